@@ -1,0 +1,1 @@
+"""The broker daemon: network, processors, state and services."""

@@ -1,0 +1,1 @@
+"""Request processors, a module a family of codes."""

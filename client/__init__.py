@@ -1,0 +1,1 @@
+"""The asyncio SDK: producers and consumers for SkylarkMQ and Apache RocketMQ."""

@@ -1,0 +1,1 @@
+"""The consuming side of the SDK."""

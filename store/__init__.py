@@ -1,0 +1,1 @@
+"""The message store: the commit log and what is derived from it."""
