@@ -1,0 +1,234 @@
+"""The only door to the disk: every write, sync, allocation, rename and unlink of the store is here.
+
+Tests put another `Files` in its place (one that remembers what was synced), so nothing else in the
+store may import `os` for file work. All calls block; those that may run on the event loop are named
+in `message_store.py`. Failures are `OSError` with the path filled in.
+
+Unlike RocketMQ, a file's blocks are really allocated before anything is written to them, so a full
+disk is an error here and never a SIGBUS, and data goes to the file by `pwrite` and to the disk by
+`fdatasync`; `mmap.flush` would hold the GIL for the time of the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import sys
+from pathlib import Path
+from typing import Protocol
+
+# Errors that say "no space", which is refused and passes, unlike every other failure of the disk.
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class StoreFile(Protocol):
+    """One open file of the store."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def size(self) -> int: ...
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write all of `data` at `position`; a short count is an error."""
+        ...
+
+    def pread(self, size: int, position: int) -> bytes: ...
+    def datasync(self) -> None: ...
+    def allocate(self, position: int, size: int) -> None:
+        """Reserve real blocks for the range and grow the file over it if it was shorter."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+    def view(self) -> memoryview:
+        """A read-only mapping of the whole file as it is sized now; sees later writes."""
+        ...
+
+    def close(self) -> None:
+        """Drop the descriptor; views handed out stay valid until they are dropped."""
+        ...
+
+
+class FileLock(Protocol):
+    """An exclusive lock held on a file until `release`."""
+
+    def release(self) -> None: ...
+
+
+class Files(Protocol):
+    """A disk."""
+
+    def open(self, path: Path, *, create: bool = False) -> StoreFile: ...
+    def exists(self, path: Path) -> bool: ...
+    def list(self, path: Path) -> list[str]:
+        """Names in a folder, sorted; empty when there is no such folder."""
+        ...
+
+    def size(self, path: Path) -> int: ...
+    def make_folder(self, path: Path) -> None:
+        """Create the folder and its parents, durably."""
+        ...
+
+    def read_all(self, path: Path) -> bytes: ...
+    def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
+        """Replace a small file atomically and durably; the old one stays as `<name>.bak`."""
+        ...
+
+    def unlink(self, path: Path) -> None: ...
+    def sync_folder(self, path: Path) -> None: ...
+    def free_bytes(self, path: Path) -> int: ...
+    def lock(self, path: Path) -> FileLock | None:
+        """Take the exclusive record lock on byte 0 of `path`; None when another process has it."""
+        ...
+
+
+def is_no_space(error: BaseException) -> bool:
+    """Whether the failure is a full disk or quota, after which the store may go on."""
+    return isinstance(error, OSError) and error.errno in NO_SPACE
+
+
+if sys.platform == "darwin":  # pragma: no cover - best effort, design section 3.14
+
+    def _datasync(fd: int) -> None:
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+
+    def _allocate(fd: int, position: int, size: int) -> None:
+        chunk = bytes(1 << 20)
+        for start in range(position, position + size, len(chunk)):
+            os.pwrite(fd, chunk[: position + size - start], start)
+else:
+    _datasync = os.fdatasync
+    _allocate = os.posix_fallocate
+
+
+class DiskFile:
+    """A `StoreFile` on a real file system."""
+
+    __slots__ = ("_fd", "path", "size")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+        self.size = os.fstat(fd).st_size
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        written = os.pwrite(self._fd, data, position)
+        if written != len(data):
+            raise OSError(errno.EIO, f"short write of {written} of {len(data)} bytes", self._name)
+        self.size = max(self.size, position + written)
+
+    def pread(self, size: int, position: int) -> bytes:
+        return os.pread(self._fd, size, position)
+
+    def datasync(self) -> None:
+        _datasync(self._fd)
+
+    def allocate(self, position: int, size: int) -> None:
+        _allocate(self._fd, position, size)
+        self.size = max(self.size, position + size)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+        self.size = size
+
+    def view(self) -> memoryview:
+        return memoryview(mmap.mmap(self._fd, self.size, prot=mmap.PROT_READ))
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    @property
+    def _name(self) -> str:
+        return str(self.path)
+
+
+class _RecordLock:
+    """A POSIX record lock, the kind that a Java broker takes on the same byte."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+class DiskFiles:
+    """The real disk."""
+
+    def open(self, path: Path, *, create: bool = False) -> StoreFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return DiskFile(path, os.open(path, flags, 0o640))
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def list(self, path: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def make_folder(self, path: Path) -> None:
+        if path.is_dir():
+            return
+        self.make_folder(path.parent)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o750)
+        self.sync_folder(path.parent)
+
+    def read_all(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
+        temporary = path.with_name(path.name + ".tmp")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            _datasync(fd)
+        finally:
+            os.close(fd)
+        if backup and path.exists():
+            self._link_backup(path)
+        os.replace(temporary, path)
+        self.sync_folder(path.parent)
+
+    @staticmethod
+    def _link_backup(path: Path) -> None:
+        # A second name for the old file, moved over the old backup: no moment without a backup.
+        staged = path.with_name(path.name + ".bak.tmp")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(staged)
+        os.link(path, staged)
+        os.replace(staged, path.with_name(path.name + ".bak"))
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def sync_folder(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: Path) -> int:
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+    def lock(self, path: Path) -> FileLock | None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
+        except OSError:
+            os.close(fd)
+            return None
+        os.pwrite(fd, b"lock", 0)
+        os.fsync(fd)
+        return _RecordLock(fd)
