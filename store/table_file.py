@@ -1,0 +1,63 @@
+"""Durable writes of small tables: a group commit, one write frees all who wait for that table.
+
+A change of a topic or group is acknowledged when its JSON file is on the disk. While one write is
+under way further changes only queue their waiters; the next write carries them all.
+
+Runs on the loop thread; the disk work runs on the tables worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from skylarkmq.store.files import Files
+from skylarkmq.store.worker import Worker
+
+TextSource = Callable[[], bytes]
+Written = Callable[[BaseException | None], None]
+
+
+class TableWriter:
+    """Writes whole tables, each to its file, in the order of their first change."""
+
+    def __init__(self, files: Files, worker: Worker) -> None:
+        self._files = files
+        self._worker = worker
+        # Invariant: a path is a key while a write of it is under way or wanted.
+        self._waiting: dict[Path, tuple[TextSource, list[Written]]] = {}
+        self._writing: set[Path] = set()
+
+    def write(self, path: Path, text_source: TextSource, done: Written) -> None:
+        """Write the table as `text_source` gives it at the start of the write.
+
+        Args:
+            done: called on the loop with None when the file holds at least the state of this
+                call, or with the error that kept it from the disk (the old file is then intact).
+        """
+        _, waiters = self._waiting.setdefault(path, (text_source, []))
+        waiters.append(done)
+        if path not in self._writing:
+            self._start(path)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no write is under way."""
+        return not self._writing
+
+    def _start(self, path: Path) -> None:
+        text_source, waiters = self._waiting.pop(path)
+        self._writing.add(path)
+        data = text_source()
+
+        def job() -> None:
+            self._files.replace(path, data, backup=True)
+
+        def finished(_: None, error: BaseException | None) -> None:
+            self._writing.discard(path)
+            if path in self._waiting:
+                self._start(path)
+            for waiter in waiters:
+                waiter(error)
+
+        self._worker.submit(job, finished)
