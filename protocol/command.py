@@ -1,0 +1,49 @@
+"""Whole commands: a frame to a RemotingCommand and back, by the codec that the frame names."""
+
+from collections.abc import Callable
+from typing import Final
+
+from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
+from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
+from skylarkmq.protocol.frame import RawFrame, SerializeType, encode_frame
+from skylarkmq.protocol.remoting_command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand
+
+__all__ = ["ONEWAY_FLAG", "RESPONSE_FLAG", "RemotingCommand", "decode_command", "encode_command"]
+
+DECODERS: Final[dict[int, Callable[[bytes], RemotingCommand]]] = {
+    SerializeType.JSON: header_json.decode_header,
+    SerializeType.ROCKETMQ: header_rocketmq.decode_header,
+    SerializeType.MSGPACK: header_msgpack.decode_header,
+}
+ENCODERS: Final[dict[int, Callable[[RemotingCommand], bytes]]] = {
+    SerializeType.JSON: header_json.encode_header,
+    SerializeType.ROCKETMQ: header_rocketmq.encode_header,
+    SerializeType.MSGPACK: header_msgpack.encode_header,
+}
+assert set(DECODERS) == set(ENCODERS) == set(SerializeType)
+
+
+def decode_command(frame: RawFrame) -> RemotingCommand:
+    """Return the command in `frame`, body included.
+
+    Raises:
+        BadFrameError: unknown serialize type, or a header that its codec refuses.
+    """
+    decode = DECODERS.get(frame.serialize_type)
+    if decode is None:
+        raise BadFrameError("bad_header", f"serialize type {frame.serialize_type:#x}")
+    command = decode(frame.header)
+    command.body = frame.body
+    return command
+
+
+def encode_command(command: RemotingCommand) -> bytes:
+    """Return the whole frame of `command`, by its `serialize_type`.
+
+    Raises:
+        LocalProtocolError: what the command holds cannot be carried.
+    """
+    encode = ENCODERS.get(command.serialize_type)
+    if encode is None:
+        raise LocalProtocolError(f"no codec for serialize type {command.serialize_type:#x}")
+    return encode_frame(command.serialize_type, encode(command), command.body)

@@ -1,0 +1,165 @@
+"""msgpack command headers (serialize type 0x4D): ours alone, never sent to a Java peer.
+
+One array `[code, language, version, opaque, flag, remark | nil, fields | nil]`; elements behind
+these seven are ignored. `language` is the number of a LanguageCode. `fields` maps the names of the
+JSON header's `extFields` to a string, a bin (UTF-8 text as well, for properties), an integer or a
+boolean; at most 1,024 entries; no float, nil, nested value, timestamp or other extension type.
+Integers and booleans mean their JSON text.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgpack  # type: ignore[import-untyped]
+import msgspec
+
+from skylarkmq.protocol.codes import LanguageCode
+from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
+from skylarkmq.protocol.frame import SerializeType
+from skylarkmq.protocol.header_json import DECODE_ERRORS, Int32
+from skylarkmq.protocol.remoting_command import (
+    EXT_FIELDS_MAX,
+    LANGUAGE_BY_NUMBER,
+    RemotingCommand,
+)
+from skylarkmq.protocol.version import CURRENT
+
+_OTHER: Final = LanguageCode.OTHER
+_PYTHON: Final = int(LanguageCode.PYTHON)
+_MSGPACK: Final = SerializeType.MSGPACK
+
+
+class _Header(msgspec.Struct, array_like=True):
+    """All values are strings, as `encode_header` writes them."""
+
+    code: Int32
+    language: int
+    version: Int32
+    opaque: Int32
+    flag: Int32
+    remark: str | None
+    fields: dict[str, str] | None
+
+
+class _LooseHeader(msgspec.Struct, array_like=True):
+    code: Int32
+    language: int
+    version: Int32
+    opaque: Int32
+    flag: Int32
+    remark: str | None
+    fields: dict[str, Any] | None
+
+
+def _refuse_extension(code: int, data: memoryview) -> object:
+    raise ValueError(f"extension type {code} of {len(data)} bytes")
+
+
+_decode = msgspec.msgpack.Decoder(_Header).decode
+_decode_loose = msgspec.msgpack.Decoder(_LooseHeader, ext_hook=_refuse_extension).decode
+_pack = msgspec.msgpack.Encoder().encode
+_pack_generic: Callable[[object], bytes] = msgpack.packb  # pyright: ignore
+
+
+def _loose_fields(fields: dict[str, Any] | None) -> dict[str, str] | None:
+    if fields is None:
+        return None
+    texts: dict[str, str] = {}
+    for name, value in fields.items():
+        if isinstance(value, str):
+            texts[name] = value
+        elif isinstance(value, bytes):
+            texts[name] = value.decode()
+        elif isinstance(value, bool):
+            texts[name] = "true" if value else "false"
+        elif isinstance(value, int):
+            texts[name] = str(value)
+        else:
+            raise ValueError(f"a field holds a {type(value).__name__}")
+    return texts
+
+
+def decode_header(data: bytes) -> RemotingCommand:
+    """Return the command that `data` describes, without body.
+
+    Raises:
+        BadFrameError: not such an array, or something that the fields may not hold.
+    """
+    header: _Header | _LooseHeader
+    try:
+        header = strict = _decode(data)
+        fields = strict.fields
+    except DECODE_ERRORS:
+        try:
+            header = loose = _decode_loose(data)
+            fields = _loose_fields(loose.fields)
+        except DECODE_ERRORS as error:
+            raise BadFrameError("bad_header", f"msgpack: {type(error).__name__}") from error
+    if fields is not None and len(fields) > EXT_FIELDS_MAX:
+        raise BadFrameError("bad_header", f"msgpack: more than {EXT_FIELDS_MAX} fields")
+    return RemotingCommand(
+        header.code,
+        LANGUAGE_BY_NUMBER.get(header.language, _OTHER),
+        header.version,
+        header.opaque,
+        header.flag,
+        header.remark,
+        fields,
+        b"",
+        _MSGPACK,
+    )
+
+
+def encode_header(command: RemotingCommand) -> bytes:
+    """Return the header of `command`; every field value as a string.
+
+    Raises:
+        LocalProtocolError: a text that UTF-8 cannot carry, or a number over 64 bits.
+    """
+    try:
+        return _pack_generic(
+            (
+                command.code,
+                int(command.language),
+                command.version,
+                command.opaque,
+                command.flag,
+                command.remark,
+                command.ext_fields or None,
+            )
+        )
+    except (ValueError, OverflowError, TypeError) as error:
+        raise LocalProtocolError(f"header cannot be written: {error}") from error
+
+
+def encode_send_response(
+    opaque: int, msg_id: str, queue_id: int, queue_offset: int, region_id: str, *, code: int = 0
+) -> bytes:
+    """Return the header of a successful answer to a send."""
+    fields = {
+        "msgId": msg_id,
+        "queueId": queue_id,
+        "queueOffset": queue_offset,
+        "MSG_REGION": region_id,
+        "TRACE_ON": "true",
+    }
+    return _pack((code, _PYTHON, CURRENT, opaque, 1, None, fields))
+
+
+def encode_pull_response(
+    code: int,
+    opaque: int,
+    remark: str | None,
+    suggest_which_broker_id: int,
+    next_begin_offset: int,
+    min_offset: int,
+    max_offset: int,
+) -> bytes:
+    """Return the header of an answer to a pull."""
+    fields = {
+        "suggestWhichBrokerId": suggest_which_broker_id,
+        "nextBeginOffset": next_begin_offset,
+        "minOffset": min_offset,
+        "maxOffset": max_offset,
+    }
+    return _pack((code, _PYTHON, CURRENT, opaque, 1, remark, fields))

@@ -1,0 +1,208 @@
+"""ROCKETMQ binary command headers (serialize type 1).
+
+    position  size   field          type
+    0         2      code           int16 BE   larger codes cannot be written
+    2         1      language       uint8      LanguageCode
+    3         2      version        int16 BE
+    5         4      opaque         int32 BE
+    9         4      flag           int32 BE
+    13        4 + n  remark         int32 BE length, UTF-8; length 0 means null
+    17 + n    4 + m  ext block      int32 BE length, then entries
+
+    ext entry: key int16 BE length + UTF-8, value int32 BE length + UTF-8. An entry with an empty
+    key or value is read as null, that is: not there.
+
+Every length is checked against the block around it. Bytes behind the ext block are ignored, as
+Java does. Unlike RocketMQ: an entry may not run past its block, and a negative length of the ext
+block is refused instead of read as none, because both only come from a broken or hostile peer.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 remoting/.../protocol/RocketMQSerializable.java
+"""
+
+import struct
+from typing import Final
+
+from skylarkmq.protocol.codes import LanguageCode
+from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
+from skylarkmq.protocol.frame import SerializeType
+from skylarkmq.protocol.remoting_command import (
+    EXT_FIELDS_MAX,
+    LANGUAGE_BY_NUMBER,
+    RemotingCommand,
+)
+from skylarkmq.protocol.version import CURRENT
+
+FIXED: Final = struct.Struct(">hBhiii")
+FIXED_SIZE: Final = 17
+assert FIXED.size == FIXED_SIZE
+MIN_HEADER_SIZE: Final = FIXED_SIZE + 4
+INT16: Final = struct.Struct(">h")
+INT32: Final = struct.Struct(">i")
+
+_OTHER: Final = LanguageCode.OTHER
+_ROCKETMQ: Final = SerializeType.ROCKETMQ
+_PYTHON: Final = int(LanguageCode.PYTHON)
+_unpack_fixed = FIXED.unpack_from
+_unpack_int16 = INT16.unpack_from
+_unpack_int32 = INT32.unpack_from
+_pack_int16 = INT16.pack
+_pack_int32 = INT32.pack
+_pack_fixed = FIXED.pack
+
+
+def decode_header(data: bytes) -> RemotingCommand:
+    """Return the command that `data` describes, without body.
+
+    Raises:
+        BadFrameError: a length runs past what encloses it, or a text is not UTF-8.
+    """
+    size = len(data)
+    if size < MIN_HEADER_SIZE:
+        raise BadFrameError("bad_header", "binary: shorter than its fixed part")
+    code, language, version, opaque, flag, remark_size = _unpack_fixed(data)
+    position = FIXED_SIZE + remark_size
+    if remark_size < 0 or position + 4 > size:
+        raise BadFrameError("bad_header", "binary: remark runs past the header")
+    (block_size,) = _unpack_int32(data, position)
+    block_start = position + 4
+    if block_size < 0 or block_start + block_size > size:
+        raise BadFrameError("bad_header", "binary: ext block runs past the header")
+    try:
+        remark = data[FIXED_SIZE:position].decode() if remark_size else None
+        ext_fields = _decode_block(data, block_start, block_start + block_size)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise BadFrameError("bad_header", f"binary: {type(error).__name__}") from error
+    return RemotingCommand(
+        code,
+        LANGUAGE_BY_NUMBER.get(language, _OTHER),
+        version,
+        opaque,
+        flag,
+        remark,
+        ext_fields,
+        b"",
+        _ROCKETMQ,
+    )
+
+
+def _decode_block(data: bytes, position: int, end: int) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    count = 0
+    while position < end:
+        (key_size,) = _unpack_int16(data, position)
+        key_end = position + 2 + key_size
+        if key_size < 0 or key_end + 4 > end:
+            raise BadFrameError("bad_header", "binary: key runs past the ext block")
+        (value_size,) = _unpack_int32(data, key_end)
+        value_end = key_end + 4 + value_size
+        if value_size < 0 or value_end > end:
+            raise BadFrameError("bad_header", "binary: value runs past the ext block")
+        count += 1
+        if count > EXT_FIELDS_MAX:
+            raise BadFrameError("bad_header", f"binary: more than {EXT_FIELDS_MAX} ext fields")
+        if key_size and value_size:
+            key = data[position + 2 : key_end].decode()
+            fields[key] = data[key_end + 4 : value_end].decode()
+        position = value_end
+    return fields
+
+
+def _entry(key: str, value: str) -> bytes:
+    key_bytes = key.encode()
+    value_bytes = value.encode()
+    return _pack_int16(len(key_bytes)) + key_bytes + _pack_int32(len(value_bytes)) + value_bytes
+
+
+def encode_header(command: RemotingCommand) -> bytes:
+    """Return the header of `command`, ext fields in the order of its map.
+
+    Raises:
+        LocalProtocolError: a number or length does not fit its field. Unlike RocketMQ, which cuts
+            codes above 32767 to 16 bits in silence and so asks for something else.
+    """
+    remark = command.remark
+    try:
+        remark_bytes = b"" if remark is None else remark.encode()
+        block = b"".join([_entry(key, value) for key, value in command.ext_fields.items()])
+        fixed = _pack_fixed(
+            command.code,
+            command.language,
+            command.version,
+            command.opaque,
+            command.flag,
+            len(remark_bytes),
+        )
+        return b"".join((fixed, remark_bytes, _pack_int32(len(block)), block))
+    except (struct.error, UnicodeEncodeError) as error:
+        raise LocalProtocolError(f"header cannot be written: {error}") from error
+
+
+def _key(name: str) -> bytes:
+    return _pack_int16(len(name)) + name.encode("ascii")
+
+
+_MSG_ID = _key("msgId")
+_QUEUE_ID = _key("queueId")
+_QUEUE_OFFSET = _key("queueOffset")
+_SUGGEST = _key("suggestWhichBrokerId")
+_NEXT_BEGIN = _key("nextBeginOffset")
+_MIN_OFFSET = _key("minOffset")
+_MAX_OFFSET = _key("maxOffset")
+_MSG_REGION = _key("MSG_REGION")
+_TRACE_ON_TRUE = _entry("TRACE_ON", "true")
+
+
+def _number(value: int) -> bytes:
+    digits = b"%d" % value
+    return _pack_int32(len(digits)) + digits
+
+
+def encode_send_response(
+    opaque: int, msg_id: str, queue_id: int, queue_offset: int, region_id: str, *, code: int = 0
+) -> bytes:
+    """Return the header of a successful answer to a send."""
+    id_bytes = msg_id.encode("ascii")
+    region = region_id.encode()
+    block = b"".join(
+        (
+            _MSG_ID,
+            _pack_int32(len(id_bytes)),
+            id_bytes,
+            _QUEUE_ID,
+            _number(queue_id),
+            _QUEUE_OFFSET,
+            _number(queue_offset),
+            _MSG_REGION,
+            _pack_int32(len(region)),
+            region,
+            _TRACE_ON_TRUE,
+        )
+    )
+    return _pack_fixed(code, _PYTHON, CURRENT, opaque, 1, 0) + _pack_int32(len(block)) + block
+
+
+def encode_pull_response(
+    code: int,
+    opaque: int,
+    remark: str | None,
+    suggest_which_broker_id: int,
+    next_begin_offset: int,
+    min_offset: int,
+    max_offset: int,
+) -> bytes:
+    """Return the header of an answer to a pull."""
+    remark_bytes = b"" if remark is None else remark.encode()
+    block = b"".join(
+        (
+            _SUGGEST,
+            _number(suggest_which_broker_id),
+            _NEXT_BEGIN,
+            _number(next_begin_offset),
+            _MIN_OFFSET,
+            _number(min_offset),
+            _MAX_OFFSET,
+            _number(max_offset),
+        )
+    )
+    fixed = _pack_fixed(code, _PYTHON, CURRENT, opaque, 1, len(remark_bytes))
+    return b"".join((fixed, remark_bytes, _pack_int32(len(block)), block))
