@@ -1,0 +1,195 @@
+"""Messages as a program holds them: the one to send, the one that came back, and the queue's name.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../message/Message.java, MessageExt.java,
+MessageQueue.java
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from skylarkmq.protocol import properties as names
+from skylarkmq.protocol.errors import LocalProtocolError
+from skylarkmq.protocol.host_address import HostAddress
+from skylarkmq.protocol.message_id import offset_message_id
+
+__all__ = ["HostAddress", "Message", "MessageExt", "MessageQueue"]
+
+_FORBIDDEN: Final = (names.NAME_SEPARATOR, names.PROPERTY_SEPARATOR)
+
+
+class MessageQueue(NamedTuple):
+    """One queue of a topic on one broker.
+
+    The order of the tuples is that of Java's `compareTo` (names by UTF-16 in Java, by code point
+    here; legal names are ASCII), which every client must share to divide queues alike.
+    """
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Message:
+    """A message to be sent.
+
+    `body` given as text becomes UTF-8. `keys` are the index keys: one text, where blanks part the
+    keys, or several, which hold no blank. `properties` are the user's own. `delay_level` is 1 to
+    18, 0 for at once. `wait_store_ok` false takes the answer before the flush and the replica.
+    `flag` is the user's.
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None
+    keys: str
+    properties: Mapping[str, str] = field(hash=False)
+    delay_level: int
+    sharding_key: str | None
+    wait_store_ok: bool
+    flag: int
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes | bytearray | memoryview | str,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        delay_level: int = 0,
+        sharding_key: str | None = None,
+        wait_store_ok: bool = True,
+        flag: int = 0,
+    ) -> None:
+        """Take the message's parts.
+
+        Raises:
+            LocalProtocolError: a part that no record can carry: a property of a reserved name, an
+                empty one, a separator (0x01, 0x02) inside, a blank in one of several keys, text
+                that is no UTF-8, a negative delay level, or a flag beyond 32 bits.
+        """
+        put = object.__setattr__
+        put(self, "topic", topic)
+        put(self, "body", _utf8(body) if isinstance(body, str) else bytes(body))
+        put(self, "tags", tags)
+        put(self, "keys", keys if isinstance(keys, str) else _joined_keys(keys))
+        put(self, "properties", dict(properties) if properties else {})
+        put(self, "delay_level", delay_level)
+        put(self, "sharding_key", sharding_key)
+        put(self, "wait_store_ok", wait_store_ok)
+        put(self, "flag", flag)
+        self._check()
+
+    def _check(self) -> None:
+        for name, value in self.properties.items():
+            if name in names.RESERVED_NAMES:
+                raise LocalProtocolError(f"the property name {name} is reserved")
+            if not name or not value:
+                raise LocalProtocolError(f"property {name[:64]!a}: name and value may not be empty")
+            _check_text("property name", name)
+            _check_text("property value", value)
+        for what, text in (
+            ("tags", self.tags),
+            ("keys", self.keys),
+            ("sharding_key", self.sharding_key),
+        ):
+            if text:
+                _check_text(what, text)
+        if self.delay_level < 0:
+            raise LocalProtocolError(f"delay_level {self.delay_level} is negative")
+        if not -(1 << 31) <= self.flag < 1 << 31:
+            raise LocalProtocolError("flag is a signed 32-bit number")
+
+    def to_properties(self) -> dict[str, str]:
+        """Return a new dict of all properties that travel with the message.
+
+        Unlike RocketMQ: WAIT is there only when it is false, because every broker takes its
+        absence for true.
+        """
+        properties = dict(self.properties)
+        if self.keys:
+            properties[names.KEYS] = self.keys
+        if self.tags:
+            properties[names.TAGS] = self.tags
+        if self.delay_level:
+            properties[names.DELAY] = str(self.delay_level)
+        if self.sharding_key:
+            properties[names.SHARDING_KEY] = self.sharding_key
+        if not self.wait_store_ok:
+            properties[names.WAIT] = "false"
+        return properties
+
+
+@dataclass(slots=True, eq=False)
+class MessageExt:
+    """A stored message, as `record.decode_message` reads it.
+
+    `body` is as stored, so compressed when the system flag says so. Times are milliseconds since
+    the
+    epoch: `born_timestamp` by the producer's clock, `store_timestamp` by the broker's.
+    """
+
+    topic: str
+    queue_id: int
+    flag: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: HostAddress
+    store_timestamp: int
+    store_host: HostAddress
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body: bytes
+    properties: dict[str, str]
+    body_crc: int
+    store_size: int
+
+    @property
+    def tags(self) -> str | None:
+        """The TAGS property."""
+        return self.properties.get(names.TAGS)
+
+    @property
+    def keys(self) -> str:
+        """The KEYS property, its keys parted by blanks; empty without any."""
+        return self.properties.get(names.KEYS, "")
+
+    @property
+    def unique_key(self) -> str | None:
+        """The id that the producer gave, property UNIQ_KEY."""
+        return self.properties.get(names.UNIQ_KEY)
+
+    @property
+    def msg_id(self) -> str:
+        """The producer's id, or the offset id for a message without one."""
+        return self.unique_key or self.offset_msg_id
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The offset id: store host and physical offset."""
+        return offset_message_id(self.store_host.pack(), self.physical_offset)
+
+
+def _joined_keys(keys: Iterable[str]) -> str:
+    listed = [key for key in keys if key]
+    for key in listed:
+        if key.split() != [key]:
+            raise LocalProtocolError(f"the key {key[:64]!a} holds a blank, which parts keys")
+    return names.KEY_SEPARATOR.join(listed)
+
+
+def _check_text(what: str, text: str) -> None:
+    if any(separator in text for separator in _FORBIDDEN):
+        raise LocalProtocolError(f"{what} {text[:64]!a} holds a separator, 0x01 or 0x02")
+    _utf8(text)
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"{text[:64]!a} is no UTF-8 text") from error

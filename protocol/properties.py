@@ -1,0 +1,179 @@
+"""Message properties: their names, and the text that carries them.
+
+    text  = pair (0x02 pair)* [0x02]      UTF-8, at most 32,767 bytes in a record
+    pair  = name 0x01 value               both with at least one character
+
+The reader's rules, which both forms below follow: split at 0x02; the first 0x01 of a segment ends
+the name; a segment without a name, a value or a 0x01 is passed over; of two pairs with one name
+the later one wins. 4.9 writes no 0x02 after the last pair, other releases do.
+
+There are two forms of each question. The `str` ones build or read a whole map and serve clients
+and rare roads. The `bytes` ones search in the encoded text and serve the broker's hot path, where
+a map a message would be the dearest step of a send.
+Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../message/MessageConst.java, MessageDecoder.java
+(messageProperties2String, string2messageProperties)
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+NAME_SEPARATOR: Final = "\x01"
+PROPERTY_SEPARATOR: Final = "\x02"
+KEY_SEPARATOR: Final = " "
+MAX_PROPERTIES_SIZE: Final = 32767
+"""Bytes of the encoded text: its length is a signed 16-bit field of the record."""
+
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QID: Final = "REAL_QID"
+TRAN_MSG: Final = "TRAN_MSG"
+PGROUP: Final = "PGROUP"
+MIN_OFFSET: Final = "MIN_OFFSET"
+MAX_OFFSET: Final = "MAX_OFFSET"
+BUYER_ID: Final = "BUYER_ID"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+TRANSFER_FLAG: Final = "TRANSFER_FLAG"
+CORRECTION_FLAG: Final = "CORRECTION_FLAG"
+MQ2_FLAG: Final = "MQ2_FLAG"
+RECONSUME_TIME: Final = "RECONSUME_TIME"
+MSG_REGION: Final = "MSG_REGION"
+TRACE_ON: Final = "TRACE_ON"
+UNIQ_KEY: Final = "UNIQ_KEY"
+MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
+CONSUME_START_TIME: Final = "CONSUME_START_TIME"
+TRAN_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+TRANSACTION_ID: Final = "__transactionId__"
+TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+INSTANCE_ID: Final = "INSTANCE_ID"
+CORRELATION_ID: Final = "CORRELATION_ID"
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+TTL: Final = "TTL"
+ARRIVE_TIME: Final = "ARRIVE_TIME"
+PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
+CLUSTER: Final = "CLUSTER"
+MSG_TYPE: Final = "MSG_TYPE"
+SHARDING_KEY: Final = "__SHARDINGKEY"
+INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
+
+RESERVED_NAMES: Final = frozenset(
+    {
+        KEYS,
+        TAGS,
+        WAIT,
+        DELAY,
+        RETRY_TOPIC,
+        REAL_TOPIC,
+        REAL_QID,
+        TRAN_MSG,
+        PGROUP,
+        MIN_OFFSET,
+        MAX_OFFSET,
+        BUYER_ID,
+        ORIGIN_MESSAGE_ID,
+        TRANSFER_FLAG,
+        CORRECTION_FLAG,
+        MQ2_FLAG,
+        RECONSUME_TIME,
+        MSG_REGION,
+        TRACE_ON,
+        UNIQ_KEY,
+        MAX_RECONSUME_TIMES,
+        CONSUME_START_TIME,
+        TRAN_PREPARED_QUEUE_OFFSET,
+        INSTANCE_ID,
+        CORRELATION_ID,
+        REPLY_TO_CLIENT,
+        TTL,
+        ARRIVE_TIME,
+        PUSH_REPLY_TIME,
+        CLUSTER,
+        MSG_TYPE,
+        INNER_MULTI_QUEUE_OFFSET,
+    }
+)
+"""Names that a user's own properties may not take."""
+
+_NAME_BYTE: Final = 0x01
+_PROPERTY_BYTE: Final = 0x02
+_PROPERTY_BYTES: Final = b"\x02"
+
+
+def encode_properties(properties: Mapping[str, str]) -> str:
+    """Return the text of `properties` in the mapping's order, without a trailing separator.
+
+    Pairs without a name or a value are left out: no reader would see them.
+    """
+    return PROPERTY_SEPARATOR.join(
+        [name + NAME_SEPARATOR + value for name, value in properties.items() if name and value]
+    )
+
+
+def decode_properties(text: str) -> dict[str, str]:
+    """Return the properties of `text`; what is no pair is passed over, so this never fails."""
+    properties: dict[str, str] = {}
+    for segment in text.split(PROPERTY_SEPARATOR):
+        name, _, value = segment.partition(NAME_SEPARATOR)
+        if name and value:
+            properties[name] = value
+    return properties
+
+
+def find_property(data: bytes, name_and_sep: bytes) -> bytes | None:
+    """Return the value that a reader of the encoded text would see, None when there is none.
+
+    Args:
+        name_and_sep: the property's name with its 0x01, for instance `b"TAGS\\x01"`.
+    """
+    position = data.rfind(name_and_sep)
+    while position >= 0:
+        if position == 0 or data[position - 1] == _PROPERTY_BYTE:
+            start = position + len(name_and_sep)
+            end = data.find(_PROPERTY_BYTES, start)
+            value = data[start:end] if end >= 0 else data[start:]
+            if value:
+                return value
+        position = data.rfind(name_and_sep, 0, position + len(name_and_sep) - 1)
+    return None
+
+
+def without_property(data: bytes, name: bytes) -> bytes:
+    """Return the encoded text without any pair of that name; the other bytes stay as they are.
+
+    Unless the text ended in a separator, the result does not either.
+    """
+    prefix = name + b"\x01"
+    if prefix not in data:
+        return data
+    kept = [segment for segment in data.split(_PROPERTY_BYTES) if not segment.startswith(prefix)]
+    return _PROPERTY_BYTES.join(kept)
+
+
+def with_property(data: bytes, name: bytes, value: bytes) -> bytes:
+    """Return the encoded text with `name` set to `value`, at its end.
+
+    Earlier pairs of the name are taken out. An empty value only takes them out.
+    """
+    rest = without_property(data, name)
+    if not value:
+        return rest
+    return join_properties(rest, name + b"\x01" + value)
+
+
+def join_properties(inner: bytes, batch_level: bytes) -> bytes:
+    """Return both encoded texts as one, with one 0x02 between them where both hold something.
+
+    So the properties of a batch follow those of the message inside it, as in RocketMQ's own files.
+    """
+    if not inner:
+        return batch_level
+    if not batch_level:
+        return inner
+    if inner[-1] == _PROPERTY_BYTE:
+        return inner + batch_level
+    return inner + _PROPERTY_BYTES + batch_level
