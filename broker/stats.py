@@ -1,0 +1,142 @@
+"""What the broker counts: plain integers and small histograms, owned by the loop thread.
+
+A processor looks its counter up once and then adds to its attributes:
+
+    counter = stats.topic_in("orders")      # one dict lookup
+    counter.count += 1
+    counter.bytes += size
+
+Labels that grow with user data (topic, group) are capped at `series_limit` a family; what comes
+later is counted under the name `__other__`, and each such fold is itself counted.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from skylarkmq.protocol.frame import SerializeType
+from skylarkmq.store.stats import Histogram
+
+OTHER: Final = "__other__"
+SERIES_LIMIT: Final = 10_000
+
+MESSAGE_TYPES: Final = ("normal", "fifo", "delay", "transaction")
+PROTOCOL_ERROR_KINDS: Final = (
+    "bad_length",
+    "bad_header",
+    "too_large",
+    "unknown_code",
+    "idle_timeout",
+)
+PULL_RESULTS: Final = (
+    "found",
+    "no_new",
+    "no_matched",
+    "offset_moved",
+    "offset_illegal",
+    "timeout",
+)
+# Why a connection ended: the peer closed it, the socket failed, the peer broke the protocol,
+# was silent or did not read; the broker stopped, or had no room for it.
+CLOSE_REASONS: Final = (
+    "peer",
+    "error",
+    "protocol_error",
+    "idle_timeout",
+    "slow_reader",
+    "shutdown",
+    "limit",
+    "other",
+)
+OUTCOMES: Final = ("ok", "error", "timeout", "rejected")
+
+
+class Traffic:
+    """How many, and how many bytes of them."""
+
+    __slots__ = ("bytes", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.bytes = 0
+
+
+class BrokerStats:
+    """Counters of one broker since its start. Loop thread."""
+
+    __slots__ = (
+        "connections_closed",
+        "connections_opened",
+        "frames_in",
+        "frames_out",
+        "loop_lag",
+        "protocol_errors",
+        "pull_results",
+        "requests",
+        "series_dropped",
+        "series_limit",
+        "topics_in",
+        "topics_out",
+    )
+
+    def __init__(self, series_limit: int = SERIES_LIMIT) -> None:
+        self.series_limit = series_limit
+        self.series_dropped = {"messages_in": 0, "messages_out": 0}  # family -> folds
+        self.topics_in: dict[tuple[str, str], Traffic] = {}  # (topic, message type)
+        self.topics_out: dict[tuple[str, str], Traffic] = {}  # (topic, group)
+        # Whole frames with their bytes, by the type byte of their header.
+        self.frames_in: dict[int, Traffic] = {kind.value: Traffic() for kind in SerializeType}
+        self.frames_out: dict[int, Traffic] = {kind.value: Traffic() for kind in SerializeType}
+        self.protocol_errors = dict.fromkeys(PROTOCOL_ERROR_KINDS, 0)
+        self.pull_results = dict.fromkeys(PULL_RESULTS, 0)
+        self.connections_opened = 0
+        self.connections_closed = dict.fromkeys(CLOSE_REASONS, 0)
+        self.requests: dict[tuple[int, str], Histogram] = {}  # (code, outcome) -> s
+        self.loop_lag = Histogram()  # s
+
+    def topic_in(self, topic: str, message_type: str = "normal") -> Traffic:
+        """The counter of messages stored for a topic; `message_type` as in MESSAGE_TYPES."""
+        counter = self.topics_in.get((topic, message_type))
+        if counter is None:
+            counter = self._new_series(
+                "messages_in", self.topics_in, (topic, message_type), (OTHER, message_type)
+            )
+        return counter
+
+    def topic_out(self, topic: str, group: str) -> Traffic:
+        """The counter of messages of a topic handed to a consumer group."""
+        counter = self.topics_out.get((topic, group))
+        if counter is None:
+            counter = self._new_series(
+                "messages_out", self.topics_out, (topic, group), (OTHER, OTHER)
+            )
+        return counter
+
+    def request(self, code: int, outcome: str = "ok") -> Histogram:
+        """The durations of requests with a code that is served, s; outcomes as in OUTCOMES.
+
+        Unknown codes are counted in `protocol_errors` instead: a peer can send any number.
+        """
+        durations = self.requests.get((code, outcome))
+        if durations is None:
+            durations = self.requests[code, outcome] = Histogram()
+        return durations
+
+    def connection_closed(self, reason: str) -> None:
+        """Count the end of a connection; a reason outside CLOSE_REASONS counts as `other`."""
+        self.connections_closed[reason if reason in self.connections_closed else "other"] += 1
+
+    def _new_series(
+        self,
+        family: str,
+        table: dict[tuple[str, str], Traffic],
+        key: tuple[str, str],
+        folded: tuple[str, str],
+    ) -> Traffic:
+        if len(table) >= self.series_limit:
+            self.series_dropped[family] += 1
+            key = folded  # Invariant: the table grows past the limit by folded keys alone
+        counter = table.get(key)
+        if counter is None:
+            counter = table[key] = Traffic()
+        return counter

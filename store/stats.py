@@ -1,0 +1,96 @@
+"""What the store counts: plain integers and small histograms, owned by the loop thread.
+
+The hot path adds to attributes and lists, nothing more: no lock, no label lookup, no callback.
+Whoever shows the figures (a scrape, a report) reads them on the same thread. A worker's times are
+observed in its `done` callback, never on its own thread.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import accumulate, pairwise
+from typing import Final
+
+# Upper bounds in seconds. An append takes tens of microseconds, so its scale begins lower.
+LATENCY_BOUNDS: Final = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+APPEND_BOUNDS: Final = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, *LATENCY_BOUNDS)
+GROUP_COMMIT_BOUNDS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
+
+
+class Histogram:
+    """Counts of values by fixed upper bounds; a value equal to a bound lies below it."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...] = LATENCY_BOUNDS) -> None:
+        if not bounds or any(low >= high for low, high in pairwise(bounds)):
+            raise ValueError("histogram bounds must rise")
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)  # by bound, not cumulated; the last one is +Inf
+        self.sum: float = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def observe_many(self, value: float, count: int) -> None:
+        """Count the same value `count` times, as for the messages of one read."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.sum += value * count
+
+    @property
+    def count(self) -> int:
+        """How many values were counted."""
+        return sum(self.counts)
+
+    def cumulative(self) -> list[int]:
+        """Counts at or below each bound; the last one, +Inf, is the count of all."""
+        return list(accumulate(self.counts))
+
+
+class StoreStats:
+    """Counters of one store since it was opened. Loop thread."""
+
+    __slots__ = (
+        "ack_wait",
+        "append_duration",
+        "bytes_appended",
+        "corrupt_records",
+        "fsync_checkpoint",
+        "fsync_commit_log",
+        "fsync_consume_queue",
+        "fsync_errors",
+        "group_commit_size",
+        "inline_allocations",
+        "messages_appended",
+        "recovery_duration_s",
+        "recovery_mode",
+        "recovery_truncated_bytes",
+        "write_errors",
+    )
+
+    def __init__(self) -> None:
+        self.messages_appended = 0
+        self.bytes_appended = 0  # whole records
+        self.append_duration = Histogram(APPEND_BOUNDS)  # s, one value a batch
+        self.ack_wait = Histogram()  # s, from append to sync, SYNC_FLUSH alone
+        self.group_commit_size = Histogram(GROUP_COMMIT_BOUNDS)  # waiters released by one sync
+        self.fsync_commit_log = Histogram()  # s
+        self.fsync_consume_queue = Histogram()  # s
+        self.fsync_checkpoint = Histogram()  # s
+        self.fsync_errors = 0
+        self.write_errors = 0
+        self.inline_allocations = 0  # files made on the loop because none was ready
+        # (kind, phase) -> count; kind is a file kind, phase one of recovery, read, verify
+        self.corrupt_records: dict[tuple[str, str], int] = {}
+        self.recovery_mode = ""  # "clean" or "abnormal"; empty until a recovery has run
+        self.recovery_duration_s = 0.0
+        self.recovery_truncated_bytes: dict[str, int] = {}  # file kind -> bytes cut off
+
+    def corrupt_record(self, kind: str, phase: str) -> None:
+        """Count one record that can not be what was written."""
+        key = (kind, phase)
+        self.corrupt_records[key] = self.corrupt_records.get(key, 0) + 1
