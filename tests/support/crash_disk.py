@@ -1,0 +1,299 @@
+"""A disk in memory that remembers what was synced and rebuilds what a crash leaves of it.
+
+Takes the place of `skylarkmq.store.files.DiskFiles` in the store's own constructors.
+
+    disk = CrashDisk()
+    ... run a store on it, at paths below disk.root ...
+    for state in disk.crash_states(rng, 12):
+        after = disk.crash(state, rng)      # a fresh disk, mounted at a root of its own
+
+`crash_states.py` tells when names, sizes and pages become durable. `before_step` is called in front
+of every change of the disk, also inside `replace`: a `snapshot` taken there is the machine as it
+stood at that point.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+
+from tests.support.crash_faults import Faults
+from tests.support.crash_image import PAGE_SIZE, Inode, pages_of
+from tests.support.crash_states import CrashState, Names, NameSpace
+
+_mounts = itertools.count(1)
+
+
+class CrashDisk:
+    """Implements `skylarkmq.store.files.Files`. One thread."""
+
+    def __init__(self, names: Names = Names.STRICT, free: int | None = None) -> None:
+        self.free = free  # bytes, None for plenty
+        self.root = Path(f"/crash-disk/{next(_mounts)}")
+        self.faults = Faults()
+        self.calls: Counter[str] = Counter()
+        self.before_step: Callable[[str, Path], None] | None = None
+        self._folders: set[Path] = {self.root}
+        self.space = NameSpace(names)
+        self._touches = itertools.count()
+        self._locked: set[Path] = set()
+
+    def fail(
+        self, op: str, *, at: int = 1, times: int = 1, error: int = errno.EIO,
+        path: str = "", short: int | None = None,
+    ) -> None:  # fmt: skip
+        """Let calls of `op` fail: see `Faults.add`."""
+        self.faults.add(op, at=at, times=times, error=error, path=path, short=short)
+
+    # Files
+
+    def open(self, path: Path, *, create: bool = False) -> CrashFile:
+        inode = self.space.live.get(path)
+        if inode is None:
+            if not create or path.parent not in self._folders:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            self._step("create", path)
+            inode = Inode()
+            self._change({path: inode})
+        return CrashFile(self, path, inode)
+
+    def exists(self, path: Path) -> bool:
+        return path in self.space.live or path in self._folders
+
+    def list(self, path: Path) -> list[str]:
+        return sorted(
+            entry.name for entry in (*self.space.live, *self._folders) if entry.parent == path
+        )
+
+    def size(self, path: Path) -> int:
+        return len(self._inode(path).live)
+
+    def make_folder(self, path: Path) -> None:
+        if path not in self._folders:
+            if path != path.parent:
+                self.make_folder(path.parent)
+            self._step("make_folder", path)
+            self._folders.add(path)
+
+    def read_all(self, path: Path) -> bytes:
+        return bytes(self._inode(path).live)
+
+    def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
+        """The steps of `DiskFiles.replace`, each a place for a crash or an error."""
+        temporary = path.with_name(path.name + ".tmp")
+        file = self.open(temporary, create=True)
+        file.truncate(0)
+        file.pwrite(data, 0)
+        file.datasync()
+        if backup and path in self.space.live:
+            staged = path.with_name(path.name + ".bak.tmp")
+            if staged in self.space.live:
+                self.unlink(staged)
+            self._step("link", staged)
+            self._change({staged: self.space.live[path]})
+            self._step("rename", staged)
+            self._change(
+                {path.with_name(path.name + ".bak"): self.space.live[staged], staged: None}
+            )
+        self._step("rename", path)
+        self._change({path: self.space.live[temporary], temporary: None})
+        self.sync_folder(path.parent)
+
+    def unlink(self, path: Path) -> None:
+        self._inode(path)
+        self._step("unlink", path)
+        self._change({path: None})
+
+    def sync_folder(self, path: Path) -> None:
+        if path not in self._folders:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        self._step("sync_folder", path)
+        self.space.folder_synced(path)
+
+    def free_bytes(self, path: Path) -> int:
+        return 1 << 40 if self.free is None else self.free
+
+    def lock(self, path: Path) -> CrashLock | None:
+        if path in self._locked:
+            return None
+        file = self.open(path, create=True)
+        file.pwrite(b"lock", 0)
+        file.datasync()
+        self._locked.add(path)
+        return CrashLock(self._locked, path)
+
+    # What the files of this disk call
+
+    def _step(self, op: str, path: Path) -> None:
+        if self.before_step is not None:
+            self.before_step(op, path)
+        self.calls[op] += 1
+        self.faults.check(op, path)
+
+    def _inode(self, path: Path) -> Inode:
+        inode = self.space.live.get(path)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return inode
+
+    def _change(self, names: dict[Path, Inode | None]) -> None:
+        before = [self.space.live[path] for path in names if path in self.space.live]
+        self.space.change(names)
+        remaining = {id(inode) for inode in self.space.live.values()}
+        for inode in before:
+            if id(inode) not in remaining and self.free is not None:
+                self.free += len(inode.blocks) * PAGE_SIZE
+
+    def _reserve(self, inode: Inode, position: int, size: int, path: Path) -> None:
+        """Take blocks for a range of a file; half of them, then ENOSPC, when there are too few."""
+        missing = [page for page in pages_of(position, size) if page not in inode.blocks]
+        if self.free is not None and len(missing) * PAGE_SIZE > self.free:
+            got = missing[: self.free // PAGE_SIZE]
+            inode.blocks.update(got)
+            self.free -= len(got) * PAGE_SIZE
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        inode.blocks.update(missing)
+        if self.free is not None:
+            self.free -= len(missing) * PAGE_SIZE
+
+    # Crashes
+
+    def snapshot(self) -> CrashDisk:
+        """The machine as it stands, apart from what goes on with it."""
+        twin = CrashDisk(self.space.mode, self.free)
+        twin.root = self.root
+        twin._folders = set(self._folders)
+        twin.space = self.space.copy()
+        return twin
+
+    def crash_states(self, rng: Random, count: int) -> Sequence[CrashState]:
+        """`count` ways to end here: the plain ones first, then chosen by `rng`."""
+        return self.space.states(rng, count)
+
+    def crash(self, state: CrashState, rng: Random) -> CrashDisk:
+        """The disk that is left, clean, mounted at another root. This one is not changed."""
+        after = CrashDisk(self.space.mode, self.free)
+        for folder in self._folders:
+            after._folders.add(after._moved(folder, self.root))
+        for path, image in self.space.after(state, rng).items():
+            after._put(after._moved(path, self.root), image)
+        return after
+
+    def contents(self) -> dict[str, bytes]:
+        """Every file's live bytes by its path below the root."""
+        return {
+            str(path.relative_to(self.root)): bytes(inode.live)
+            for path, inode in sorted(self.space.live.items())
+        }
+
+    def _put(self, path: Path, image: bytes) -> None:
+        inode = Inode()
+        inode.live, inode.durable = bytearray(image), bytearray(image)
+        inode.blocks.update(pages_of(0, len(image)))
+        self.space.live[path] = self.space.durable[path] = inode
+
+    def _moved(self, path: Path, root: Path) -> Path:
+        return self.root / path.relative_to(root)
+
+
+class CrashFile:
+    """Implements `skylarkmq.store.files.StoreFile`: one open handle."""
+
+    def __init__(self, disk: CrashDisk, path: Path, inode: Inode) -> None:
+        self._disk = disk
+        self._inode = inode
+        self._closed = False
+        self.path = path
+        self.size = len(inode.live)
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        disk, inode = self._disk, self._begin("pwrite")
+        short = disk.faults.short_count("pwrite", self.path)
+        part = memoryview(data)[:short]
+        disk._reserve(inode, position, len(part), self.path)
+        before = len(inode.live)
+        inode.write(part, position, next(disk._touches))
+        if len(inode.live) != before:
+            disk.space.resized(self.path, inode)
+        if len(part) != len(data):
+            raise OSError(errno.EIO, f"short write of {len(part)} bytes", str(self.path))
+        self.size = max(self.size, position + len(data))
+
+    def pread(self, size: int, position: int) -> bytes:
+        self._check_open()
+        self._disk.faults.check("pread", self.path)
+        return bytes(self._inode.live[position : position + size])
+
+    def datasync(self) -> None:
+        try:
+            inode = self._begin("datasync")
+        except OSError:
+            self._inode.lose()
+            raise
+        self._disk.space.file_synced(inode)
+        inode.sync()
+
+    def allocate(self, position: int, size: int) -> None:
+        inode = self._begin("allocate")
+        try:
+            self._disk._reserve(inode, position, size, self.path)
+        except OSError:
+            got = max(inode.blocks, default=-1) + 1
+            self._resize(min(max(len(inode.live), got * PAGE_SIZE), position + size))
+            raise
+        self._resize(max(len(inode.live), position + size))
+        self.size = max(self.size, position + size)
+
+    def truncate(self, size: int) -> None:
+        inode = self._begin("truncate")
+        cut = [page for page in inode.blocks if page * PAGE_SIZE >= size]
+        inode.blocks.difference_update(cut)
+        if self._disk.free is not None:
+            self._disk.free += len(cut) * PAGE_SIZE
+        self._resize(size)
+        self.size = size
+
+    def _resize(self, size: int) -> None:
+        inode = self._inode
+        if size == len(inode.live):
+            return
+        start = min(size, len(inode.live))
+        for page in pages_of(start, len(inode.live) - start):
+            inode.touch(page, next(self._disk._touches))
+        inode.resize(size)
+        self._disk.space.resized(self.path, inode)
+
+    def view(self) -> memoryview:
+        self._check_open()
+        if self.size == 0:
+            raise ValueError("cannot mmap an empty file")
+        return memoryview(self._inode.live)[: self.size].toreadonly()
+
+    def close(self) -> None:
+        self._check_open()
+        self._closed = True
+
+    def _begin(self, op: str) -> Inode:
+        self._check_open()
+        self._disk._step(op, self.path)
+        return self._inode
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self.path))
+
+
+class CrashLock:
+    """Implements `skylarkmq.store.files.FileLock`."""
+
+    def __init__(self, locked: set[Path], path: Path) -> None:
+        self._locked = locked
+        self._path = path
+
+    def release(self) -> None:
+        self._locked.discard(self._path)

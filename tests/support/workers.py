@@ -1,0 +1,100 @@
+"""Workers that run only when a test says so, in the test's own thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from skylarkmq.store.worker import Done, StoreWorkers, T
+
+
+class ManualWorker:
+    """Implements `skylarkmq.store.worker.Worker`.
+
+    The thread and the loop are two turns: `run_job` does what the thread does, `deliver` what the
+    loop does with the result. `step` is both.
+    """
+
+    def __init__(self, name: str = "manual") -> None:
+        self.name = name
+        self.stopped = False
+        self._jobs: deque[tuple[Callable[[], Any], Done[Any]]] = deque()
+        self._results: deque[tuple[Done[Any], Any, BaseException | None]] = deque()
+
+    def submit(self, job: Callable[[], T], done: Done[T]) -> None:
+        assert not self.stopped, f"a job for the worker {self.name}, which has ended"
+        self._jobs.append((job, done))
+
+    def stop(self) -> None:
+        """Run the queued jobs and end; as with a thread, `deliver` tells their results."""
+        while self.run_job():
+            pass
+        self.stopped = True
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued, under way, or waiting to be told."""
+        return not self._jobs and not self._results
+
+    def run_job(self) -> bool:
+        """Run the oldest job and keep its result back; False when there is none."""
+        if not self._jobs:
+            return False
+        job, done = self._jobs.popleft()
+        try:
+            self._results.append((done, job(), None))
+        except Exception as error:
+            self._results.append((done, None, error))
+        return True
+
+    def deliver(self) -> bool:
+        """Tell the owner the oldest result; False when there is none."""
+        if not self._results:
+            return False
+        done, result, error = self._results.popleft()
+        done(result, error)
+        return True
+
+    def step(self) -> bool:
+        """Run one job and tell its result; False when there was nothing to do."""
+        ran = self.run_job()
+        told = self.deliver()
+        return ran or told
+
+    def run_all(self, limit: int = 10_000) -> None:
+        """Step until nothing is left, also of what the results started."""
+        for _ in range(limit):
+            if not self.step():
+                return
+        raise AssertionError(f"the worker {self.name} never comes to rest")
+
+
+@dataclass
+class ManualStoreWorkers:
+    """The workers of a store and the handles to drive them."""
+
+    flush: ManualWorker
+    prepare: ManualWorker
+    queues: ManualWorker
+    tables: ManualWorker
+    workers: StoreWorkers
+
+    def all(self) -> tuple[ManualWorker, ...]:
+        return self.flush, self.prepare, self.queues, self.tables
+
+    def run_all(self) -> None:
+        """Step all of them until every one is at rest."""
+        for _ in range(10_000):
+            if not any([worker.step() for worker in self.all()]):
+                return
+        raise AssertionError("the store's workers never come to rest")
+
+
+def manual_store_workers() -> ManualStoreWorkers:
+    """Return manual workers and the `StoreWorkers` made of them."""
+    flush, prepare = ManualWorker("flush"), ManualWorker("prepare")
+    queues, tables = ManualWorker("queues"), ManualWorker("tables")
+    workers = StoreWorkers(flush, prepare, queues, tables)
+    return ManualStoreWorkers(flush, prepare, queues, tables, workers)
