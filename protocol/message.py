@@ -6,7 +6,7 @@ MessageQueue.java
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.errors import LocalProtocolError
@@ -14,8 +14,6 @@ from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.message_id import offset_message_id
 
 __all__ = ["HostAddress", "Message", "MessageExt", "MessageQueue"]
-
-_FORBIDDEN: Final = (names.NAME_SEPARATOR, names.PROPERTY_SEPARATOR)
 
 
 class MessageQueue(NamedTuple):
@@ -90,13 +88,12 @@ class Message:
                 raise LocalProtocolError(f"property {name[:64]!a}: name and value may not be empty")
             _check_text("property name", name)
             _check_text("property value", value)
-        for what, text in (
-            ("tags", self.tags),
-            ("keys", self.keys),
-            ("sharding_key", self.sharding_key),
-        ):
-            if text:
-                _check_text(what, text)
+        if self.tags:
+            _check_text("tags", self.tags)
+        if self.keys:
+            _check_text("keys", self.keys)
+        if self.sharding_key:
+            _check_text("sharding_key", self.sharding_key)
         if self.delay_level < 0:
             raise LocalProtocolError(f"delay_level {self.delay_level} is negative")
         if not -(1 << 31) <= self.flag < 1 << 31:
@@ -183,9 +180,10 @@ def _joined_keys(keys: Iterable[str]) -> str:
 
 
 def _check_text(what: str, text: str) -> None:
-    if any(separator in text for separator in _FORBIDDEN):
+    if names.NAME_SEPARATOR in text or names.PROPERTY_SEPARATOR in text:
         raise LocalProtocolError(f"{what} {text[:64]!a} holds a separator, 0x01 or 0x02")
-    _utf8(text)
+    if not text.isascii():
+        _utf8(text)
 
 
 def _utf8(text: str) -> bytes:
