@@ -1,0 +1,157 @@
+"""Configuration of the store: RocketMQ's keys in snake_case, and two of our own at the end.
+
+Every key that RocketMQ documents for its store is here; some have no effect yet, which
+`broker/config.py` lists.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../config/MessageStoreConfig.java
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from skylarkmq.protocol.record import MIN_BLANK_SIZE
+from skylarkmq.store.config_fields import (
+    Bytes,
+    ConfigError,
+    Count,
+    Interval,
+    Long,
+    Milliseconds,
+    Percent,
+    Port,
+    Positive,
+    check_values,
+)
+from skylarkmq.store.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
+
+FlushDiskType = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
+BrokerRole = Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"]
+CommitLogWriteMode = Literal["pwrite", "mapped"]
+
+UNIT_SIZE: Final = 20
+"""Bytes of one entry of a consume queue."""
+RECORD_OVERHEAD: Final = 64 * 1024
+"""Bytes that a record may have beyond its body: fixed fields, topic and properties."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreConfig:
+    """Values of the store's keys, checked. Sizes are in bytes and intervals in milliseconds."""
+
+    # Where the files lie
+    store_path_root_dir: Path  # the loader's default is $HOME/store
+    store_path_commit_log: Path | None = None  # None: commitlog under the root
+
+    # Sizes
+    mapped_file_size_commit_log: Bytes = 1_073_741_824
+    mapped_file_size_consume_queue: Bytes = 6_000_000  # rounded up to a multiple of 20
+    enable_consume_queue_ext: bool = False
+    mapped_file_size_consume_queue_ext: Bytes = 50_331_648
+    bit_map_length_consume_queue_ext: Count = 64  # bits
+    max_message_size: Bytes = 4_194_304  # of a body
+
+    # Flushing
+    flush_disk_type: FlushDiskType = "ASYNC_FLUSH"
+    flush_interval_commit_log: Interval = 500  # ms, and the loss window of ASYNC_FLUSH
+    flush_commit_log_timed: bool = True
+    # Unlike RocketMQ, which waits for 4 dirty pages and so has a window of up to 10 s.
+    flush_commit_log_least_pages: Count = 0  # pages of 4 KiB
+    flush_commit_log_thorough_interval: Interval = 10_000  # ms
+    commit_interval_commit_log: Interval = 200  # ms, of the transient pool
+    commit_commit_log_least_pages: Count = 4  # pages of 4 KiB
+    commit_commit_log_thorough_interval: Interval = 200  # ms
+    flush_interval_consume_queue: Interval = 1000  # ms
+    flush_consume_queue_least_pages: Count = 2  # pages of 4 KiB
+    flush_consume_queue_thorough_interval: Interval = 60_000  # ms
+    sync_flush_timeout: Interval = 5000  # ms until FLUSH_DISK_TIMEOUT
+    slave_timeout: Interval = 3000  # ms
+
+    # Write roads
+    transient_store_pool_enable: bool = False
+    transient_store_pool_size: Positive = 5  # buffers of a log file's size
+    fast_fail_if_no_buffer_in_store_pool: bool = False
+    warm_maped_file_enable: bool = False
+    flush_least_pages_when_warm_maped_file: Positive = 4096  # pages of 4 KiB
+    use_reentrant_lock_when_put_message: bool = True
+    os_page_cache_busy_time_out_mills: Milliseconds = 1000  # ms
+
+    # Cleaning
+    delete_when: str = "04"  # hours of the day, separated by `;`
+    file_reserved_time: Count = 72  # hours
+    disk_max_used_space_ratio: Percent = 75
+    clean_file_forcibly_enable: bool = True
+    clean_resource_interval: Interval = 10_000  # ms
+    delete_commit_log_files_interval: Milliseconds = 100  # ms between two files
+    delete_consume_queue_files_interval: Milliseconds = 100  # ms between two files
+    destroy_maped_file_interval_forcibly: Milliseconds = 120_000  # ms
+    redelete_hanged_file_interval: Milliseconds = 120_000  # ms
+
+    # Recovery
+    check_crc_on_recover: bool = True
+    duplication_enable: bool = False
+
+    # Reading
+    max_transfer_bytes_on_message_in_memory: Bytes = 262_144
+    max_transfer_count_on_message_in_memory: Positive = 32
+    max_transfer_bytes_on_message_in_disk: Bytes = 65_536
+    max_transfer_count_on_message_in_disk: Positive = 8
+    access_message_in_memory_max_ratio: Percent = 40  # percent of the machine's memory
+    disk_fall_recorded: bool = True
+
+    # Key index
+    message_index_enable: bool = True
+    message_index_safe: bool = False
+    max_hash_slot_num: Positive = 5_000_000
+    max_index_num: Positive = 20_000_000
+    max_msgs_num_batch: Positive = 64  # answers of a query by key
+    default_query_max_num: Positive = 32
+
+    # Delayed messages
+    message_delay_level: str = DEFAULT_DELAY_LEVELS
+    flush_delay_offset_interval: Interval = 10_000  # ms
+    enable_schedule_async_deliver: bool = False
+
+    # Replication
+    broker_role: BrokerRole = "ASYNC_MASTER"
+    ha_listen_port: Port | None = None  # None: listenPort + 1
+    ha_master_address: str | None = None
+    ha_send_heartbeat_interval: Interval = 5000  # ms
+    ha_housekeeping_interval: Interval = 20_000  # ms
+    ha_transfer_batch_size: Bytes = 32_768
+    ha_slave_fallbehind_max: Long = 268_435_456  # bytes
+    offset_check_in_slave: bool = False
+
+    # Many light queues
+    enable_lmq: bool = False
+    enable_multi_dispatch: bool = False
+    max_lmq_consume_queue_num: Count = 20_000
+
+    # Ours
+    commit_log_write_mode: CommitLogWriteMode = "pwrite"
+    store_failure_exit: bool = True  # end the process with code 74 after a failed write or sync
+
+    def __post_init__(self) -> None:
+        """Check all values and round the queue's file size up.
+
+        Raises:
+            ConfigError: a value is outside of its limits, or two do not go together.
+        """
+        check_values(self)
+        units = -(-self.mapped_file_size_consume_queue // UNIT_SIZE)
+        object.__setattr__(self, "mapped_file_size_consume_queue", units * UNIT_SIZE)
+        # A record never spans two files, and a bigger one would never find a place.
+        smallest = self.max_message_size + RECORD_OVERHEAD + MIN_BLANK_SIZE
+        if self.mapped_file_size_commit_log < smallest:
+            raise ConfigError(
+                "mappedFileSizeCommitLog",
+                self.mapped_file_size_commit_log,
+                f"use at least {smallest}, the room that one message of "
+                f"maxMessageSize={self.max_message_size} can need, or lower maxMessageSize",
+            )
+        try:
+            DelayLevels(self.message_delay_level)
+        except ValueError as error:
+            raise ConfigError("messageDelayLevel", self.message_delay_level, str(error)) from error
