@@ -1,0 +1,70 @@
+"""Between typed bodies and their JSON text.
+
+Written as standard JSON, numeric keys quoted (Java reads both). The body classes declare their
+fields in alphabetical order of the names on the wire, because Java writes them so. Read by msgspec
+when the text is standard JSON of the right types, else by the tolerant reader: fastjson's dialect,
+references, nulls for missing values, numbers in quotes.
+
+A body class may offer `accept(value)`, a static method that reshapes what the tolerant reader made
+of the text before it is turned into the class.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from skylarkmq.protocol import lenient_json
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
+from skylarkmq.protocol.header_json import DECODE_ERRORS
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_encode: Final = msgspec.json.Encoder().encode
+_decoders: dict[type[msgspec.Struct], Callable[[bytes], Any]] = {}
+
+
+def encode_body(body: msgspec.Struct) -> bytes:
+    """Return the JSON text of `body`.
+
+    Raises:
+        LocalProtocolError: a text that UTF-8 cannot carry (a lone surrogate).
+    """
+    try:
+        return _encode(body)
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise LocalProtocolError(f"body cannot be written: {error}") from error
+
+
+def decode_body(
+    cls: type[T], data: bytes, *, node_count_max: int = lenient_json.NODE_COUNT_MAX
+) -> T:
+    """Return the body `cls` that `data` holds.
+
+    `node_count_max` limits the values that the slow, tolerant reader takes.
+
+    Raises:
+        RemoteProtocolError: SYSTEM_ERROR; not JSON in any dialect, or of another shape.
+    """
+    if b'"$ref"' not in data:
+        decode = _decoders.get(cls)
+        if decode is None:
+            decode = _decoders[cls] = msgspec.json.Decoder(cls).decode
+        try:
+            body: T = decode(data)
+        except DECODE_ERRORS:
+            pass
+        else:
+            return body
+    value = lenient_json.loads(data, keep_nulls=False, node_count_max=node_count_max)
+    accept: Callable[[Any], Any] | None = getattr(cls, "accept", None)
+    try:
+        if accept is not None:
+            value = accept(value)
+        return msgspec.convert(value, cls, strict=False, str_keys=True)
+    except (*DECODE_ERRORS, TypeError, LookupError) as error:
+        why = str(error)[:200] if isinstance(error, msgspec.ValidationError) else "other shape"
+        raise RemoteProtocolError(
+            ResponseCode.SYSTEM_ERROR, f"the body is no {cls.__name__}: {why!a}"
+        ) from error
