@@ -1,0 +1,141 @@
+"""Prepares the next log file off the loop, so that a roll finds it ready.
+
+One file is made ahead of need on the prepare thread. When a roll comes before it is ready the loop
+waits for it (it is being made) or makes it itself (the thread has not begun): RocketMQ waits up to
+5 s in the same place. `stats.inline_allocations` counts those.
+
+    state of a request    meaning
+    WAITING               queued, the thread has not looked at it
+    RUNNING               the thread is making the file
+    READY / FAILED        result is there
+    TAKEN                 the loop made the file itself; the thread passes it over
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../AllocateMappedFileService.java
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from enum import Enum
+from pathlib import Path
+
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.store.errors import StoreFullError
+from skylarkmq.store.files import Files, is_no_space
+from skylarkmq.store.mapped_file import MappedFile
+from skylarkmq.store.worker import Worker
+
+log = logging.getLogger(__name__)
+
+WAIT_S = 5.0  # how long a roll waits for a file that is being made
+RETRY_S = 1.0  # pause after a full disk refused a file
+
+
+class _State(Enum):
+    WAITING = 0
+    RUNNING = 1
+    READY = 2
+    FAILED = 3
+    TAKEN = 4
+
+
+class _Request:
+    """A file to be made, shared between the loop and the prepare thread."""
+
+    def __init__(self, start_offset: int) -> None:
+        self.start_offset = start_offset
+        self.lock = threading.Lock()  # guards `state`; held for assignments only
+        self.state = _State.WAITING
+        self.ended = threading.Event()
+        self.mapped: MappedFile | None = None
+        self.error: BaseException | None = None
+
+
+class AllocateService:
+    """Hands out allocated log files in order. Loop thread, but for `_make`."""
+
+    def __init__(
+        self, files: Files, worker: Worker, clock: Clock, folder: Path, file_size: int
+    ) -> None:
+        self._files = files
+        self._worker = worker
+        self._clock = clock
+        self._folder = folder
+        self._file_size = file_size
+        self._request: _Request | None = None
+        self._refused_until = 0.0
+        self.inline_allocations = 0
+
+    def prepare(self, start_offset: int) -> None:
+        """Ask for the file that starts at `start_offset`, if it is not being made yet."""
+        if self._request is not None and self._request.start_offset == start_offset:
+            return
+        request = self._request = _Request(start_offset)
+        self._worker.submit(lambda: self._make(request), self._made)
+
+    def take(self, start_offset: int) -> MappedFile:
+        """Return the file that starts at `start_offset`. May block for the allocation.
+
+        Raises:
+            StoreFullError: the disk has no room; asked again at most once a second.
+            OSError: the disk failed in another way.
+        """
+        if self._clock.monotonic() < self._refused_until:
+            raise StoreFullError("the disk has no room for the next log file")
+        request, self._request = self._request, None
+        if request is None or request.start_offset != start_offset:
+            return self._make_inline(start_offset)
+        with request.lock:
+            if request.state is _State.WAITING:
+                request.state = _State.TAKEN
+        if request.state is _State.TAKEN:
+            return self._make_inline(start_offset)
+        if not request.ended.wait(WAIT_S):
+            self._request = request
+            raise StoreFullError("the disk takes longer than 5 s to allocate a log file")
+        if request.mapped is not None:
+            return request.mapped
+        assert request.error is not None
+        raise self._refusal(request.error)
+
+    def discard(self) -> None:
+        """Delete the file that was made and not used. Blocks; after the worker has ended."""
+        request, self._request = self._request, None
+        if request is not None and request.mapped is not None:
+            path = request.mapped.file.path
+            request.mapped.close()
+            self._files.unlink(path)
+            self._files.sync_folder(self._folder)
+
+    def _make_inline(self, start_offset: int) -> MappedFile:
+        self.inline_allocations += 1
+        try:
+            return MappedFile.create(self._files, self._folder, start_offset, self._file_size)
+        except OSError as error:
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: BaseException) -> BaseException:
+        if not is_no_space(error):
+            return error
+        self._refused_until = self._clock.monotonic() + RETRY_S
+        return StoreFullError(f"the disk has no room for the next log file: {error}")
+
+    def _make(self, request: _Request) -> None:
+        with request.lock:
+            if request.state is not _State.WAITING:
+                return
+            request.state = _State.RUNNING
+        try:
+            request.mapped = MappedFile.create(
+                self._files, self._folder, request.start_offset, self._file_size
+            )
+            request.state = _State.READY
+        except OSError as error:
+            request.error = error
+            request.state = _State.FAILED
+        request.ended.set()
+
+    def _made(self, _: None, error: BaseException | None) -> None:
+        if error is not None:  # not the disk: a defect; the roll will make the file itself
+            log.error("preparing a log file failed", exc_info=error)

@@ -1,0 +1,215 @@
+"""One batch of appends: all records of one read are laid out in memory and stored with one write.
+
+    add, add, ...   take a queue offset and a place in the log, collect the record's parts
+    write           one `pwrite` for each log file touched (more than one only at a roll)
+
+The event loop is the put lock: nothing awaits between `begin` and `write`, so offsets are dense and
+records lie in the order of the calls. When `write` fails the store ends its writing for good, so
+an offset that was handed out and not stored is never handed out again.
+
+A record never spans two files: when it does not fit with 8 bytes to spare, the rest of the file
+becomes a blank record and the next file begins.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java (DefaultAppendMessageCallback)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+from zlib import crc32
+
+from skylarkmq.protocol.record import (
+    FIXED_BY_HOSTS,
+    FIXED_IPV4,
+    HOSTS_SHIFT,
+    MESSAGE_MAGIC,
+    MIN_BLANK_SIZE,
+    encode_blank,
+)
+from skylarkmq.store.consume_queue import ConsumeQueue
+from skylarkmq.store.mapped_file import MappedFile
+
+IPV4_HOST_SIZE = 8
+TRANSACTION_BITS = 0xC
+TRANSACTION_COMMIT = 0x8
+# Bytes of a record around fixed part, body, topic and properties: both variable lengths.
+TOPIC_LENGTH_SIZE = 1
+PROPERTIES_LENGTH = struct.Struct(">h")
+OVERHEAD = FIXED_IPV4.size + PROPERTIES_LENGTH.size
+
+assert FIXED_IPV4.size == 88
+
+NextFile = Callable[[], MappedFile]
+DueTime = Callable[[int, int], int]  # (delay level, store timestamp ms) -> due time ms
+
+
+class Unit(NamedTuple):
+    """A stored record that belongs to a consume queue."""
+
+    queue: ConsumeQueue
+    queue_offset: int
+    physical_offset: int
+    record_size: int
+    tags_code: int
+
+
+class AppendBatch:
+    """The records of one read on their way into the log. Loop thread; reused for every read."""
+
+    __slots__ = (
+        "_due_time",
+        "_file",
+        "_file_size",
+        "_file_start",
+        "_next_file",
+        "_parts",
+        "_position",
+        "_segments",
+        "_start",
+        "count",
+        "size",
+        "store_timestamp",
+        "units",
+    )
+
+    def __init__(self, file_size: int, next_file: NextFile, due_time: DueTime) -> None:
+        self._file_size = file_size
+        self._next_file = next_file
+        self._due_time = due_time
+        self._file: MappedFile | None = None
+        self._segments: list[tuple[MappedFile, int, list[bytes]]] = []
+        self.store_timestamp = 0
+        self._file_start = 0
+
+    def begin(self, file: MappedFile | None, store_timestamp: int) -> None:
+        """Start a batch behind the end of `file`, the last log file."""
+        self._file = file
+        self._segments = []
+        self._parts: list[bytes] = []
+        self.units: list[Unit] = []
+        self.count = 0
+        self.size = 0
+        self.store_timestamp = store_timestamp
+        if file is None:
+            self._position = self._start = self._file_size  # nothing fits: the first add rolls
+        else:
+            self._file_start = file.start_offset
+            self._position = self._start = file.wrote_position
+
+    def add(
+        self,
+        queue: ConsumeQueue,
+        body: bytes,
+        properties: bytes,
+        born_timestamp: int,
+        born_host: bytes,
+        store_host: bytes,
+        tags_code: int,
+        flag: int = 0,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+        delay_level: int = 0,
+    ) -> int:
+        """Lay one record out and return its physical offset.
+
+        The queue offset it got is `queue.next_offset - 1` (0 for prepared and rollback records,
+        which enter no queue).
+
+        Raises:
+            StoreFullError, OSError: the next file could not be had; nothing was taken.
+        """
+        body_size = len(body)
+        topic = queue.topic_part
+        fixed = FIXED_IPV4
+        size = OVERHEAD + body_size + len(topic) + len(properties)
+        if len(born_host) != IPV4_HOST_SIZE or len(store_host) != IPV4_HOST_SIZE:
+            hosts = (len(born_host) != IPV4_HOST_SIZE) | (len(store_host) != IPV4_HOST_SIZE) << 1
+            sys_flag |= hosts << HOSTS_SHIFT
+            fixed = FIXED_BY_HOSTS[hosts]
+            size += fixed.size - FIXED_IPV4.size
+        position = self._position
+        if position + size + MIN_BLANK_SIZE > self._file_size:
+            self._roll()
+            position = 0
+        physical_offset = self._file_start + position
+        store_timestamp = self.store_timestamp
+        queue_offset = 0
+        if sys_flag & TRANSACTION_BITS in (0, TRANSACTION_COMMIT):
+            if delay_level:
+                tags_code = self._due_time(delay_level, store_timestamp)
+            queue_offset = queue.next_offset
+            queue.next_offset = queue_offset + 1
+            self.units.append(Unit(queue, queue_offset, physical_offset, size, tags_code))
+        self._parts += (
+            fixed.pack(
+                size,
+                MESSAGE_MAGIC,
+                crc32(body) & 0x7FFFFFFF,
+                queue.queue_id,
+                flag,
+                queue_offset,
+                physical_offset,
+                sys_flag,
+                born_timestamp,
+                born_host,
+                store_timestamp,
+                store_host,
+                reconsume_times,
+                prepared_transaction_offset,
+                body_size,
+            ),
+            body,
+            topic,
+            PROPERTIES_LENGTH.pack(len(properties)),
+            properties,
+        )
+        self._position = position + size
+        self.count += 1
+        self.size += size
+        return physical_offset
+
+    def reserve(self, size: int) -> None:
+        """Have the next records, of `size` bytes together, in one file.
+
+        Raises:
+            StoreFullError, OSError: as `add`.
+        """
+        if self._position + size + MIN_BLANK_SIZE > self._file_size:
+            self._roll()
+
+    def write(self) -> int:
+        """Store the batch and return the end offset of the log. One blocking write a file.
+
+        Raises:
+            OSError: the disk refused; the caller must end all writing.
+        """
+        self._close_segment()
+        for mapped, start, parts in self._segments:
+            data = b"".join(parts)
+            mapped.file.pwrite(data, start)
+            mapped.wrote_position = start + len(data)
+        file = self._file
+        if file is None:
+            return 0
+        for rolled, _, _ in self._segments:
+            if rolled is not file:
+                rolled.wrote_position = rolled.size  # its blank record reaches to the end
+        return file.start_offset + file.wrote_position
+
+    def _close_segment(self) -> None:
+        if self._file is not None and self._parts:
+            self._segments.append((self._file, self._start, self._parts))
+            self._parts = []
+
+    def _roll(self) -> None:
+        following = self._next_file()  # first: without it the old file must stay as it is
+        file = self._file
+        if file is not None and self._position < file.size:
+            self._parts.append(encode_blank(file.size - self._position))
+        self._close_segment()
+        self._file = following
+        self._file_start = following.start_offset
+        self._position = self._start = 0

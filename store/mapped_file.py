@@ -1,0 +1,83 @@
+"""One file of the commit log: bytes at [start_offset, start_offset + size) of the log.
+
+    position           meaning
+    wrote_position     end of the bytes handed to the file (page cache)
+    flushed_position   end of the bytes known to be on the disk
+
+Invariant: 0 <= flushed_position <= wrote_position <= size. Readers look no further than
+wrote_position. The blocks of the whole file are allocated before the first byte is written.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../MappedFile.java
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from skylarkmq.store.files import Files, StoreFile
+
+NAME_DIGITS = 20
+
+
+def file_name(start_offset: int) -> str:
+    """Name of the file that starts at a byte offset: 20 decimal digits."""
+    return f"{start_offset:0{NAME_DIGITS}d}"
+
+
+class MappedFile:
+    """An allocated log file, written by `pwrite` and read through a mapping."""
+
+    __slots__ = ("file", "flushed_position", "size", "start_offset", "view", "wrote_position")
+
+    def __init__(self, file: StoreFile, start_offset: int, size: int) -> None:
+        self.file = file
+        self.start_offset = start_offset
+        self.size = size
+        self.view = file.view()
+        self.wrote_position = 0
+        self.flushed_position = 0
+
+    @classmethod
+    def create(cls, files: Files, folder: Path, start_offset: int, size: int) -> MappedFile:
+        """Make, allocate and map the file; its name is durable on return.
+
+        Blocks. A file that could not be allocated whole is removed again.
+
+        Raises:
+            OSError: with ENOSPC or EDQUOT when the disk has no room.
+        """
+        path = folder / file_name(start_offset)
+        files.make_folder(folder)
+        file = files.open(path, create=True)
+        try:
+            file.allocate(0, size)
+            file.datasync()
+            files.sync_folder(folder)
+            return cls(file, start_offset, size)
+        except BaseException:
+            file.close()
+            files.unlink(path)
+            raise
+
+    def rewind(self, position: int) -> None:
+        """Set the end of the written bytes, all of them being on the disk."""
+        self.wrote_position = position
+        self.flushed_position = position
+
+    def clear_after(self, position: int) -> None:
+        """Turn everything behind `position` into zeros that are allocated. Blocks.
+
+        Stale records behind the end of the log could otherwise become readable again when a later
+        record ends exactly where one of them starts.
+        """
+        self.view = memoryview(b"")
+        self.file.truncate(position)
+        self.file.allocate(position, self.size - position)
+        self.file.datasync()
+        self.view = self.file.view()
+        self.rewind(position)
+
+    def close(self) -> None:
+        """Drop the descriptor and our mapping; slices handed out stay readable."""
+        self.view = memoryview(b"")
+        self.file.close()

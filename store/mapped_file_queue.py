@@ -1,0 +1,139 @@
+"""The files of the commit log in order, found by arithmetic: file = (offset - first) // size.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../MappedFileQueue.java
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from skylarkmq.store.errors import StoreProfileError
+from skylarkmq.store.files import Files
+from skylarkmq.store.mapped_file import NAME_DIGITS, MappedFile
+
+log = logging.getLogger(__name__)
+
+
+class MappedFileQueue:
+    """Log files without a gap, oldest first. Loop thread; `load` and `truncate` block."""
+
+    def __init__(self, files: Files, folder: Path, file_size: int) -> None:
+        self._files = files
+        self.folder = folder
+        self.file_size = file_size
+        self.mapped: list[MappedFile] = []
+
+    @property
+    def last(self) -> MappedFile | None:
+        return self.mapped[-1] if self.mapped else None
+
+    @property
+    def min_offset(self) -> int:
+        """Byte offset of the oldest file, 0 without files."""
+        return self.mapped[0].start_offset if self.mapped else 0
+
+    @property
+    def max_offset(self) -> int:
+        """End of the written bytes."""
+        last = self.last
+        return last.start_offset + last.wrote_position if last else 0
+
+    def find(self, offset: int) -> MappedFile | None:
+        """The file that holds the byte at `offset`, if there is one."""
+        if not self.mapped:
+            return None
+        index = (offset - self.mapped[0].start_offset) // self.file_size
+        return self.mapped[index] if 0 <= index < len(self.mapped) else None
+
+    def add(self, mapped: MappedFile) -> None:
+        """Put the next file behind the last one."""
+        self.mapped.append(mapped)
+
+    def load(self) -> None:
+        """Map every file of the folder; each is taken as full until recovery says otherwise.
+
+        A last file that is shorter than the others was being allocated when the process ended; it
+        holds no message and is removed.
+
+        Raises:
+            StoreProfileError: a name is not 20 digits, a size is not the configured one, or a file
+                is missing between two others.
+        """
+        names = self._files.list(self.folder)
+        for name in names:
+            if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
+                raise StoreProfileError(
+                    f"{self.folder / name} is not a log file; move it out of the folder"
+                )
+        if names and self._files.size(self.folder / names[-1]) < self.file_size:
+            self._remove_unallocated(names)
+        for name in names:
+            self._load_one(self.folder / name)
+
+    def _remove_unallocated(self, names: list[str]) -> None:
+        path = self.folder / names[-1]
+        start_offset = int(names[-1])
+        follows = len(names) > 1 and int(names[-2]) + self.file_size == start_offset
+        size = self._files.size(path)
+        if not (follows or (start_offset == 0 and len(names) == 1)) or not self._is_blank(path):
+            raise StoreProfileError(
+                f"{path} has {size} bytes, mappedFileSizeCommitLog is {self.file_size}; "
+                "start with the size that the store was written with"
+            )
+        log.warning("removing %s: its allocation was cut short at %d bytes", path, size)
+        self._files.unlink(path)
+        names.pop()
+
+    def _is_blank(self, path: Path) -> bool:
+        file = self._files.open(path)
+        try:
+            head = file.pread(4096, 0)
+        finally:
+            file.close()
+        return not any(head)
+
+    def _load_one(self, path: Path) -> None:
+        size = self._files.size(path)
+        if size != self.file_size:
+            raise StoreProfileError(
+                f"{path} has {size} bytes, mappedFileSizeCommitLog is {self.file_size}; "
+                "start with the size that the store was written with"
+            )
+        start_offset = int(path.name)
+        last = self.last
+        if last is not None and last.start_offset + self.file_size != start_offset:
+            raise StoreProfileError(
+                f"{path} does not follow {last.file.path}: a log file between them is missing"
+            )
+        mapped = MappedFile(self._files.open(path), start_offset, self.file_size)
+        mapped.rewind(self.file_size)
+        self.mapped.append(mapped)
+
+    def truncate(self, end_offset: int, *, clear: bool) -> None:
+        """Make `end_offset` the end of the log: files behind it go.
+
+        Args:
+            clear: the bytes behind the end may hold leftovers; make them zeros.
+        """
+        removed = False
+        while self.mapped and self.mapped[-1].start_offset > end_offset:
+            mapped = self.mapped.pop()
+            log.info("removing %s: it starts behind the end of the log", mapped.file.path)
+            mapped.close()
+            self._files.unlink(mapped.file.path)
+            removed = True
+        if removed:
+            self._files.sync_folder(self.folder)
+        last = self.last
+        if last is None:
+            return
+        position = end_offset - last.start_offset
+        if clear and position < last.size:
+            last.clear_after(position)
+        last.rewind(position)
+
+    def close(self) -> None:
+        for mapped in self.mapped:
+            mapped.close()
+        self.mapped.clear()

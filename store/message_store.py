@@ -1,0 +1,371 @@
+"""The message store: one face over log, queues, flushing and recovery, and its life cycle.
+
+Threads and locks. All state belongs to the event-loop thread; the loop is the put lock. Workers run
+blocking jobs and hand results back to the loop: flush (datasync of the log), prepare (next log
+file), queues (queue files, checkpoint), tables (JSON). One real lock exists, inside
+`allocate_service.py`, held for an assignment, and never together with another.
+
+On the loop thread these calls touch the disk: the `pwrite` of a commit, the reading of queue units
+that are no longer in memory, and a roll that comes before the next file is ready.
+
+    closed -> loading -> running -> stopping -> closed
+                            |
+                          failed      a sync or write failed: no more writes, reads go on
+
+What `fail` means: the kernel may forget that pages were never written and report success the next
+time, so nothing is retried. Writes end, waiting sends are refused, the checkpoint stays as it is
+and `abort` stays, so that the next start recovers in full.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.store.append import AppendBatch, Unit
+from skylarkmq.store.checkpoint import Checkpoint, Marks
+from skylarkmq.store.commit_log import CommitLog
+from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.consume_queue import ConsumeQueue
+from skylarkmq.store.delay_levels import DelayLevels
+from skylarkmq.store.errors import StoreFullError
+from skylarkmq.store.files import Files, is_no_space
+from skylarkmq.store.flush_service import FlushService
+from skylarkmq.store.group_commit import Committed, GroupCommitService
+from skylarkmq.store.message_reader import MessageReader
+from skylarkmq.store.paths import StorePaths
+from skylarkmq.store.profile import check_profile
+from skylarkmq.store.put_checks import check_message
+from skylarkmq.store.queue_table import QueueTable
+from skylarkmq.store.read_face import ReadFace
+from skylarkmq.store.recovery import Recovery, RecoveryReport
+from skylarkmq.store.results import (
+    STORED,
+    MessageInner,
+    PutMessageResult,
+    PutMessageStatus,
+)
+from skylarkmq.store.stats import StoreStats
+from skylarkmq.store.store_lock import AbortFile, StoreLock
+from skylarkmq.store.timers import IntervalTimer
+from skylarkmq.store.worker import StoreWorkers
+
+log = logging.getLogger(__name__)
+
+ArrivalListener = Callable[[str, int, int], None]  # (topic, queue id, max offset)
+
+
+class StoreState(Enum):
+    """Where the store is in its life."""
+
+    CLOSED = "closed"
+    LOADING = "loading"
+    RUNNING = "running"
+    FAILED = "failed"
+    STOPPING = "stopping"
+
+
+class MessageStore(ReadFace):
+    """A store in one folder. Every method runs on the loop thread, `load` and `close` before and
+    after it serves."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        files: Files,
+        clock: Clock,
+        workers: StoreWorkers,
+        *,
+        stats: StoreStats | None = None,
+        memory_size: int = 1 << 33,
+    ) -> None:
+        self.config = config
+        self.state = StoreState.CLOSED
+        self.stats = stats or StoreStats()
+        self.paths = StorePaths(config.store_path_root_dir, config.store_path_commit_log)
+        self.delay_levels = DelayLevels(config.message_delay_level)
+        self.failure: BaseException | None = None
+        self.failure_listeners: list[Callable[[BaseException], None]] = []
+        self.recovery: RecoveryReport | None = None
+        self._files = files
+        self._clock = clock
+        self._sync = config.flush_disk_type == "SYNC_FLUSH"
+        self._arrival_listeners: list[ArrivalListener] = []
+        self._lock = StoreLock(files, self.paths)
+        self._abort = AbortFile(files, self.paths)
+        self.commit_log = CommitLog(
+            files,
+            workers.prepare,
+            clock,
+            self.paths.commit_log,
+            config.mapped_file_size_commit_log,
+            self.delay_levels.due_time,
+        )
+        self.queues = QueueTable(
+            files, workers.queues, self.paths, config.mapped_file_size_consume_queue, self.fail
+        )
+        super().__init__(
+            self.commit_log,
+            self.queues,
+            MessageReader(self.commit_log, self.queues, config, memory_size),
+            durable_only=config.flush_disk_type == "SYNC_FLUSH",
+        )
+        self._flush = FlushService(
+            self.commit_log, workers.flush, clock, self.stats, self._flushed, self.fail
+        )
+        self._group_commit = GroupCommitService(
+            clock, config.sync_flush_timeout / 1000, self.stats, self._publish
+        )
+        self._timers = [
+            IntervalTimer(clock, config.flush_interval_commit_log / 1000, self._flush.flush),
+            IntervalTimer(clock, config.flush_interval_consume_queue / 1000, self.queues.tick),
+            IntervalTimer(
+                clock, config.flush_consume_queue_thorough_interval / 1000, self._checkpoint
+            ),
+        ]
+
+    # Life cycle
+
+    def load(self) -> RecoveryReport:
+        """Take the folder, recover, and be ready to start. Blocks.
+
+        Raises:
+            StoreError: the folder is in use, was written with other sizes, or is damaged in a way
+                that must not be repaired silently. Nothing was changed by the refusal.
+            OSError: the disk failed.
+        """
+        self.state = StoreState.LOADING
+        self._files.make_folder(self.paths.root)
+        self._files.make_folder(self.paths.config)
+        self._lock.acquire()
+        try:
+            check_profile(
+                self._files,
+                self.paths.profile,
+                {
+                    "mappedFileSizeCommitLog": self.config.mapped_file_size_commit_log,
+                    "mappedFileSizeConsumeQueue": self.config.mapped_file_size_consume_queue,
+                },
+            )
+            return self._recover()
+        except BaseException:
+            self.state = StoreState.CLOSED
+            self.commit_log.close()
+            self.queues.close()
+            self._lock.release()
+            raise
+
+    def _recover(self) -> RecoveryReport:
+        unclean = self._abort.exists()
+        self._abort.create()
+        marks = Checkpoint(self._files, self.paths.checkpoint).load()
+        self.commit_log.mapped_files.load()
+        self.queues.load(unclean=unclean)
+        recovery = Recovery(
+            self.commit_log,
+            self.queues,
+            marks,
+            self.delay_levels,
+            check_crc=self.config.check_crc_on_recover,
+        )
+        report = self.recovery = recovery.run(unclean=unclean)
+        self._flush.flushed_timestamp = report.store_timestamp
+        try:
+            self.queues.write_now(self._marks())
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            self.queues.disk_full = True
+        return report
+
+    def start(self) -> None:
+        """Take writes, and start the timed work."""
+        try:
+            self.commit_log.open_first()
+        except StoreFullError as error:
+            log.warning("starting without room for messages: %s", error)
+        self.state = StoreState.RUNNING
+        for timer in self._timers:
+            timer.start()
+
+    def stop_writing(self) -> None:
+        """Refuse further writes; what is written will be made durable by `close`."""
+        if self.state is StoreState.RUNNING:
+            self.state = StoreState.STOPPING
+        for timer in self._timers:
+            timer.stop()
+
+    def close(self) -> None:
+        """Make everything durable and take the `abort` mark away. Blocks.
+
+        Call after `stop_writing`, when the workers have ended and their results were delivered. A
+        store that failed keeps its mark and is only let go.
+        """
+        if self.state is StoreState.STOPPING:
+            try:
+                self._close_clean()
+            except OSError as error:
+                self.fail(error)
+        self.commit_log.close()
+        self.queues.close()
+        self._lock.release()
+        if self.state is not StoreState.FAILED:
+            self.state = StoreState.CLOSED
+
+    def _close_clean(self) -> None:
+        request = self.commit_log.flush_request()
+        if request is not None:
+            request.run()
+            self.commit_log.mark_flushed(request)
+            self._flush.flushed_timestamp = request.store_timestamp
+        self._group_commit.flushed(self.commit_log.flushed_offset)
+        self.queues.write_now(self._marks())
+        self._abort.remove()
+
+    def fail(self, error: BaseException) -> None:
+        """The disk failed: end all writing for good."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        self.state = StoreState.FAILED
+        self._flush.end()
+        for timer in self._timers:
+            timer.stop()
+        log.critical(
+            "the store has failed and takes no more writes (flushed up to offset %d of %d): %s",
+            self.commit_log.flushed_offset,
+            self.commit_log.max_offset,
+            error,
+        )
+        self._group_commit.failed()
+        for listener in self.failure_listeners:
+            listener(error)
+
+    def _marks(self) -> Marks:
+        """What the checkpoint may say once all published units are on the disk."""
+        flushed = self._flush.flushed_timestamp
+        return Marks(flushed, flushed, 0)
+
+    def _checkpoint(self) -> None:
+        self.queues.sync(self._marks())
+
+    # Writing
+
+    def refusal(self) -> str | None:
+        """Why messages are not taken now, for the remark of code 14; None when they are."""
+        if self.state is StoreState.RUNNING:
+            if self.queues.disk_full:
+                return "the disk is full: consume queues cannot grow; free some space"
+            return None
+        if self.state is StoreState.FAILED:
+            return f"the store has failed and needs a restart: {self.failure}"
+        return "the broker is starting or shutting down"
+
+    def begin(self) -> AppendBatch:
+        """Start the batch of one read: `add` to it, then `commit`, without an await between."""
+        return self.commit_log.begin()
+
+    def commit(self, done: Committed | None) -> bool:
+        """Store the batch. False when the disk refused it (the store has failed then).
+
+        Args:
+            done: called with PUT_OK once the batch is durable under the flush mode, which may be
+                before this returns; with FLUSH_DISK_TIMEOUT when that takes too long; with
+                SERVICE_NOT_AVAILABLE when it failed. None: nobody waits (WAIT=false).
+        """
+        batch = self.commit_log.batch
+        started = self._clock.monotonic()
+        try:
+            end_offset = batch.write()
+        except OSError as error:
+            self.fail(error)
+            if done is not None:
+                done(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+            return False
+        self.stats.append_duration.observe(self._clock.monotonic() - started)
+        if self._sync:
+            self._group_commit.park(end_offset, batch.units, done)
+            self._flush.flush()
+        else:
+            self._publish(batch.units)
+            if done is not None:
+                done(PutMessageStatus.PUT_OK)
+        return True
+
+    def put_message(self, inner: MessageInner, done: Callable[[PutMessageResult], None]) -> None:
+        """Store one message. `done` may be called before this returns."""
+        why = self.refusal()
+        if why is not None:
+            done(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=why))
+            return
+        refused = check_message(inner, self.config)
+        if refused is not None:
+            done(refused)
+            return
+        batch = self.begin()
+        queue = self.queues.open(inner.topic, inner.queue_id)
+        try:
+            physical_offset = self._add(batch, queue, inner)
+        except OSError as error:
+            self.fail(error)
+            done(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=str(error)))
+            return
+        except StoreFullError as error:
+            done(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=str(error)))
+            return
+        queue_offset = batch.units[0].queue_offset if batch.units else 0
+        timestamp = batch.store_timestamp
+
+        def committed(status: PutMessageStatus) -> None:
+            if status in STORED:
+                done(PutMessageResult(status, queue_offset, physical_offset, timestamp))
+            else:
+                done(PutMessageResult(status, why=f"the disk failed: {self.failure}"))
+
+        if inner.wait_store_ok:
+            self.commit(committed)
+        elif self.commit(None):
+            committed(PutMessageStatus.PUT_OK)
+        else:
+            committed(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+
+    @staticmethod
+    def _add(batch: AppendBatch, queue: ConsumeQueue, inner: MessageInner) -> int:
+        return batch.add(
+            queue,
+            inner.body,
+            inner.properties,
+            inner.born_timestamp,
+            inner.born_host,
+            inner.store_host,
+            inner.tags_code,
+            inner.flag,
+            inner.sys_flag,
+            inner.reconsume_times,
+            inner.prepared_transaction_offset,
+            inner.delay_level,
+        )
+
+    def add_arrival_listener(self, listener: ArrivalListener) -> None:
+        """Call `listener` once a publishing for each queue that got messages."""
+        self._arrival_listeners.append(listener)
+
+    def _publish(self, units: list[Unit]) -> None:
+        self.queues.publish(units)
+        if self._arrival_listeners:
+            for queue in {unit.queue for unit in units}:
+                for listener in self._arrival_listeners:
+                    listener(queue.topic, queue.queue_id, queue.max_offset)
+
+    def _flushed(self, offset: int) -> None:
+        if self._sync:
+            self._group_commit.flushed(offset)
+
+    @property
+    def waiting_commits(self) -> int:
+        """Commits that wait for a sync."""
+        return self._group_commit.waiting
