@@ -9,6 +9,7 @@ from apache/rocketmq@rocketmq-all-5.3.3 remoting/.../protocol/RequestCode.java, 
 """
 
 from enum import IntEnum
+from typing import Final
 
 
 class RequestCode(IntEnum):
@@ -179,6 +180,17 @@ class RequestCode(IntEnum):
     POLLING_INFO = 200055
     POP_ROLLBACK = 200056
     BATCH_ACK_MESSAGE = 200151
+
+
+# Sends whose fields are named by single letters, and the two numbers of a pull.
+SEND_V2_CODES: Final = frozenset(
+    {
+        int(RequestCode.SEND_MESSAGE_V2),
+        int(RequestCode.SEND_BATCH_MESSAGE),
+        int(RequestCode.SEND_REPLY_MESSAGE_V2),
+    }
+)
+PULL_CODES: Final = frozenset({int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE)})
 
 
 class ResponseCode(IntEnum):

@@ -7,19 +7,25 @@ Written as Java writes it: keys in alphabetical order, no blanks, values of `ext
 nulls and an empty map left out. Read more widely: missing fields have Java's defaults, unknown
 ones are skipped, numbers and booleans in `extFields` become the text that Java's own reader would
 make of them, nulls are dropped. Nested values, numbers outside int32 in the fixed fields, broken
-UTF-8 and lone surrogates are refused. The quick roads for send and pull stand in `header_fast.py`.
+UTF-8 and lone surrogates are refused.
+
+For sends and pulls there are quick roads beside the generic one: structs with all their fields
+instead of a map, and templates for their answers. A quick road gives what the generic one would,
+or nothing.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 remoting/.../protocol/RemotingCommand.java,
 RemotingSerializable.java
 """
 
 from decimal import Decimal, InvalidOperation
+from json import dumps
 from typing import Annotated, Any, Final, cast
 
 import msgspec
 
-from skylarkmq.protocol.codes import LanguageCode
+from skylarkmq.protocol.codes import PULL_CODES, SEND_V2_CODES, LanguageCode
 from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
+from skylarkmq.protocol.fast_fields import PullFields, SendFields
 from skylarkmq.protocol.remoting_command import (
     EXT_FIELDS_MAX,
     LANGUAGE_BY_NAME,
@@ -27,6 +33,7 @@ from skylarkmq.protocol.remoting_command import (
     LANGUAGE_NAMES,
     RemotingCommand,
 )
+from skylarkmq.protocol.version import CURRENT
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 NUMBER_SIZE_MAX: Final = 400
@@ -52,6 +59,30 @@ class _Header(msgspec.Struct):
 
 class _LooseHeader(_Header):
     ext_fields: Any = msgspec.field(default=None, name="extFields")
+
+
+class SendCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A send request (310, 320, 325) in which everything is plain."""
+
+    ext_fields: SendFields = msgspec.field(name="extFields")
+    code: Int32 = 0
+    flag: Int32 = 0
+    language: str = "JAVA"
+    opaque: Int32 = 0
+    version: Int32 = 0
+    serialize_type: str = msgspec.field(default="JSON", name="serializeTypeCurrentRPC")
+
+
+class PullCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A pull request (11, 361) in which everything is plain."""
+
+    ext_fields: PullFields = msgspec.field(name="extFields")
+    code: Int32 = 0
+    flag: Int32 = 0
+    language: str = "JAVA"
+    opaque: Int32 = 0
+    version: Int32 = 0
+    serialize_type: str = msgspec.field(default="JSON", name="serializeTypeCurrentRPC")
 
 
 class _OutHeader(msgspec.Struct, omit_defaults=True):
@@ -80,6 +111,8 @@ def _float_text(literal: str) -> str:
 _decode = msgspec.json.Decoder(_Header).decode
 _decode_loose = msgspec.json.Decoder(_LooseHeader, float_hook=_float_text).decode
 _encode = msgspec.json.Encoder().encode
+_decode_send = msgspec.json.Decoder(SendCommand).decode
+_decode_pull = msgspec.json.Decoder(PullCommand).decode
 
 
 def _loose_ext_fields(value: Any) -> dict[str, str]:
@@ -153,3 +186,83 @@ def encode_header(command: RemotingCommand) -> bytes:
         return _encode(header)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise LocalProtocolError(f"header cannot be written: {error}") from error
+
+
+def decode_send_v2_fast(header: bytes) -> SendCommand | None:
+    """Return the send request in `header`, None when the generic road has to look at it.
+
+    Worth trying only when `header` starts as Java writes it, `{"code":310,` for example; what
+    counts is the `code` of the result.
+    """
+    try:
+        command = _decode_send(header)
+    except DECODE_ERRORS:
+        return None
+    return command if command.code in SEND_V2_CODES else None
+
+
+def decode_pull_fast(header: bytes) -> PullCommand | None:
+    """Return the pull request in `header`, None when the generic road has to look at it."""
+    try:
+        command = _decode_pull(header)
+    except DECODE_ERRORS:
+        return None
+    return command if command.code in PULL_CODES else None
+
+
+_TAIL: Final = f'"serializeTypeCurrentRPC":"JSON","version":{CURRENT}}}'
+_SEND_RESPONSE: Final = (
+    '{"code":%%d,"extFields":{"queueId":"%%d","TRACE_ON":"true","MSG_REGION":%s,"msgId":"%%s",'
+    '"queueOffset":"%%d"},"flag":1,"language":"PYTHON","opaque":%%d,' + _TAIL
+)
+_PULL_RESPONSE: Final = (
+    '{"code":%%d,"extFields":{"suggestWhichBrokerId":"%%d","nextBeginOffset":"%%d",'
+    '"minOffset":"%%d","maxOffset":"%%d"},"flag":1,"language":"PYTHON","opaque":%%d,%s' + _TAIL
+)
+# A broker has one region, and remarks of pull answers are the names of a dozen statuses.
+TEMPLATE_COUNT_MAX: Final = 64
+_send_templates: dict[str, str] = {}
+_pull_templates: dict[str | None, str] = {}
+
+
+def _escaped(text: str) -> str:
+    """Return `text` as a JSON string of ASCII that can stand in a template."""
+    return dumps(text).replace("%", "%%")
+
+
+def _send_template(region_id: str) -> str:
+    if len(_send_templates) >= TEMPLATE_COUNT_MAX:
+        _send_templates.clear()
+    template = _send_templates[region_id] = _SEND_RESPONSE % _escaped(region_id)
+    return template
+
+
+def _pull_template(remark: str | None) -> str:
+    if len(_pull_templates) >= TEMPLATE_COUNT_MAX:
+        _pull_templates.clear()
+    field = "" if remark is None else f'"remark":{_escaped(remark)},'
+    template = _pull_templates[remark] = _PULL_RESPONSE % field
+    return template
+
+
+def encode_send_response(
+    opaque: int, msg_id: str, queue_id: int, queue_offset: int, region_id: str, *, code: int = 0
+) -> bytes:
+    """Return the header of a successful answer to a send; `msg_id` is hex digits and commas."""
+    template = _send_templates.get(region_id) or _send_template(region_id)
+    return (template % (code, queue_id, msg_id, queue_offset, opaque)).encode("ascii")
+
+
+def encode_pull_response(
+    code: int,
+    opaque: int,
+    remark: str | None,
+    suggest_which_broker_id: int,
+    next_begin_offset: int,
+    min_offset: int,
+    max_offset: int,
+) -> bytes:
+    """Return the header of an answer to a pull; `remark` is the name of a store status."""
+    template = _pull_templates.get(remark) or _pull_template(remark)
+    numbers = (code, suggest_which_broker_id, next_begin_offset, min_offset, max_offset, opaque)
+    return (template % numbers).encode("ascii")

@@ -13,8 +13,9 @@ from typing import Any, Final
 import msgpack  # type: ignore[import-untyped]
 import msgspec
 
-from skylarkmq.protocol.codes import LanguageCode
+from skylarkmq.protocol.codes import PULL_CODES, SEND_V2_CODES, LanguageCode
 from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
+from skylarkmq.protocol.fast_fields import PullFields, SendFields
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.header_json import DECODE_ERRORS, Int32
 from skylarkmq.protocol.remoting_command import (
@@ -41,6 +42,30 @@ class _Header(msgspec.Struct, array_like=True):
     fields: dict[str, str] | None
 
 
+class SendCommand(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A send request (310, 320, 325) in which everything is plain."""
+
+    code: Int32
+    language: int
+    version: Int32
+    opaque: Int32
+    flag: Int32
+    remark: None
+    ext_fields: SendFields
+
+
+class PullCommand(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A pull request (11, 361) in which everything is plain."""
+
+    code: Int32
+    language: int
+    version: Int32
+    opaque: Int32
+    flag: Int32
+    remark: None
+    ext_fields: PullFields
+
+
 class _LooseHeader(msgspec.Struct, array_like=True):
     code: Int32
     language: int
@@ -57,6 +82,8 @@ def _refuse_extension(code: int, data: memoryview) -> object:
 
 _decode = msgspec.msgpack.Decoder(_Header).decode
 _decode_loose = msgspec.msgpack.Decoder(_LooseHeader, ext_hook=_refuse_extension).decode
+_decode_send = msgspec.msgpack.Decoder(SendCommand).decode
+_decode_pull = msgspec.msgpack.Decoder(PullCommand).decode
 _pack = msgspec.msgpack.Encoder().encode
 _pack_generic: Callable[[object], bytes] = msgpack.packb  # pyright: ignore
 
@@ -130,6 +157,24 @@ def encode_header(command: RemotingCommand) -> bytes:
         )
     except (ValueError, OverflowError, TypeError) as error:
         raise LocalProtocolError(f"header cannot be written: {error}") from error
+
+
+def decode_send_v2_fast(header: bytes) -> SendCommand | None:
+    """Return the send request in `header`, None when the generic road has to look at it."""
+    try:
+        command = _decode_send(header)
+    except DECODE_ERRORS:
+        return None
+    return command if command.code in SEND_V2_CODES else None
+
+
+def decode_pull_fast(header: bytes) -> PullCommand | None:
+    """Return the pull request in `header`, None when the generic road has to look at it."""
+    try:
+        command = _decode_pull(header)
+    except DECODE_ERRORS:
+        return None
+    return command if command.code in PULL_CODES else None
 
 
 def encode_send_response(

@@ -63,7 +63,7 @@ def decode_body(
         if accept is not None:
             value = accept(value)
         return msgspec.convert(value, cls, strict=False, str_keys=True)
-    except (*DECODE_ERRORS, TypeError, LookupError) as error:
+    except (*DECODE_ERRORS, TypeError, LookupError, AttributeError) as error:
         why = str(error)[:200] if isinstance(error, msgspec.ValidationError) else "other shape"
         raise RemoteProtocolError(
             ResponseCode.SYSTEM_ERROR, f"the body is no {cls.__name__}: {why!a}"

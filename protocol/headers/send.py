@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.codes import SEND_V2_CODES
 from skylarkmq.protocol.headers.fields import (
     JavaInt,
     JavaLong,
@@ -93,13 +93,6 @@ class ReplyMessageRequestHeader(msgspec.Struct, kw_only=True, frozen=True, renam
     store_timestamp: JavaLong
 
 
-V2_CODES: Final = frozenset(
-    {
-        int(RequestCode.SEND_MESSAGE_V2),
-        int(RequestCode.SEND_BATCH_MESSAGE),
-        int(RequestCode.SEND_REPLY_MESSAGE_V2),
-    }
-)
 V2_LETTERS: Final = "abcdefghijklmn"
 _ATTRIBUTES: Final = SendMessageRequestHeader.__struct_fields__
 assert len(_ATTRIBUTES) == len(V2_LETTERS)
@@ -114,7 +107,7 @@ def decode_send_header(code: int, ext_fields: Mapping[str, str]) -> SendMessageR
     Raises:
         RemoteProtocolError: SYSTEM_ERROR; a mandatory field is missing, or a text is ill-typed.
     """
-    plan = _V2_PLAN if code in V2_CODES else _V1_PLAN
+    plan = _V2_PLAN if code in SEND_V2_CODES else _V1_PLAN
     return decode_by_plan(SendMessageRequestHeader, plan, ext_fields)
 
 
