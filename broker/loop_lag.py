@@ -1,0 +1,42 @@
+"""How late the event loop runs its timers: a tick every 100 ms, each lateness counted.
+
+A loop that is busy or blocked shows here before clients notice, whatever the cause.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from skylarkmq.protocol.clock import Clock, TimerHandle
+from skylarkmq.store.stats import Histogram
+
+TICK_S: Final = 0.1
+
+
+class LoopLagService:
+    """Feeds a histogram with the lateness of its own timer, s. Loop thread."""
+
+    def __init__(self, clock: Clock, lag: Histogram) -> None:
+        self._clock = clock
+        self._lag = lag
+        self._due_s = 0.0
+        self._timer: TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to tick."""
+        self._plan()
+
+    def stop(self) -> None:
+        """End the ticks; may be called twice."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _plan(self) -> None:
+        self._due_s = self._clock.monotonic() + TICK_S
+        self._timer = self._clock.call_at(self._due_s, self._tick)
+
+    def _tick(self) -> None:
+        # A loop may round a timer down to its own grain: early counts as on time.
+        self._lag.observe(max(0.0, self._clock.monotonic() - self._due_s))
+        self._plan()

@@ -1,0 +1,335 @@
+"""Prometheus metrics, collected at scrape from plain counters and from what the broker tells.
+
+Nothing here runs between two scrapes. Two namespaces:
+
+    rocketmq_*    names, labels and units of RocketMQ 5's brokers, so that its boards and alerts
+                  work; a gauge with a unit also has its bare name
+    skylarkmq_*   ours: base units, `_total` on counters, `broker` and `cluster` on every series
+
+A family without a series is left out: an absent series is honest, a zero would claim that
+something was counted.
+
+Source: apache/rocketmq@rocketmq-all-5.3.3 broker/.../metrics/BrokerMetricsConstant.java,
+store/.../metrics/DefaultStoreMetricsConstant.java
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from platform import machine, python_implementation, python_version, system
+from typing import Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import Metric
+
+from skylarkmq import __version__
+from skylarkmq.broker.health import HealthChecks, run_checks
+from skylarkmq.broker.metric_families import FamilyMaker
+from skylarkmq.broker.stats import BrokerStats, Traffic
+from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.flags import is_system_topic
+from skylarkmq.protocol.frame import SerializeType
+from skylarkmq.store.stats import StoreStats
+
+STORE_FORMAT: Final = "rocketmq-4.9"
+
+TrafficRows = list[tuple[tuple[str, str, str], Traffic]]
+
+
+def _nothing() -> Mapping[str, int]:
+    return {}
+
+
+def _zero() -> int:
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSources:
+    """Where the collector finds its figures. The callables run on the loop, touch no disk."""
+
+    cluster: str
+    broker: str  # brokerName
+    loop: str  # uvloop or asyncio
+    broker_stats: BrokerStats
+    store_stats: StoreStats
+    health: HealthChecks
+    started_at_ms: Callable[[], int] = _zero  # when serving began; 0 before
+    connections: Callable[[], Mapping[str, int]] = _nothing  # by role
+    longpoll_waiting: Callable[[], int] = _zero
+    # By mark: min, max, flushed, dispatched; byte places in the commit log.
+    store_offsets: Callable[[], Mapping[str, int]] = _nothing
+    topic_count: Callable[[], int] = _zero
+    group_count: Callable[[], int] = _zero
+    permission: Callable[[], int] = _zero  # 2 write, 4 read, 6 both
+    system_topics: bool = False  # show the series of system topics too
+
+
+def build_registry(sources: MetricsSources) -> CollectorRegistry:
+    """Return a registry with the broker's metrics and those of its process."""
+    registry = CollectorRegistry()
+    registry.register(BrokerCollector(sources))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+class BrokerCollector:
+    """A prometheus-client collector over `MetricsSources`. Loop thread."""
+
+    def __init__(self, sources: MetricsSources) -> None:
+        self._sources = sources
+        self._stats = sources.broker_stats
+        node = {"cluster": sources.cluster, "node_type": "broker", "node_id": sources.broker}
+        self._ours = FamilyMaker({"broker": sources.broker, "cluster": sources.cluster})
+        self._rocketmq = FamilyMaker(node)
+        self._storage = FamilyMaker({**node, "storage_type": "local", "storage_medium": "disk"})
+
+    def describe(self) -> Iterable[Metric]:
+        """No names ahead of the scrape: a family appears with its first series."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield family by family, so that the caller may let the loop run in between."""
+        parts = (
+            self._broker,
+            self._connections,
+            self._wire,
+            self._requests,
+            self._messages,
+            self._store_times,
+            self._store_offsets,
+            self._recovery,
+        )
+        for part in parts:
+            for family in part():
+                if family.samples:
+                    yield family
+
+    def _broker(self) -> Iterator[Metric]:
+        sources, ours, rocketmq = self._sources, self._ours, self._rocketmq
+        yield ours.info(
+            "skylarkmq_build",
+            "What runs here; always 1.",
+            {
+                "version": __version__,
+                "python": f"{python_implementation()} {python_version()}",
+                "loop": sources.loop,
+                "platform": f"{system()} {machine()}",
+                "store_format": STORE_FORMAT,
+            },
+        )
+        if started_at_ms := sources.started_at_ms():
+            yield ours.gauge(
+                "skylarkmq_start_time_seconds",
+                "Unix time at which the broker began to serve.",
+                started_at_ms / 1000,
+            )
+        yield ours.gauges(
+            "skylarkmq_ready",
+            "Whether a part of the broker is ready for clients.",
+            ("component",),
+            [((name,), not why) for name, why in run_checks(sources.health.ready).items()],
+        )
+        yield ours.histograms(
+            "skylarkmq_event_loop_lag_seconds",
+            "How late a 100 ms tick of the event loop ran.",
+            (),
+            [((), self._stats.loop_lag)],
+        )
+        yield ours.counters(
+            "skylarkmq_metrics_series_dropped",
+            "Look-ups folded into __other__ because a family had too many series.",
+            ("family",),
+            [((name,), count) for name, count in self._stats.series_dropped.items()],
+        )
+        yield rocketmq.gauge(
+            "rocketmq_broker_permission", "2 write, 4 read, 6 both.", sources.permission()
+        )
+        yield rocketmq.gauge("rocketmq_topic_number", "Topics.", sources.topic_count())
+        yield rocketmq.gauge(
+            "rocketmq_consumer_group_number", "Consumer groups.", sources.group_count()
+        )
+
+    def _connections(self) -> Iterator[Metric]:
+        yield self._ours.gauges(
+            "skylarkmq_connections",
+            "Open client connections by what their heartbeats say.",
+            ("role",),
+            [((role,), count) for role, count in self._sources.connections().items()],
+        )
+        yield self._ours.counter(
+            "skylarkmq_connections_opened",
+            "Accepted client connections.",
+            self._stats.connections_opened,
+        )
+        yield self._ours.counters(
+            "skylarkmq_connections_closed",
+            "Ended client connections.",
+            ("reason",),
+            [((reason,), count) for reason, count in self._stats.connections_closed.items()],
+        )
+
+    def _wire(self) -> Iterator[Metric]:
+        rows = [
+            ((direction, SerializeType(kind).name.lower()), traffic)
+            for direction, table in (
+                ("in", self._stats.frames_in),
+                ("out", self._stats.frames_out),
+            )
+            for kind, traffic in table.items()
+        ]
+        yield self._ours.counters(
+            "skylarkmq_network_bytes",
+            "Bytes of whole frames on client connections.",
+            ("direction", "codec"),
+            [(labels, traffic.bytes) for labels, traffic in rows],
+        )
+        yield self._ours.counters(
+            "skylarkmq_frames",
+            "Frames on client connections.",
+            ("direction", "codec"),
+            [(labels, traffic.count) for labels, traffic in rows],
+        )
+        yield self._ours.counters(
+            "skylarkmq_protocol_errors",
+            "Traffic that breaks the protocol.",
+            ("kind",),
+            [((kind,), count) for kind, count in self._stats.protocol_errors.items()],
+        )
+
+    def _requests(self) -> Iterator[Metric]:
+        yield self._ours.histograms(
+            "skylarkmq_request_duration_seconds",
+            "Time from a request's arrival to its answer; the wait of a held pull is not in it.",
+            ("request", "outcome"),
+            [
+                ((RequestCode(code).name.lower(), outcome), durations)
+                for (code, outcome), durations in sorted(self._stats.requests.items())
+            ],
+        )
+        yield self._ours.gauge(
+            "skylarkmq_longpoll_waiting",
+            "Pulls that are held until a message comes.",
+            self._sources.longpoll_waiting(),
+        )
+        yield self._ours.counters(
+            "skylarkmq_pull_results",
+            "Outcomes of pulls.",
+            ("result",),
+            [((result,), count) for result, count in self._stats.pull_results.items()],
+        )
+
+    def _messages(self) -> Iterator[Metric]:
+        labels = ("topic", "message_type", "is_system")
+        rows = self._traffic(self._stats.topics_in)
+        yield self._rocketmq.counters(
+            "rocketmq_messages_in",
+            "Messages stored.",
+            labels,
+            [(values, traffic.count) for values, traffic in rows],
+        )
+        yield self._rocketmq.counters(
+            "rocketmq_throughput_in",
+            "Bytes stored.",
+            labels,
+            [(values, traffic.bytes) for values, traffic in rows],
+        )
+        labels = ("topic", "consumer_group", "is_system")
+        rows = self._traffic(self._stats.topics_out)
+        yield self._rocketmq.counters(
+            "rocketmq_messages_out",
+            "Messages handed to consumers.",
+            labels,
+            [(values, traffic.count) for values, traffic in rows],
+        )
+        yield self._rocketmq.counters(
+            "rocketmq_throughput_out",
+            "Bytes handed to consumers.",
+            labels,
+            [(values, traffic.bytes) for values, traffic in rows],
+        )
+
+    def _traffic(self, table: Mapping[tuple[str, str], Traffic]) -> TrafficRows:
+        rows: TrafficRows = []
+        for (topic, label), traffic in sorted(table.items(), key=_by_labels):
+            is_system = is_system_topic(topic)
+            if self._sources.system_topics or not is_system:
+                rows.append(((topic, label, "true" if is_system else "false"), traffic))
+        return rows
+
+    def _store_times(self) -> Iterator[Metric]:
+        stats = self._sources.store_stats
+        yield self._ours.histograms(
+            "skylarkmq_store_append_duration_seconds",
+            "Time to lay out and write the records of one read.",
+            (),
+            [((), stats.append_duration)],
+        )
+        yield self._ours.histograms(
+            "skylarkmq_store_fsync_duration_seconds",
+            "Time of each flush to the disk.",
+            ("file",),
+            [
+                (("commitlog",), stats.fsync_commit_log),
+                (("consumequeue",), stats.fsync_consume_queue),
+                (("checkpoint",), stats.fsync_checkpoint),
+            ],
+        )
+        yield self._ours.histograms(
+            "skylarkmq_store_group_commit_size",
+            "Sends released by one flush.",
+            (),
+            [((), stats.group_commit_size)],
+        )
+        yield self._ours.histograms(
+            "skylarkmq_store_ack_wait_seconds",
+            "Time from append to acknowledgement.",
+            ("mode",),
+            [(("sync",), stats.ack_wait)],
+        )
+
+    def _store_offsets(self) -> Iterator[Metric]:
+        offsets = self._sources.store_offsets()
+        yield self._ours.gauges(
+            "skylarkmq_store_offset_bytes",
+            "Places in the commit log.",
+            ("mark",),
+            [((mark,), offset) for mark, offset in offsets.items()],
+        )
+        distances = (
+            ("rocketmq_storage_size", "Bytes of the commit log.", "max", "min"),
+            ("rocketmq_storage_flush_behind", "Bytes not flushed.", "max", "flushed"),
+            ("rocketmq_storage_dispatch_behind", "Bytes not dispatched.", "max", "dispatched"),
+        )
+        for name, text, ahead, behind in distances:
+            if ahead in offsets and behind in offsets:
+                distance = offsets[ahead] - offsets[behind]
+                yield self._storage.gauge(f"{name}_bytes", text, distance)
+                yield self._storage.gauge(name, text, distance)
+
+    def _recovery(self) -> Iterator[Metric]:
+        stats = self._sources.store_stats
+        yield self._ours.counters(
+            "skylarkmq_store_corrupt_records",
+            "Records that can not be what was written.",
+            ("kind", "phase"),
+            sorted(stats.corrupt_records.items()),
+        )
+        if stats.recovery_mode:
+            yield self._ours.gauges(
+                "skylarkmq_store_recovery_duration_seconds",
+                "How long the last recovery took.",
+                ("mode",),
+                [((stats.recovery_mode,), stats.recovery_duration_s)],
+            )
+        yield self._ours.gauges(
+            "skylarkmq_store_recovery_truncated_bytes",
+            "Bytes cut off by the last recovery.",
+            ("kind",),
+            [((kind,), size) for kind, size in sorted(stats.recovery_truncated_bytes.items())],
+        )
+
+
+def _by_labels(item: tuple[tuple[str, str], Traffic]) -> tuple[str, str]:
+    return item[0]

@@ -1,0 +1,285 @@
+"""The text of /metrics for a fixed scenario, and the rules that hold for every series."""
+
+import platform
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from skylarkmq import __version__
+from skylarkmq.broker.health import HealthChecks
+from skylarkmq.broker.metrics import BrokerCollector, MetricsSources, build_registry
+from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.frame import SerializeType
+from skylarkmq.store.stats import StoreStats
+
+BUILD = (
+    f'loop="asyncio",platform="{platform.system()} {platform.machine()}",'
+    f'python="{platform.python_implementation()} {platform.python_version()}",'
+    f'store_format="rocketmq-4.9",version="{__version__}"'
+)
+
+
+def a_scenario(**changes: object) -> MetricsSources:
+    """A broker that stored three messages, handed out one and lost one connection."""
+    broker, store = BrokerStats(), StoreStats()
+    orders = broker.topic_in("orders")
+    orders.count, orders.bytes = 2, 300
+    delayed = broker.topic_in("orders", "delay")
+    delayed.count, delayed.bytes = 1, 150
+    broker.topic_in("SCHEDULE_TOPIC_XXXX").count = 1
+    out = broker.topic_out("orders", "billing")
+    out.count, out.bytes = 1, 150
+    broker.frames_in[SerializeType.ROCKETMQ].count = 3
+    broker.frames_in[SerializeType.ROCKETMQ].bytes = 900
+    broker.protocol_errors["too_large"] = 1
+    broker.pull_results["found"] = 1
+    broker.connections_opened = 2
+    broker.connection_closed("peer")
+    broker.request(RequestCode.SEND_MESSAGE_V2).observe_many(0.0007, 3)
+    broker.loop_lag.observe(0.002)
+    store.append_duration.observe(0.00003)
+    store.fsync_commit_log.observe(0.004)
+    store.group_commit_size.observe(3)
+    store.ack_wait.observe_many(0.005, 3)
+    store.corrupt_record("commitlog", "recovery")
+    store.recovery_mode = "abnormal"
+    store.recovery_duration_s = 0.25
+    store.recovery_truncated_bytes["commitlog"] = 17
+    sources = {
+        "cluster": "DefaultCluster",
+        "broker": "broker-a",
+        "loop": "asyncio",
+        "broker_stats": broker,
+        "store_stats": store,
+        "health": HealthChecks(ready={"store": lambda: "", "route": lambda: "not registered"}),
+        "started_at_ms": lambda: 1_700_000_000_500,
+        "connections": lambda: {"producer": 1, "consumer": 0},
+        "longpoll_waiting": lambda: 4,
+        "store_offsets": lambda: {"min": 100, "max": 1000, "flushed": 600, "dispatched": 900},
+        "topic_count": lambda: 7,
+        "group_count": lambda: 2,
+        "permission": lambda: 6,
+    }
+    return MetricsSources(**{**sources, **changes})  # type: ignore[arg-type]
+
+
+def text_of(sources: MetricsSources) -> str:
+    registry = CollectorRegistry()
+    registry.register(BrokerCollector(sources))
+    return generate_latest(registry).decode()
+
+
+def family(text: str, name: str) -> list[str]:
+    """The lines of one family, without its help."""
+    return [
+        line
+        for line in text.splitlines()
+        if line.startswith((f"# TYPE {name} ", f"{name}{{", f"{name}_"))
+    ]
+
+
+OURS = 'broker="broker-a",cluster="DefaultCluster"'
+NODE = 'cluster="DefaultCluster",node_id="broker-a",node_type="broker"'
+DISK = 'storage_medium="disk",storage_type="local"'
+
+EXACT = {
+    "skylarkmq_build_info": [
+        "# TYPE skylarkmq_build_info gauge",
+        f"skylarkmq_build_info{{{OURS},{BUILD}}} 1.0",
+    ],
+    "skylarkmq_start_time_seconds": [
+        "# TYPE skylarkmq_start_time_seconds gauge",
+        f"skylarkmq_start_time_seconds{{{OURS}}} 1.7000000005e+09",
+    ],
+    "skylarkmq_ready": [
+        "# TYPE skylarkmq_ready gauge",
+        f'skylarkmq_ready{{{OURS},component="store"}} 1.0',
+        f'skylarkmq_ready{{{OURS},component="route"}} 0.0',
+    ],
+    "skylarkmq_connections": [
+        "# TYPE skylarkmq_connections gauge",
+        f'skylarkmq_connections{{{OURS},role="producer"}} 1.0',
+        f'skylarkmq_connections{{{OURS},role="consumer"}} 0.0',
+        f"skylarkmq_connections_opened_total{{{OURS}}} 2.0",
+        f'skylarkmq_connections_closed_total{{{OURS},reason="peer"}} 1.0',
+        f'skylarkmq_connections_closed_total{{{OURS},reason="error"}} 0.0',
+        f'skylarkmq_connections_closed_total{{{OURS},reason="protocol_error"}} 0.0',
+        f'skylarkmq_connections_closed_total{{{OURS},reason="idle_timeout"}} 0.0',
+        f'skylarkmq_connections_closed_total{{{OURS},reason="slow_reader"}} 0.0',
+        f'skylarkmq_connections_closed_total{{{OURS},reason="shutdown"}} 0.0',
+        f'skylarkmq_connections_closed_total{{{OURS},reason="limit"}} 0.0',
+        f'skylarkmq_connections_closed_total{{{OURS},reason="other"}} 0.0',
+    ],
+    "skylarkmq_network_bytes_total": [
+        "# TYPE skylarkmq_network_bytes_total counter",
+        f'skylarkmq_network_bytes_total{{{OURS},codec="json",direction="in"}} 0.0',
+        f'skylarkmq_network_bytes_total{{{OURS},codec="rocketmq",direction="in"}} 900.0',
+        f'skylarkmq_network_bytes_total{{{OURS},codec="msgpack",direction="in"}} 0.0',
+        f'skylarkmq_network_bytes_total{{{OURS},codec="json",direction="out"}} 0.0',
+        f'skylarkmq_network_bytes_total{{{OURS},codec="rocketmq",direction="out"}} 0.0',
+        f'skylarkmq_network_bytes_total{{{OURS},codec="msgpack",direction="out"}} 0.0',
+    ],
+    "skylarkmq_request_duration_seconds": [
+        "# TYPE skylarkmq_request_duration_seconds histogram",
+        *(
+            f"skylarkmq_request_duration_seconds_bucket{{{OURS},"
+            f'le="{bound}",outcome="ok",request="send_message_v2"}} {count}'
+            for bound, count in [
+                ("0.0005", "0.0"),
+                *(
+                    (bound, "3.0")
+                    for bound in (
+                        "0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1",
+                        "0.25", "0.5", "1.0", "2.5", "5.0", "10.0", "+Inf",
+                    )
+                ),
+            ]
+        ),
+        f"skylarkmq_request_duration_seconds_count{{{OURS},"
+        'outcome="ok",request="send_message_v2"} 3.0',
+        f"skylarkmq_request_duration_seconds_sum{{{OURS},"
+        'outcome="ok",request="send_message_v2"} 0.0021',
+    ],
+    "skylarkmq_longpoll_waiting": [
+        "# TYPE skylarkmq_longpoll_waiting gauge",
+        f"skylarkmq_longpoll_waiting{{{OURS}}} 4.0",
+    ],
+    "rocketmq_messages_in_total": [
+        "# TYPE rocketmq_messages_in_total counter",
+        'rocketmq_messages_in_total{cluster="DefaultCluster",is_system="false",'
+        'message_type="delay",node_id="broker-a",node_type="broker",topic="orders"} 1.0',
+        'rocketmq_messages_in_total{cluster="DefaultCluster",is_system="false",'
+        'message_type="normal",node_id="broker-a",node_type="broker",topic="orders"} 2.0',
+    ],
+    "rocketmq_throughput_out_total": [
+        "# TYPE rocketmq_throughput_out_total counter",
+        'rocketmq_throughput_out_total{cluster="DefaultCluster",consumer_group="billing",'
+        'is_system="false",node_id="broker-a",node_type="broker",topic="orders"} 150.0',
+    ],
+    "rocketmq_topic_number": [
+        "# TYPE rocketmq_topic_number gauge",
+        f"rocketmq_topic_number{{{NODE}}} 7.0",
+    ],
+    "skylarkmq_store_offset_bytes": [
+        "# TYPE skylarkmq_store_offset_bytes gauge",
+        f'skylarkmq_store_offset_bytes{{{OURS},mark="min"}} 100.0',
+        f'skylarkmq_store_offset_bytes{{{OURS},mark="max"}} 1000.0',
+        f'skylarkmq_store_offset_bytes{{{OURS},mark="flushed"}} 600.0',
+        f'skylarkmq_store_offset_bytes{{{OURS},mark="dispatched"}} 900.0',
+    ],
+    "rocketmq_storage_size": [
+        f"rocketmq_storage_size_bytes{{{NODE},{DISK}}} 900.0",
+        "# TYPE rocketmq_storage_size gauge",
+        f"rocketmq_storage_size{{{NODE},{DISK}}} 900.0",
+    ],
+    "rocketmq_storage_flush_behind_bytes": [
+        "# TYPE rocketmq_storage_flush_behind_bytes gauge",
+        f"rocketmq_storage_flush_behind_bytes{{{NODE},{DISK}}} 400.0",
+    ],
+    "skylarkmq_store_corrupt_records_total": [
+        "# TYPE skylarkmq_store_corrupt_records_total counter",
+        f'skylarkmq_store_corrupt_records_total{{{OURS},kind="commitlog",phase="recovery"}} 1.0',
+    ],
+    "skylarkmq_store_recovery_duration_seconds": [
+        "# TYPE skylarkmq_store_recovery_duration_seconds gauge",
+        f'skylarkmq_store_recovery_duration_seconds{{{OURS},mode="abnormal"}} 0.25',
+    ],
+    "skylarkmq_store_recovery_truncated_bytes": [
+        "# TYPE skylarkmq_store_recovery_truncated_bytes gauge",
+        f'skylarkmq_store_recovery_truncated_bytes{{{OURS},kind="commitlog"}} 17.0',
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_text_of_a_family(name: str) -> None:
+    assert family(text_of(a_scenario()), name) == EXACT[name]
+
+
+def test_every_family_of_the_first_set_is_there() -> None:
+    names = [
+        line.split()[2] for line in text_of(a_scenario()).splitlines() if line.startswith("# TYPE")
+    ]
+    assert names == [
+        "skylarkmq_build_info",
+        "skylarkmq_start_time_seconds",
+        "skylarkmq_ready",
+        "skylarkmq_event_loop_lag_seconds",
+        "skylarkmq_metrics_series_dropped_total",
+        "rocketmq_broker_permission",
+        "rocketmq_topic_number",
+        "rocketmq_consumer_group_number",
+        "skylarkmq_connections",
+        "skylarkmq_connections_opened_total",
+        "skylarkmq_connections_closed_total",
+        "skylarkmq_network_bytes_total",
+        "skylarkmq_frames_total",
+        "skylarkmq_protocol_errors_total",
+        "skylarkmq_request_duration_seconds",
+        "skylarkmq_longpoll_waiting",
+        "skylarkmq_pull_results_total",
+        "rocketmq_messages_in_total",
+        "rocketmq_throughput_in_total",
+        "rocketmq_messages_out_total",
+        "rocketmq_throughput_out_total",
+        "skylarkmq_store_append_duration_seconds",
+        "skylarkmq_store_fsync_duration_seconds",
+        "skylarkmq_store_group_commit_size",
+        "skylarkmq_store_ack_wait_seconds",
+        "skylarkmq_store_offset_bytes",
+        "rocketmq_storage_size_bytes",
+        "rocketmq_storage_size",
+        "rocketmq_storage_flush_behind_bytes",
+        "rocketmq_storage_flush_behind",
+        "rocketmq_storage_dispatch_behind_bytes",
+        "rocketmq_storage_dispatch_behind",
+        "skylarkmq_store_corrupt_records_total",
+        "skylarkmq_store_recovery_duration_seconds",
+        "skylarkmq_store_recovery_truncated_bytes",
+    ]
+
+
+def test_nothing_is_claimed_before_it_was_counted() -> None:
+    text = text_of(
+        a_scenario(
+            broker_stats=BrokerStats(),
+            store_stats=StoreStats(),
+            started_at_ms=lambda: 0,
+            store_offsets=dict,
+        )
+    )
+    for absent in (
+        "skylarkmq_start_time_seconds",
+        "rocketmq_messages_in_total",
+        "skylarkmq_store_offset_bytes",
+        "rocketmq_storage_size_bytes",
+        "skylarkmq_store_corrupt_records_total",
+        "skylarkmq_store_recovery_duration_seconds",
+    ):
+        assert absent not in text
+
+
+def test_system_topics_are_shown_when_asked_for() -> None:
+    lines = family(text_of(a_scenario(system_topics=True)), "rocketmq_messages_in_total")
+    assert any(
+        'topic="SCHEDULE_TOPIC_XXXX"' in line and 'is_system="true"' in line for line in lines
+    )
+
+
+def test_a_topic_beyond_the_limit_is_other() -> None:
+    stats = BrokerStats(series_limit=1)
+    for topic in ("a", "b", "c"):
+        stats.topic_in(topic).count += 1
+    lines = family(text_of(a_scenario(broker_stats=stats)), "rocketmq_messages_in_total")
+    assert [line.rpartition(" ")[2] for line in lines[1:]] == ["2.0", "1.0"]
+    assert 'topic="__other__"' in lines[1]
+
+
+def test_the_whole_registry_is_valid_openmetrics() -> None:
+    text = generate_openmetrics(build_registry(a_scenario())).decode()
+    families = {family.name for family in text_string_to_metric_families(text)}
+    assert "skylarkmq_build" in families
+    assert "process_open_fds" in families
