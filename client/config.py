@@ -1,0 +1,138 @@
+"""Settings of the SDK's objects, checked once when an object is made.
+
+Names and meanings are those of the constructors' arguments; `_s` values are seconds.
+Source of the defaults: apache/rocketmq@rocketmq-all-4.9.8 client/.../ClientConfig.java,
+client/.../producer/DefaultMQProducer.java, client/.../consumer/DefaultMQPushConsumer.java
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from skylarkmq.client.errors import DEFAULT_RETRY_CODES
+from skylarkmq.protocol.frame import MAX_FRAME_SIZE
+
+Codec = Literal["auto", "json", "rocketmq", "msgpack"]
+AddressMap = Mapping[str, str] | Callable[[str], str]
+AckMode = Literal["auto", "manual"]
+
+DEFAULT_NAMESRV_ADDR: Final = "127.0.0.1:9876"
+DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
+MIB: Final = 1024 * 1024
+FRAME_RESERVE: Final = 256 * 1024
+"""What a frame needs beside the body: the properties, each byte up to six in JSON, and the rest."""
+
+CONNECT_TIMEOUT_S: Final = 3.0
+CLOSE_TIMEOUT_S: Final = 1.0
+RECONNECT_FIRST_S: Final = 0.1
+RECONNECT_MAX_S: Final = 5.0
+"""Back-off between connection attempts to one address: doubling, jittered, capped."""
+
+MISSING_ROUTE_REFRESH_S: Final = 5.0
+"""How often the route of a topic that nobody serves yet is asked for again."""
+
+REBALANCE_INTERVAL_S: Final = 20.0
+REBALANCE_RETRY_S: Final = 1.0
+
+PULL_SUSPEND_MS: Final = 15_000
+PULL_TIMEOUT_S: Final = 30.0
+PULL_ERROR_DELAY_S: Final = 3.0
+PULL_FLOW_CONTROL_DELAY_S: Final = 0.02
+OFFSET_TIMEOUT_S: Final = 5.0
+SEND_BACK_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """What all producers and consumers of one client share."""
+
+    namesrv_addr: str
+    client_ip: str | None = None
+    instance_name: str | None = None
+    unit_name: str | None = None
+    codec: Codec = "auto"
+    request_timeout_s: float = 3.0
+    route_refresh_s: float = 30.0
+    heartbeat_interval_s: float = 30.0
+    address_map: AddressMap | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name_servers:
+            raise ValueError("namesrv_addr names no address")
+        if self.codec not in get_args(Codec):
+            raise ValueError(f"codec is one of {', '.join(get_args(Codec))}, not {self.codec!r}")
+        for name in ("request_timeout_s", "route_refresh_s", "heartbeat_interval_s"):
+            _require_positive(name, getattr(self, name))
+
+    @property
+    def name_servers(self) -> list[str]:
+        """The addresses, parted by semicolons as in Java, or by commas."""
+        return [part for part in re.split(r"[;,\s]+", self.namesrv_addr) if part]
+
+    def mapped(self, address: str) -> str:
+        """Return the address to dial for a broker that advertises `address`."""
+        rule = self.address_map
+        if rule is None:
+            return address
+        return rule(address) if callable(rule) else rule.get(address, address)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerConfig:
+    """Settings of a Producer; sizes in bytes."""
+
+    group: str = DEFAULT_PRODUCER_GROUP
+    send_timeout_s: float = 3.0
+    retries: int = 2
+    retry_on: frozenset[int] = DEFAULT_RETRY_CODES
+    compress_over: int = 4096
+    compression: str = "zlib"
+    max_message_size: int = 4 * MIB
+    default_topic_queues: int = 4
+    max_in_flight: int = 1000
+    max_in_flight_bytes: int = 64 * MIB
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("send_timeout_s", "max_message_size", "default_topic_queues", "max_in_flight"):
+            _require_positive(name, getattr(self, name))
+        if self.retries < 0:
+            raise ValueError("retries is 0 or more")
+        if self.max_message_size > MAX_FRAME_SIZE - FRAME_RESERVE:
+            raise ValueError(f"max_message_size is at most {MAX_FRAME_SIZE - FRAME_RESERVE}")
+        if self.max_in_flight_bytes < self.max_message_size:
+            raise ValueError("max_in_flight_bytes holds at least one message of max_message_size")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig:
+    """Settings of a Consumer; `prefetch*` bound what it holds for all its queues together."""
+
+    group: str
+    batch_size: int = 32
+    prefetch: int = 1000
+    prefetch_bytes: int = 100 * MIB
+    max_span: int = 2000
+    max_reconsume: int = 16
+    ack: AckMode = "auto"
+    commit_interval_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "prefetch", "prefetch_bytes", "max_span", "commit_interval_s"):
+            _require_positive(name, getattr(self, name))
+        if self.ack not in get_args(AckMode):
+            raise ValueError(f"ack is one of {', '.join(get_args(AckMode))}, not {self.ack!r}")
+
+
+def default_namesrv_addr() -> str:
+    """Return the environment's NAMESRV_ADDR, or the default address."""
+    return os.environ.get("NAMESRV_ADDR", "").strip() or DEFAULT_NAMESRV_ADDR
+
+
+def _require_positive(name: str, value: float) -> None:
+    if value <= 0:
+        raise ValueError(f"{name.removesuffix('_s')} is above 0, not {value}")

@@ -1,0 +1,205 @@
+"""Errors of the SDK: one tree under RocketMQError, each with what to do about it.
+
+    RocketMQError
+      ConnectionFailed       no connection, or it went away under a call
+      RequestTimeout         no answer in time (also a TimeoutError)
+      ProtocolError          the peer broke the protocol
+      BrokerError            the peer answered with an error code
+        SystemBusy TopicNotExist NoPermission MessageIllegal ServiceNotAvailable
+        SubscriptionNotExist OffsetIllegal AuthError
+      RouteNotFound          nobody serves this topic
+      MessageTooLarge        over the size limit of the producer
+      NotDurableError        stored, but flush or replica not confirmed (only with strict=True)
+      TooManyInFlight        send_nowait beyond the producer's limits
+      IllegalState           a call that this object's state forbids
+      ConsumerClosed         the consumer has stopped
+      RebalanceInProgress    the queue is not assigned to this consumer at the moment
+
+`remark` is the peer's text, verbatim. `retryable` says whether the same call may succeed later.
+Source: codes from apache/rocketmq@rocketmq-all-4.9.8 common/.../protocol/ResponseCode.java; the
+retry set from client/.../producer/DefaultMQProducer.java (retryResponseCodes)
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from skylarkmq.protocol.codes import ResponseCode
+
+RouteReason = Literal["topic_missing", "auto_create_off", "no_broker", "address_unreachable"]
+
+DEFAULT_RETRY_CODES: Final[frozenset[int]] = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.SYSTEM_BUSY,
+    }
+)
+"""Answers after which a send is tried elsewhere.
+
+Unlike RocketMQ 4.9: SYSTEM_BUSY is among them, because it means "later" and nothing was stored."""
+
+ACL_REMARK_MARK: Final = "AclException"
+
+
+class RocketMQError(Exception):
+    """Root of the SDK's errors."""
+
+    retryable: bool = False
+    hint: str = ""
+
+    def __init__(self, text: str, *, hint: str = "") -> None:
+        super().__init__(f"{text}. {hint}" if hint else text)
+        if hint:
+            self.hint = hint
+
+
+class ConnectionFailed(RocketMQError):
+    """No connection to `address`, or it closed under the call.
+
+    `reached` says whether the request may have reached the peer: then its outcome is unknown.
+    """
+
+    retryable = True
+
+    def __init__(self, address: str, why: str, *, reached: bool = False, hint: str = "") -> None:
+        super().__init__(f"{address}: {why}", hint=hint)
+        self.address = address
+        self.reached = reached
+
+
+class RequestTimeout(RocketMQError, TimeoutError):
+    """No answer within the time given; what was asked for may have happened all the same."""
+
+    retryable = True
+
+
+class ProtocolError(RocketMQError):
+    """The peer sent what the protocol does not allow."""
+
+
+class BrokerError(RocketMQError):
+    """The peer refused with an error code."""
+
+    def __init__(self, code: int, remark: str, broker_addr: str, *, hint: str = "") -> None:
+        super().__init__(f"{broker_addr} answered {_code_name(code)}: {remark}", hint=hint)
+        self.code = code
+        self.remark = remark
+        self.broker_addr = broker_addr
+        self.retryable = code in DEFAULT_RETRY_CODES
+
+
+class SystemBusy(BrokerError):
+    """The broker sheds load; try later."""
+
+
+class TopicNotExist(BrokerError):
+    """The broker does not know the topic and may not create it."""
+
+
+class NoPermission(BrokerError):
+    """The broker, topic or group does not allow it."""
+
+
+class MessageIllegal(BrokerError):
+    """The message breaks a limit of the broker."""
+
+
+class ServiceNotAvailable(BrokerError):
+    """The broker cannot store now: disk full, shutting down, or a slave."""
+
+
+class SubscriptionNotExist(BrokerError):
+    """The broker has no subscription of this group to this topic."""
+
+
+class OffsetIllegal(BrokerError):
+    """The queue offset is outside the queue."""
+
+
+class AuthError(BrokerError):
+    """Access control refused the caller."""
+
+
+class RouteNotFound(RocketMQError):
+    """No broker serves the topic; `reason` says which of the causes it is."""
+
+    retryable = True
+
+    def __init__(self, topic: str, reason: RouteReason, hint: str) -> None:
+        super().__init__(f"no route to topic {topic} ({reason})", hint=hint)
+        self.topic = topic
+        self.reason: RouteReason = reason
+
+
+class MessageTooLarge(RocketMQError):
+    """The body exceeds the producer's `max_message_size`."""
+
+    def __init__(self, size: int, limit: int, *, hint: str = "") -> None:
+        super().__init__(f"message of {size} bytes is over the limit of {limit}", hint=hint)
+        self.size = size
+        self.limit = limit
+
+
+class NotDurableError(RocketMQError):
+    """The message is stored, but the broker could not confirm its flush or replica in time."""
+
+    def __init__(self, result: object, status_name: str) -> None:
+        super().__init__(f"stored, durability not confirmed: {status_name}")
+        self.result = result
+
+
+class TooManyInFlight(RocketMQError):
+    """`send_nowait` came while the producer's limits were reached; await `room()` first."""
+
+    retryable = True
+
+
+class IllegalState(RocketMQError):
+    """The object is not started, already stopped, or used against its own rules."""
+
+
+class ConsumerClosed(IllegalState):
+    """The consumer has been stopped."""
+
+
+class RebalanceInProgress(RocketMQError):
+    """The queue is not assigned to this consumer, or not any more."""
+
+    retryable = True
+
+
+BROKER_ERRORS: Final[dict[int, type[BrokerError]]] = {
+    ResponseCode.SYSTEM_BUSY: SystemBusy,
+    ResponseCode.TOPIC_NOT_EXIST: TopicNotExist,
+    ResponseCode.NO_PERMISSION: NoPermission,
+    ResponseCode.MESSAGE_ILLEGAL: MessageIllegal,
+    ResponseCode.SERVICE_NOT_AVAILABLE: ServiceNotAvailable,
+    ResponseCode.SUBSCRIPTION_NOT_EXIST: SubscriptionNotExist,
+    ResponseCode.PULL_OFFSET_MOVED: OffsetIllegal,
+}
+
+HINTS: Final[dict[int, str]] = {
+    ResponseCode.TOPIC_NOT_EXIST: "Create the topic, or set autoCreateTopicEnable on the broker",
+    ResponseCode.NO_PERMISSION: "See the permission of the topic, the group and the broker",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "See the broker's free disk space and its log",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The peer is too old, too new, or no broker",
+}
+
+
+def broker_error(code: int, remark: str | None, broker_addr: str) -> BrokerError:
+    """Return the error that stands for an answer with `code`, not raised yet."""
+    text = remark or ""
+    if code == ResponseCode.SYSTEM_ERROR and ACL_REMARK_MARK in text:
+        return AuthError(code, text, broker_addr)
+    kind = BROKER_ERRORS.get(code, BrokerError)
+    return kind(code, text, broker_addr, hint=HINTS.get(code, ""))
+
+
+def _code_name(code: int) -> str:
+    known = ResponseCode._value2member_map_.get(code)
+    return f"{known.name}({code})" if isinstance(known, ResponseCode) else str(code)

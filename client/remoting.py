@@ -1,0 +1,144 @@
+"""Connections by address: made on first use, shared, made again when lost.
+
+A connection attempt is shared by all who wait for it and bounded by CONNECT_TIMEOUT_S. After a
+failed attempt, or a connection lost before it answered anything, further attempts to that address
+wait out a doubling, jittered, capped back-off; who asks meanwhile fails at once with the reason, so
+that a caller with another broker goes there and one without waits by its own rules.
+
+All calls on the loop thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from skylarkmq.client.clock import within
+from skylarkmq.client.config import (
+    CLOSE_TIMEOUT_S,
+    CONNECT_TIMEOUT_S,
+    RECONNECT_FIRST_S,
+    RECONNECT_MAX_S,
+    Codec,
+)
+from skylarkmq.client.connection import Connection
+from skylarkmq.client.errors import ConnectionFailed
+from skylarkmq.client.single_flight import SingleFlight
+from skylarkmq.client.stream import Network
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.protocol.remoting_command import RemotingCommand
+
+PushHandler = Callable[[Connection, RemotingCommand], None]
+
+
+class _Backoff:
+    """How long one address is left alone after failures."""
+
+    __slots__ = ("failure_count", "until_s", "why")
+
+    def __init__(self) -> None:
+        self.failure_count = 0
+        self.until_s = 0.0
+        self.why = ""
+
+    def failed(self, why: str, now_s: float, random: Random) -> None:
+        wait_s = min(RECONNECT_FIRST_S * 2 ** min(self.failure_count, 16), RECONNECT_MAX_S)
+        self.failure_count += 1
+        self.until_s = now_s + wait_s * random.uniform(0.5, 1.0)
+        self.why = why
+
+
+class Remoting:
+    """All connections of one client."""
+
+    def __init__(
+        self, network: Network, clock: Clock, random: Random, codec: Codec, on_push: PushHandler
+    ) -> None:
+        self._network = network
+        self._clock = clock
+        self._random = random
+        self._codec: Codec = codec
+        self._on_push = on_push
+        self._connections: dict[str, Connection] = {}
+        self._attempts: SingleFlight[Connection] = SingleFlight("connect")
+        self._backoffs: dict[str, _Backoff] = {}
+        self.lost_count = 0
+
+    def ready(self, address: str) -> Connection | None:
+        """Return the open connection to `address`, if there is one."""
+        return self._connections.get(address)
+
+    @property
+    def connections(self) -> list[Connection]:
+        """The open connections."""
+        return list(self._connections.values())
+
+    async def connection(self, address: str) -> Connection:
+        """Return an open connection to `address`, connecting if need be.
+
+        Raises:
+            ConnectionFailed: the attempt failed, or the address is left alone after failures.
+        """
+        found = self._connections.get(address)
+        if found is not None:
+            return found
+        return await self._attempts.run(address, lambda: self._connect(address))
+
+    async def call(
+        self, address: str, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        """Send a request to `address` and return its answer, whatever its code.
+
+        Raises:
+            ConnectionFailed, RequestTimeout, ProtocolError: there is no answer.
+        """
+        connection = await self.connection(address)
+        return await connection.call(command, timeout_s)
+
+    async def post(self, address: str, command: RemotingCommand) -> None:
+        """Send a one-way request to `address`."""
+        connection = await self.connection(address)
+        await connection.writable()
+        connection.post(command)
+
+    async def stop(self) -> None:
+        """Close all connections; later calls fail."""
+        await self._attempts.stop()
+        connections = self.connections
+        for connection in connections:
+            connection.close("the client has stopped")
+        for connection in connections:
+            await connection.wait_ended(CLOSE_TIMEOUT_S)
+
+    async def _connect(self, address: str) -> Connection:
+        backoff = self._backoffs.get(address)
+        wait_s = backoff.until_s - self._clock.monotonic() if backoff is not None else 0.0
+        if backoff is not None and wait_s > 0:
+            raise ConnectionFailed(address, f"{backoff.why}; next attempt in {wait_s:.1f} s")
+        connection = Connection(
+            address, self._clock, self._codec, self._on_push, self._connection_closed
+        )
+        try:
+            opening = self._network.connect(address, connection)
+            stream = await within(self._clock, CONNECT_TIMEOUT_S, opening)
+            connection.attach(stream)
+        except (OSError, TimeoutError) as error:
+            why = str(error) or f"no connection within {CONNECT_TIMEOUT_S:g} s"
+            self._note_failure(address, why)
+            raise ConnectionFailed(address, why) from error
+        self._connections[address] = connection
+        return connection
+
+    def _connection_closed(self, connection: Connection) -> None:
+        address = connection.address
+        if self._connections.get(address) is connection:
+            del self._connections[address]
+            self.lost_count += 1
+        if connection.answers_count:
+            self._backoffs.pop(address, None)
+        else:
+            self._note_failure(address, "the connection closed before it answered anything")
+
+    def _note_failure(self, address: str, why: str) -> None:
+        backoff = self._backoffs.setdefault(address, _Backoff())
+        backoff.failed(why, self._clock.monotonic(), self._random)
