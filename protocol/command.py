@@ -10,6 +10,10 @@ from skylarkmq.protocol.remoting_command import ONEWAY_FLAG, RESPONSE_FLAG, Remo
 
 __all__ = ["ONEWAY_FLAG", "RESPONSE_FLAG", "RemotingCommand", "decode_command", "encode_command"]
 
+# Unlike RocketMQ, where only the frame is limited: real headers have a few hundred bytes, the
+# longest property text takes 200,000, and reading a header keeps the loop from other peers.
+HEADER_SIZE_MAX: Final = 1024 * 1024
+
 DECODERS: Final[dict[int, Callable[[bytes], RemotingCommand]]] = {
     SerializeType.JSON: header_json.decode_header,
     SerializeType.ROCKETMQ: header_rocketmq.decode_header,
@@ -27,11 +31,14 @@ def decode_command(frame: RawFrame) -> RemotingCommand:
     """Return the command in `frame`, body included.
 
     Raises:
-        BadFrameError: unknown serialize type, or a header that its codec refuses.
+        BadFrameError: unknown serialize type, a header over HEADER_SIZE_MAX, or one that its
+            codec refuses.
     """
     decode = DECODERS.get(frame.serialize_type)
     if decode is None:
         raise BadFrameError("bad_header", f"serialize type {frame.serialize_type:#x}")
+    if len(frame.header) > HEADER_SIZE_MAX:
+        raise BadFrameError("bad_header", f"over {HEADER_SIZE_MAX} bytes")
     command = decode(frame.header)
     command.body = frame.body
     return command

@@ -12,8 +12,8 @@
     ext entry: key int16 BE length + UTF-8, value int32 BE length + UTF-8. An entry with an empty
     key or value is read as null, that is: not there.
 
-Every length is checked against the block around it. Bytes behind the ext block are ignored, as
-Java does. Unlike RocketMQ: an entry may not run past its block, and a negative length of the ext
+Every length is checked against the block around it, and there may be 1,024 entries. Bytes behind
+the ext block are ignored, as Java does. Unlike RocketMQ: an entry may not run past its block, and a negative length of the ext
 block is refused instead of read as none, because both only come from a broken or hostile peer.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 remoting/.../protocol/RocketMQSerializable.java
@@ -38,12 +38,21 @@ assert FIXED.size == FIXED_SIZE
 MIN_HEADER_SIZE: Final = FIXED_SIZE + 4
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
+UINT32: Final = struct.Struct(">I")
+# An entry up to its value when the key is one letter. Lengths are read unsigned, so that one
+# comparison refuses both negative and huge ones.
+LETTER_ENTRY: Final = struct.Struct(">HBI")
+INT16_MAX: Final = 2**15 - 1
+EMPTY_ENTRY: Final = bytes(INT16.size + INT32.size)
+assert LETTER_ENTRY.size == len(EMPTY_ENTRY) + 1
 
+_LETTERS: Final = tuple(chr(code) for code in range(0x80))
 _OTHER: Final = LanguageCode.OTHER
 _ROCKETMQ: Final = SerializeType.ROCKETMQ
 _PYTHON: Final = int(LanguageCode.PYTHON)
 _unpack_fixed = FIXED.unpack_from
-_unpack_int16 = INT16.unpack_from
+_unpack_uint32 = UINT32.unpack_from
+_unpack_letter_entry = LETTER_ENTRY.unpack_from
 _unpack_int32 = INT32.unpack_from
 _pack_int16 = INT16.pack
 _pack_int32 = INT32.pack
@@ -70,8 +79,8 @@ def decode_header(data: bytes) -> RemotingCommand:
     try:
         remark = data[FIXED_SIZE:position].decode() if remark_size else None
         ext_fields = _decode_block(data, block_start, block_start + block_size)
-    except (struct.error, UnicodeDecodeError) as error:
-        raise BadFrameError("bad_header", f"binary: {type(error).__name__}") from error
+    except UnicodeDecodeError as error:
+        raise BadFrameError("bad_header", "binary: a text is not UTF-8") from error
     return RemotingCommand(
         code,
         LANGUAGE_BY_NUMBER.get(language, _OTHER),
@@ -87,30 +96,55 @@ def decode_header(data: bytes) -> RemotingCommand:
 
 def _decode_block(data: bytes, position: int, end: int) -> dict[str, str]:
     fields: dict[str, str] = {}
-    count = 0
-    while position < end:
-        (key_size,) = _unpack_int16(data, position)
-        key_end = position + 2 + key_size
-        if key_size < 0 or key_end + 4 > end:
-            raise BadFrameError("bad_header", "binary: key runs past the ext block")
-        (value_size,) = _unpack_int32(data, key_end)
-        value_end = key_end + 4 + value_size
-        if value_size < 0 or value_end > end:
+    last = end - LETTER_ENTRY.size
+    for _ in range(EXT_FIELDS_MAX + 1):
+        if position > last:
+            if data[position:end] not in (b"", EMPTY_ENTRY):
+                raise BadFrameError("bad_header", "binary: half an entry ends the ext block")
+            return fields
+        # Most keys of a send have one letter: read both lengths at once, as if this were one.
+        key_size, letter, value_size = _unpack_letter_entry(data, position)
+        if key_size == 1 and letter < 0x80:
+            key = _LETTERS[letter]
+            position += LETTER_ENTRY.size
+        else:
+            key_end = position + INT16.size + key_size
+            if key_size > INT16_MAX or key_end + INT32.size > end:
+                raise BadFrameError("bad_header", "binary: key runs past the ext block")
+            key = data[position + INT16.size : key_end].decode()
+            (value_size,) = _unpack_uint32(data, key_end)
+            position = key_end + INT32.size
+        value_end = position + value_size
+        if value_end > end:
             raise BadFrameError("bad_header", "binary: value runs past the ext block")
-        count += 1
-        if count > EXT_FIELDS_MAX:
-            raise BadFrameError("bad_header", f"binary: more than {EXT_FIELDS_MAX} ext fields")
-        if key_size and value_size:
-            key = data[position + 2 : key_end].decode()
-            fields[key] = data[key_end + 4 : value_end].decode()
+        if value_size and key:
+            fields[key] = data[position:value_end].decode()
         position = value_end
-    return fields
+    raise BadFrameError("bad_header", f"binary: more than {EXT_FIELDS_MAX} ext fields")
 
 
-def _entry(key: str, value: str) -> bytes:
-    key_bytes = key.encode()
+def _key(name: str) -> bytes:
+    name_bytes = name.encode()
+    return _pack_int16(len(name_bytes)) + name_bytes
+
+
+_keys: dict[str, bytes] = {}
+KEY_COUNT_MAX: Final = 256
+
+
+def _cached_key(name: str) -> bytes:
+    """Return the length and bytes of a key; a program writes few different ones."""
+    key = _keys.get(name)
+    if key is None:
+        if len(_keys) >= KEY_COUNT_MAX:
+            _keys.clear()
+        key = _keys[name] = _key(name)
+    return key
+
+
+def _text(value: str) -> bytes:
     value_bytes = value.encode()
-    return _pack_int16(len(key_bytes)) + key_bytes + _pack_int32(len(value_bytes)) + value_bytes
+    return _pack_int32(len(value_bytes)) + value_bytes
 
 
 def encode_header(command: RemotingCommand) -> bytes:
@@ -123,7 +157,9 @@ def encode_header(command: RemotingCommand) -> bytes:
     remark = command.remark
     try:
         remark_bytes = b"" if remark is None else remark.encode()
-        block = b"".join([_entry(key, value) for key, value in command.ext_fields.items()])
+        block = b"".join(
+            [_cached_key(name) + _text(value) for name, value in command.ext_fields.items()]
+        )
         fixed = _pack_fixed(
             command.code,
             command.language,
@@ -137,10 +173,6 @@ def encode_header(command: RemotingCommand) -> bytes:
         raise LocalProtocolError(f"header cannot be written: {error}") from error
 
 
-def _key(name: str) -> bytes:
-    return _pack_int16(len(name)) + name.encode("ascii")
-
-
 _MSG_ID = _key("msgId")
 _QUEUE_ID = _key("queueId")
 _QUEUE_OFFSET = _key("queueOffset")
@@ -149,7 +181,7 @@ _NEXT_BEGIN = _key("nextBeginOffset")
 _MIN_OFFSET = _key("minOffset")
 _MAX_OFFSET = _key("maxOffset")
 _MSG_REGION = _key("MSG_REGION")
-_TRACE_ON_TRUE = _entry("TRACE_ON", "true")
+_TRACE_ON_TRUE = _key("TRACE_ON") + _text("true")
 
 
 def _number(value: int) -> bytes:
@@ -161,20 +193,16 @@ def encode_send_response(
     opaque: int, msg_id: str, queue_id: int, queue_offset: int, region_id: str, *, code: int = 0
 ) -> bytes:
     """Return the header of a successful answer to a send."""
-    id_bytes = msg_id.encode("ascii")
-    region = region_id.encode()
     block = b"".join(
         (
             _MSG_ID,
-            _pack_int32(len(id_bytes)),
-            id_bytes,
+            _text(msg_id),
             _QUEUE_ID,
             _number(queue_id),
             _QUEUE_OFFSET,
             _number(queue_offset),
             _MSG_REGION,
-            _pack_int32(len(region)),
-            region,
+            _text(region_id),
             _TRACE_ON_TRUE,
         )
     )
