@@ -1,0 +1,135 @@
+"""Messages: what a program may ask to send, and what it sees of one that came back."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from skylarkmq.protocol.errors import LocalProtocolError
+from skylarkmq.protocol.message import Message, MessageExt, MessageQueue
+from skylarkmq.protocol.record import decode_message
+from tests.protocol.message_vectors import IPV6_RECORD, PLAIN_RECORD, STORE
+
+
+def test_the_least_message() -> None:
+    message = Message("TopicTest", b"body")
+    assert message.to_properties() == {}
+    assert (message.body, message.keys, message.flag, message.delay_level) == (b"body", "", 0, 0)
+    assert message.tags is None
+    assert message.wait_store_ok
+
+
+def test_everything_that_travels_as_a_property() -> None:
+    message = Message(
+        "TopicTest",
+        "héllo",
+        tags="TagA",
+        keys=["k1", "", "k2"],
+        properties={"n": "3", "ключ": "значение"},
+        delay_level=3,
+        sharding_key="user-7",
+        wait_store_ok=False,
+        flag=-5,
+    )
+    assert message.body == "héllo".encode()
+    assert message.flag == -5
+    assert message.to_properties() == {
+        "n": "3",
+        "ключ": "значение",
+        "KEYS": "k1 k2",
+        "TAGS": "TagA",
+        "DELAY": "3",
+        "__SHARDINGKEY": "user-7",
+        "WAIT": "false",
+    }
+
+
+@pytest.mark.parametrize("body", [b"ab", bytearray(b"ab"), memoryview(b"ab"), "ab"])
+def test_a_body_is_kept_as_bytes(body: Any) -> None:
+    assert Message("T", body).body == b"ab"
+    assert type(Message("T", body).body) is bytes
+
+
+def test_a_message_keeps_what_it_was_given() -> None:
+    properties = {"a": "1"}
+    body = bytearray(b"ab")
+    message = Message("T", body, properties=properties)
+    properties["b"] = "2"
+    body[0] = 0
+    message.to_properties()["c"] = "3"
+    assert message.to_properties() == {"a": "1"}
+    assert message.body == b"ab"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        message.topic = "U"  # type: ignore[misc]
+
+
+def test_equal_parts_are_equal_messages() -> None:
+    one = Message("T", b"b", tags="x", properties={"a": "1"})
+    other = Message("T", b"b", tags="x", properties={"a": "1"})
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != Message("T", b"b", tags="y", properties={"a": "1"})
+
+
+def test_one_text_of_keys_may_hold_several() -> None:
+    assert Message("T", b"", keys="k1 k2").to_properties() == {"KEYS": "k1 k2"}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"properties": {"KEYS": "k"}},
+        {"properties": {"UNIQ_KEY": "u"}},
+        {"properties": {"TRAN_MSG": "true"}},
+        {"properties": {"": "v"}},
+        {"properties": {"n": ""}},
+        {"properties": {"n\x01": "v"}},
+        {"properties": {"n": "v\x02"}},
+        {"properties": {"n": "\ud800"}},
+        {"tags": "a\x01b"},
+        {"tags": "a\x02DELAY\x013"},
+        {"keys": "a\x02b"},
+        {"keys": ["a b"]},
+        {"keys": ["a\tb"]},
+        {"sharding_key": "a\x01"},
+        {"delay_level": -1},
+        {"flag": 1 << 31},
+        {"flag": -(1 << 31) - 1},
+        {"body": "\ud800"},
+    ],
+)
+def test_what_no_record_can_carry_is_refused_at_once(parts: dict[str, Any]) -> None:
+    with pytest.raises(LocalProtocolError):
+        Message("T", **(dict[str, Any](body=b"") | parts))
+
+
+def test_queues_sort_as_in_java() -> None:
+    queues = [
+        MessageQueue("b", "x", 0),
+        MessageQueue("a", "y", 10),
+        MessageQueue("a", "y", 9),
+        MessageQueue("a", "x", 11),
+        MessageQueue("B", "z", 0),
+    ]
+    assert sorted(queues) == [queues[4], queues[3], queues[2], queues[1], queues[0]]
+
+
+def message_of(record: bytes) -> MessageExt:
+    return decode_message(record)
+
+
+def test_a_stored_messages_names() -> None:
+    message = message_of(PLAIN_RECORD)
+    assert message.tags == "TagA"
+    assert message.keys == "KEY0 k1"
+    assert message.unique_key == "7F0000010001070DEA4E0F4A6C9A0000"
+    assert message.msg_id == message.unique_key
+    assert message.offset_msg_id == STORE["messages"][0]["offsetMsgId"]
+
+
+def test_a_message_without_a_unique_key_goes_by_its_offset_id() -> None:
+    message = message_of(IPV6_RECORD)
+    assert message.unique_key is None
+    assert message.msg_id == message.offset_msg_id == STORE["messages"][2]["offsetMsgId"]
+    message.properties.clear()
+    assert (message.tags, message.keys) == (None, "")
