@@ -13,8 +13,9 @@
     key or value is read as null, that is: not there.
 
 Every length is checked against the block around it, and there may be 1,024 entries. Bytes behind
-the ext block are ignored, as Java does. Unlike RocketMQ: an entry may not run past its block, and a negative length of the ext
-block is refused instead of read as none, because both only come from a broken or hostile peer.
+the ext block are ignored, as Java does. Unlike RocketMQ: an entry may not run past its block, and
+a negative length of the ext block is refused instead of read as none, because both only come from
+a broken or hostile peer.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 remoting/.../protocol/RocketMQSerializable.java
 """
@@ -46,7 +47,7 @@ INT16_MAX: Final = 2**15 - 1
 EMPTY_ENTRY: Final = bytes(INT16.size + INT32.size)
 assert LETTER_ENTRY.size == len(EMPTY_ENTRY) + 1
 
-_LETTERS: Final = tuple(chr(code) for code in range(0x80))
+_LETTERS: Final[tuple[str, ...]] = tuple(chr(code) for code in range(0x80))
 _OTHER: Final = LanguageCode.OTHER
 _ROCKETMQ: Final = SerializeType.ROCKETMQ
 _PYTHON: Final = int(LanguageCode.PYTHON)
@@ -96,6 +97,7 @@ def decode_header(data: bytes) -> RemotingCommand:
 
 def _decode_block(data: bytes, position: int, end: int) -> dict[str, str]:
     fields: dict[str, str] = {}
+    key: str
     last = end - LETTER_ENTRY.size
     for _ in range(EXT_FIELDS_MAX + 1):
         if position > last:

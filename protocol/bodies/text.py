@@ -5,6 +5,9 @@ fields in alphabetical order of the names on the wire, because Java writes them 
 when the text is standard JSON of the right types, else by the tolerant reader: fastjson's dialect,
 references, nulls for missing values, numbers in quotes.
 
+Maps keyed by queue, `{{"brokerName":"b","queueId":0,"topic":"T"}:5}`, are lists of pairs in their
+body class, which names them on the wire in `queue_tables`.
+
 A body class may offer `accept(value)`, a static method that reshapes what the tolerant reader made
 of the text before it is turned into the class.
 """
@@ -32,9 +35,26 @@ def encode_body(body: msgspec.Struct) -> bytes:
         LocalProtocolError: a text that UTF-8 cannot carry (a lone surrogate).
     """
     try:
+        if hasattr(body, "queue_tables"):
+            return _encode_queue_tables(body)
         return _encode(body)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise LocalProtocolError(f"body cannot be written: {error}") from error
+
+
+def _encode_queue_tables(body: msgspec.Struct) -> bytes:
+    members: dict[str, Any] = msgspec.to_builtins(body)
+    tables: tuple[str, ...] = getattr(type(body), "queue_tables", ())
+    for name in tables:
+        members[name] = {lenient_json.freeze(queue): item for queue, item in members[name]}
+    return lenient_json.dumps(members)
+
+
+def _queue_members(key: str | lenient_json.FrozenObject) -> Any:
+    """Return the members of a queue used as a key: an object, or its text in quotes."""
+    if isinstance(key, str):
+        return lenient_json.loads(key)
+    return key.as_dict()
 
 
 def decode_body(
@@ -47,7 +67,8 @@ def decode_body(
     Raises:
         RemoteProtocolError: SYSTEM_ERROR; not JSON in any dialect, or of another shape.
     """
-    if b'"$ref"' not in data:
+    tables: tuple[str, ...] = getattr(cls, "queue_tables", ())
+    if not tables and b'"$ref"' not in data:
         decode = _decoders.get(cls)
         if decode is None:
             decode = _decoders[cls] = msgspec.json.Decoder(cls).decode
@@ -62,6 +83,8 @@ def decode_body(
     try:
         if accept is not None:
             value = accept(value)
+        for name in tables:
+            value[name] = [(_queue_members(key), item) for key, item in value[name].items()]
         return msgspec.convert(value, cls, strict=False, str_keys=True)
     except (*DECODE_ERRORS, TypeError, LookupError, AttributeError) as error:
         why = str(error)[:200] if isinstance(error, msgspec.ValidationError) else "other shape"
