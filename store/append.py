@@ -23,6 +23,7 @@ from zlib import crc32
 from skylarkmq.protocol.record import (
     FIXED_BY_HOSTS,
     FIXED_IPV4,
+    HOSTS_MASK,
     HOSTS_SHIFT,
     MESSAGE_MAGIC,
     MIN_BLANK_SIZE,
@@ -32,6 +33,7 @@ from skylarkmq.store.consume_queue import ConsumeQueue
 from skylarkmq.store.mapped_file import MappedFile
 
 IPV4_HOST_SIZE = 8
+HOSTS_BITS = HOSTS_MASK << HOSTS_SHIFT
 TRANSACTION_BITS = 0xC
 TRANSACTION_COMMIT = 0x8
 # Bytes of a record around fixed part, body, topic and properties: both variable lengths.
@@ -124,6 +126,7 @@ class AppendBatch:
         body_size = len(body)
         topic = queue.topic_part
         fixed = FIXED_IPV4
+        sys_flag &= ~HOSTS_BITS  # they follow from the hosts, whatever a client wrote
         size = OVERHEAD + body_size + len(topic) + len(properties)
         if len(born_host) != IPV4_HOST_SIZE or len(store_host) != IPV4_HOST_SIZE:
             hosts = (len(born_host) != IPV4_HOST_SIZE) | (len(store_host) != IPV4_HOST_SIZE) << 1

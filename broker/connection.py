@@ -1,0 +1,300 @@
+"""One peer: bytes in, frames to the router, answers out in one write for each loop turn.
+
+The unit of work is one read of the socket. All its frames are handled before anything is written,
+and what they answer leaves in one write; an answer that comes later (after a sync, from a held
+pull) joins the others of its loop turn. Two writes for one answer would cost more than the answer.
+
+Flow control, all bounds fixed here:
+
+    unsent > 1 MiB (the transport's mark)    we stop reading this peer until it has read enough
+    unsent > 16 MiB                          the connection is dropped
+    parked > 1,024 requests                  we stop reading until some are answered
+
+Reading stops for one connection alone; the loop never waits for a peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, cast
+
+from skylarkmq.protocol.clock import Clock, TimerHandle
+from skylarkmq.protocol.command import RemotingCommand, encode_command
+from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
+from skylarkmq.protocol.frame import FrameDecoder, RawFrame
+from skylarkmq.protocol.host_address import HostAddress
+
+if TYPE_CHECKING:
+    from skylarkmq.broker.stats import BrokerStats
+
+log = logging.getLogger(__name__)
+
+PAUSE_SIZE = 1 << 20
+OUTBOUND_MAX = 16 << 20
+PARKED_MAX = 1024
+CALLS_MAX = 1024
+
+CloseListener = Callable[["Connection"], None]
+
+
+class FrameHandler(Protocol):
+    """Takes the frames of one read, in order; answers through the connection."""
+
+    def handle(self, connection: Connection, frames: list[RawFrame]) -> None: ...
+
+
+class ConnectionOwner(Protocol):
+    """The server that the connection belongs to."""
+
+    stats: BrokerStats
+    clock: Clock
+
+    def opened(self, connection: Connection) -> bool:
+        """Take the connection in; False when there is no room for it."""
+        ...
+
+    def closed(self, connection: Connection) -> None: ...
+
+
+class ConnectionClosedError(ConnectionError):
+    """The peer went away before it answered."""
+
+
+class Connection(asyncio.Protocol):
+    """A connected peer. Loop thread."""
+
+    __slots__ = (
+        "_calls",
+        "_close_listeners",
+        "_decoder",
+        "_handler",
+        "_in_read",
+        "_out",
+        "_owner",
+        "_reading_paused",
+        "_scheduled",
+        "_transport",
+        "_writing_paused",
+        "close_reason",
+        "closed",
+        "codec_settled",
+        "host_bytes",
+        "last_active_s",
+        "parked",
+        "paused_since_s",
+        "remote_address",
+    )
+
+    _opaques = itertools.count(1)
+
+    def __init__(self, handler: FrameHandler, owner: ConnectionOwner) -> None:
+        self._handler = handler
+        self._owner = owner
+        self._decoder = FrameDecoder()
+        self._out: list[bytes] = []
+        self._in_read = False
+        self._scheduled = False
+        self._reading_paused = False
+        self._writing_paused = False
+        self._calls: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._close_listeners: list[CloseListener] = []
+        self.closed = True  # until the transport is there
+        self.close_reason = ""
+        self.codec_settled = False  # the first two-way request has passed; see the router
+        self.parked = 0  # requests that were read and not answered yet
+        self.last_active_s = 0.0
+        self.paused_since_s = 0.0  # since when the peer has not read enough, 0 when it has
+        self.remote_address = ""
+        self.host_bytes = b""
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        address = HostAddress(peer[0].partition("%")[0], peer[1])
+        self.host_bytes = address.pack()
+        self.remote_address = f"{peer[0]}:{peer[1]}"
+        self.last_active_s = self._owner.clock.monotonic()
+        self._transport.set_write_buffer_limits(high=PAUSE_SIZE)
+        raw = transport.get_extra_info("socket")
+        if raw is not None:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.closed = False
+        if not self._owner.opened(self):
+            self.close("limit")
+
+    def data_received(self, data: bytes) -> None:
+        self.last_active_s = self._owner.clock.monotonic()
+        self._in_read = True
+        bad: BadFrameError | None = None
+        try:
+            frames = self._decoder.feed(data)
+        except BadFrameError as error:
+            frames, bad = error.frames, error
+        try:
+            if frames:
+                self._handler.handle(self, frames)
+        except BadFrameError as error:
+            bad = error
+        self._in_read = False
+        if self._out:
+            self._write_out()
+        if bad is not None:
+            self._owner.stats.protocol_errors[bad.kind] += 1
+            log.warning("closing %s: %s", self.remote_address, bad.remark)
+            self.close("protocol_error")
+        elif self.parked > PARKED_MAX:
+            self._update_reading()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        self.paused_since_s = self._owner.clock.monotonic()
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self.paused_since_s = 0.0
+        self._update_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        if not self.close_reason:
+            self.close_reason = "peer" if exc is None else "error"
+        self._out.clear()
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(ConnectionClosedError(f"{self.remote_address} has left"))
+        self._calls.clear()
+        listeners, self._close_listeners = self._close_listeners, []
+        for listener in listeners:
+            listener(self)
+        self._owner.closed(self)
+
+    # Writing
+
+    def send(self, data: bytes) -> None:
+        """Queue bytes of whole frames; they leave with all others of this loop turn."""
+        if self.closed:
+            return
+        self._out.append(data)
+        if not self._in_read and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._write_out)
+
+    def _write_out(self) -> None:
+        self._scheduled = False
+        out, self._out = self._out, []
+        if self.closed or not out:
+            return
+        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if self._writing_paused and self._transport.get_write_buffer_size() > OUTBOUND_MAX:
+            log.warning("dropping %s: it reads too slowly", self.remote_address)
+            self.abort("slow_reader")
+
+    @property
+    def unsent_size(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return 0 if self.closed else self._transport.get_write_buffer_size()
+
+    def reply(self, request: RemotingCommand, response: RemotingCommand) -> None:
+        """Answer a request; a one-way request gets nothing."""
+        if request.is_oneway or self.closed:
+            return
+        try:
+            data = encode_command(response)
+        except LocalProtocolError as error:
+            data = encode_command(request.reply(1, f"the answer can not be written: {error}"))
+        traffic = self._owner.stats.frames_out[response.serialize_type]
+        traffic.count += 1
+        traffic.bytes += len(data)
+        self.send(data)
+
+    def push(self, command: RemotingCommand) -> None:
+        """Send a one-way request of ours, always with a JSON header."""
+        command.opaque = next(self._opaques) & 0x7FFFFFFF
+        self.send(encode_command(command))
+
+    async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        """Send a request of ours and wait for the peer's answer.
+
+        Raises:
+            TimeoutError: no answer within `timeout_s`.
+            ConnectionClosedError: the peer is gone, or has too many requests of ours unanswered.
+        """
+        if self.closed or len(self._calls) >= CALLS_MAX:
+            raise ConnectionClosedError(f"{self.remote_address} can not be asked")
+        loop = asyncio.get_running_loop()
+        command.opaque = next(self._opaques) & 0x7FFFFFFF
+        future = self._calls[command.opaque] = loop.create_future()
+        timer = self._deadline(future, timeout_s)
+        try:
+            self.send(encode_command(command))
+            return await future
+        finally:
+            timer.cancel()
+            self._calls.pop(command.opaque, None)
+
+    def _deadline(self, future: asyncio.Future[RemotingCommand], timeout_s: float) -> TimerHandle:
+        def expire() -> None:
+            if not future.done():
+                future.set_exception(TimeoutError(f"{self.remote_address} did not answer"))
+
+        clock = self._owner.clock
+        return clock.call_at(clock.monotonic() + timeout_s, expire)
+
+    def answered(self, response: RemotingCommand) -> None:
+        """Match the peer's answer with a call of ours; a late one is dropped."""
+        future = self._calls.get(response.opaque)
+        if future is not None and not future.done():
+            future.set_result(response)
+
+    # Reading
+
+    def park(self, count: int) -> None:
+        """Requests of this connection wait for something; negative when they were answered."""
+        self.parked += count
+        if self._reading_paused:
+            self._update_reading()
+
+    def _update_reading(self) -> None:
+        pause = self._writing_paused or self.parked > PARKED_MAX
+        if pause != self._reading_paused and not self.closed:
+            self._reading_paused = pause
+            if pause:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    # Ending
+
+    def add_close_listener(self, listener: CloseListener) -> None:
+        """Call `listener(connection)` once when the peer is gone."""
+        self._close_listeners.append(listener)
+
+    def remove_close_listener(self, listener: CloseListener) -> None:
+        if listener in self._close_listeners:
+            self._close_listeners.remove(listener)
+
+    def close(self, reason: str) -> None:
+        """Send what is queued, then end the connection."""
+        if not self.close_reason:
+            self.close_reason = reason
+        if not self.closed:
+            if self._out:
+                self._write_out()
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """End the connection now; what is queued is lost."""
+        if not self.close_reason:
+            self.close_reason = reason
+        if not self.closed:
+            self._transport.abort()

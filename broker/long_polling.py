@@ -1,0 +1,134 @@
+"""Held pulls: a pull that finds nothing waits at its queue for the next message.
+
+A new message wakes its queue's pulls in the loop turn that publishes it; what a pull's tags do not
+want leaves it asleep. Every 5 s all held pulls are looked at again: an expired one is answered
+"nothing new", and one whose queue moved on is answered whatever the tags say, which carries a
+consumer over messages that it does not want. Waking runs the whole pull again, holding forbidden.
+
+A held pull belongs to its connection and goes with it. Their number is bounded; past the bound a
+pull is answered at once.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../longpolling/PullRequestHoldService.java
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.tag_filter import Matches
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.timers import IntervalTimer
+
+HELD_MAX = 100_000
+SWEEP_INTERVAL_S = 5.0
+SHORT_SWEEP_INTERVAL_S = 1.0
+MATCH_UNITS_MAX = 800  # new units that are looked at before a pull is woken without looking
+
+QueueKey = tuple[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class HeldPull:
+    """A pull that waits."""
+
+    connection: Connection
+    topic: str
+    queue_id: int
+    offset: int  # queue offset that it wants to read
+    matches: Matches | None
+    deadline_s: float  # on the monotonic clock
+    wake: Callable[[], None]  # runs the pull again and answers it
+
+
+class PullRequestHoldService:
+    """The pulls that wait, by queue. Loop thread."""
+
+    def __init__(self, store: MessageStore, clock: Clock, *, long_polling: bool) -> None:
+        self._store = store
+        self._clock = clock
+        self._held: dict[QueueKey, list[HeldPull]] = {}
+        self._by_connection: dict[Connection, set[HeldPull]] = {}
+        self.count = 0
+        interval_s = SWEEP_INTERVAL_S if long_polling else SHORT_SWEEP_INTERVAL_S
+        self._sweep_timer = IntervalTimer(clock, interval_s, self.sweep)
+        if long_polling:
+            store.add_arrival_listener(self._arrived)
+
+    def start(self) -> None:
+        self._sweep_timer.start()
+
+    def stop(self) -> None:
+        """Answer everything that waits."""
+        self._sweep_timer.stop()
+        for key in list(self._held):
+            for held in self._held.pop(key):
+                self._forget(held)
+                held.wake()
+
+    def hold(self, held: HeldPull) -> bool:
+        """Keep a pull until a message comes; False when no more can be kept."""
+        if self.count >= HELD_MAX:
+            return False
+        connection = held.connection
+        of_connection = self._by_connection.get(connection)
+        if of_connection is None:
+            of_connection = self._by_connection[connection] = set()
+            connection.add_close_listener(self._closed)
+        of_connection.add(held)
+        self._held.setdefault((held.topic, held.queue_id), []).append(held)
+        self.count += 1
+        return True
+
+    def _arrived(self, topic: str, queue_id: int, max_offset: int) -> None:
+        key = (topic, queue_id)
+        waiting = self._held.get(key)
+        if waiting is None:
+            return
+        woken = [held for held in waiting if held.offset < max_offset and self._wants(held)]
+        if woken:
+            self._release(key, woken)
+
+    def _wants(self, held: HeldPull) -> bool:
+        if held.matches is None:
+            return True
+        units = self._store.queue_units(held.topic, held.queue_id, held.offset, MATCH_UNITS_MAX)
+        return len(units) >= MATCH_UNITS_MAX or any(held.matches(unit.tags_code) for unit in units)
+
+    def sweep(self) -> None:
+        """Look at every held pull again."""
+        now = self._clock.monotonic()
+        for key, waiting in list(self._held.items()):
+            max_offset = self._store.max_offset(*key)
+            ready = [held for held in waiting if held.offset < max_offset or held.deadline_s <= now]
+            if ready:
+                self._release(key, ready)
+
+    def _release(self, key: QueueKey, woken: list[HeldPull]) -> None:
+        if len(woken) == len(self._held[key]):
+            del self._held[key]
+        else:
+            gone = set(woken)
+            self._held[key] = [held for held in self._held[key] if held not in gone]
+        for held in woken:
+            self._forget(held)
+        for held in woken:
+            held.wake()
+
+    def _forget(self, held: HeldPull) -> None:
+        self.count -= 1
+        of_connection = self._by_connection.get(held.connection)
+        if of_connection is not None:
+            of_connection.discard(held)
+
+    def _closed(self, connection: Connection) -> None:
+        for held in self._by_connection.pop(connection, ()):
+            key = (held.topic, held.queue_id)
+            remaining = [other for other in self._held.get(key, ()) if other is not held]
+            if remaining:
+                self._held[key] = remaining
+            else:
+                self._held.pop(key, None)
+            self.count -= 1

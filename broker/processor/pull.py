@@ -1,0 +1,228 @@
+"""Pulling: codes 11 and 361 (5.x lite consumers, the same request under another number).
+
+    check    broker, group, topic, queue, subscription, in RocketMQ's order
+    read     the store's answer decides the code; the body is the stored records, untouched
+    hold     nothing new, and the client lets us wait: kept until a message comes or time is up
+    commit   the offset that rides on the request is stored, also when the pull is held
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProcessor.java
+"""
+
+from __future__ import annotations
+
+from skylarkmq.broker.config import BrokerConfig
+from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
+from skylarkmq.broker.subscription_group import SubscriptionGroupManager
+from skylarkmq.broker.topic_config import TopicConfigManager
+
+from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.consumer_manager import ConsumerManager
+from skylarkmq.broker.long_polling import HeldPull, PullRequestHoldService
+from skylarkmq.broker.processor.pull_answers import PullAnswers
+from skylarkmq.broker.router import Handler
+from skylarkmq.broker.tag_filter import Matches, is_tag_type, parse_tags, tag_filter
+from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.flags import PullSysFlag, is_readable
+from skylarkmq.protocol.headers.fields import decode_fields
+from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.results import GetMessageResult, GetMessageStatus
+
+BROADCASTING = "BROADCASTING"
+COUNT_MAX = 1024  # messages of one answer, whatever is asked
+SUSPEND_MAX_MS = 300_000
+
+_NO_NEW = frozenset({GetMessageStatus.OFFSET_FOUND_NULL, GetMessageStatus.OFFSET_OVERFLOW_ONE})
+_EMPTY = frozenset({GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE})
+_MOVED = frozenset({GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.OFFSET_TOO_SMALL})
+
+
+class PullProcessor:
+    """Answers pulls, now or when there is something. Loop thread."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        consumers: ConsumerManager,
+        offsets: ConsumerOffsetManager,
+        holding: PullRequestHoldService,
+        answers: PullAnswers,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+        self._holding = holding
+        self._answers = answers
+        self._clock = clock
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.PULL_MESSAGE: self.handle,
+            RequestCode.LITE_PULL_MESSAGE: self.handle,
+        }
+
+    def handle(self, connection: Connection, request: RemotingCommand) -> None:
+        """Answer a pull, or hold it."""
+        header = decode_fields(PullMessageRequestHeader, request.ext_fields)
+        group = self._check(header)
+        matches = self._matches(header, group)
+        self._execute(connection, request, header, matches, hold=True)
+        if header.sys_flag & PullSysFlag.FLAG_COMMIT_OFFSET:
+            self._offsets.commit(
+                connection.remote_address,
+                header.consumer_group,
+                header.topic,
+                header.queue_id,
+                header.commit_offset,
+            )
+
+    def _check(self, header: PullMessageRequestHeader) -> SubscriptionGroupConfig:
+        if not is_readable(self._config.broker_permission):
+            raise RemoteProtocolError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._config.broker_name}] pulling message is forbidden",
+            )
+        group = self._groups.find(header.consumer_group)
+        if group is None:
+            raise RemoteProtocolError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{header.consumer_group[:64]}] does not exist; create it, or "
+                "let the broker do so with autoCreateSubscriptionGroup=true",
+            )
+        if not group.consume_enable:
+            raise RemoteProtocolError(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {header.consumer_group}",
+            )
+        topic = self._topics.table.get(header.topic)
+        if topic is None:
+            raise RemoteProtocolError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic[:64]}] not exist, apply first please!",
+            )
+        if not is_readable(topic.perm):
+            raise RemoteProtocolError(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{header.topic}] pulling message is forbidden",
+            )
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise RemoteProtocolError(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] has "
+                f"{topic.read_queue_nums} read queues",
+            )
+        return group
+
+    def _matches(
+        self, header: PullMessageRequestHeader, group: SubscriptionGroupConfig
+    ) -> Matches | None:
+        """What the pull wants, from the request or from the group's heartbeat."""
+        if header.sys_flag & PullSysFlag.FLAG_SUBSCRIPTION:
+            if not is_tag_type(header.expression_type):
+                raise self._no_sql()
+            return parse_tags(header.subscription or "")
+        info = self._consumers.group(header.consumer_group)
+        if info is None:
+            raise RemoteProtocolError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                "the consumer's group info not exist: no heartbeat of the group has arrived yet",
+            )
+        if not group.consume_broadcast_enable and info.message_model == BROADCASTING:
+            raise RemoteProtocolError(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+            )
+        subscription = info.subscriptions.get(header.topic)
+        if subscription is None:
+            raise RemoteProtocolError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: group {header.consumer_group} "
+                f"does not subscribe to {header.topic}",
+            )
+        if subscription.sub_version < header.sub_version:
+            raise RemoteProtocolError(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                "the consumer's subscription not latest: its heartbeat has not arrived yet",
+            )
+        if not is_tag_type(subscription.expression_type):
+            raise self._no_sql()
+        return tag_filter(subscription.sub_string, subscription.code_set)
+
+    @staticmethod
+    def _no_sql() -> RemoteProtocolError:
+        return RemoteProtocolError(
+            ResponseCode.SYSTEM_ERROR,
+            "The broker does not support consumer to filter message by SQL92 "
+            "(enablePropertyFilter is false)",
+        )
+
+    def _execute(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        header: PullMessageRequestHeader,
+        matches: Matches | None,
+        *,
+        hold: bool,
+    ) -> None:
+        result = self._store.get_message(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            min(max(header.max_msg_nums, 1), COUNT_MAX),
+            header.max_msg_bytes,
+            matches,
+        )
+        code = _response_code(result.status, header.queue_offset)
+        may_hold = (
+            hold
+            and code == ResponseCode.PULL_NOT_FOUND
+            and header.sys_flag & PullSysFlag.FLAG_SUSPEND
+            and not request.is_oneway
+        )
+        if may_hold and self._hold(connection, request, header, matches, result):
+            return
+        self._answers.send(connection, request, header, code, result)
+
+    def _hold(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        header: PullMessageRequestHeader,
+        matches: Matches | None,
+        result: GetMessageResult,
+    ) -> bool:
+        timeout_ms = min(max(header.suspend_timeout_millis, 0), SUSPEND_MAX_MS)
+        if not self._config.long_polling_enable:
+            timeout_ms = self._config.short_polling_time_mills
+        held = HeldPull(
+            connection,
+            header.topic,
+            header.queue_id,
+            max(header.queue_offset, result.max_offset),
+            matches,
+            self._clock.monotonic() + timeout_ms / 1000,
+            lambda: self._execute(connection, request, header, matches, hold=False),
+        )
+        return self._holding.hold(held)
+
+
+def _response_code(status: GetMessageStatus, offset: int) -> ResponseCode:
+    if status is GetMessageStatus.FOUND:
+        return ResponseCode.SUCCESS
+    if status in _NO_NEW or (status in _EMPTY and offset == 0):
+        return ResponseCode.PULL_NOT_FOUND
+    if status in _MOVED or status in _EMPTY:
+        return ResponseCode.PULL_OFFSET_MOVED
+    return ResponseCode.PULL_RETRY_IMMEDIATELY

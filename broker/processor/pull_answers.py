@@ -1,0 +1,94 @@
+"""Answers of pulls: the four offsets in the header, the stored records as the body, one write.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProcessor.java
+"""
+
+from __future__ import annotations
+
+from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.router import CODEC_FIELD, CODEC_MSGPACK
+from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.frame import PREFIX, PREFIX_SIZE, SerializeType
+from skylarkmq.protocol.headers.fields import encode_fields
+from skylarkmq.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from skylarkmq.store.results import GetMessageResult
+
+MASTER_ID = 0
+
+_ENCODERS = {
+    int(SerializeType.JSON): header_json.encode_pull_response,
+    int(SerializeType.ROCKETMQ): header_rocketmq.encode_pull_response,
+    int(SerializeType.MSGPACK): header_msgpack.encode_pull_response,
+}
+_RESULTS = {
+    ResponseCode.SUCCESS: "found",
+    ResponseCode.PULL_NOT_FOUND: "no_new",
+    ResponseCode.PULL_RETRY_IMMEDIATELY: "no_matched",
+    ResponseCode.PULL_OFFSET_MOVED: "offset_moved",
+}
+
+
+class PullAnswers:
+    """Encodes and counts. Loop thread."""
+
+    def __init__(self, stats: BrokerStats) -> None:
+        self._stats = stats
+
+    def send(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        header: PullMessageRequestHeader,
+        code: ResponseCode,
+        result: GetMessageResult,
+    ) -> None:
+        """Answer `request` with what was read; nothing for a one-way request or a lost peer."""
+        self._stats.pull_results[_RESULTS[code]] += 1
+        if connection.closed or request.is_oneway:
+            return
+        if result.count:
+            traffic = self._stats.topic_out(header.topic, header.consumer_group)
+            traffic.count += result.count
+            traffic.bytes += result.size
+        data = self._encode(request, code, result)
+        counter = self._stats.frames_out[request.serialize_type]
+        counter.count += 1
+        counter.bytes += len(data)
+        connection.send(data)
+
+    @staticmethod
+    def _encode(request: RemotingCommand, code: ResponseCode, result: GetMessageResult) -> bytes:
+        kind = request.serialize_type
+        if kind == SerializeType.JSON and CODEC_FIELD in request.ext_fields:
+            head = _encode_with_codec(request, code, result)
+        else:
+            head = _ENCODERS[kind](
+                code,
+                request.opaque,
+                result.status.value,
+                MASTER_ID,
+                result.next_begin_offset,
+                result.min_offset,
+                result.max_offset,
+            )
+        length = PREFIX_SIZE - 4 + len(head) + result.size
+        return b"".join((PREFIX.pack(length, kind << 24 | len(head)), head, *result.views))
+
+
+def _encode_with_codec(
+    request: RemotingCommand, code: ResponseCode, result: GetMessageResult
+) -> bytes:
+    fields = encode_fields(
+        PullMessageResponseHeader(
+            suggest_which_broker_id=MASTER_ID,
+            next_begin_offset=result.next_begin_offset,
+            min_offset=result.min_offset,
+            max_offset=result.max_offset,
+        )
+    )
+    if request.ext_fields[CODEC_FIELD] == CODEC_MSGPACK:
+        fields[CODEC_FIELD] = CODEC_MSGPACK
+    return header_json.encode_header(request.reply(code, result.status.value, fields))

@@ -1,0 +1,314 @@
+"""Sending: codes 10, 310 and 320.
+
+All sends of one read are laid out in one store batch and written once; `finish` commits it. Who
+asked to wait is answered when the batch is durable under the flush mode; who said WAIT=false, at
+once. The first messages of a topic made on demand are stored at once too, but acknowledged only
+when `topics.json` is on the disk, so an acknowledged topic survives a power cut.
+
+    plain road     header with short names, known ordinary topic, no delay, no batch: small structs,
+                   templates, no dict
+    full road      everything else, and whatever the plain road is not sure of
+
+Both give the same records and answers; a test holds that.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProcessor.java
+"""
+
+from __future__ import annotations
+
+from skylarkmq.broker.topic_config import TopicConfigManager
+
+from skylarkmq.broker.config import BrokerConfig
+from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.processor.send_answers import SendAnswers, Sent
+from skylarkmq.broker.processor.send_checks import SendChecks, Target
+from skylarkmq.broker.processor.send_messages import SendMessages, take_wait
+from skylarkmq.broker.stats import BrokerStats, Traffic
+from skylarkmq.protocol import header_json, header_msgpack
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.command import ONEWAY_FLAG, RemotingCommand, decode_command
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.flags import (
+    NOT_ALLOWED_SEND_TOPICS,
+    RETRY_GROUP_TOPIC_PREFIX,
+    transaction_type,
+)
+from skylarkmq.protocol.frame import RawFrame, SerializeType
+from skylarkmq.protocol.headers.fields import java_int, java_long
+from skylarkmq.protocol.headers.send import SendMessageRequestHeader, decode_send_header
+from skylarkmq.protocol.properties import (
+    MAX_PROPERTIES_SIZE,
+    find_property,
+)
+from skylarkmq.protocol.tags_code import cached_tags_code
+from skylarkmq.store.append import AppendBatch
+from skylarkmq.store.consume_queue import ConsumeQueue
+from skylarkmq.store.errors import StoreFullError
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.results import MessageInner, PutMessageStatus
+
+_JSON = SerializeType.JSON
+_MSGPACK = SerializeType.MSGPACK
+_ROCKETMQ = SerializeType.ROCKETMQ
+# How a send's header begins: code 310 as Java and we write it.
+_JSON_SEND = b'{"code":310,'
+_MSGPACK_SEND = b"\x97\xcd\x01\x36"
+_ROCKETMQ_SENDS = frozenset({b"\x01\x36", b"\x01\x40", b"\x00\x0a"})  # codes 310, 320, 10
+_TAGS = b"TAGS\x01"
+_DELAY = b"DELAY\x01"
+_TRANSACTION = b"TRAN_MSG\x01"
+_CLUSTER = b"CLUSTER\x01"
+
+
+class SendProcessor:
+    """Stores the messages of sends. Loop thread."""
+
+    codes = frozenset(
+        int(code)
+        for code in (
+            RequestCode.SEND_MESSAGE,
+            RequestCode.SEND_MESSAGE_V2,
+            RequestCode.SEND_BATCH_MESSAGE,
+        )
+    )
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        checks: SendChecks,
+        stats: BrokerStats,
+        store_host: bytes,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._checks = checks
+        self._stats = stats
+        self._store_host = store_host
+        self._max_body_size = config.store.max_message_size
+        self._cluster_pair = b"\x02" + _CLUSTER + config.broker_cluster_name.encode()
+        self._answers = SendAnswers(config.region_id, store_host, stats, topics)
+        self._maker = SendMessages(
+            config.broker_cluster_name, store_host, config.store, store.delay_levels
+        )
+        self._batch: AppendBatch = store.commit_log.batch
+        self._counters: dict[ConsumeQueue, Traffic] = {}
+        self.gathering = False
+
+    # The plain road
+
+    def take(self, connection: Connection, frame: RawFrame) -> bool:
+        """Handle a send frame; False when the frame is no send, or one for the full road."""
+        kind = frame.serialize_type
+        if kind == _ROCKETMQ:
+            if frame.header[:2] not in _ROCKETMQ_SENDS:
+                return False
+            self.request(connection, decode_command(frame))
+            return True
+        header = frame.header
+        command: header_json.SendCommand | header_msgpack.SendCommand | None
+        if kind == _JSON and header.startswith(_JSON_SEND):
+            command = header_json.decode_send_v2_fast(header)
+        elif kind == _MSGPACK and header.startswith(_MSGPACK_SEND):
+            command = header_msgpack.decode_send_v2_fast(header)
+        else:
+            return False
+        if command is None or not self._plain(connection, kind, command, frame.body):
+            self.request(connection, decode_command(frame))
+        return True
+
+    def _plain(
+        self,
+        connection: Connection,
+        kind: int,
+        command: header_json.SendCommand | header_msgpack.SendCommand,
+        body: bytes,
+    ) -> bool:
+        """Store a send in which everything is usual; False, and nothing done, otherwise."""
+        fields = command.ext_fields
+        topic = fields.topic
+        config = self._topics.table.get(topic)
+        properties = (fields.properties or "").encode()
+        if (
+            config is None
+            or topic[0] == "%"
+            or config.order
+            or config.topic_filter_type != "SINGLE_TAG"
+            or len(body) > self._max_body_size
+            or _DELAY in properties
+            or _TRANSACTION in properties
+            or _CLUSTER in properties
+            or topic in NOT_ALLOWED_SEND_TOPICS
+            or (fields.batch is not None and fields.batch != "false")
+            or (not self.gathering and not self._begin())
+        ):
+            return False
+        properties, wait = take_wait(properties)
+        properties = properties + self._cluster_pair if properties else self._cluster_pair[1:]
+        if len(properties) > MAX_PROPERTIES_SIZE:
+            return False
+        tags = find_property(properties, _TAGS)
+        try:
+            queue_id = java_int(fields.queue_id, "queueId")
+            sys_flag = java_int(fields.sys_flag, "sysFlag")
+            if not 0 <= queue_id < config.write_queue_nums or transaction_type(sys_flag):
+                return False
+            queue = self._store.queues.queues.get((topic, queue_id))
+            if queue is None:
+                queue = self._store.queues.open(topic, queue_id)
+            physical_offset = self._batch.add(
+                queue,
+                body,
+                properties,
+                java_long(fields.born_timestamp, "bornTimestamp"),
+                connection.host_bytes,
+                self._store_host,
+                0 if tags is None else cached_tags_code(tags),
+                java_int(fields.flag, "flag"),
+                sys_flag,
+                java_int(fields.reconsume_times or "0", "reconsumeTimes"),
+            )
+        except (RemoteProtocolError, StoreFullError, OSError):
+            return False  # the full road meets the same and words the refusal
+        self._count(queue, topic, len(body), 1)
+        if not command.flag & ONEWAY_FLAG:
+            sent = Sent(command.opaque, kind, physical_offset, queue_id, queue.next_offset - 1)
+            self._answers.add(sent, wait=wait, topic=topic)
+        return True
+
+    # The full road
+
+    def request(self, connection: Connection, request: RemotingCommand) -> None:
+        """Handle a send that was decoded in full."""
+        try:
+            self._request(connection, request)
+        except RemoteProtocolError as error:
+            connection.reply(
+                request,
+                request.reply(error.response_code, error.remark, self._answers.extras(request)),
+            )
+
+    def _request(self, connection: Connection, request: RemotingCommand) -> None:
+        header = decode_send_header(request.code, request.ext_fields)
+        if not self.gathering and not self._begin():
+            why = self._store.refusal() or "the broker does not take messages yet"
+            raise RemoteProtocolError(ResponseCode.SERVICE_NOT_AVAILABLE, why)
+        target = self._checks.target(
+            header.topic,
+            header.queue_id,
+            header.default_topic,
+            header.default_topic_queue_nums,
+            connection.remote_address,
+        )
+        if target.fresh:
+            self._answers.note_fresh(target.topic)
+        try:
+            if header.batch:
+                self._put_batch(connection, request, header, target)
+            else:
+                self._put(connection, request, header, target)
+        except StoreFullError as error:
+            raise RemoteProtocolError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
+        except OSError as error:
+            self._store.fail(error)
+            why = self._store.refusal() or str(error)
+            raise RemoteProtocolError(ResponseCode.SERVICE_NOT_AVAILABLE, why) from error
+
+    def _put(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        header: SendMessageRequestHeader,
+        target: Target,
+    ) -> None:
+        if target.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            target = self._checks.retry_target(
+                target, request.version, header.reconsume_times, header.max_reconsume_times
+            )
+            if target.fresh:
+                self._answers.note_fresh(target.topic)
+        inner = self._maker.single(connection.host_bytes, request.body, header, target)
+        queue = self._store.queues.open(inner.topic, inner.queue_id)
+        physical_offset = self._add(queue, inner)
+        self._count(queue, inner.topic, len(inner.body), 1)
+        self._note(request, target, physical_offset, queue.next_offset - 1, inner.wait_store_ok)
+
+    def _put_batch(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        header: SendMessageRequestHeader,
+        target: Target,
+    ) -> None:
+        inners = self._maker.batch(connection.host_bytes, request.body, header, target)
+        queue = self._store.queues.open(target.topic, target.queue_id)
+        self._batch.reserve(self._maker.stored_size(inners))
+        first_offset = queue.next_offset
+        offsets = tuple(self._add(queue, inner) for inner in inners)
+        self._count(queue, target.topic, len(request.body), len(inners))
+        self._note(request, target, offsets, first_offset, inners[0].wait_store_ok)
+
+    def _note(
+        self,
+        request: RemotingCommand,
+        target: Target,
+        physical_offset: int | tuple[int, ...],
+        queue_offset: int,
+        wait: bool,
+    ) -> None:
+        if request.is_oneway:
+            return
+        sent = Sent(
+            request.opaque,
+            request.serialize_type,
+            physical_offset,
+            target.queue_id,
+            queue_offset,
+            codec=self._answers.codec(request),
+        )
+        self._answers.add(sent, wait=wait, topic=target.topic)
+
+    def _add(self, queue: ConsumeQueue, inner: MessageInner) -> int:
+        return self._batch.add(
+            queue,
+            inner.body,
+            inner.properties,
+            inner.born_timestamp,
+            inner.born_host,
+            inner.store_host,
+            inner.tags_code,
+            inner.flag,
+            inner.sys_flag,
+            inner.reconsume_times,
+            delay_level=inner.delay_level,
+        )
+
+    # One read
+
+    def _begin(self) -> bool:
+        """Open the batch of this read; False when the store does not take messages."""
+        if self._store.refusal() is not None:
+            return False
+        self._batch = self._store.begin()
+        if self._batch.store_timestamp < self._config.start_accept_send_request_time_stamp:
+            return False
+        self.gathering = True
+        return True
+
+    def finish(self, connection: Connection) -> None:
+        """Commit what was gathered, and answer when it is durable."""
+        self.gathering = False
+        turn = self._answers.take(connection)
+        if not self._batch.count:
+            return
+        stored = self._store.commit(turn.durable if turn.waits else None)
+        turn.answer_unwaited(PutMessageStatus.PUT_OK if stored else None)
+
+    def _count(self, queue: ConsumeQueue, topic: str, size: int, count: int) -> None:
+        counter = self._counters.get(queue)
+        if counter is None:
+            counter = self._counters[queue] = self._stats.topic_in(topic)
+        counter.count += count
+        counter.bytes += size

@@ -1,0 +1,208 @@
+"""Answers of sends: gathered through one read, released when the messages are durable.
+
+    unwaited    WAIT=false: answered as soon as the batch is written
+    waiting     answered when the batch is durable under the flush mode
+    fresh       their topic was just made: answered when, besides, `topics.json` is on the disk
+
+Every success carries MSG_REGION and TRACE_ON, without which Java clients fail on it.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProcessor.java
+(handlePutMessageResult)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from skylarkmq.broker.topic_config import TopicConfigManager
+
+from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.router import CODEC_FIELD, CODEC_MSGPACK
+from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.command import RESPONSE_FLAG, RemotingCommand, encode_command
+from skylarkmq.protocol.frame import SerializeType, encode_frame
+from skylarkmq.protocol.message_id import offset_message_id
+from skylarkmq.store.results import PutMessageStatus
+
+_CODES = {
+    PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutMessageStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+}
+_ENCODERS = {
+    int(SerializeType.JSON): header_json.encode_send_response,
+    int(SerializeType.ROCKETMQ): header_rocketmq.encode_send_response,
+    int(SerializeType.MSGPACK): header_msgpack.encode_send_response,
+}
+_REFUSED = "the store has failed or is full; the message is not stored safely, send it elsewhere"
+_TOPIC_NOT_DURABLE = "the topic table could not be written, so the new topic is not safe yet: "
+_MSG_REGION = "MSG_REGION"
+_TRACE_ON = "TRACE_ON"
+
+
+class Sent(NamedTuple):
+    """A stored send that wants an answer."""
+
+    opaque: int
+    serialize_type: int
+    physical_offset: int | tuple[int, ...]  # several for a batch
+    queue_id: int
+    queue_offset: int
+    codec: bool = False  # the request asked whether we read the msgpack codec
+
+
+class SendTurn:
+    """The answers of one read."""
+
+    __slots__ = ("_answers", "_connection", "_fresh", "_unwaited", "_waiting")
+
+    def __init__(
+        self,
+        answers: SendAnswers,
+        connection: Connection,
+        waiting: list[Sent],
+        unwaited: list[Sent],
+        fresh: list[Sent],
+    ) -> None:
+        self._answers = answers
+        self._connection = connection
+        self._waiting = waiting
+        self._unwaited = unwaited
+        self._fresh = fresh
+        connection.park(len(waiting) + len(fresh))
+
+    @property
+    def waits(self) -> bool:
+        """Whether anybody waits for the disk."""
+        return bool(self._waiting or self._fresh)
+
+    def durable(self, status: PutMessageStatus) -> None:
+        """The batch is durable, late, or lost."""
+        self._release(self._waiting, status)
+        if self._fresh:
+            if status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
+                self._release(self._fresh, status)
+            else:
+                self._answers.topics.persisted(lambda error: self._topics_written(status, error))
+
+    def _topics_written(self, status: PutMessageStatus, error: BaseException | None) -> None:
+        if error is None:
+            self._release(self._fresh, status)
+        else:
+            why = f"{_TOPIC_NOT_DURABLE}{error}"
+            self._release(self._fresh, PutMessageStatus.SERVICE_NOT_AVAILABLE, why)
+
+    def answer_unwaited(self, status: PutMessageStatus | None) -> None:
+        """The batch is written, or refused (None)."""
+        if self._unwaited:
+            self._send(self._unwaited, status or PutMessageStatus.SERVICE_NOT_AVAILABLE, _REFUSED)
+
+    def _release(self, entries: list[Sent], status: PutMessageStatus, why: str = _REFUSED) -> None:
+        if entries:
+            self._connection.park(-len(entries))
+            self._send(entries, status, why)
+
+    def _send(self, entries: list[Sent], status: PutMessageStatus, why: str) -> None:
+        data = self._answers.encode(entries, status, why)
+        if not self._connection.closed:
+            self._connection.send(data)
+
+
+class SendAnswers:
+    """Gathers and encodes the answers of sends. Loop thread."""
+
+    def __init__(
+        self, region_id: str, store_host: bytes, stats: BrokerStats, topics: TopicConfigManager
+    ) -> None:
+        self.topics = topics
+        self._extras = {_MSG_REGION: region_id, _TRACE_ON: "true"}
+        self._store_host = store_host
+        self._id_prefix = store_host.hex().upper()
+        self._region_id = region_id
+        self._stats = stats
+        self._fresh_topics: set[str] = set()
+        self._waiting: list[Sent] = []
+        self._unwaited: list[Sent] = []
+        self._fresh: list[Sent] = []
+
+    def extras(self, request: RemotingCommand) -> dict[str, str]:
+        """The extra fields of every answer to a send, refusals included."""
+        if self.codec(request):
+            return {**self._extras, CODEC_FIELD: CODEC_MSGPACK}
+        return self._extras
+
+    @staticmethod
+    def codec(request: RemotingCommand) -> bool:
+        """Whether the answer must say that we read the msgpack codec."""
+        return (
+            request.ext_fields.get(CODEC_FIELD) == CODEC_MSGPACK
+            and request.serialize_type == SerializeType.JSON
+        )
+
+    def note_fresh(self, topic: str) -> None:
+        """The topic was just made: its acknowledgements wait for the topic table."""
+        self._fresh_topics.add(topic)
+        self.topics.persisted(lambda _: self._fresh_topics.discard(topic))
+
+    def add(self, sent: Sent, *, wait: bool, topic: str) -> None:
+        """Note a stored message that wants an answer."""
+        if self._fresh_topics and topic in self._fresh_topics:
+            self._fresh.append(sent)
+        elif wait:
+            self._waiting.append(sent)
+        else:
+            self._unwaited.append(sent)
+
+    def take(self, connection: Connection) -> SendTurn:
+        """Hand over what was gathered through this read."""
+        turn = SendTurn(self, connection, self._waiting, self._unwaited, self._fresh)
+        self._waiting, self._unwaited, self._fresh = [], [], []
+        return turn
+
+    def encode(self, entries: list[Sent], status: PutMessageStatus, why: str) -> bytes:
+        """Return the frames that answer the entries."""
+        plain = status is PutMessageStatus.PUT_OK
+        out: list[bytes] = []
+        for sent in entries:
+            physical_offset = sent.physical_offset
+            if plain and not sent.codec and isinstance(physical_offset, int):
+                kind = sent.serialize_type
+                header = _ENCODERS[kind](
+                    sent.opaque,
+                    f"{self._id_prefix}{physical_offset:016X}",
+                    sent.queue_id,
+                    sent.queue_offset,
+                    self._region_id,
+                )
+                out.append(encode_frame(kind, header))
+            else:
+                out.append(encode_command(self._full(sent, status, why)))
+        data = b"".join(out)
+        traffic = self._stats.frames_out[entries[0].serialize_type]
+        traffic.count += len(out)
+        traffic.bytes += len(data)
+        return data
+
+    def _full(self, sent: Sent, status: PutMessageStatus, why: str) -> RemotingCommand:
+        fields = dict(self._extras)
+        if sent.codec:
+            fields[CODEC_FIELD] = CODEC_MSGPACK
+        remark: str | None = None
+        if status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
+            remark = why
+        else:
+            offsets = sent.physical_offset
+            ids = (offsets,) if isinstance(offsets, int) else offsets
+            fields["msgId"] = ",".join(offset_message_id(self._store_host, each) for each in ids)
+            fields["queueId"] = str(sent.queue_id)
+            fields["queueOffset"] = str(sent.queue_offset)
+        return RemotingCommand(
+            _CODES[status],
+            opaque=sent.opaque,
+            flag=RESPONSE_FLAG,
+            remark=remark,
+            ext_fields=fields,
+            serialize_type=sent.serialize_type,
+        )

@@ -1,0 +1,198 @@
+"""From the header and body of a send to the messages that are stored.
+
+What the broker changes: WAIT leaves the stored text and CLUSTER joins it; a delayed message keeps
+WAIT, goes to the schedule topic, and carries its target in REAL_TOPIC and REAL_QID; a dead letter
+is not delayed. The parts of a batch keep their own text, the batch's is put behind it.
+
+Pure; loop thread.
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProcessor.java
+(asyncSendMessage, asyncSendBatchMessage), store/.../CommitLog.java (asyncPutMessage)
+"""
+
+from __future__ import annotations
+
+from skylarkmq.broker.processor.send_checks import Target, multi_tag_flag
+from skylarkmq.protocol.batch import split_batch
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX, transaction_type
+from skylarkmq.protocol.headers.send import SendMessageRequestHeader
+from skylarkmq.protocol.properties import (
+    MAX_PROPERTIES_SIZE,
+    find_property,
+    join_properties,
+    with_property,
+)
+from skylarkmq.protocol.record import FIXED_BY_HOSTS, LENGTHS_SIZE, MIN_BLANK_SIZE
+from skylarkmq.protocol.tags_code import cached_tags_code
+from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.delay_levels import DelayLevels, parse_level
+from skylarkmq.store.results import MessageInner
+
+_TAGS = b"TAGS\x01"
+_WAIT = b"WAIT\x01"
+_DELAY = b"DELAY\x01"
+_TRANSACTION = b"TRAN_MSG\x01"
+_PAIR_END = b"\x02"
+_PAIR_END_BYTE = 2
+_FIXED_SIZE_MAX = max(layout.size for layout in FIXED_BY_HOSTS)
+
+
+class SendMessages:
+    """Makes messages, or refuses them with RocketMQ's code."""
+
+    def __init__(
+        self, cluster: str, store_host: bytes, config: StoreConfig, delay_levels: DelayLevels
+    ) -> None:
+        self._cluster = cluster.encode()
+        self._store_host = store_host
+        self._config = config
+        self._delay_levels = delay_levels
+
+    def single(
+        self, born_host: bytes, body: bytes, header: SendMessageRequestHeader, target: Target
+    ) -> MessageInner:
+        """Return the message of one send.
+
+        Raises:
+            RemoteProtocolError: it is too large, wants what this broker does not do, or names a
+                delay that is no number.
+        """
+        self._check_body(body)
+        properties = _encoded(header.properties)
+        if target.to_dlq:
+            properties = with_property(properties, b"DELAY", b"0")
+        _refuse_transaction(properties, header.sys_flag)
+        properties, wait = take_wait(properties)
+        level = _delay_level(properties)
+        if level:
+            properties = join_properties(properties, _WAIT + (b"true" if wait else b"false"))
+        properties = with_property(properties, b"CLUSTER", self._cluster)
+        inner = self._inner(born_host, body, properties, header.flag, header, target, wait)
+        if level:
+            inner = self._delay_levels.redirect(inner, level)
+        _check_properties(inner.properties)
+        return inner
+
+    def batch(
+        self, born_host: bytes, body: bytes, header: SendMessageRequestHeader, target: Target
+    ) -> list[MessageInner]:
+        """Return the messages of a batch, at least one; nothing is stored before all are sound.
+
+        Raises:
+            RemoteProtocolError: as `single`, and for a body that is no batch.
+        """
+        self._check_body(body)
+        batch_level = _encoded(header.properties)
+        _refuse_transaction(batch_level, header.sys_flag)
+        if _delay_level(batch_level) or target.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            raise _illegal("a batch can neither be delayed nor be a retry")
+        _, wait = take_wait(batch_level)
+        batch_level = with_property(batch_level, b"CLUSTER", self._cluster)
+        inners: list[MessageInner] = []
+        for item in split_batch(body):
+            properties = join_properties(item.properties, batch_level)
+            _check_properties(properties)
+            inners.append(
+                self._inner(born_host, item.body, properties, item.flag, header, target, wait)
+            )
+        if not inners:
+            raise _illegal("the batch is empty")
+        if self.stored_size(inners) + MIN_BLANK_SIZE > self._config.mapped_file_size_commit_log:
+            raise _illegal("the batch does not fit into one log file; split it")
+        return inners
+
+    @staticmethod
+    def stored_size(inners: list[MessageInner]) -> int:
+        """An upper bound of the bytes that the records of one topic take."""
+        fixed = _FIXED_SIZE_MAX + LENGTHS_SIZE + len(inners[0].topic)
+        return sum(fixed + len(inner.body) + len(inner.properties) for inner in inners)
+
+    def _inner(
+        self,
+        born_host: bytes,
+        body: bytes,
+        properties: bytes,
+        flag: int,
+        header: SendMessageRequestHeader,
+        target: Target,
+        wait: bool,
+    ) -> MessageInner:
+        tags = find_property(properties, _TAGS)
+        return MessageInner(
+            target.topic,
+            target.queue_id,
+            body,
+            properties,
+            born_host,
+            self._store_host,
+            header.born_timestamp,
+            0 if tags is None else cached_tags_code(tags),
+            flag,
+            header.sys_flag | multi_tag_flag(target.config),
+            header.reconsume_times,
+            wait_store_ok=wait,
+        )
+
+    def _check_body(self, body: bytes) -> None:
+        limit = self._config.max_message_size
+        if len(body) > limit:
+            raise _illegal(f"msg body length limit {limit}B, this one has {len(body)}B")
+
+
+def _encoded(properties: str | None) -> bytes:
+    try:
+        return (properties or "").encode()
+    except UnicodeEncodeError as error:
+        raise _illegal("the properties hold a character that UTF-8 cannot carry") from error
+
+
+def _illegal(why: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        ResponseCode.MESSAGE_ILLEGAL,
+        f"the message is illegal, maybe msg body or properties length not matched. {why}",
+    )
+
+
+def _refuse_transaction(properties: bytes, sys_flag: int) -> None:
+    value = find_property(properties, _TRANSACTION)
+    if (value is not None and value.lower() == b"true") or transaction_type(sys_flag):
+        raise RemoteProtocolError(
+            ResponseCode.NO_PERMISSION,
+            "this broker does not take transactional messages (TRAN_MSG=true)",
+        )
+
+
+def _delay_level(properties: bytes) -> int:
+    value = find_property(properties, _DELAY)
+    if value is None:
+        return 0
+    try:
+        return max(0, parse_level(value))
+    except ValueError as error:
+        raise _illegal(str(error)) from error
+
+
+def _check_properties(properties: bytes) -> None:
+    if len(properties) > MAX_PROPERTIES_SIZE:
+        raise _illegal(
+            f"msg properties length limit {MAX_PROPERTIES_SIZE}B, these have {len(properties)}B"
+        )
+
+
+def take_wait(properties: bytes) -> tuple[bytes, bool]:
+    """Split WAIT off: the properties without it, and whether the sender waits for the disk."""
+    start = properties.find(_WAIT)
+    if start < 0:
+        return properties, True
+    if start and properties[start - 1] != _PAIR_END_BYTE:
+        value = find_property(properties, _WAIT)
+        if value is None:
+            return properties, True
+        return with_property(properties, b"WAIT", b""), value.lower() == b"true"
+    end = properties.find(_PAIR_END, start)
+    value = properties[start + len(_WAIT) : end] if end >= 0 else properties[start + len(_WAIT) :]
+    rest = (
+        properties[:start] + properties[end + 1 :] if end >= 0 else properties[: max(0, start - 1)]
+    )
+    return rest, value.lower() == b"true"

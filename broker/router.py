@@ -1,0 +1,202 @@
+"""From request code to processor, for all frames of one read.
+
+Sends, which come in thousands, have their own road: their headers are read into small structs and
+nothing is built that the answer does not need. Everything else is decoded in full and handed to its
+handler:
+
+    handler(connection, request) -> response         answered now
+                                 -> coroutine        becomes a task; its result is the answer
+                                 -> None             answered later, or never (one-way)
+
+Sends of one read gather in one store batch. Before any other request is looked at, that batch is
+committed, so a pull behind a send on the same connection finds it.
+
+A handler's `RemoteProtocolError` is answered with its code and remark; any other exception is a
+defect, logged with its traceback and answered with SYSTEM_ERROR. A frame whose header can not be
+read costs its connection (the caller closes it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.command import RemotingCommand, decode_command
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.frame import RawFrame, SerializeType
+
+log = logging.getLogger(__name__)
+
+Response = RemotingCommand | None
+Handler = Callable[
+    [Connection, RemotingCommand], RemotingCommand | Coroutine[Any, Any, Response] | None
+]
+
+# The first two-way request of our own SDK asks with this field whether we read its codec.
+CODEC_FIELD = "skylarkmq.codec"
+CODEC_MSGPACK = "msgpack.1"
+TASKS_MAX = 10_000
+REMARK_MAX = 1024
+
+
+class SendRoad(Protocol):
+    """The processor of sends: it reads frames itself and gathers them until `finish`."""
+
+    codes: frozenset[int]
+    gathering: bool
+
+    def take(self, connection: Connection, frame: RawFrame) -> bool:
+        """Handle the frame; False when it is not one of this road's requests."""
+        ...
+
+    def request(self, connection: Connection, request: RemotingCommand) -> None:
+        """Handle a send that was decoded in full."""
+        ...
+
+    def finish(self, connection: Connection) -> None:
+        """Commit what was gathered."""
+        ...
+
+
+class Router:
+    """Routes the requests of all connections of a server. Loop thread."""
+
+    def __init__(
+        self,
+        handlers: dict[int, Handler],
+        stats: BrokerStats,
+        clock: Clock,
+        *,
+        send: SendRoad | None = None,
+    ) -> None:
+        self._handlers = handlers
+        self._stats = stats
+        self._clock = clock
+        self._send = send
+        self._send_codes = send.codes if send is not None else frozenset[int]()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def handle(self, connection: Connection, frames: list[RawFrame]) -> None:
+        """Handle the frames of one read in order.
+
+        Raises:
+            BadFrameError: a header can not be read; the frames before it were handled.
+        """
+        send = self._send
+        traffic = self._stats.frames_in
+        settled = connection.codec_settled
+        try:
+            for frame in frames:
+                counter = traffic.get(frame.serialize_type)
+                if counter is not None:
+                    counter.count += 1
+                    counter.bytes += len(frame.header) + len(frame.body) + 8
+                if settled and send is not None and send.take(connection, frame):
+                    continue
+                self._handle_decoded(connection, decode_command(frame))
+                settled = connection.codec_settled
+        finally:
+            if send is not None and send.gathering:
+                send.finish(connection)
+
+    def _handle_decoded(self, connection: Connection, command: RemotingCommand) -> None:
+        if command.is_response:
+            connection.answered(command)
+            return
+        if not connection.codec_settled:
+            self._settle_codec(connection, command)
+        send = self._send
+        if send is not None and command.code in self._send_codes:
+            send.request(connection, command)
+            return
+        if send is not None and send.gathering:
+            send.finish(connection)
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            self._stats.protocol_errors["unknown_code"] += 1
+            connection.reply(
+                command,
+                command.reply(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    f" request type {command.code} not supported",
+                ),
+            )
+            return
+        self._run(handler, connection, command)
+
+    def _run(self, handler: Handler, connection: Connection, request: RemotingCommand) -> None:
+        started = self._clock.monotonic()
+        try:
+            result = handler(connection, request)
+        except Exception as error:
+            result = self._error_reply(request, error)
+        if result is None or isinstance(result, RemotingCommand):
+            self._answer(connection, request, result, started)
+        elif len(self._tasks) >= TASKS_MAX:
+            result.close()
+            busy = request.reply(ResponseCode.SYSTEM_BUSY, "too many requests are waiting")
+            self._answer(connection, request, busy, started)
+        else:
+            task = asyncio.ensure_future(self._wait(result, connection, request, started))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _wait(
+        self,
+        answer: Coroutine[Any, Any, Response],
+        connection: Connection,
+        request: RemotingCommand,
+        started: float,
+    ) -> None:
+        connection.park(1)
+        try:
+            result = await answer
+        except Exception as error:
+            result = self._error_reply(request, error)
+        finally:
+            connection.park(-1)
+        self._answer(connection, request, result, started)
+
+    def _answer(
+        self, connection: Connection, request: RemotingCommand, response: Response, started: float
+    ) -> None:
+        outcome = "ok" if response is None or response.code == ResponseCode.SUCCESS else "error"
+        self._stats.request(request.code, outcome).observe(self._clock.monotonic() - started)
+        if response is not None:
+            if response is not request and CODEC_FIELD in request.ext_fields:
+                self._echo_codec(request, response)
+            connection.reply(request, response)
+
+    @staticmethod
+    def _error_reply(request: RemotingCommand, error: Exception) -> RemotingCommand:
+        if isinstance(error, RemoteProtocolError):
+            return request.reply(error.response_code, error.remark[:REMARK_MAX])
+        log.error("request %d failed", request.code, exc_info=error)
+        why = f"{type(error).__name__}: {error}"[:REMARK_MAX]
+        return request.reply(ResponseCode.SYSTEM_ERROR, why)
+
+    @staticmethod
+    def _settle_codec(connection: Connection, command: RemotingCommand) -> None:
+        """The codec is agreed upon in the first two-way request, or not at all."""
+        if not command.is_oneway:
+            connection.codec_settled = True
+
+    @staticmethod
+    def _echo_codec(request: RemotingCommand, response: RemotingCommand) -> None:
+        if request.serialize_type == SerializeType.JSON:
+            offered = request.ext_fields[CODEC_FIELD]
+            if offered == CODEC_MSGPACK:
+                response.ext_fields[CODEC_FIELD] = CODEC_MSGPACK
+
+    async def stop(self) -> None:
+        """End the requests that still wait."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,116 @@
+"""Listens, and keeps the connections: their number, their idleness, their end.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 remoting/.../netty/NettyRemotingServer.java (idle after
+120 s without a read or a write)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+
+from skylarkmq.broker.connection import Connection, FrameHandler
+from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.store.timers import IntervalTimer
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 1024
+MAX_CONNECTIONS = 10_000
+SCAN_INTERVAL_S = 5.0
+DEAF_LIMIT_S = 60.0  # how long a peer may leave our answers unread
+PAIR_ATTEMPTS = 50
+
+
+class RemotingServer:
+    """Accepts peers on one or more addresses for one handler. Loop thread."""
+
+    def __init__(
+        self,
+        handler: FrameHandler,
+        clock: Clock,
+        stats: BrokerStats,
+        *,
+        idle_limit_s: float = 120.0,
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
+        self.stats = stats
+        self.clock = clock
+        self.connections: set[Connection] = set()
+        self._handler = handler
+        self._idle_limit_s = idle_limit_s
+        self._max_connections = max_connections
+        self._servers: list[asyncio.Server] = []
+        self._scan = IntervalTimer(clock, SCAN_INTERVAL_S, self._drop_idle)
+        self._empty = asyncio.Event()
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept connections on an address and return its port; 0 picks a free one.
+
+        Raises:
+            OSError: the address can not be had.
+        """
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: Connection(self._handler, self), host, port, backlog=BACKLOG
+        )
+        if not self._servers:
+            self._scan.start()
+        self._servers.append(server)
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    async def listen_pair(self, host: str, port: int) -> int:
+        """Accept on `port` and on the fast port `port` - 2; 0 picks a free pair."""
+        if port:
+            bound = await self.listen(host, port)
+            await self.listen(host, port - 2)
+            return bound
+        for _ in range(PAIR_ATTEMPTS):
+            bound = await self.listen(host, 0)
+            try:
+                await self.listen(host, bound - 2)
+            except OSError as error:
+                if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    raise
+                self._servers.pop().close()
+            else:
+                return bound
+        raise OSError(errno.EADDRINUSE, "no free pair of ports was found")
+
+    async def stop(self) -> None:
+        """Stop accepting, then end every connection once its answers are sent."""
+        self._scan.stop()
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        for connection in list(self.connections):
+            connection.close("shutdown")
+        if self.connections:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), 2.0)
+        for connection in list(self.connections):
+            connection.abort("shutdown")
+
+    def opened(self, connection: Connection) -> bool:
+        self.connections.add(connection)
+        self.stats.connections_opened += 1
+        return len(self.connections) <= self._max_connections
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self.stats.connection_closed(connection.close_reason)
+        if not self.connections:
+            self._empty.set()
+
+    def _drop_idle(self) -> None:
+        now = self.clock.monotonic()
+        for connection in list(self.connections):
+            if connection.paused_since_s and now - connection.paused_since_s > DEAF_LIMIT_S:
+                connection.abort("slow_reader")
+            elif now - connection.last_active_s > self._idle_limit_s:
+                self.stats.protocol_errors["idle_timeout"] += 1
+                connection.close("idle_timeout")
