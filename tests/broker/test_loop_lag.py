@@ -1,10 +1,10 @@
 """The event loop's lag, on a clock that the test moves."""
 
 import pytest
-from tests.support.manual_clock import ManualClock
 
 from skylarkmq.broker.loop_lag import LoopLagService
 from skylarkmq.store.stats import Histogram
+from tests.support.manual_clock import ManualClock
 
 
 class LateClock(ManualClock):

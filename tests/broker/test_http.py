@@ -1,0 +1,163 @@
+"""The pages, over loopback."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+
+from prometheus_client import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from skylarkmq import __version__
+from skylarkmq.broker.health import HealthChecks
+from skylarkmq.broker.http import MAX_CONNECTIONS, MetricsServer, choose_format
+from skylarkmq.broker.metrics import build_registry
+from tests.broker.test_metrics import a_scenario
+from tests.support.manual_clock import ManualClock
+
+
+class Site:
+    """A server on a free port; `async with` starts and stops it."""
+
+    def __init__(self, **checks: object) -> None:
+        self.reasons = {"store": "", "route": ""}
+        self.stalled = ""
+        health = HealthChecks(
+            ready={name: lambda name=name: self.reasons[name] for name in self.reasons},
+            live={"flush": lambda: self.stalled},
+        )
+        self.registry = build_registry(a_scenario(health=health))
+        self.server = MetricsServer("127.0.0.1", 0, self.registry, health, ManualClock())
+        self.address = ("", 0)
+
+    async def __aenter__(self) -> "Site":
+        self.address = await self.server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.server.stop()
+
+    async def get(self, path: str, *headers: str, method: str = "GET") -> tuple[int, str, bytes]:
+        """Return status, head and body."""
+        reader, writer = await asyncio.open_connection(*self.address)
+        lines = [f"{method} {path} HTTP/1.1", "Host: here", "Connection: close", *headers, "", ""]
+        writer.write("\r\n".join(lines).encode())
+        answer = await reader.read()
+        writer.close()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        return int(head.split()[1]), head.decode(), body
+
+
+def without_process(text: bytes) -> bytes:
+    """Figures of the process itself change from scrape to scrape."""
+    return b"".join(line for line in text.splitlines(keepends=True) if b"process_" not in line)
+
+
+async def test_metrics_are_the_registry_s_text() -> None:
+    async with Site() as site:
+        status, head, body = await site.get("/metrics")
+        assert status == 200
+        assert "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n" in head
+        assert without_process(body) == without_process(generate_latest(site.registry))
+        assert b"process_resident_memory_bytes" in body
+
+
+async def test_metrics_as_openmetrics_end_with_one_mark() -> None:
+    async with Site() as site:
+        _, head, body = await site.get(
+            "/metrics", "Accept: application/openmetrics-text;version=1.0.0;q=0.9,text/plain;q=0.1"
+        )
+        assert "Content-Type: application/openmetrics-text; version=1.0.0" in head
+        assert body.count(b"# EOF\n") == 1
+        assert body.endswith(b"# EOF\n")
+        assert len(list(text_string_to_metric_families(body.decode()))) > 20
+
+
+async def test_metrics_are_zipped_for_who_accepts_it() -> None:
+    async with Site() as site:
+        _, plain_head, plain = await site.get("/metrics")
+        _, head, body = await site.get("/metrics", "Accept-Encoding: gzip, deflate")
+        assert "Content-Encoding" not in plain_head
+        assert "Content-Encoding: gzip" in head
+        assert without_process(gzip.decompress(body)) == without_process(plain)
+
+
+HOSTILE_ACCEPTS = (
+    "application/openmetrics-text;version=x.y",
+    "text/plain;version=1.0.0-\xe9",
+    "text/plain;version=",
+    ";;==,,",
+    "," * 5000,
+)
+
+
+def test_a_hostile_accept_header_gets_plain_text() -> None:
+    for accept in HOSTILE_ACCEPTS:
+        _, content_type = choose_format(accept)
+        assert content_type.startswith("text/plain; version=0.0.4")
+
+
+async def test_readiness_names_what_is_missing() -> None:
+    async with Site() as site:
+        assert (await site.get("/readyz"))[::2] == (200, b"ready\n")
+        site.reasons["route"] = "no name server has answered"
+        status, _, body = await site.get("/readyz")
+        assert (status, body) == (503, b"not ready\nroute: no name server has answered\n")
+        status, head, body = await site.get("/readyz?verbose")
+        assert status == 503
+        assert "Content-Type: application/json" in head
+        assert json.loads(body) == {
+            "status": "not ready",
+            "checks": {
+                "store": {"ok": True, "why": ""},
+                "route": {"ok": False, "why": "no name server has answered"},
+            },
+        }
+
+
+async def test_liveness_does_not_depend_on_readiness() -> None:
+    async with Site() as site:
+        site.reasons["route"] = "no name server has answered"
+        assert (await site.get("/livez"))[::2] == (200, b"live\n")
+        site.stalled = "the last flush ended 12 s ago"
+        assert (await site.get("/livez"))[::2] == (
+            503,
+            b"not live\nflush: the last flush ended 12 s ago\n",
+        )
+
+
+async def test_version_and_the_rest() -> None:
+    async with Site() as site:
+        status, _, body = await site.get("/version")
+        assert (status, json.loads(body)) == (200, {"name": "skylarkmq", "version": __version__})
+        assert (await site.get("/metrics/../etc/passwd"))[0] == 404
+        status, head, _ = await site.get("/metrics", method="POST")
+        assert status == 405
+        assert "Allow: GET, HEAD" in head
+        status, _, body = await site.get("/metrics", method="HEAD")
+        assert (status, body) == (200, b"")
+
+
+async def test_connections_are_bounded() -> None:
+    async with Site() as site:
+        peers = [await asyncio.open_connection(*site.address) for _ in range(MAX_CONNECTIONS)]
+        extra, extra_writer = await asyncio.open_connection(*site.address)
+        with contextlib.suppress(ConnectionResetError):
+            assert await extra.read() == b""
+        reader, writer = peers[0]
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        for _, peer in [*peers, (extra, extra_writer)]:
+            peer.close()
+
+
+async def test_stop_cuts_open_connections() -> None:
+    site = Site()
+    async with site:
+        reader, writer = await asyncio.open_connection(*site.address)
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: here\r\n\r\n")
+        await reader.readline()
+    with contextlib.suppress(ConnectionResetError):
+        await reader.read()
+    writer.close()
+    await site.server.stop()
