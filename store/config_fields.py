@@ -7,7 +7,6 @@ type of an attribute carries its limits, so that a wrong value is refused wherev
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 import typing
 from typing import Annotated, Any, Final
@@ -41,13 +40,15 @@ class ConfigError(ValueError):
         key: RocketMQ's name of the key.
         value: the refused value as text.
         cure: what to write instead, for a human.
+        origin: where the value stands; empty when nobody said it.
     """
 
-    def __init__(self, key: str, value: object, cure: str) -> None:
-        super().__init__(f"{key}={value}: {cure}")
+    def __init__(self, key: str, value: object, cure: str, origin: str = "") -> None:
+        super().__init__(f"{key}={value}: {cure}" + (f" ({origin})" if origin else ""))
         self.key = key
         self.value = str(value)
         self.cure = cure
+        self.origin = origin
 
 
 # Keys that hold words of capitals, which the general rule would spell otherwise.
@@ -64,11 +65,16 @@ def key_of(attribute: str) -> str:
     return known or re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), attribute)
 
 
-@functools.cache
+_types: dict[Any, dict[str, Any]] = {}
+
+
 def types_of(cls: Any) -> dict[str, Any]:
     """Return the types of a configuration's attributes with their limits, in their order."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    known = _types.get(cls)
+    if known is None:
+        hints = typing.get_type_hints(cls, include_extras=True)
+        known = _types[cls] = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    return known
 
 
 def check_value(key: str, wanted: Any, value: object) -> None:

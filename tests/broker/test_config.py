@@ -1,0 +1,61 @@
+"""Limits of the broker's and the name server's configuration."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skylarkmq.broker.config import BrokerConfig, NamesrvConfig, parse_namesrv_addresses
+from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.config_fields import ConfigError, key_of, types_of
+
+STORE = StoreConfig(store_path_root_dir=Path("/store"))
+
+
+def test_defaults_bind_loopback_on_rocketmqs_ports() -> None:
+    config = BrokerConfig(store=STORE)
+    assert config.bind_address == "127.0.0.1"
+    assert (config.listen_port, config.namesrv_listen_port) == (10911, 9876)
+    assert config.metrics_prom_exporter_port == 5557
+    assert NamesrvConfig().listen_port == 9876
+
+
+def test_metrics_follow_the_bind_address_unless_told_otherwise() -> None:
+    assert BrokerConfig(store=STORE, bind_address="0.0.0.0").metrics_host == "0.0.0.0"
+    config = BrokerConfig(
+        store=STORE, bind_address="0.0.0.0", metrics_prom_exporter_host="127.0.0.1"
+    )
+    assert config.metrics_host == "127.0.0.1"
+
+
+def test_no_key_belongs_to_broker_and_store_at_once() -> None:
+    broker = {key_of(name) for name in types_of(BrokerConfig)}
+    assert not broker & {key_of(name) for name in types_of(StoreConfig)}
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "key"),
+    [
+        ("listen_port", 65536, "listenPort"),
+        ("listen_port", 2, "listenPort"),
+        ("broker_permission", 7, "brokerPermission"),
+        ("default_topic_queue_nums", 0, "defaultTopicQueueNums"),
+        ("default_topic_queue_nums", 1025, "defaultTopicQueueNums"),
+        ("broker_name", "", "brokerName"),
+        ("broker_name", "a b", "brokerName"),
+        ("bind_address", "::1\n", "bindAddress"),
+        ("namesrv_addr", "localhost", "namesrvAddr"),
+        ("namesrv_addr", "localhost:0", "namesrvAddr"),
+        ("namesrv_addr", "a:9876;b:x", "namesrvAddr"),
+    ],
+)
+def test_a_value_outside_of_its_limits_names_its_key(attribute: str, value: Any, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig(store=STORE, **{attribute: value})
+    assert caught.value.key == key
+
+
+def test_name_servers_are_separated_by_semicolons() -> None:
+    assert parse_namesrv_addresses(None) == []
+    assert parse_namesrv_addresses(" a:9876; b:1 ;;a:9876") == ["a:9876", "b:1"]
+    assert parse_namesrv_addresses("[::1]:9876") == ["[::1]:9876"]
