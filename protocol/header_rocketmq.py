@@ -47,7 +47,7 @@ INT16_MAX: Final = 2**15 - 1
 EMPTY_ENTRY: Final = bytes(INT16.size + INT32.size)
 assert LETTER_ENTRY.size == len(EMPTY_ENTRY) + 1
 
-_LETTERS: Final[tuple[str, ...]] = tuple(chr(code) for code in range(0x80))
+_LETTERS: Final = "".join(map(chr, range(0x80)))
 _OTHER: Final = LanguageCode.OTHER
 _ROCKETMQ: Final = SerializeType.ROCKETMQ
 _PYTHON: Final = int(LanguageCode.PYTHON)
@@ -97,7 +97,6 @@ def decode_header(data: bytes) -> RemotingCommand:
 
 def _decode_block(data: bytes, position: int, end: int) -> dict[str, str]:
     fields: dict[str, str] = {}
-    key: str
     last = end - LETTER_ENTRY.size
     for _ in range(EXT_FIELDS_MAX + 1):
         if position > last:
