@@ -42,9 +42,9 @@ def test_a_batch_becomes_rocketmqs_records() -> None:
     level = "\x02".join("\x01".join(pair) for pair in BATCH["batchLevelProperties"]).encode()
     for item, stored in zip(split_batch(BODY), BATCH["stored"], strict=True):
         fields = record_fields(stored)
-        fields.update(
-            flag=item.flag, body=item.body, properties=join_properties(item.properties, level)
-        )
+        fields["flag"] = item.flag
+        fields["body"] = item.body
+        fields["properties"] = join_properties(item.properties, level)
         assert encode_record(**fields).hex() == stored["recordHex"]
         assert find_property(fields["properties"], b"CLUSTER\x01") == b"DefaultCluster"
 

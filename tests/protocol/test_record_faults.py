@@ -19,8 +19,9 @@ SECTOR = 512
 
 
 def a_record(body: bytes, physical_offset: int = 0, **changes: Any) -> bytes:
-    fields = record_fields(STORE["messages"][0])
-    fields.update(body=body, physical_offset=physical_offset, **changes)
+    fields: dict[str, Any] = {**record_fields(STORE["messages"][0]), **changes}
+    fields["body"] = body
+    fields["physical_offset"] = physical_offset
     return encode_record(**fields)
 
 
