@@ -17,6 +17,7 @@ from pathlib import Path
 from skylarkmq.store.files import Files, StoreFile
 
 NAME_DIGITS = 20
+_CLEAR_SIZE = 1 << 20  # bytes written at a time
 
 
 def file_name(start_offset: int) -> str:
@@ -64,18 +65,17 @@ class MappedFile:
         self.wrote_position = position
         self.flushed_position = position
 
-    def clear_after(self, position: int) -> None:
-        """Turn everything behind `position` into zeros that are allocated. Blocks.
+    def clear(self, position: int, size: int) -> None:
+        """Write zeros over the bytes from `position` on, durably. Blocks.
 
         Stale records behind the end of the log could otherwise become readable again when a later
-        record ends exactly where one of them starts.
+        record ends exactly where one of them starts. The file is never cut and grown again: killed
+        between the two it would have a size that no start accepts.
         """
-        self.view = memoryview(b"")
-        self.file.truncate(position)
-        self.file.allocate(position, self.size - position)
+        stop = min(position + size, self.size)
+        for start in range(position, stop, _CLEAR_SIZE):
+            self.file.pwrite(bytes(min(_CLEAR_SIZE, stop - start)), start)
         self.file.datasync()
-        self.view = self.file.view()
-        self.rewind(position)
 
     def close(self) -> None:
         """Drop the descriptor and our mapping; slices handed out stay readable."""

@@ -110,11 +110,11 @@ class MappedFileQueue:
         mapped.rewind(self.file_size)
         self.mapped.append(mapped)
 
-    def truncate(self, end_offset: int, *, clear: bool) -> None:
+    def truncate(self, end_offset: int, *, clear_size: int = 0) -> None:
         """Make `end_offset` the end of the log: files behind it go.
 
         Args:
-            clear: the bytes behind the end may hold leftovers; make them zeros.
+            clear_size: so many bytes behind the end may hold leftovers; they become zeros.
         """
         removed = False
         while self.mapped and self.mapped[-1].start_offset > end_offset:
@@ -129,8 +129,8 @@ class MappedFileQueue:
         if last is None:
             return
         position = end_offset - last.start_offset
-        if clear and position < last.size:
-            last.clear_after(position)
+        if clear_size:
+            last.clear(position, clear_size)
         last.rewind(position)
 
     def close(self) -> None:

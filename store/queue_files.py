@@ -184,7 +184,8 @@ class QueueScanner:
         """Return the units that the folder holds, None when it has no file.
 
         Args:
-            unclean: the process was killed, so a last file may be shorter than it should.
+            unclean: the machine went down, so of the files that were not synced any may be
+                missing or shorter than it should; `cut` removes what cannot be trusted.
 
         Raises:
             StoreProfileError: a file has another size than `mappedFileSizeConsumeQueue`.
@@ -204,35 +205,50 @@ class QueueScanner:
         """Remove the units from `end_offset` on; what is behind becomes zeros."""
         position = end_offset * UNIT_SIZE
         starts = self._starts(folder, unclean=True)
-        self._remove_after(folder, starts, position)
+        starts = self._remove_after(folder, starts, position)
         within = position % self._file_size
-        path = folder / file_name(position - within)
         if position - within in starts:
-            file = self._files.open(path)
+            file = self._files.open(folder / file_name(position - within))
             try:
                 file.truncate(within)
                 file.truncate(self._file_size)
+                file.datasync()  # or the units come back, behind a checkpoint that covers them
             finally:
                 file.close()
 
     def _starts(self, folder: Path, *, unclean: bool) -> list[int]:
         starts: list[int] = []
-        names = self._files.list(folder)
-        for name in names:
+        for name in self._files.list(folder):
             path = folder / name
             if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
                 raise StoreProfileError(f"{path} is not a queue file; move it out of the folder")
             size = self._files.size(path)
-            if size == self._file_size:
-                starts.append(int(name))
-            elif unclean and size < self._file_size and name == names[-1]:
-                log.warning("removing %s: %d bytes, cut short by the crash", path, size)
-                self._files.unlink(path)
-            else:
-                raise StoreProfileError(
-                    f"{path} has {size} bytes, mappedFileSizeConsumeQueue is {self._file_size}; "
-                    "start with the size that the store was written with"
-                )
+            if size != self._file_size:
+                if size > self._file_size or not unclean:
+                    raise StoreProfileError(
+                        f"{path} has {size} bytes, mappedFileSizeConsumeQueue is "
+                        f"{self._file_size}; start with the size that the store was written with"
+                    )
+                self._lengthen(path, size)
+            starts.append(int(name))
+        if unclean:
+            starts = self._remove_behind_gap(folder, starts)
+        return starts
+
+    def _lengthen(self, path: Path, size: int) -> None:
+        """Give a file its size back: the crash came between making and sizing it, or in `cut`."""
+        log.warning("%s has %d bytes, cut short by the crash; lengthening it", path, size)
+        file = self._files.open(path)
+        try:
+            file.truncate(self._file_size)
+            file.datasync()
+        finally:
+            file.close()
+
+    def _remove_behind_gap(self, folder: Path, starts: list[int]) -> list[int]:
+        for index, start in enumerate(starts):
+            if start != starts[0] + index * self._file_size:
+                return self._remove_after(folder, starts, start)
         return starts
 
     def _valid_size(self, path: Path) -> int:
@@ -251,8 +267,15 @@ class QueueScanner:
         finally:
             file.close()
 
-    def _remove_after(self, folder: Path, starts: list[int], end: int) -> None:
-        for start in starts:
-            if start >= max(end, 1) and start != starts[0]:
-                log.info("removing %s: behind the end of its queue", folder / file_name(start))
-                self._files.unlink(folder / file_name(start))
+    def _remove_after(self, folder: Path, starts: list[int], end: int) -> list[int]:
+        """Remove the files that begin at or behind `end`, durably, and return the others.
+
+        The first file stays, so that the queue keeps its place.
+        """
+        removed = [start for start in starts[1:] if start >= end]
+        for start in removed:
+            log.info("removing %s: behind the end of its queue", folder / file_name(start))
+            self._files.unlink(folder / file_name(start))
+        if removed:
+            self._files.sync_folder(folder)
+        return starts[: len(starts) - len(removed)]

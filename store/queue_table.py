@@ -29,6 +29,7 @@ from skylarkmq.store.errors import StoreProfileError
 from skylarkmq.store.files import Files, is_no_space
 from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.queue_files import QueueReader, QueueScanner, QueueWrite, QueueWriter
+from skylarkmq.store.results import ConsumeQueueUnit
 from skylarkmq.store.worker import Worker
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 QueueKey = tuple[str, int]
+IsSound = Callable[[ConsumeQueue, int, ConsumeQueueUnit], bool]  # (queue, queue offset, unit)
 LOAD_WRITE_SIZE = 1 << 20  # bytes of unwritten units, over all queues, that a rebuild may hold
 
 
@@ -205,24 +207,45 @@ class QueueTable:
         queue.max_physical_offset = 0
         if queue.max_offset > queue.first_offset:
             commit_offset, record_size, _ = UNIT.unpack(self.units(queue, queue.max_offset - 1, 1))
-            queue.max_physical_offset = commit_offset + record_size
+            if record_size != PRE_BLANK_SIZE:
+                queue.max_physical_offset = commit_offset + record_size
 
-    def cut(self, physical_offset: int) -> None:
-        """Remove the units of records at or behind `physical_offset` from every queue."""
+    def cut(self, physical_offset: int, is_sound: IsSound) -> None:
+        """Remove the units of records at or behind `physical_offset` from every queue.
+
+        A unit from there on may be torn, or a hole where its page was lost, and then it says
+        nothing about where the others begin. So one stays only if the log confirms it.
+        """
         scanner = QueueScanner(self._files, self._file_size)
         for queue in list(self.queues.values()):
-            if queue.max_physical_offset <= physical_offset:
+            first_offset = queue.first_offset
+            end = self._confirmed_end(queue, physical_offset, is_sound)
+            if end == queue.max_offset:
                 continue
-            end = self.first_at(queue, physical_offset)
             self._reader.close()
             scanner.cut(queue.folder, end)
-            first_offset = queue.first_offset
             queue.reset(end)
             queue.first_offset = queue.min_offset = first_offset
             if end <= first_offset:
                 del self.queues[queue.topic, queue.queue_id]
             else:
                 self._note_last(queue)
+
+    def _confirmed_end(self, queue: ConsumeQueue, physical_offset: int, is_sound: IsSound) -> int:
+        """Queue offset behind the last unit of a record below `physical_offset`."""
+        # Invariant: units below `low` stay, units from `high` on go.
+        low, high = queue.first_offset, queue.max_offset
+        middle = high - 1  # mostly nothing has to go
+        while low < high:
+            unit = ConsumeQueueUnit(*UNIT.unpack(self.units(queue, middle, 1)))
+            if unit.record_size == PRE_BLANK_SIZE or (
+                unit.commit_offset < physical_offset and is_sound(queue, middle, unit)
+            ):
+                low = middle + 1
+            else:
+                high = middle
+            middle = (low + high) // 2
+        return low
 
     def first_at(self, queue: ConsumeQueue, physical_offset: int) -> int:
         """Queue offset of the first unit whose record is at or behind `physical_offset`."""

@@ -33,10 +33,12 @@ from skylarkmq.protocol.tags_code import cached_tags_code
 from skylarkmq.store.append import TRANSACTION_BITS, TRANSACTION_COMMIT
 from skylarkmq.store.checkpoint import Marks
 from skylarkmq.store.commit_log import CommitLog
+from skylarkmq.store.consume_queue import ConsumeQueue
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import CorruptFileError
 from skylarkmq.store.mapped_file import MappedFile
 from skylarkmq.store.queue_table import QueueTable
+from skylarkmq.store.results import ConsumeQueueUnit
 
 log = logging.getLogger(__name__)
 
@@ -101,22 +103,22 @@ class Recovery:
             (queue.max_physical_offset for queue in self._queues.queues.values()), default=0
         )
         if behind > report.end_offset:
-            self._queues.cut(report.end_offset)
+            self._queues.cut(report.end_offset, self._is_sound)
         elif behind < report.end_offset:
             rebuild = RecoveryReport(clean=True)
             self._walk(max(behind, self._log.min_offset), rebuild, dispatch_from=behind)
             report.rebuilt = rebuild.rebuilt
-        self._log.mapped_files.truncate(report.end_offset, clear=False)
+        self._log.mapped_files.truncate(report.end_offset)
         return report
 
     def _run_unclean(self) -> RecoveryReport:
         report = RecoveryReport(clean=False)
         files = self._log.mapped_files.mapped
         if not files:
-            self._queues.cut(0)
+            self._queues.cut(0, self._is_sound)
             return report
         begin = self._first_file().start_offset
-        self._queues.cut(begin)
+        self._queues.cut(begin, self._is_sound)
         written_end = files[-1].start_offset + files[-1].size
         report.end_offset = begin
         self._walk(begin, report, dispatch_from=begin)
@@ -127,7 +129,7 @@ class Recovery:
                 report.end_offset,
                 report.truncated_bytes,
             )
-        self._log.mapped_files.truncate(report.end_offset, clear=True)
+        self._log.mapped_files.truncate(report.end_offset, clear_size=report.truncated_bytes)
         for mapped in self._log.mapped_files.mapped:
             if mapped.start_offset >= begin:
                 mapped.file.datasync()
@@ -146,6 +148,25 @@ class Recovery:
             ):
                 return mapped
         return files[0]
+
+    def _is_sound(self, queue: ConsumeQueue, queue_offset: int, unit: ConsumeQueueUnit) -> bool:
+        """Whether the log holds the record that a unit speaks of; expired ones are believed."""
+        if unit.commit_offset < self._log.min_offset:
+            return True
+        mapped = self._log.mapped_files.find(unit.commit_offset)
+        if mapped is None:
+            return False
+        record = read_record(
+            mapped.view,
+            unit.commit_offset - mapped.start_offset,
+            check_crc=False,
+            physical_offset=unit.commit_offset,
+        )
+        found = record.status, record.size, record.topic, record.queue_id, record.queue_offset
+        topic = queue.topic.encode()
+        return found == (
+            RecordStatus.MESSAGE, unit.record_size, topic, queue.queue_id, queue_offset
+        )  # fmt: skip
 
     def _walk(self, begin: int, report: RecoveryReport, *, dispatch_from: int | None) -> bool:
         """Go over the records from offset `begin` on and note the end of the last sound one.

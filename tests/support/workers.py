@@ -24,8 +24,8 @@ class ManualWorker:
         self._results: deque[tuple[Done[Any], Any, BaseException | None]] = deque()
 
     def submit(self, job: Callable[[], T], done: Done[T]) -> None:
-        assert not self.stopped, f"a job for the worker {self.name}, which has ended"
-        self._jobs.append((job, done))
+        if not self.stopped:  # a thread that has ended runs nothing more, and says nothing
+            self._jobs.append((job, done))
 
     def stop(self) -> None:
         """Run the queued jobs and end; as with a thread, `deliver` tells their results."""

@@ -1,0 +1,128 @@
+"""Runs a machine by a seed, stops it at some disk step, and tries every way for that to end.
+
+Each crash state is recovered by a real store and checked; some are crashed again while they
+recover, some live on and are crashed once more. A failure says how to replay it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from random import Random
+
+from tests.support.crash_states import CrashState, Keep
+from tests.support.invariants import (
+    Promise,
+    check_files,
+    check_log,
+    check_reads,
+    check_same,
+    check_shown,
+    check_topics,
+)
+from tests.support.store_machine import CrashPoint, Shape, StoreMachine
+
+
+class CrashFailure(AssertionError):
+    """An invariant does not hold. The message replays the case."""
+
+
+def seeds(count: int) -> range:
+    """The seeds to run: `SKYLARKMQ_SEED` alone when it is set."""
+    chosen = os.environ.get("SKYLARKMQ_SEED")
+    return range(count) if chosen is None else range(int(chosen), int(chosen) + 1)
+
+
+def explore(
+    seed: int, *, operations: int = 30, states: int = 12, shape: Shape | None = None
+) -> Counter[str]:
+    """One seed: a run, a crash, its states. Returns what was seen, for tests of their own power.
+
+    Raises:
+        CrashFailure: an invariant does not hold.
+    """
+    rng = Random(seed)
+    machine = StoreMachine(shape or Shape.draw(rng), rng)
+    try:
+        machine.boot()
+        machine.run(operations)
+    except Exception as error:
+        raise CrashFailure(f"seed {seed}, while running, {machine.shape}: {error!r}") from error
+    assert machine.crash_point is not None
+    power = machine.power
+    explorer = _Explorer(seed, machine.shape, power)
+    explorer.explore(machine.crash_point, states, Random(seed + 1), depth=0)
+    return power
+
+
+class _Explorer:
+    def __init__(self, seed: int, shape: Shape, power: Counter[str]) -> None:
+        self._seed = seed
+        self._shape = shape
+        self._power = power
+
+    def explore(self, point: CrashPoint, count: int, rng: Random, *, depth: int) -> None:
+        """Try `count` crash states of one crash point."""
+        for number, state in enumerate(point.disk.crash_states(rng, count)):
+            try:
+                self._recover(point, state, Random(rng.random()), depth=depth)
+            except CrashFailure:
+                raise
+            except Exception as error:
+                raise CrashFailure(
+                    f"{error!r}\nreplay with SKYLARKMQ_SEED={self._seed}: crash state {number}, "
+                    f"{state}, depth {depth}, {self._shape}"
+                ) from error
+
+    def _recover(self, point: CrashPoint, state: CrashState, rng: Random, *, depth: int) -> None:
+        promise = point.promise
+        if state.keep is Keep.KILL:
+            promise = Promise(promise.log, point.kill_count, promise.acked, {}, promise.topics)
+        machine = StoreMachine(self._shape, rng, point.disk.crash(state, rng), promise.log)
+        machine.boot(watch=depth < 2)
+        self._power.update(machine.power)
+        again = machine.crash_point
+        machine.disk.before_step = None
+        count = self._check(machine, promise)
+        self._check_second_start(machine)
+        if again is None:
+            return
+        if rng.random() < 0.3:
+            self._power["crashes in a recovery"] += 1
+            self.explore(CrashPoint(again.disk, promise, promise.kept_count), 3, rng, depth=2)
+        elif rng.random() < 0.3:
+            self._live_on(machine, promise, count, rng, depth)
+
+    def _live_on(
+        self, machine: StoreMachine, promise: Promise, count: int, rng: Random, depth: int
+    ) -> None:
+        machine.recovered(promise, count)
+        machine.power.clear()
+        machine.run(12)
+        self._power.update(machine.power)
+        self._power["second lives"] += 1
+        if machine.crash_point is not None:
+            self.explore(machine.crash_point, 4, rng, depth=depth + 1)
+
+    def _check(self, machine: StoreMachine, promise: Promise) -> int:
+        files = machine.disk.contents()
+        log = check_files(files, self._shape.log_file_size, self._shape.queue_file_size)
+        count = check_log(log.records, promise)
+        check_reads(machine.store, log.records)
+        check_shown(machine.store, promise.shown)
+        check_topics(files, promise.topics)
+        self._power["rolls"] += log.rolls
+        self._power["states"] += 1
+        return count
+
+    def _check_second_start(self, machine: StoreMachine) -> None:
+        """I11: kill it where it stands, and start again."""
+        machine.workers.prepare.run_all()
+        before = machine.disk.contents()
+        rng = Random(0)
+        second = StoreMachine(
+            self._shape, rng, machine.disk.crash(CrashState(Keep.KILL), rng), machine.log
+        )
+        second.boot(watch=False)
+        second.workers.prepare.run_all()
+        check_same(before, second.disk.contents())

@@ -1,0 +1,177 @@
+"""What must hold for a store after whatever happened to it; one checker for all fault tests.
+
+I1   every acknowledged message is readable at its acknowledged offset, body and CRC intact
+I2   queue offsets are dense and unique; the max offset is the count
+I3   nothing that nobody sent, nothing twice
+I4   the order of the sends is the order of the log
+I5   queue units and records agree (offset, size, tag hash), none missing, none too many
+I8   topics and groups that were acknowledged exist
+I10  a strict reader of the 4.9 format reads the files, the end of the log included
+I11  recovering again changes no byte but timestamps
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from skylarkmq.protocol.record import decode_message
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.results import GetMessageStatus
+from tests.support.store_files import LogFiles, LogRecord, java_hash, read_log, read_queues
+
+Queue = tuple[str, int]
+UNSYNCED_FILES = ("checkpoint",)  # timestamps, which a second start may move
+
+
+@dataclass(eq=False, slots=True)
+class Sent:
+    """A message that was handed to the store."""
+
+    number: int  # place in the order of all sends
+    topic: str
+    queue_id: int
+    tags: str
+    body: bytes
+    acked_at: tuple[int, int] | None = None  # queue offset, physical offset
+    shown: bool = False  # acknowledged without waiting for the disk
+
+
+@dataclass(slots=True)
+class Promise:
+    """What a store has promised at some moment.
+
+    The log holds messages in the order in which they were handed in, so what is left of it is
+    always `log[:k]` for some k.
+    """
+
+    log: list[Sent]
+    kept_count: int  # k must not be below this
+    acked: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    shown: dict[Queue, int] = field(default_factory=dict[Queue, int])  # max offsets readers saw
+    topics: frozenset[str] = frozenset()
+
+
+def require(condition: bool, invariant: str, text: str) -> None:
+    """Fail with the name of the invariant that does not hold."""
+    if not condition:
+        raise AssertionError(f"{invariant}: {text}")
+
+
+def check_files(
+    files: Mapping[str, bytes], log_file_size: int, queue_file_size: int
+) -> LogFiles:  # fmt: skip
+    """I2, I5, I10 by the files alone, once everything is written. Returns what the log holds."""
+    log = read_log(files, log_file_size)
+    expected: dict[Queue, list[tuple[int, int, int]]] = {}
+    for record in log.records:
+        units = expected.setdefault(record.queue, [])
+        require(
+            record.queue_offset == len(units),
+            "I2",
+            f"{record.queue} has number {record.queue_offset} in place {len(units)}",
+        )
+        tags = record.properties.get("TAGS")
+        code = java_hash(tags) if tags else 0
+        units.append((record.physical_offset, record.size, code))
+    found = {key: units for key, units in read_queues(files, queue_file_size).items() if units}
+    for key in {*expected, *found}:
+        require(
+            found.get(key) == expected.get(key),
+            "I5",
+            f"the units of {key} are {found.get(key)}, the log says {expected.get(key)}",
+        )
+    return log
+
+
+def check_log(records: list[LogRecord], promise: Promise) -> int:
+    """I1, I3, I4 by the records in the log. Returns how many of the sent messages are there."""
+    count = len(records)
+    numbers = [record.properties.get("N") for record in records]
+    require(len(set(numbers)) == count, "I3", f"messages are there twice: {numbers}")
+    require(count <= len(promise.log), "I3", f"{count} messages of {len(promise.log)} sent")
+    for record, sent in zip(records, promise.log, strict=False):
+        got = record.properties.get("N"), record.topic, record.queue_id, record.body
+        want = str(sent.number), sent.topic, sent.queue_id, sent.body
+        require(got == want, "I3/I4", f"message {got[0]} stands where {want[0]} was sent")
+    require(
+        count >= promise.kept_count,
+        "I1",
+        f"{count} messages are left, {promise.kept_count} were promised",
+    )
+    places = {record.properties["N"]: record for record in records}
+    for number, (queue_offset, physical_offset) in promise.acked.items():
+        record = places.get(str(number))
+        if record is not None:
+            place = record.queue_offset, record.physical_offset
+            require(
+                place == (queue_offset, physical_offset),
+                "I1",
+                f"message {number} was acknowledged at {queue_offset}, {physical_offset} "
+                f"and is at {place}",
+            )
+    return count
+
+
+def check_reads(store: MessageStore, records: list[LogRecord]) -> None:
+    """I1, I2, I5 through the store's own reads: every message is found where the log says."""
+    queues: dict[Queue, list[LogRecord]] = {}
+    for record in records:
+        queues.setdefault(record.queue, []).append(record)
+    for (topic, queue_id), expected in queues.items():
+        limits = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        require(
+            limits == (0, len(expected)),
+            "I2",
+            f"{topic}-{queue_id} reaches from {limits[0]} to {limits[1]}, not to {len(expected)}",
+        )
+        offset = 0
+        while offset < len(expected):
+            result = store.get_message(topic, queue_id, offset, 32)
+            require(
+                result.status is GetMessageStatus.FOUND and result.count > 0,
+                "I1",
+                f"reading {topic}-{queue_id} at {offset}: {result.status}",
+            )
+            _check_views(result.views, expected[offset : offset + result.count])
+            offset = result.next_begin_offset
+    for key in store.queues.queues:
+        require(key in queues or store.max_offset(*key) == 0, "I5", f"{key} has units, no records")
+
+
+def _check_views(views: list[memoryview], expected: list[LogRecord]) -> None:
+    data, position = b"".join(views), 0
+    for record in expected:
+        message = decode_message(data, position)
+        got = message.topic, message.queue_id, message.queue_offset, message.body
+        want = record.topic, record.queue_id, record.queue_offset, record.body
+        require(got == want, "I1", f"a read gave {got[:3]} instead of {want[:3]}")
+        position += message.store_size
+    require(position == len(data), "I1", "a read gave more than its count says")
+
+
+def check_shown(store: MessageStore, shown: Mapping[Queue, int]) -> None:
+    """Under SYNC_FLUSH a power cut takes nothing back that a reader could see."""
+    for (topic, queue_id), offset in shown.items():
+        left = store.max_offset(topic, queue_id)
+        require(left >= offset, "visibility", f"{topic}-{queue_id} lost {left} to {offset}")
+
+
+def check_topics(files: Mapping[str, bytes], topics: frozenset[str]) -> None:
+    """I8: the table is there, whole, and has every topic whose creation was acknowledged."""
+    if not topics:
+        return
+    text = files.get("config/topics.json")
+    require(text is not None, "I8", "topics.json is missing")
+    missing = topics - set(json.loads(text or b"[]"))
+    require(not missing, "I8", f"topics.json lacks {sorted(missing)}")
+
+
+def check_same(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> None:
+    """I11: two images are equal but for timestamps."""
+    names = [*before, *(name for name in after if name not in before)]
+    differing = [
+        name for name in names if name not in UNSYNCED_FILES and before.get(name) != after.get(name)
+    ]
+    require(not differing, "I11", f"a second start changed {differing}")

@@ -1,0 +1,300 @@
+"""A machine with a store on it, driven by hand: its disk, its clock, its threads, its power switch.
+
+    machine = StoreMachine(Shape.draw(rng), rng)
+    machine.boot()
+    machine.run(30)                      # random sends, worker steps, flushes, stops, restarts
+    disk, promise = machine.crash_point  # a moment of the run, chosen evenly over all disk steps
+
+Everything that happens follows from the random source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from skylarkmq.protocol.tags_code import tags_code
+from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
+from skylarkmq.store.table_file import TableWriter
+from tests.support.crash_disk import CrashDisk
+from tests.support.crash_states import Names
+from tests.support.invariants import Promise, Queue, Sent
+from tests.support.manual_clock import START_MS, ManualClock
+from tests.support.workers import manual_store_workers
+
+HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
+TOPICS = ("orders", "payments", "%RETRY%audit")
+TAGS = ("", "red", "green", "a-longer-tag")
+BODY_SIZES = (0, 1, 30, 200, 700, 2500, 5000)
+MAX_BODY_SIZE = 6000
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a store is laid out and how its disk treats names."""
+
+    sync: bool = True
+    log_file_size: int = 32768
+    queue_file_size: int = 400
+    names: Names = Names.STRICT
+    queue_count: int = 2
+
+    @classmethod
+    def draw(cls, rng: Random) -> Shape:
+        """Choose one."""
+        return cls(
+            sync=rng.random() < 0.6,
+            log_file_size=rng.choice((16384, 32768, 65536)),
+            queue_file_size=rng.choice((100, 400, 2000)),
+            names=rng.choice((Names.STRICT, Names.ORDERED)),
+            queue_count=rng.choice((1, 2, 2)),
+        )
+
+    def config(self, root: Path) -> StoreConfig:
+        """The store's configuration, its log files smaller than a configuration may ask for."""
+        config = StoreConfig(
+            store_path_root_dir=root,
+            mapped_file_size_commit_log=1 << 20,
+            max_message_size=MAX_BODY_SIZE,
+            mapped_file_size_consume_queue=self.queue_file_size,
+            flush_disk_type="SYNC_FLUSH" if self.sync else "ASYNC_FLUSH",
+        )
+        object.__setattr__(config, "mapped_file_size_commit_log", self.log_file_size)
+        return config
+
+
+class CrashPoint(NamedTuple):
+    """A machine that stands still, and what it had promised by then."""
+
+    disk: CrashDisk
+    promise: Promise  # of a power cut
+    kill_count: int  # messages that the death of the process alone must leave
+
+
+class StoreMachine:
+    """A store and everything around it. `log` is what was handed to it, in order."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        rng: Random,
+        disk: CrashDisk | None = None,
+        log: list[Sent] | None = None,
+    ) -> None:
+        self.shape = shape
+        self.rng = rng
+        self.disk = disk or CrashDisk(shape.names)
+        self.log = log or []
+        self.power: Counter[str] = Counter()
+        self.crash_point: CrashPoint | None = None
+        self._kept_count = len(self.log)  # below it a power cut may take nothing
+        self._acked_count = len(self.log)  # below it the death of the process may take nothing
+        self._number = self.log[-1].number + 1 if self.log else 0
+        self._topics: list[str] = []
+        self._topics_acked: frozenset[str] = frozenset()
+        self._steps = 0
+        self._booted = False
+        self._start_ms = START_MS
+
+    # Power
+
+    def boot(self, *, watch: bool = True) -> None:
+        """Load and start a store from the disk as it is.
+
+        Args:
+            watch: choose the crash point among the disk steps from here on.
+        """
+        self.clock = ManualClock(self._start_ms)
+        self.workers = manual_store_workers()
+        self.store = MessageStore(
+            self.shape.config(self.disk.root), self.disk, self.clock, self.workers.workers
+        )
+        self.tables = TableWriter(self.disk, self.workers.tables)
+        self.disk.before_step = self._before_step if watch else None
+        self._booted = False
+        report = self.store.load()
+        self.store.start()
+        self._booted = True
+        self.power["recoveries" if not report.clean else "clean starts"] += 1
+        self.power["torn tails"] += report.truncated_bytes > 0
+        self.power["units rebuilt"] += report.rebuilt
+        self.power["shortened walks"] += (
+            not report.clean and report.end_offset > 0 and (report.records < len(self.log))
+        )
+
+    def restart(self) -> None:
+        """Stop cleanly and start again; nothing may be lost, acknowledged or not."""
+        self.store.stop_writing()
+        for worker in self.workers.all():
+            worker.stop()
+            while worker.deliver():
+                pass
+        self.store.close()
+        assert not self.disk.exists(self.store.paths.abort), "a clean stop leaves `abort`"
+        self._kept_count = self._acked_count = len(self.log)
+        self._start_ms = self.clock.now_ms()
+        self.boot()
+
+    def _before_step(self, _op: str, _path: Path) -> None:
+        """Take this moment as the crash point, each step of the run being equally likely."""
+        self._steps += 1
+        if self.rng.random() * self._steps < 1:
+            self.crash_point = CrashPoint(self.disk.snapshot(), self.promise(), self._acked_count)
+
+    def promise(self) -> Promise:
+        """What the store owes after a power cut at this moment."""
+        shown: dict[Queue, int] = {}
+        if self.shape.sync and self._booted:
+            shown = {key: queue.max_offset for key, queue in self.store.queues.queues.items()}
+        acked = {sent.number: sent.acked_at for sent in self.log if sent.acked_at}
+        return Promise(list(self.log), self._kept_count, acked, shown, self._topics_acked)
+
+    # What happens to it
+
+    def run(self, count: int) -> None:
+        """Do `count` random things."""
+        choices: list[tuple[int, Callable[[], object]]] = [
+            (6, self.send_batch),
+            (5, self.send_one),
+            (3, lambda: self.workers.flush.step()),
+            (2, lambda: self.workers.flush.run_job()),
+            (2, lambda: self.workers.flush.deliver()),
+            (2, lambda: self.workers.prepare.step()),
+            (3, lambda: self.workers.queues.step()),
+            (1, lambda: self.workers.queues.run_job()),
+            (2, lambda: self.workers.tables.step()),
+            (1, self.create_topic),
+            (3, lambda: self.clock.advance(self.rng.choice((0.001, 0.1, 0.7, 2.0)))),
+            (2, self.checkpoint),
+            (3, self.settle),
+            (1, self.restart),
+        ]
+        weights = [weight for weight, _ in choices]
+        for _, action in self.rng.choices(choices, weights, k=count):
+            action()
+
+    def send_one(self) -> None:
+        """One message by `put_message`, some without waiting for the disk."""
+        sent = self._new_message()
+        wait = self.rng.random() < 0.8
+        index = len(self.log)
+        self.log.append(sent)
+        self.store.put_message(
+            self._inner(sent, wait=wait), lambda result: self._put(sent, index, result, wait=wait)
+        )
+
+    def send_batch(self) -> None:
+        """Several messages as one read of a socket brings them: one write, one answer."""
+        store = self.store
+        batch = store.begin()
+        entries: list[tuple[Sent, int, int]] = []
+        for _ in range(self.rng.randrange(1, 9)):
+            sent = self._new_message()
+            inner = self._inner(sent, wait=True)
+            self.log.append(sent)
+            queue = store.queues.open(sent.topic, sent.queue_id)
+            physical_offset = batch.add(
+                queue, inner.body, inner.properties, inner.born_timestamp, HOST, HOST,
+                inner.tags_code,
+            )  # fmt: skip
+            entries.append((sent, queue.next_offset - 1, physical_offset))
+        end = len(self.log)
+
+        def done(status: PutMessageStatus) -> None:
+            if status is PutMessageStatus.PUT_OK:
+                for sent, queue_offset, physical_offset in entries:
+                    sent.acked_at = queue_offset, physical_offset
+                self._acked(end, durable=self.shape.sync)
+
+        store.commit(done)
+
+    def settle(self) -> None:
+        """Let the flush interval pass: what was acknowledged before it is durable."""
+        count = self._acked_count
+        self.clock.advance(0.5)
+        self.workers.flush.run_all()
+        if not self.shape.sync:
+            self._kept_count = max(self._kept_count, count)
+
+    def checkpoint(self) -> None:
+        """Let the queues be synced and the checkpoint be written."""
+        self.clock.advance(60.0)
+        if self.rng.random() < 0.7:
+            self.workers.run_all()
+            self.settle()
+
+    def create_topic(self) -> None:
+        """Change a table that is durable when acknowledged."""
+        self._topics.append(f"topic-{len(self._topics)}")
+        names = list(self._topics)
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                self._topics_acked |= frozenset(names)
+                self.power["tables acked"] += 1
+
+        path = self.store.paths.config / "topics.json"
+        self.tables.write(path, lambda: json.dumps(self._topics).encode(), done)
+
+    def recovered(self, promise: Promise, count: int) -> None:
+        """Take over what a crash left: the first `count` messages, now durable for good."""
+        self.log = [replace_ack(sent) for sent in promise.log[:count]]
+        self._kept_count = self._acked_count = count
+        self._number = 1 + max((sent.number for sent in promise.log), default=-1)
+        self._topics = sorted(promise.topics)
+        self._topics_acked = promise.topics
+        self._steps = 0
+        self.crash_point = None
+        self.disk.before_step = self._before_step
+
+    def _put(self, sent: Sent, index: int, result: PutMessageResult, *, wait: bool) -> None:
+        if result.status is PutMessageStatus.PUT_OK:
+            sent.acked_at = result.queue_offset, result.physical_offset
+            self._acked(index + 1, durable=self.shape.sync and wait)
+
+    def _acked(self, end: int, *, durable: bool) -> None:
+        self.power["acks"] += 1
+        self._acked_count = max(self._acked_count, end)
+        if durable:
+            self._kept_count = max(self._kept_count, end)
+
+    def _new_message(self) -> Sent:
+        rng = self.rng
+        size = rng.choice(BODY_SIZES)
+        sent = Sent(
+            self._number,
+            rng.choice(TOPICS),
+            rng.randrange(self.shape.queue_count),
+            rng.choice(TAGS),
+            rng.randbytes(size) if rng.random() < 0.7 else bytes(size),
+        )
+        self._number += 1
+        return sent
+
+    def _inner(self, sent: Sent, *, wait: bool) -> MessageInner:
+        properties = f"N\x01{sent.number}\x02"
+        if sent.tags:
+            properties += f"TAGS\x01{sent.tags}\x02"
+        return MessageInner(
+            topic=sent.topic,
+            queue_id=sent.queue_id,
+            body=sent.body,
+            properties=properties.encode(),
+            born_host=HOST,
+            store_host=HOST,
+            born_timestamp=self.clock.now_ms(),
+            tags_code=tags_code(sent.tags) if sent.tags else 0,
+            wait_store_ok=wait,
+        )
+
+
+def replace_ack(sent: Sent) -> Sent:
+    """A copy that later lives of the machine may change."""
+    return replace(sent)
