@@ -1,0 +1,74 @@
+"""A real store over a disk, workers and a clock that the test owns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from skylarkmq.protocol.host_address import HostAddress
+from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.results import MessageInner, PutMessageResult
+from tests.support.crash_disk import CrashDisk
+from tests.support.manual_clock import ManualClock
+from tests.support.workers import manual_store_workers
+
+HOST = HostAddress("127.0.0.1", 10911).pack()
+BORN = HostAddress("192.0.2.7", 40000).pack()
+LOG_SIZE = 128 * 1024
+MESSAGE_MAX = 32 * 1024
+
+
+def store_config(root: Path, **changes: Any) -> StoreConfig:
+    """Small files, and a message cap that fits them."""
+    values: dict[str, Any] = {
+        "mapped_file_size_commit_log": LOG_SIZE,
+        "mapped_file_size_consume_queue": 2000,
+        "max_message_size": MESSAGE_MAX,
+        **changes,
+    }
+    return StoreConfig(store_path_root_dir=root, **values)
+
+
+def inner(
+    topic: str = "T", queue_id: int = 0, body: bytes = b"body", **changes: Any
+) -> MessageInner:
+    """A message ready to be stored."""
+    values: dict[str, Any] = {
+        "properties": b"",
+        "born_host": BORN,
+        "store_host": HOST,
+        "born_timestamp": 1_700_000_000_000,
+        **changes,
+    }
+    return MessageInner(topic, queue_id, body, **values)
+
+
+class StoreRig:
+    """A store that only moves when the test says so."""
+
+    def __init__(self, files: CrashDisk | None = None, **config: Any) -> None:
+        self.files = files or CrashDisk()
+        self.clock = ManualClock()
+        self.workers = manual_store_workers()
+        self.store = MessageStore(
+            store_config(self.files.root, **config), self.files, self.clock, self.workers.workers
+        )
+        self.results: list[PutMessageResult] = []
+
+    def start(self) -> StoreRig:
+        self.store.load()
+        self.store.start()
+        return self
+
+    def put(self, *args: Any, **changes: Any) -> PutMessageResult | None:
+        """Store one message; its result when it is already there."""
+        before = len(self.results)
+        self.store.put_message(inner(*args, **changes), self.results.append)
+        return self.results[before] if len(self.results) > before else None
+
+    def stop(self) -> None:
+        """A clean stop."""
+        self.store.stop_writing()
+        self.workers.run_all()
+        self.store.close()
