@@ -1,0 +1,42 @@
+# Broker and name server in one image:
+#   docker build -t skylarkmq .
+#   docker run -p 9876:9876 -p 10909:10909 -p 10911:10911 -v skylarkmq:/data \
+#       -e SKYLARKMQ_BROKER_IP1=<the address that clients reach this machine at> skylarkmq
+# Any key can be set as an environment variable: flushDiskType is SKYLARKMQ_FLUSH_DISK_TYPE.
+
+FROM python:3.11-slim AS build
+WORKDIR /src
+COPY . .
+RUN python -m venv /opt/skylarkmq \
+    && /opt/skylarkmq/bin/pip install --no-cache-dir --disable-pip-version-check '.[cli,compression]'
+
+FROM python:3.11-slim
+LABEL org.opencontainers.image.title="SkylarkMQ" \
+      org.opencontainers.image.description="A message broker that speaks Apache RocketMQ's protocol and keeps its store files" \
+      org.opencontainers.image.licenses="Apache-2.0"
+
+# The same numbers as in Apache's image, so that a volume can move between the two.
+RUN groupadd --gid 3000 rocketmq \
+    && useradd --uid 3000 --gid 3000 --no-create-home --home-dir /data --shell /usr/sbin/nologin rocketmq \
+    && install --directory --owner=rocketmq --group=rocketmq --mode=0750 /data
+COPY --from=build /opt/skylarkmq /opt/skylarkmq
+
+# The name must not be the container's: it is part of every queue's identity.
+ENV PATH=/opt/skylarkmq/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    SKYLARKMQ_BROKER_NAME=broker-a \
+    SKYLARKMQ_BIND_ADDRESS=0.0.0.0 \
+    SKYLARKMQ_METRICS_PROM_EXPORTER_HOST=0.0.0.0 \
+    SKYLARKMQ_STORE_PATH_ROOT_DIR=/data/store
+
+USER 3000:3000
+WORKDIR /data
+VOLUME /data
+# Name server; fast port and main port of the broker; metrics and health.
+EXPOSE 9876 10909 10911 5557
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:5557/readyz', timeout=3)"]
+ENTRYPOINT ["skylarkmq"]
+CMD ["serve"]

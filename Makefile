@@ -1,0 +1,59 @@
+# Every target makes .venv by itself. Needed beforehand: Python 3.11 or later with venv, and make.
+#
+#   make run       broker and name server in the foreground, data in ./var/store
+#   make test      the test suite
+#   make check     style, types, layers, the Dockerfile
+#   make demo      336,776 real flights through a broker that is killed in between
+#   make bench     how fast, beside an echo server on the same machine
+#   make interop   RocketMQ's own clients against a live broker; needs Maven or npm
+#
+# ARGS goes to the command: make run ARGS='--set flushDiskType=SYNC_FLUSH', make test ARGS='-k frame'
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: run test check demo bench interop clean
+
+run: $(VENV)/.core
+	$(BIN)/skylarkmq serve \
+	    --set storePathRootDir=./var/store \
+	    --set mappedFileSizeCommitLog=67108864 \
+	    --set maxHashSlotNum=20000 $(ARGS)
+
+test: $(VENV)/.dev
+	$(BIN)/pytest -q $(ARGS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	@if [ -x $(BIN)/hadolint ]; then set -x; $(BIN)/hadolint Dockerfile; \
+	else echo 'Dockerfile not checked: PyPI has no hadolint for this machine'; fi
+	$(BIN)/pytest -q tests/architecture
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m skylarkmq.demo $(ARGS)
+
+bench: $(VENV)/.core
+	$(BIN)/python -m tests.bench $(ARGS)
+
+interop: $(VENV)/.dev
+	$(BIN)/pytest -q -rs -m interop tests/interop $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# A stamp for each set of packages; a newer pyproject.toml installs again.
+$(VENV)/.core: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.%: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
