@@ -1,3 +1,3 @@
-"""SkylarkMQ: a message broker that speaks RocketMQ's remoting protocol, its asyncio SDK and tools."""
+"""SkylarkMQ: a broker that speaks RocketMQ's remoting protocol, its asyncio SDK and its tools."""
 
 __version__ = "0.1.0"

@@ -1,0 +1,47 @@
+"""The project's Python files, each parsed once."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("broker", "client", "protocol", "store")
+ROOTS_FOLDER = "skylarkmq"  # the import name: four links and the composition roots
+
+
+@cache
+def product_files() -> tuple[Path, ...]:
+    """Code files as paths below the project's folder."""
+    folders = [ROOT / package for package in PACKAGES]
+    found = [path for folder in folders for path in folder.rglob("*.py")]
+    found += (ROOT / ROOTS_FOLDER).glob("*.py")
+    return tuple(sorted(path.relative_to(ROOT) for path in found))
+
+
+@cache
+def test_files() -> tuple[Path, ...]:
+    """Test files as paths below the project's folder."""
+    return tuple(sorted(path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py")))
+
+
+test_files.__test__ = False  # type: ignore[attr-defined]  # not a test, for all its name
+
+
+@cache
+def text_of(path: Path) -> str:
+    """The text of a file."""
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """A file's syntax tree."""
+    return ast.parse(text_of(path), filename=str(path))
+
+
+def module_of(path: Path) -> str:
+    """The name under which a code file is imported."""
+    parts = path.with_suffix("").parts
+    if parts[0] != ROOTS_FOLDER:
+        parts = (ROOTS_FOLDER, *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

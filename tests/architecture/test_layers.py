@@ -1,0 +1,134 @@
+"""Who may import whom. An arrow points down, never up, never across.
+
+    broker         client
+   /      \\           |
+store      \\          |
+    \\       \\         |
+     +------ protocol +
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.sources import PACKAGES, ROOTS_FOLDER, module_of, product_files, tree_of
+
+OURS = {
+    "protocol": {"protocol"},
+    "store": {"store", "protocol"},
+    "broker": {"broker", "store", "protocol"},
+    "client": {"client", "protocol"},
+    ROOTS_FOLDER: {*PACKAGES},
+}
+LIBRARIES = {
+    "protocol": {"msgspec", "msgpack", "crcmod"},
+    "store": {"msgspec", "msgpack"},
+    "broker": {"msgspec", "msgpack", "prometheus_client", "h11", "click", "uvloop"},
+    "client": {"msgspec", "click", "rich", "uvloop"},
+    ROOTS_FOLDER: {"click", "rich", "uvloop", "msgspec"},
+}
+# The outside world, which a layer must not know by itself.
+BANNED = {
+    "protocol": {"asyncio", "socket", "ssl", "threading", "mmap", "time", "subprocess", "select"},
+    "store": {"asyncio", "socket", "ssl", "time", "subprocess", "select"},
+    "broker": {"mmap", "subprocess"},
+    "client": {"mmap", "subprocess"},
+    ROOTS_FOLDER: set[str](),
+}
+# A file each, with its reason.
+ALLOWED = {
+    ("protocol/compression.py", "lz4"): "optional; the extra `compression`",
+    ("protocol/compression.py", "zstandard"): "optional; the extra `compression`",
+}
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """Every module a file names in an import, with its line; relative imports start with a dot."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            if module == ROOTS_FOLDER:  # from skylarkmq import store
+                yield from ((f"{module}.{alias.name}", node.lineno) for alias in node.names)
+            else:
+                yield module, node.lineno
+
+
+def fault(path: Path, module: str) -> str:
+    """Why a file may not import a module; empty when it may."""
+    package = path.parts[0]
+    top = module.split(".")[0]
+    if module.startswith("."):
+        return "relative import"
+    if top in PACKAGES:
+        return f"would load a second copy: import {ROOTS_FOLDER}.{module}"
+    if top == ROOTS_FOLDER:
+        target = module.split(".")[1] if "." in module else ""
+        allowed = OURS[package] | {"__version__"}
+        return "" if target in allowed else f"{package} stands below {target}"
+    if top in BANNED[package]:
+        return f"{package} does not know {top}"
+    if top in sys.stdlib_module_names or top in LIBRARIES[package]:
+        return ""
+    return "" if (str(path), top) in ALLOWED else f"{package} does not use {top}"
+
+
+@pytest.mark.parametrize("package", OURS)
+def test_imports_point_down(package: str) -> None:
+    files = [path for path in product_files() if path.parts[0] == package]
+    assert files
+    faults = [
+        f"{path}:{line}: {module}: {why}"
+        for path in files
+        for module, line in imports(path)
+        if (why := fault(path, module))
+    ]
+    assert not faults, "\n".join(faults)
+
+
+def test_the_rule_sees_what_it_must() -> None:
+    store, protocol = Path("store/x.py"), Path("protocol/x.py")
+    assert fault(store, ".files")
+    assert fault(store, "store.files")
+    assert fault(store, "skylarkmq.broker.config")
+    assert fault(store, "asyncio")
+    assert fault(protocol, "time")
+    assert fault(protocol, "lz4")
+    assert fault(Path("broker/x.py"), "skylarkmq.client.producer")
+    assert fault(Path("client/x.py"), "skylarkmq.store.files")
+    assert not fault(Path("protocol/compression.py"), "lz4")
+    assert not fault(Path("skylarkmq/cli.py"), "skylarkmq.client.producer")
+
+
+def test_no_circles() -> None:
+    """Sibling modules do not import one another in a circle; what only types need is left out."""
+    by_module = {module_of(path): path for path in product_files()}
+    graph = {
+        module: {name for name in needed_at_import(path) if name in by_module}
+        for module, path in by_module.items()
+    }
+    done: set[str] = set()
+
+    def visit(module: str, way: tuple[str, ...]) -> None:
+        assert module not in way, " -> ".join([*way[way.index(module) :], module])
+        if module not in done:
+            for needed in sorted(graph[module]):
+                visit(needed, (*way, module))
+            done.add(module)
+
+    for module in sorted(graph):
+        visit(module, ())
+
+
+def needed_at_import(path: Path) -> Iterator[str]:
+    """Modules that a file loads while it is itself loaded."""
+    for node in tree_of(path).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)

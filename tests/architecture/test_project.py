@@ -1,0 +1,86 @@
+"""The project as a newcomer meets it: what the pages promise is there."""
+
+import os
+import re
+import subprocess
+import tomllib
+
+import pytest
+
+from tests.architecture.sources import PACKAGES, ROOT, ROOTS_FOLDER, product_files
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", read("Makefile"), re.MULTILINE))
+
+
+def kept_files() -> list[str]:
+    """Files under version control, or all but the ignored kinds where there is no git."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no git here to say which files belong to the project")
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_import_name_is_a_relative_link(package: str) -> None:
+    """Without the links a wheel is built empty, and the build does not complain."""
+    link = ROOT / ROOTS_FOLDER / package
+    assert link.is_symlink()
+    assert os.readlink(link) == f"../{package}"
+
+
+def test_every_folder_is_a_package() -> None:
+    folders = {path.parent for path in product_files()}
+    assert not [str(folder) for folder in folders if not (ROOT / folder / "__init__.py").is_file()]
+    assert (ROOT / ROOTS_FOLDER / "py.typed").is_file()
+
+
+def test_readme_names_commands_that_exist() -> None:
+    named = set(re.findall(r"\bmake ([a-z]+)", read("README.md")))
+    assert {"run", "test"} <= named
+    assert named <= make_targets()
+
+
+def test_readme_links_lead_somewhere() -> None:
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", read("README.md"))
+    assert not [target for target in targets if not (ROOT / target).exists()]
+
+
+def test_ci_runs_what_the_readme_says() -> None:
+    script = read(".ci/run")
+    commands = re.findall(r"^make ([a-z]+)$", script, re.MULTILINE)
+    assert commands == ["check", "test"]
+    assert "set -euo pipefail" in script
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_extras_that_make_installs_exist() -> None:
+    extras = set(tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"])
+    used = set(re.findall(r"\$\(VENV\)/\.([a-z]+)$", read("Makefile"), re.MULTILINE))
+    assert used - {"core"} <= extras
+
+
+def test_no_text_names_one_person_s_machine() -> None:
+    """A path or a number that means something in one place only helps nobody else."""
+    place = re.compile(r"(?<![\w./}$])/(?:root|work|Users|home/(?!rocketmq)\w+)/|\b[Ii]ssue #?\d")
+    faults: list[str] = []
+    for name in kept_files():
+        try:
+            lines = read(name).splitlines()
+        except UnicodeDecodeError:
+            continue
+        faults += [
+            f"{name}:{number}: {line.strip()[:80]}"
+            for number, line in enumerate(lines, 1)
+            if place.search(line) and name != "tests/architecture/test_project.py"
+        ]
+    assert not faults, "\n" + "\n".join(faults)
