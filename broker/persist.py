@@ -1,0 +1,172 @@
+"""Between the broker's tables and their JSON files, each with a `.bak` of the version before.
+
+    {
+        "dataVersion":{"counter":3,"timestamp":1700000000000},
+        "topicConfigTable":{
+            "TopicTest":{"order":false,"perm":6,...},
+            "orders":{...}
+        }
+    }
+
+Standard JSON with quoted keys, tabs, a line for each row; RocketMQ reads it. What RocketMQ writes
+(numbers as keys, without quotes) is read. A file that is missing, empty or no JSON gives way to its
+`.bak`: a Java broker that dies between its delete and its rename leaves no file at all. Only a
+`.bak` that can not be read ends the start.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../ConfigManager.java (load, loadBak, persist),
+common/.../MixAll.java (string2File)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from skylarkmq.protocol.bodies.data_version import DataVersion
+from skylarkmq.protocol.bodies.text import decode_body
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.store.errors import CorruptFileError
+from skylarkmq.store.files import Files
+from skylarkmq.store.table_file import TableWriter
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=msgspec.Struct)
+Done = Callable[[BaseException | None], None]
+
+ROWS_MAX: Final = 10_000_000
+"""Values that the tolerant reader takes from a file: it is ours, not a stranger's."""
+
+_encode: Final = msgspec.json.Encoder().encode
+_find_position: Final = re.compile(r" at ([0-9]+)").search
+
+
+def table_text(name: str, rows: Iterable[tuple[str, Any]], version: DataVersion | None) -> bytes:
+    """Return the text of a table's file; `rows` are keys and values of the table called `name`."""
+    lines = b",\n".join(b"\t\t" + _encode(key) + b":" + _encode(value) for key, value in rows)
+    head = b"" if version is None else b'\t"dataVersion":' + _encode(version) + b",\n"
+    body = b"{\n" + lines + b"\n\t}" if lines else b"{}"
+    return b"{\n" + head + b"\t" + _encode(name) + b":" + body + b"\n}"
+
+
+def load_table(files: Files, path: Path, cls: type[T]) -> T | None:
+    """Return what the file or its `.bak` holds, None when neither is there. Blocks.
+
+    Makes the folder too, so that the table can be written later.
+    A file that can not be read is moved to `<name>.broken`, so that the next write does not make it
+    the new `.bak`.
+
+    Raises:
+        CorruptFileError: the `.bak` can not be read, and it was needed.
+    """
+    files.make_folder(path.parent)
+    backup = path.with_name(path.name + ".bak")
+    if files.exists(path):
+        data = files.read_all(path)
+        try:
+            if data.strip():
+                return _decode(path, data, cls)
+            log.warning("%s is empty, reading %s", path, backup.name)
+        except CorruptFileError as error:
+            log.error("%s; reading %s", error, backup.name)
+        files.replace(path.with_name(path.name + ".broken"), data, backup=False)
+        files.unlink(path)
+        files.sync_folder(path.parent)
+    if files.exists(backup):
+        data = files.read_all(backup)
+        if data.strip():
+            return _decode(backup, data, cls)
+    return None
+
+
+def _decode(path: Path, data: bytes, cls: type[T]) -> T:
+    try:
+        return decode_body(cls, data, node_count_max=ROWS_MAX)
+    except RemoteProtocolError as error:
+        match = _find_position(error.remark)
+        raise CorruptFileError(path, int(match[1]) if match else 0, error.remark) from error
+
+
+class TableFile:
+    """Follows which changes of one table are on the disk, and frees those who wait. Loop thread."""
+
+    def __init__(self, writer: TableWriter, path: Path, text_source: Callable[[], bytes]) -> None:
+        self._writer = writer
+        self._path = path
+        self._text_source = text_source
+        # Invariant: durable <= writing <= changes; they count changes since the start.
+        self._changes = 0
+        self._writing = 0
+        self._durable = 0
+        self._under_way = False
+        self._again = False
+        self._waiters: list[tuple[int, Done]] = []
+
+    @property
+    def pending(self) -> bool:
+        """Whether something changed that is not on the disk yet."""
+        return self._durable < self._changes
+
+    def changed(self) -> None:
+        """Note a change and have it written."""
+        self.mark()
+        self.write()
+
+    def mark(self) -> None:
+        """Note a change that waits for the next write."""
+        self._changes += 1
+
+    def persisted(self, done: Done) -> None:
+        """Call `done` once all changes so far are on the disk, at once when they are.
+
+        After a write that failed, `done` gets its error; the changes stay pending, and the next
+        call or change tries again.
+        """
+        if not self.pending:
+            done(None)
+            return
+        self._waiters.append((self._changes, done))
+        self.write()
+
+    async def flush(self) -> None:
+        """Return when everything is on the disk; a failure is logged."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(_: BaseException | None) -> None:
+            if not written.done():
+                written.set_result(None)
+
+        self.persisted(done)
+        await written
+
+    def write(self) -> None:
+        """Have every change so far written: now, or right after the write under way."""
+        if not self._under_way:
+            self._under_way = True
+            self._writer.write(self._path, self._take_text, self._written)
+        elif self._changes > self._writing:
+            self._again = True
+
+    def _take_text(self) -> bytes:
+        self._writing = self._changes
+        return self._text_source()
+
+    def _written(self, error: BaseException | None) -> None:
+        self._under_way = False
+        if error is None:
+            self._durable = self._writing
+        else:
+            log.error("%s could not be written: %s", self._path, error)
+        served = [done for change, done in self._waiters if change <= self._writing]
+        self._waiters = [item for item in self._waiters if item[0] > self._writing]
+        if self._again:
+            self._again = False
+            self.write()
+        for done in served:
+            done(error)

@@ -1,0 +1,151 @@
+"""JSON tables: the fall-back to `.bak`, and who is freed by which write."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from skylarkmq.broker.persist import TableFile, load_table, table_text
+from skylarkmq.protocol.bodies.data_version import DataVersion
+from skylarkmq.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
+from skylarkmq.store.errors import CorruptFileError
+from tests.support.memory_files import MemoryFiles, Tables
+
+PATH = Path("/store/config/consumerOffset.json")
+BACKUP = PATH.with_name("consumerOffset.json.bak")
+BROKEN = PATH.with_name("consumerOffset.json.broken")
+GOOD = b'{"offsetTable":{"T@g":{"0":7}}}'
+OLDER = b'{\n\t"offsetTable":{\n\t\t"T@g":{0:5,1:4\n\t\t}\n\t}\n}'  # as RocketMQ writes it
+
+
+def _load(texts: dict[Path, bytes]) -> tuple[dict[int, int] | None, MemoryFiles]:
+    files = MemoryFiles(texts)
+    loaded = load_table(files, PATH, ConsumerOffsetSerializeWrapper)
+    return (None if loaded is None else loaded.offset_table["T@g"]), files
+
+
+def test_the_file_wins_over_its_backup() -> None:
+    assert _load({PATH: GOOD, BACKUP: OLDER})[0] == {0: 7}
+
+
+def test_nothing_there_is_an_empty_start() -> None:
+    assert _load({})[0] is None
+
+
+def test_a_missing_file_gives_way_to_its_backup() -> None:
+    assert _load({BACKUP: OLDER})[0] == {0: 5, 1: 4}
+
+
+@pytest.mark.parametrize("text", [b"", b" \n", b'{"offsetTable":{"T@g":{0:7', b"[]", b"\xff\xfe"])
+def test_a_bad_file_gives_way_to_its_backup_and_never_replaces_it(text: bytes) -> None:
+    offsets, files = _load({PATH: text, BACKUP: OLDER})
+    assert offsets == {0: 5, 1: 4}
+    assert files.texts == {BROKEN: text, BACKUP: OLDER}
+    files.replace(PATH, GOOD, backup=True)
+    assert files.texts[BACKUP] == OLDER
+
+
+def test_a_bad_file_without_a_backup_is_an_empty_start() -> None:
+    offsets, files = _load({PATH: b"{"})
+    assert offsets is None
+    assert files.texts[BROKEN] == b"{"
+
+
+def test_a_bad_backup_ends_the_start_with_file_and_position() -> None:
+    with pytest.raises(CorruptFileError) as caught:
+        _load({BACKUP: b'{"offsetTable":{"T@g":{0:7 ? }}}'})
+    assert caught.value.path == BACKUP
+    assert caught.value.position == 27
+
+
+def test_text_is_standard_json_with_a_line_for_each_row() -> None:
+    version = DataVersion(counter=3, timestamp=1)
+    text = table_text("offsetTable", [("T@g", {0: 7, 1: 2}), ("U@g", {})], version)
+    assert text == (
+        b'{\n\t"dataVersion":{"counter":3,"timestamp":1},\n\t"offsetTable":{\n'
+        b'\t\t"T@g":{"0":7,"1":2},\n\t\t"U@g":{}\n\t}\n}'
+    )
+    assert msgspec.json.decode(table_text("offsetTable", [], None)) == {"offsetTable": {}}
+
+
+class _Counted:
+    """A table that is one number, and what its waiters heard."""
+
+    def __init__(self) -> None:
+        self.tables = Tables()
+        self.value = 0
+        self.heard: list[tuple[str, object]] = []
+        self.file = TableFile(self.tables.writer, PATH, lambda: b"%d" % self.value)
+
+    def change(self) -> None:
+        self.value += 1
+        self.file.changed()
+
+    def wait(self, name: str) -> None:
+        self.file.persisted(lambda error: self.heard.append((name, error)))
+
+
+def test_nothing_pending_is_durable_at_once() -> None:
+    table = _Counted()
+    table.wait("a")
+    assert table.heard == [("a", None)]
+
+
+def test_one_write_frees_all_who_waited_for_its_changes() -> None:
+    table = _Counted()
+    table.change()
+    table.wait("a")
+    table.wait("b")
+    assert table.heard == [] and table.file.pending
+    table.tables.worker.step()
+    assert table.heard == [("a", None), ("b", None)]
+    assert table.tables.files.texts[PATH] == b"1"
+    assert not table.file.pending
+    table.tables.worker.run_all()
+    assert table.tables.files.write_count == 1
+
+
+def test_a_change_during_a_write_waits_for_the_next_one() -> None:
+    table = _Counted()
+    table.change()
+    table.wait("first")
+    table.tables.worker.run_job()
+    table.change()
+    table.change()
+    table.wait("second")
+    table.tables.worker.deliver()
+    assert table.heard == [("first", None)] and table.file.pending
+    table.tables.worker.step()
+    assert table.heard == [("first", None), ("second", None)]
+    assert table.tables.files.texts[PATH] == b"3"
+    assert table.tables.files.write_count == 2
+
+
+def test_a_failed_write_is_told_and_stays_pending_until_the_next_try() -> None:
+    table = _Counted()
+    failure = OSError(28, "No space left on device")
+    table.tables.files.error = failure
+    table.change()
+    table.wait("a")
+    table.tables.worker.run_all()
+    assert table.heard == [("a", failure)] and table.file.pending
+    table.tables.files.error = None
+    table.wait("b")
+    table.tables.worker.run_all()
+    assert table.heard[1] == ("b", None) and not table.file.pending
+
+
+def test_a_marked_change_waits_until_it_is_asked_for() -> None:
+    table = _Counted()
+    table.value = 1
+    table.file.mark()
+    assert table.tables.worker.idle and table.file.pending
+    table.file.write()
+    table.tables.worker.run_job()
+    table.value = 2
+    table.file.mark()
+    table.tables.worker.run_all()
+    assert table.tables.files.texts[PATH] == b"1" and table.file.pending
+    table.file.write()
+    table.tables.worker.run_all()
+    assert table.tables.files.texts[PATH] == b"2"
