@@ -287,8 +287,17 @@ class QueueTable:
 
     def write_now(self, marks: Marks | None = None) -> None:
         """Write all units here and now; with `marks`, sync them and save the checkpoint."""
+        # Of all queues, not of the dirty list alone: a job that was handed to a worker which had
+        # ended took its queues off the list and never ran.
+        self._dirty = [queue for queue in self.queues.values() if queue.unwritten_size]
         writes, ends = self._take_unwritten()
-        self._writer.write(writes)
+        try:
+            self._writer.write(writes)
+        except OSError:
+            self._dirty = [queue for queue, _ in ends]
+            for queue in self._dirty:
+                queue.dirty = True
+            raise
         for queue, end in ends:
             queue.mark_written(end)
             queue.drop_tail()

@@ -83,8 +83,9 @@ class _Explorer:
         self._power.update(machine.power)
         again = machine.crash_point
         machine.disk.before_step = None
-        count = self._check(machine, promise)
-        self._check_second_start(machine)
+        count, rolls = check_machine(machine, promise)
+        self._power["rolls"] += rolls
+        self._power["states"] += 1
         if again is None:
             return
         if rng.random() < 0.3:
@@ -104,25 +105,30 @@ class _Explorer:
         if machine.crash_point is not None:
             self.explore(machine.crash_point, 4, rng, depth=depth + 1)
 
-    def _check(self, machine: StoreMachine, promise: Promise) -> int:
-        files = machine.disk.contents()
-        log = check_files(files, self._shape.log_file_size, self._shape.queue_file_size)
-        count = check_log(log.records, promise)
-        check_reads(machine.store, log.records)
-        check_shown(machine.store, promise.shown)
-        check_topics(files, promise.topics)
-        self._power["rolls"] += log.rolls
-        self._power["states"] += 1
-        return count
 
-    def _check_second_start(self, machine: StoreMachine) -> None:
-        """I11: kill it where it stands, and start again."""
-        machine.workers.prepare.run_all()
-        before = machine.disk.contents()
-        rng = Random(0)
-        second = StoreMachine(
-            self._shape, rng, machine.disk.crash(CrashState(Keep.KILL), rng), machine.log
-        )
-        second.boot(watch=False)
-        second.workers.prepare.run_all()
-        check_same(before, second.disk.contents())
+def check_machine(machine: StoreMachine, promise: Promise) -> tuple[int, int]:
+    """Check a store that has just started, and start it once more.
+
+    Returns:
+        How many of the sent messages are left, and how many log files were rolled over.
+    """
+    shape, files = machine.shape, machine.disk.contents()
+    log = check_files(files, shape.log_file_size, shape.queue_file_size)
+    count = check_log(log.records, promise)
+    check_reads(machine.store, log.records)
+    check_shown(machine.store, promise.shown)
+    check_topics(files, promise.topics)
+    _check_second_start(machine)
+    return count, log.rolls
+
+
+def _check_second_start(machine: StoreMachine) -> None:
+    """I11: kill it where it stands, and start again."""
+    machine.workers.prepare.run_all()
+    before = machine.disk.contents()
+    rng = Random(0)
+    disk = machine.disk.crash(CrashState(Keep.KILL), rng)
+    second = StoreMachine(machine.shape, rng, disk, machine.log)
+    second.boot(watch=False)
+    second.workers.prepare.run_all()
+    check_same(before, second.disk.contents())

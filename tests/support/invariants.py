@@ -76,7 +76,7 @@ def check_files(
         code = java_hash(tags) if tags else 0
         units.append((record.physical_offset, record.size, code))
     found = {key: units for key, units in read_queues(files, queue_file_size).items() if units}
-    for key in {*expected, *found}:
+    for key in sorted({*expected, *found}):
         require(
             found.get(key) == expected.get(key),
             "I5",

@@ -182,8 +182,15 @@ class StoreMachine:
 
     def send_one(self) -> None:
         """One message by `put_message`, some without waiting for the disk."""
-        sent = self._new_message()
-        wait = self.rng.random() < 0.8
+        self._send(self._new_message(), wait=self.rng.random() < 0.8)
+
+    def send(self, topic: str, queue_id: int, count: int, body: bytes = b"body") -> None:
+        """Equal messages, one after the other."""
+        for _ in range(count):
+            self._send(Sent(self._number, topic, queue_id, "red", body), wait=True)
+            self._number += 1
+
+    def _send(self, sent: Sent, *, wait: bool) -> None:
         index = len(self.log)
         self.log.append(sent)
         self.store.put_message(
