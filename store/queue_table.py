@@ -67,6 +67,7 @@ class QueueTable:
         self._writing = False
         self._sync_wanted: Marks | None = None
         self.disk_full = False
+        self.lacking = False  # a rebuilt queue had no unit for messages before the rebuilt ones
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, None when nothing was ever stored in it."""
@@ -231,6 +232,16 @@ class QueueTable:
             else:
                 self._note_last(queue)
 
+    def clear(self) -> None:
+        """Remove all units of all queues; the first file of each keeps its place, empty."""
+        scanner = QueueScanner(self._files, self._file_size)
+        self._reader.close()
+        self._dirty.clear()
+        for queue in self.queues.values():
+            start = queue.first_offset - queue.first_offset % self.units_per_file
+            scanner.cut(queue.folder, start)
+        self.queues.clear()
+
     def _confirmed_end(self, queue: ConsumeQueue, physical_offset: int, is_sound: IsSound) -> int:
         """Queue offset behind the last unit of a record below `physical_offset`."""
         # Invariant: units below `low` stay, units from `high` on go.
@@ -266,17 +277,16 @@ class QueueTable:
 
         A queue that lost its files begins at this unit. A gap, which only damaged files leave, is
         filled with padding, so that every message keeps its queue offset (`Unlike RocketMQ`, which
-        writes the unit at the wrong place).
+        writes the unit at the wrong place). Both are noted in `lacking`.
         """
         queue = self.open(topic, queue_id)
         if unit[0] + unit[1] <= queue.max_physical_offset or queue_offset < queue.max_offset:
             return
+        self.lacking |= queue_offset > queue.max_offset
         if queue.max_offset == queue.first_offset:
             queue.reset(queue_offset)
-        elif queue_offset > queue.max_offset:
-            log.error("%s-%d lacks units before %d", topic, queue_id, queue_offset)
-            while queue.max_offset < queue_offset:
-                queue.append(0, PRE_BLANK_SIZE, 0)
+        while queue.max_offset < queue_offset:
+            queue.append(0, PRE_BLANK_SIZE, 0)
         queue.append(*unit)
         queue.next_offset = queue.max_offset
         if not queue.dirty:

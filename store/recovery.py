@@ -118,10 +118,13 @@ class Recovery:
             self._queues.cut(0, self._is_sound)
             return report
         begin = self._first_file().start_offset
-        self._queues.cut(begin, self._is_sound)
         written_end = files[-1].start_offset + files[-1].size
-        report.end_offset = begin
-        self._walk(begin, report, dispatch_from=begin)
+        self._rebuild_from(begin, report)
+        if self._queues.lacking and begin > self._log.min_offset:
+            log.warning("queue files are missing or damaged; building all queues from the log")
+            begin, report = self._log.min_offset, RecoveryReport(clean=False)
+            self._queues.clear()
+            self._rebuild_from(begin, report)
         report.truncated_bytes = self._nonzero_bytes(report.end_offset, written_end)
         if report.truncated_bytes:
             log.warning(
@@ -134,6 +137,11 @@ class Recovery:
             if mapped.start_offset >= begin:
                 mapped.file.datasync()
         return report
+
+    def _rebuild_from(self, begin: int, report: RecoveryReport) -> None:
+        """Cut the queues back to `begin`, walk from there, and build their units again."""
+        self._queues.cut(begin, self._is_sound)
+        self._walk(begin, report, dispatch_from=begin)
 
     def _first_file(self) -> MappedFile:
         """The newest file whose first record was on the disk, in log and queues, for certain."""
