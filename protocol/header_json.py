@@ -37,6 +37,7 @@ from skylarkmq.protocol.version import CURRENT
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 NUMBER_SIZE_MAX: Final = 400
+EXPONENT_MAX: Final = 2**31 - 1  # BigDecimal keeps the exponent in an int
 
 # What msgspec lets through on hostile input: its own errors, UnicodeDecodeError (a ValueError)
 # and, on some thousand nested brackets, RecursionError.
@@ -85,17 +86,17 @@ class PullCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fa
     serialize_type: str = msgspec.field(default="JSON", name="serializeTypeCurrentRPC")
 
 
-class _OutHeader(msgspec.Struct, omit_defaults=True):
+class _OutHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Fields in the order in which they are written."""
 
     code: int
+    ext_fields: dict[str, str] | None = msgspec.field(default=None, name="extFields")
     flag: int
     language: str
     opaque: int
-    version: int
-    ext_fields: dict[str, str] | None = msgspec.field(default=None, name="extFields")
     remark: str | None = None
-    serialize_type: str = msgspec.field(default="", name="serializeTypeCurrentRPC")
+    serialize_type: str = msgspec.field(name="serializeTypeCurrentRPC")
+    version: int
 
 
 def _float_text(literal: str) -> str:
@@ -103,9 +104,12 @@ def _float_text(literal: str) -> str:
     if len(literal) > NUMBER_SIZE_MAX:
         raise ValueError("number too long")
     try:
-        return str(Decimal(literal))
+        number = Decimal(literal)
     except InvalidOperation as error:
         raise ValueError("number out of range") from error
+    if abs(number.adjusted()) > EXPONENT_MAX:
+        raise ValueError("number out of range")
+    return str(number)
 
 
 _decode = msgspec.json.Decoder(_Header).decode
@@ -173,14 +177,14 @@ def encode_header(command: RemotingCommand) -> bytes:
         LocalProtocolError: a text that UTF-8 cannot carry (a lone surrogate).
     """
     header = _OutHeader(
-        command.code,
-        command.flag,
-        LANGUAGE_NAMES[command.language],
-        command.opaque,
-        command.version,
-        command.ext_fields or None,
-        command.remark,
-        "JSON",
+        code=command.code,
+        ext_fields=command.ext_fields or None,
+        flag=command.flag,
+        language=LANGUAGE_NAMES[command.language],
+        opaque=command.opaque,
+        remark=command.remark,
+        serialize_type="JSON",
+        version=command.version,
     )
     try:
         return _encode(header)
