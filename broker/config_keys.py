@@ -1,0 +1,88 @@
+"""What the keys of the configuration do here: those without effect, those whose values are refused.
+
+A key that would promise what is not built is refused at the start; one that only tunes something
+which works otherwise here is accepted, and all such keys that somebody set are named in one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+# Older spellings that RocketMQ's documentation still shows.
+ALIASES: Final = {
+    "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
+    "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
+}
+
+# Keys of Java brokers and of widely copied files that have no attribute here; any value is taken.
+JAVA_ONLY: Final = frozenset(
+    {
+        "abortFile",
+        "brokerConfigPath",
+        "checkTransactionMessageEnable",
+        "clientManagerThreadPoolQueueCapacity",
+        "consumerManagerThreadPoolQueueCapacity",
+        "debugLockEnable",
+        "endTransactionPoolQueueCapacity",
+        "endTransactionThreadPoolNums",
+        "filterServerNums",
+        "heartbeatThreadPoolNums",
+        "heartbeatThreadPoolQueueCapacity",
+        "highSpeedMode",
+        "processReplyMessageThreadPoolNums",
+        "putMessageFutureThreadPoolNums",
+        "putMsgIndexHightWater",
+        "putThreadPoolQueueCapacity",
+        "replyThreadPoolQueueCapacity",
+        "rocketmqHome",
+        "serverPooledByteBufAllocatorEnable",
+        "serverSocketBacklog",
+        "storeCheckpoint",
+        "storePathConsumeQueue",
+        "storePathIndex",
+        "writeBufferHighWaterMark",
+        "writeBufferLowWaterMark",
+    }
+)
+
+# Keys of section after section of RocketMQ's documentation that change nothing here, because what
+# they tune works otherwise or is not built. A test holds this list against the code.
+WITHOUT_EFFECT: Final[frozenset[str]] = frozenset()
+
+_NOT_BUILT: Final = "not supported yet"
+
+
+def _true(value: Any) -> bool:
+    return value is True
+
+
+def _is_other_than(wanted: Any) -> Callable[[Any], bool]:
+    return lambda value: value != wanted
+
+
+# Key -> (whether a value is refused, what to do instead).
+REFUSED: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
+    "aclEnable": (_true, f"access control is {_NOT_BUILT}; remove the key"),
+    "brokerId": (_is_other_than(0), f"slaves are {_NOT_BUILT}; use 0, the master"),
+    "brokerRole": (
+        _is_other_than("ASYNC_MASTER"),
+        f"replication is {_NOT_BUILT}; use ASYNC_MASTER",
+    ),
+    "clusterTest": (_true, f"it is {_NOT_BUILT}; remove the key"),
+    "commitLogWriteMode": (_is_other_than("pwrite"), f"it is {_NOT_BUILT}; use pwrite"),
+    "disableConsumeIfConsumerReadSlowly": (_true, f"it is {_NOT_BUILT}; remove the key"),
+    "duplicationEnable": (_true, f"it is {_NOT_BUILT}; remove the key"),
+    "enableConsumeQueueExt": (_true, f"consume queue extensions are {_NOT_BUILT}; remove the key"),
+    "enableLmq": (_true, f"light queues are {_NOT_BUILT}; remove the key"),
+    "enableMultiDispatch": (_true, f"light queues are {_NOT_BUILT}; remove the key"),
+    "enablePropertyFilter": (_true, f"SQL filters are {_NOT_BUILT}; remove the key"),
+    "fetchNamesrvAddrByAddressServer": (_true, f"it is {_NOT_BUILT}; name them in namesrvAddr"),
+    "orderMessageEnable": (_true, f"order configuration is {_NOT_BUILT}; remove the key"),
+    "storePathCommitLog": (
+        lambda value: value is not None and "," in str(value),
+        f"several folders are {_NOT_BUILT}; name one",
+    ),
+    "transientStorePoolEnable": (_true, f"the transient pool is {_NOT_BUILT}; remove the key"),
+    "warmMapedFileEnable": (_true, f"the mapped store is {_NOT_BUILT}; remove the key"),
+}
