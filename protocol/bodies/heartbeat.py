@@ -5,11 +5,11 @@ ConsumerData.java, ProducerData.java, SubscriptionData.java, ConsumeType.java, M
 common/.../consumer/ConsumeFromWhere.java, common/.../protocol/body/CheckClientRequestBody.java
 """
 
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
-from skylarkmq.protocol.headers.fields import JavaInt, JavaLong
+from skylarkmq.protocol.headers.fields import JavaInt, JavaLong, java_int, java_long
 
 CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY")
 MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
@@ -21,7 +21,7 @@ CONSUME_FROM_WHERE: Final = (
     "CONSUME_FROM_FIRST_OFFSET",
     "CONSUME_FROM_TIMESTAMP",
 )
-# Members of ConsumerData that some clients (C++) write as the ordinal instead of the name.
+# Members of ConsumerData that some clients write as the ordinal instead of the name.
 _ORDINALS: Final = {
     "consumeType": CONSUME_TYPES,
     "messageModel": MESSAGE_MODELS,
@@ -71,13 +71,20 @@ class HeartbeatData(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 
     @staticmethod
     def accept(value: Any) -> Any:
-        """Turn ordinals of the enums into names."""
+        """Read what the C++ client writes otherwise: ordinals of enums, numbers in quotes."""
         for consumer in value.get("consumerDataSet", []):
-            members = cast("dict[str, object]", consumer)
             for name, names in _ORDINALS.items():
-                ordinal = members.get(name)
+                ordinal = consumer.get(name)
                 if isinstance(ordinal, int) and 0 <= ordinal < len(names):
-                    members[name] = names[ordinal]
+                    consumer[name] = names[ordinal]
+            for subscription in consumer.get("subscriptionDataSet", []):
+                version = subscription.get("subVersion")
+                if isinstance(version, str):
+                    subscription["subVersion"] = java_long(version, "subVersion")
+                codes = subscription.get("codeSet", [])
+                subscription["codeSet"] = [
+                    java_int(code, "codeSet") if isinstance(code, str) else code for code in codes
+                ]
         return value
 
 

@@ -3,7 +3,7 @@
 Written as standard JSON, numeric keys quoted (Java reads both). The body classes declare their
 fields in alphabetical order of the names on the wire, because Java writes them so. Read by msgspec
 when the text is standard JSON of the right types, else by the tolerant reader: fastjson's dialect,
-references, nulls for missing values, numbers in quotes.
+references, nulls for missing values.
 
 Maps keyed by queue, `{{"brokerName":"b","queueId":0,"topic":"T"}:5}`, are lists of pairs in their
 body class, which names them on the wire in `queue_tables`.
@@ -85,7 +85,7 @@ def decode_body(
             value = accept(value)
         for name in tables:
             value[name] = [(_queue_members(key), item) for key, item in value[name].items()]
-        return msgspec.convert(value, cls, strict=False, str_keys=True)
+        return msgspec.convert(value, cls, str_keys=True)
     except (*DECODE_ERRORS, TypeError, LookupError, AttributeError) as error:
         why = str(error)[:200] if isinstance(error, msgspec.ValidationError) else "other shape"
         raise RemoteProtocolError(
