@@ -1,0 +1,218 @@
+"""Who consumes: the members of each consumer group on this broker and what the group subscribes to.
+
+A client says it in every heartbeat. The group's subscription is the last heartbeat's word: a topic
+that is missing there leaves, a newer version of an expression replaces the older one. A membership
+ends when the client says so, when its connection closes, or after 120 s without a heartbeat. Each
+change of the members or of the set of topics is told to the listener with all remaining members.
+
+Everything lives in memory, keyed by connection, and goes with it; a connection may belong to
+GROUPS_PER_CLIENT_MAX groups. Loop thread.
+
+Unlike RocketMQ, a membership that runs out is told to the other members, and costs the client its
+connection only when it belongs to nothing else (`housekeeping.py`).
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../client/ConsumerManager.java,
+ConsumerGroupInfo.java
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+
+from skylarkmq.broker.connection import Connection
+from skylarkmq.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.protocol.codes import LanguageCode
+
+log = logging.getLogger(__name__)
+
+GROUPS_PER_CLIENT_MAX: Final = 1024
+
+IdsChanged = Callable[[Collection[Connection], str], None]  # (members left, group)
+
+
+@dataclass(slots=True)
+class ClientChannelInfo:
+    """One client of a group, as its last heartbeat described it."""
+
+    client_id: str
+    language: LanguageCode
+    version: int
+    last_update_ms: int  # of the monotonic clock, so that a clock step silences nobody
+
+
+class ConsumerGroupInfo:
+    """The members of one group and what they subscribe to."""
+
+    __slots__ = (
+        "channels",
+        "consume_from_where",
+        "consume_type",
+        "group",
+        "message_model",
+        "subscriptions",
+    )
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self.consume_type = ""
+        self.message_model = ""
+        self.consume_from_where = ""
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        self.channels: dict[Connection, ClientChannelInfo] = {}
+
+    def update(self, connection: Connection, info: ClientChannelInfo, data: ConsumerData) -> bool:
+        """Take one heartbeat in; True when a member or a topic came or went."""
+        self.consume_type = data.consume_type
+        self.message_model = data.message_model
+        self.consume_from_where = data.consume_from_where
+        joined = connection not in self.channels
+        if joined:
+            log.info(
+                "group %s: %s joins from %s", self.group, info.client_id, connection.remote_address
+            )
+        self.channels[connection] = info
+        return self._subscribe(data.subscription_data_set) or joined
+
+    def _subscribe(self, wanted: Collection[SubscriptionData]) -> bool:
+        changed = False
+        for data in wanted:
+            known = self.subscriptions.get(data.topic)
+            if known is None:
+                self.subscriptions[data.topic] = data
+                changed = True
+            elif data.sub_version > known.sub_version:
+                self.subscriptions[data.topic] = data
+        if len(self.subscriptions) > len(wanted):
+            topics = {data.topic for data in wanted}
+            for topic in self.subscriptions.keys() - topics:
+                del self.subscriptions[topic]
+                changed = True
+        return changed
+
+    @property
+    def client_ids(self) -> list[str]:
+        """Each client once, though it may have an old connection beside the new one."""
+        return list(dict.fromkeys(info.client_id for info in self.channels.values()))
+
+
+class ConsumerManager:
+    """The consumer groups that have a member here."""
+
+    def __init__(self, clock: Clock, ids_changed: IdsChanged) -> None:
+        """Start empty.
+
+        Args:
+            ids_changed: told of every change; called while the change is taken in.
+        """
+        self._clock = clock
+        self._ids_changed = ids_changed
+        self._table: dict[str, ConsumerGroupInfo] = {}
+        # Invariant: holds (connection, group) exactly when the group's channels hold connection.
+        self._groups_of: dict[Connection, set[str]] = {}
+
+    @property
+    def groups(self) -> Collection[str]:
+        """Names of the groups that have a member."""
+        return self._table.keys()
+
+    @property
+    def client_count(self) -> int:
+        """Connections that belong to a group."""
+        return len(self._groups_of)
+
+    def group(self, group: str) -> ConsumerGroupInfo | None:
+        """The group, None when it has no member here."""
+        return self._table.get(group)
+
+    def find_subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """What the group wants of a topic, None when it does not subscribe to it."""
+        info = self._table.get(group)
+        return None if info is None else info.subscriptions.get(topic)
+
+    def client_ids(self, group: str) -> list[str]:
+        """Ids of the group's members, each once, in the order in which they joined."""
+        info = self._table.get(group)
+        return [] if info is None else info.client_ids
+
+    def groups_of(self, connection: Connection) -> Collection[str]:
+        """Groups that the connection belongs to."""
+        return self._groups_of.get(connection, frozenset())
+
+    def register(
+        self,
+        connection: Connection,
+        client_id: str,
+        language: LanguageCode,
+        version: int,
+        data: ConsumerData,
+    ) -> bool:
+        """Take in what one heartbeat says of one group; True when members or topics changed.
+
+        The caller has checked names and amounts. A connection that is closed is not taken in: its
+        end was told already.
+        """
+        if connection.closed:
+            return False
+        group = data.group_name
+        info = self._table.get(group)
+        if info is None:
+            info = self._table[group] = ConsumerGroupInfo(group)
+        now_ms = int(self._clock.monotonic() * 1000)
+        client = ClientChannelInfo(client_id, language, version, now_ms)
+        changed = info.update(connection, client, data)
+        groups = self._groups_of.get(connection)
+        if groups is None:
+            groups = self._groups_of[connection] = set()
+            connection.add_close_listener(self.connection_closed)
+        groups.add(group)
+        if changed:
+            self._ids_changed(list(info.channels), group)
+        return changed
+
+    def unregister(self, connection: Connection, group: str) -> None:
+        """The client leaves the group; nothing happens when it is no member."""
+        groups = self._groups_of.get(connection)
+        if groups is None or group not in groups:
+            return
+        groups.discard(group)
+        if not groups:
+            self._forget(connection)
+        self._leave(connection, group, "leaves")
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Take a connection out of all its groups."""
+        for group in sorted(self._groups_of.pop(connection, ())):
+            self._leave(connection, group, "has gone")
+
+    def expire(self, silent_ms: int) -> set[Connection]:
+        """End memberships without a heartbeat for `silent_ms`; return who has none left."""
+        before_ms = int(self._clock.monotonic() * 1000) - silent_ms
+        silent = [
+            (connection, group)
+            for group, info in self._table.items()
+            for connection, client in info.channels.items()
+            if client.last_update_ms < before_ms
+        ]
+        for connection, group in silent:
+            groups = self._groups_of[connection]
+            groups.discard(group)
+            if not groups:
+                self._forget(connection)
+            self._leave(connection, group, "is silent")
+        return {connection for connection, _ in silent} - self._groups_of.keys()
+
+    def _forget(self, connection: Connection) -> None:
+        del self._groups_of[connection]
+        connection.remove_close_listener(self.connection_closed)
+
+    def _leave(self, connection: Connection, group: str, how: str) -> None:
+        info = self._table[group]
+        client = info.channels.pop(connection)
+        log.info("group %s: %s at %s %s", group, client.client_id, connection.remote_address, how)
+        if not info.channels:
+            del self._table[group]
+        else:
+            self._ids_changed(list(info.channels), group)

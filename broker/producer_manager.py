@@ -1,0 +1,111 @@
+"""Who produces: the clients of each producer group, for the questions a broker asks of them.
+
+Registered by heartbeats; ended as consumers are (`consumer_manager.py`). Nobody is told. In memory,
+keyed by connection. Loop thread.
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../client/ProducerManager.java
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.consumer_manager import ClientChannelInfo
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.protocol.codes import LanguageCode
+
+log = logging.getLogger(__name__)
+
+_NOBODY: Mapping[Connection, ClientChannelInfo] = {}
+
+
+class ProducerManager:
+    """The producer groups that have a client here."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._table: dict[str, dict[Connection, ClientChannelInfo]] = {}
+        # Invariant: holds (connection, group) exactly when the group's table holds connection.
+        self._groups_of: dict[Connection, set[str]] = {}
+
+    @property
+    def groups(self) -> Collection[str]:
+        """Names of the groups that have a client."""
+        return self._table.keys()
+
+    @property
+    def client_count(self) -> int:
+        """Connections that belong to a group."""
+        return len(self._groups_of)
+
+    def group(self, group: str) -> Mapping[Connection, ClientChannelInfo]:
+        """The group's clients by connection; empty for an unknown group."""
+        return self._table.get(group, _NOBODY)
+
+    def groups_of(self, connection: Connection) -> Collection[str]:
+        """Groups that the connection belongs to."""
+        return self._groups_of.get(connection, frozenset())
+
+    def register(
+        self,
+        connection: Connection,
+        client_id: str,
+        language: LanguageCode,
+        version: int,
+        group: str,
+    ) -> None:
+        """Take in what one heartbeat says of one group; a closed connection is not taken in."""
+        if connection.closed:
+            return
+        groups = self._groups_of.get(connection)
+        if groups is None:
+            groups = self._groups_of[connection] = set()
+            connection.add_close_listener(self.connection_closed)
+        if group not in groups:
+            log.info(
+                "producer group %s: %s joins from %s", group, client_id, connection.remote_address
+            )
+            groups.add(group)
+        now_ms = int(self._clock.monotonic() * 1000)
+        clients = self._table.setdefault(group, {})
+        clients[connection] = ClientChannelInfo(client_id, language, version, now_ms)
+
+    def unregister(self, connection: Connection, group: str) -> None:
+        """The client leaves the group; nothing happens when it is not in it."""
+        groups = self._groups_of.get(connection)
+        if groups is None or group not in groups:
+            return
+        groups.discard(group)
+        if not groups:
+            self._forget(connection)
+        self._leave(connection, group)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Take a connection out of all its groups."""
+        for group in self._groups_of.pop(connection, ()):
+            self._leave(connection, group)
+
+    def expire(self, silent_ms: int) -> set[Connection]:
+        """Drop clients without a heartbeat for `silent_ms`; return those in no group any more."""
+        before_ms = int(self._clock.monotonic() * 1000) - silent_ms
+        silent = [
+            (connection, group)
+            for group, clients in self._table.items()
+            for connection, client in clients.items()
+            if client.last_update_ms < before_ms
+        ]
+        for connection, group in silent:
+            self.unregister(connection, group)
+        return {connection for connection, _ in silent} - self._groups_of.keys()
+
+    def _forget(self, connection: Connection) -> None:
+        del self._groups_of[connection]
+        connection.remove_close_listener(self.connection_closed)
+
+    def _leave(self, connection: Connection, group: str) -> None:
+        clients = self._table[group]
+        client = clients.pop(connection)
+        log.info("producer group %s: %s has left", group, client.client_id)
+        if not clients:
+            del self._table[group]

@@ -1,0 +1,91 @@
+"""Queue locks of ordered consumption: which client of a group may consume which queue.
+
+A lock lasts 60 s; its owner renews it every 20 s by asking again and trusts it for 30 s. It is a
+courtesy among the clients of a group: a pull does not look at it. In memory only. Loop thread.
+
+Unlike RocketMQ, a lock that ran out is forgotten, and the number of locks is bounded.
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../client/rebalance/RebalanceLockManager.java
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NamedTuple
+
+from skylarkmq.protocol.clock import Clock
+
+log = logging.getLogger(__name__)
+
+LOCK_MAX_LIVE_S: Final = 60.0
+LOCKS_MAX: Final = 200_000
+"""Locks held at a time, over all groups; past it nobody gets a new one."""
+
+
+class LockEntry(NamedTuple):
+    """Who holds a queue, and since when on the monotonic clock."""
+
+    client_id: str
+    renewed_s: float
+
+
+class RebalanceLockManager:
+    """The locks of all groups."""
+
+    def __init__(self, clock: Clock, max_live_s: float = LOCK_MAX_LIVE_S) -> None:
+        self._clock = clock
+        self._max_live_s = max_live_s
+        self._table: dict[tuple[str, str, int], LockEntry] = {}  # (group, topic, queue id)
+
+    def __len__(self) -> int:
+        """How many locks are remembered."""
+        return len(self._table)
+
+    def try_lock(self, group: str, topic: str, queue_id: int, client_id: str) -> bool:
+        """Lock a queue for a client, or renew its lock; False while another client holds it."""
+        key = group, topic, queue_id
+        now_s = self._clock.monotonic()
+        held = self._table.get(key)
+        if held is None:
+            if len(self._table) >= LOCKS_MAX:
+                log.warning(
+                    "group %s: no lock for %s, the broker keeps %d already",
+                    group,
+                    client_id,
+                    LOCKS_MAX,
+                )
+                return False
+        elif held.client_id != client_id:
+            if not self._is_expired(held, now_s):
+                return False
+            log.info(
+                "group %s: %s takes %s queue %d over from %s, whose lock ran out",
+                group,
+                client_id,
+                topic,
+                queue_id,
+                held.client_id,
+            )
+        self._table[key] = LockEntry(client_id, now_s)
+        return True
+
+    def unlock(self, group: str, topic: str, queue_id: int, client_id: str) -> None:
+        """Free a queue if the client holds it."""
+        held = self._table.get((group, topic, queue_id))
+        if held is not None and held.client_id == client_id:
+            del self._table[group, topic, queue_id]
+
+    def is_locked(self, group: str, topic: str, queue_id: int, client_id: str) -> bool:
+        """Whether the client holds the queue now."""
+        held = self._table.get((group, topic, queue_id))
+        if held is None or held.client_id != client_id:
+            return False
+        return not self._is_expired(held, self._clock.monotonic())
+
+    def expire(self) -> None:
+        """Forget the locks that ran out."""
+        now_s = self._clock.monotonic()
+        for key in [key for key, held in self._table.items() if self._is_expired(held, now_s)]:
+            del self._table[key]
+
+    def _is_expired(self, held: LockEntry, now_s: float) -> bool:
+        return now_s - held.renewed_s > self._max_live_s
