@@ -1,0 +1,331 @@
+"""Delayed messages: parked in SCHEDULE_TOPIC_XXXX, delivered to their real topic when due.
+
+Queue n - 1 of the schedule topic holds the messages of delay level n in the order of their due
+times, which their queue units carry. Each level is in one of four states:
+
+    idle         nothing is parked: no timer, woken by the store's arrival listener
+    waiting      the first message is not due: one timer, at most 1 s away so that a step of the
+                 wall clock is noticed
+    ready        something is due: in line for a turn
+    delivering   puts are under way; their results end the state
+
+A turn belongs to one level and delivers at most UNITS_PER_TURN messages, so the loop is never held
+for long, however many fall due at once. A delivered copy is a new message in the real topic and
+queue: body, properties, flags, born time and hosts are those of the parked record.
+
+A level's offset moves on behind messages that are stored under the flush mode, never over one that
+is not: a put that fails is tried again after a pause. A crash repeats up to
+`flushDelayOffsetInterval` of deliveries. A record that cannot be read, or that names no possible
+target, is passed over with an error in the log.
+
+Unlike RocketMQ, which polls each level every 100 ms, and delivers without waiting for a sync.
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../schedule/ScheduleMessageService.java
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from functools import partial
+from typing import Final
+
+from skylarkmq.broker.delay_offsets import DelayOffsetTable
+from skylarkmq.broker.delayed_message import read_parked
+from skylarkmq.broker.due_times import DueTimes
+from skylarkmq.protocol.clock import Clock, TimerHandle
+from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
+from skylarkmq.store.consume_queue import PRE_BLANK_SIZE
+from skylarkmq.store.delay_levels import LEVELS_MAX, schedule_queue_id
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.results import STORED, ConsumeQueueUnit, MessageInner, PutMessageResult
+
+log = logging.getLogger(__name__)
+
+UNITS_PER_TURN: Final = 64
+WAIT_MAX_S: Final = 1.0
+PUT_RETRY_S: Final = 1.0
+ERROR_RETRY_S: Final = 10.0
+NO_DELAY_MS: Final = 1 << 62
+"""For a level that is configured no more: its messages leave at their due times alone."""
+
+
+class _Level:
+    """One level on its way through its queue."""
+
+    __slots__ = (
+        "due",
+        "end_offset",
+        "failed_offset",
+        "failing",
+        "head",
+        "in_line",
+        "level",
+        "offset",
+        "queue_id",
+        "timer",
+        "under_way",
+    )
+
+    def __init__(self, level: int, delay_ms: int, offset: int) -> None:
+        self.level = level
+        self.queue_id = schedule_queue_id(level)
+        self.due = DueTimes(delay_ms)
+        self.offset = offset  # queue offset of the next message to deliver
+        self.head: tuple[int, int] | None = None  # (queue offset, due ms) of the first that waits
+        self.timer: TimerHandle | None = None
+        self.in_line = False
+        self.under_way = 0  # puts without a result
+        self.end_offset = offset  # queue offset behind them
+        self.failed_offset = -1  # of the first put that was refused, -1 for none
+        self.failing = False  # the last turn ended with a refusal, which was logged
+
+    @property
+    def idle(self) -> bool:
+        return self.timer is None and not self.in_line and not self.under_way
+
+
+class ScheduleMessageService:
+    """Delivers the delayed messages of a store between `start` and `stop`. Loop thread."""
+
+    def __init__(self, store: MessageStore, clock: Clock, table: DelayOffsetTable) -> None:
+        self.delivered_count = 0
+        self.skipped_count = 0  # unreadable, or without a possible target
+        self._store = store
+        self._clock = clock
+        self._table = table
+        self._levels: dict[int, _Level] = {}
+        self._line: deque[_Level] = deque()
+        self._turn_planned: TimerHandle | None = None
+        self._running = False
+        self._settled: asyncio.Event | None = None
+        store.add_arrival_listener(self._arrived)
+
+    def start(self) -> None:
+        """Deliver what is due and wait for the rest. The store has started, the table is loaded.
+
+        Levels beyond the configured ones are served too, as long as messages are parked there.
+        """
+        self._running = True
+        for level in range(1, LEVELS_MAX + 1):
+            if self._store.max_offset(RMQ_SYS_SCHEDULE_TOPIC, schedule_queue_id(level)):
+                self._get_in_line(self._level(level))
+
+    async def stop(self) -> None:
+        """Deliver no more, wait for the puts under way, and write the offsets.
+
+        Call while the store still writes and syncs.
+        """
+        self._running = False
+        if self._turn_planned is not None:
+            self._turn_planned.cancel()
+            self._turn_planned = None
+        self._line.clear()
+        for level in self._levels.values():
+            level.in_line = False
+            if level.timer is not None:
+                level.timer.cancel()
+                level.timer = None
+        if self._is_delivering:
+            self._settled = asyncio.Event()
+            await self._settled.wait()
+        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._table.save(lambda _: saved.set_result(None))
+        await saved
+        self._table.stop()
+
+    def pending_count(self, level: int) -> int:
+        """Messages of a level that are parked and not delivered."""
+        end = self._store.max_offset(RMQ_SYS_SCHEDULE_TOPIC, schedule_queue_id(level))
+        known = self._levels.get(level)
+        return max(0, end - (known.offset if known is not None else self._table.get(level)))
+
+    @property
+    def levels(self) -> list[int]:
+        """Levels that ever held a message."""
+        return sorted(self._levels)
+
+    @property
+    def _is_delivering(self) -> bool:
+        return any(level.under_way for level in self._levels.values())
+
+    # Waking
+
+    def _arrived(self, topic: str, queue_id: int, max_offset: int) -> None:
+        if topic != RMQ_SYS_SCHEDULE_TOPIC or not self._running:
+            return
+        level = self._level(queue_id + 1)
+        if level.idle:
+            self._get_in_line(level)
+
+    def _level(self, number: int) -> _Level:
+        level = self._levels.get(number)
+        if level is None:
+            levels = self._store.delay_levels
+            delay_ms = levels.delay_ms(number) if number <= levels.max_level else NO_DELAY_MS
+            level = self._levels[number] = _Level(number, delay_ms, self._table.get(number))
+        return level
+
+    def _get_in_line(self, level: _Level) -> None:
+        if not self._running or level.in_line or level.under_way:
+            return
+        level.in_line = True
+        self._line.append(level)
+        self._plan_turn()
+
+    def _plan_turn(self) -> None:
+        if self._line and self._turn_planned is None:
+            self._turn_planned = self._clock.call_at(self._clock.monotonic(), self._turn)
+
+    def _wait(self, level: _Level, wait_s: float) -> None:
+        when_s = self._clock.monotonic() + wait_s
+        level.timer = self._clock.call_at(when_s, self._wake, level)
+
+    def _wake(self, level: _Level) -> None:
+        level.timer = None
+        if level.head is not None and level.head[0] == level.offset:
+            wait_s = self._wait_of(level, *level.head)
+            if wait_s > 0:
+                self._wait(level, min(wait_s, WAIT_MAX_S))
+                return
+        self._get_in_line(level)
+
+    # Delivering
+
+    def _turn(self) -> None:
+        self._turn_planned = None
+        level = self._line.popleft()
+        level.in_line = False
+        try:
+            self._deliver(level)
+        except Exception:
+            log.exception(
+                "delay level %d stands still at offset %d, next attempt in %d s",
+                level.level,
+                level.offset,
+                ERROR_RETRY_S,
+            )
+            if level.idle:
+                self._wait(level, ERROR_RETRY_S)
+        self._plan_turn()
+
+    def _deliver(self, level: _Level) -> None:
+        """Put what is due, one turn's worth; else wait for it, or fall idle."""
+        low = self._store.min_offset(RMQ_SYS_SCHEDULE_TOPIC, level.queue_id)
+        high = self._store.max_offset(RMQ_SYS_SCHEDULE_TOPIC, level.queue_id)
+        self._clip(level, low, high)
+        if level.offset == high:
+            return
+        units = self._store.queue_units(
+            RMQ_SYS_SCHEDULE_TOPIC, level.queue_id, level.offset, UNITS_PER_TURN
+        )
+        if not units:
+            raise LookupError(f"queue {level.queue_id} has no unit {level.offset}")
+        due: list[tuple[int, MessageInner]] = []
+        offset, wait_s = level.offset, 0.0
+        for unit in units:
+            wait_s = self._wait_of(level, offset, unit.tags_code)
+            if wait_s > 0:
+                break
+            inner = self._copy(level, offset, unit)
+            if inner is not None:
+                due.append((offset, inner))
+            offset += 1
+        if offset == level.offset:
+            level.head = (offset, units[0].tags_code)
+            self._wait(level, min(wait_s, WAIT_MAX_S))
+        else:
+            self._put(level, due, offset)
+
+    @staticmethod
+    def _clip(level: _Level, low: int, high: int) -> None:
+        offset = min(max(level.offset, low), high)
+        if offset != level.offset:
+            log.warning(
+                "delay level %d: offset %d is outside %d..%d of its queue, going on at %d",
+                level.level,
+                level.offset,
+                low,
+                high,
+                offset,
+            )
+            level.offset = offset
+
+    def _wait_of(self, level: _Level, offset: int, due_ms: int) -> float:
+        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic()
+        if offset == level.offset:
+            high = self._store.max_offset(RMQ_SYS_SCHEDULE_TOPIC, level.queue_id)
+            level.due.observe(high, due_ms, now_ms, now_s)
+        return level.due.wait_s(offset, due_ms, now_ms, now_s)
+
+    def _put(self, level: _Level, due: list[tuple[int, MessageInner]], end_offset: int) -> None:
+        level.end_offset = end_offset
+        level.failed_offset = -1
+        level.under_way = 1  # until all are handed over: results may come at once
+        try:
+            for offset, inner in due:
+                level.under_way += 1
+                try:
+                    self._store.put_message(inner, partial(self._stored, level, offset))
+                except BaseException:
+                    level.under_way -= 1
+                    level.failed_offset = offset
+                    raise
+                if level.failed_offset >= 0:
+                    break  # what would be stored behind it now would be stored again later
+        finally:
+            self._told(level)
+
+    def _stored(self, level: _Level, offset: int, result: PutMessageResult) -> None:
+        if result.status in STORED:
+            self.delivered_count += 1
+            self._table.delivered(result.physical_offset)
+        elif level.failed_offset < 0 or offset < level.failed_offset:
+            level.failed_offset = offset
+            if not level.failing:
+                level.failing = True
+                log.error(
+                    "delay level %d: offset %d was refused, trying again every %d s: %s, %s",
+                    level.level,
+                    offset,
+                    PUT_RETRY_S,
+                    result.status.value,
+                    result.why,
+                )
+        self._told(level)
+
+    def _told(self, level: _Level) -> None:
+        level.under_way -= 1
+        if not level.under_way:
+            self._finish(level)
+
+    def _finish(self, level: _Level) -> None:
+        refused = level.failed_offset >= 0
+        level.offset = level.failed_offset if refused else level.end_offset
+        level.due.forget(level.offset)
+        self._table.set(level.level, level.offset)
+        if not self._running:
+            if self._settled is not None and not self._is_delivering:
+                self._settled.set()
+        elif refused:
+            self._wait(level, PUT_RETRY_S)
+        else:
+            level.failing = False
+            self._get_in_line(level)
+
+    def _copy(self, level: _Level, offset: int, unit: ConsumeQueueUnit) -> MessageInner | None:
+        """The message to deliver, None when there is none to be had from the unit."""
+        if unit.record_size == PRE_BLANK_SIZE:
+            return None
+        try:
+            return read_parked(self._store.commit_log, unit, level.queue_id, offset)
+        except ValueError as error:
+            self.skipped_count += 1
+            log.error(
+                "delay level %d: offset %d, at %d of the log, can not be delivered: %s",
+                level.level,
+                offset,
+                unit.commit_offset,
+                error,
+            )
+            return None
