@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
+import socket
 
 from skylarkmq.broker.connection import Connection, FrameHandler
 from skylarkmq.broker.stats import BrokerStats
@@ -22,7 +22,6 @@ BACKLOG = 1024
 MAX_CONNECTIONS = 10_000
 SCAN_INTERVAL_S = 5.0
 DEAF_LIMIT_S = 60.0  # how long a peer may leave our answers unread
-PAIR_ATTEMPTS = 50
 
 
 class RemotingServer:
@@ -47,39 +46,15 @@ class RemotingServer:
         self._scan = IntervalTimer(clock, SCAN_INTERVAL_S, self._drop_idle)
         self._empty = asyncio.Event()
 
-    async def listen(self, host: str, port: int) -> int:
-        """Accept connections on an address and return its port; 0 picks a free one.
-
-        Raises:
-            OSError: the address can not be had.
-        """
+    async def serve(self, *sockets: socket.socket) -> None:
+        """Accept connections on bound sockets, which are then this server's."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(
-            lambda: Connection(self._handler, self), host, port, backlog=BACKLOG
-        )
-        if not self._servers:
-            self._scan.start()
-        self._servers.append(server)
-        bound: int = server.sockets[0].getsockname()[1]
-        return bound
-
-    async def listen_pair(self, host: str, port: int) -> int:
-        """Accept on `port` and on the fast port `port` - 2; 0 picks a free pair."""
-        if port:
-            bound = await self.listen(host, port)
-            await self.listen(host, port - 2)
-            return bound
-        for _ in range(PAIR_ATTEMPTS):
-            bound = await self.listen(host, 0)
-            try:
-                await self.listen(host, bound - 2)
-            except OSError as error:
-                if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                    raise
-                self._servers.pop().close()
-            else:
-                return bound
-        raise OSError(errno.EADDRINUSE, "no free pair of ports was found")
+        for bound in sockets:
+            server = await loop.create_server(
+                lambda: Connection(self._handler, self), sock=bound, backlog=BACKLOG
+            )
+            self._servers.append(server)
+        self._scan.start()
 
     async def stop(self) -> None:
         """Stop accepting, then end every connection once its answers are sent."""

@@ -1,0 +1,133 @@
+"""What a start prints: where everything is, what a crash can cost, how to send a first message."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from skylarkmq import __version__
+from skylarkmq.broker.advertise import is_loopback
+from skylarkmq.broker.config import FAST_PORT_DISTANCE, BrokerConfig
+from skylarkmq.broker.controller import BrokerController
+from skylarkmq.store.config import StoreConfig
+
+Address = tuple[str, int]
+
+
+def text_of(address: Address) -> str:
+    """`host:port`, with a host that this machine can connect to."""
+    host, port = address
+    if host in ("0.0.0.0", "::", "*"):
+        host = "127.0.0.1"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def loss_window(config: StoreConfig) -> str:
+    """What acknowledged messages survive, in one sentence."""
+    if config.flush_disk_type == "SYNC_FLUSH":
+        return "SYNC_FLUSH: a message is acknowledged once it is on the disk; no crash takes it"
+    window = config.flush_interval_commit_log
+    return (
+        f"ASYNC_FLUSH every {window} ms: a power cut or kernel crash can take the last {window} ms "
+        "of acknowledged messages (and a sync's time), a killed process none"
+    )
+
+
+def ready_fields(controller: BrokerController, ready_s: float) -> dict[str, Any]:
+    """The stable machine form of the banner."""
+    config = controller.config
+    fields: dict[str, Any] = {
+        "event": "ready",
+        "version": __version__,
+        "broker": config.broker_name,
+        "brokerAddr": str(controller.advertised),
+        "listenAddr": text_of(controller.listen_address),
+    }
+    if controller.namesrv_address is not None:
+        fields["namesrvAddr"] = text_of(controller.namesrv_address)
+    if controller.metrics_address is not None:
+        fields["metricsAddr"] = text_of(controller.metrics_address)
+    fields["storePathRootDir"] = str(config.store.store_path_root_dir)
+    fields["flushDiskType"] = config.store.flush_disk_type
+    fields["lossWindowMs"] = (
+        0
+        if config.store.flush_disk_type == "SYNC_FLUSH"
+        else config.store.flush_interval_commit_log
+    )
+    fields["readyS"] = round(ready_s, 3)
+    return fields
+
+
+def banner(controller: BrokerController, ready_s: float, without_effect: list[str]) -> str:
+    """The human form."""
+    return "\n".join(_lines(controller, ready_s, without_effect))
+
+
+def _lines(
+    controller: BrokerController, ready_s: float, without_effect: list[str]
+) -> Iterator[str]:
+    config = controller.config
+    host, port = controller.listen_address
+    fast = port - FAST_PORT_DISTANCE
+    yield f"SkylarkMQ {__version__} is ready after {ready_s:.2f} s"
+    yield f"  broker       {host}:{port} (fast port {fast}), {config.broker_name}, "
+    yield f"               told to clients as {controller.advertised}"
+    if controller.namesrv_address is not None:
+        yield f"  name server  {text_of(controller.namesrv_address)}"
+    if config.namesrv_addr:
+        yield f"  registered   with {config.namesrv_addr}"
+    if controller.metrics_address is not None:
+        yield f"  metrics      http://{text_of(controller.metrics_address)}/metrics"
+    yield f"  data         {config.store.store_path_root_dir}"
+    yield f"  flush        {loss_window(config.store)}"
+    if not is_loopback(host):
+        yield "  warning      reachable from other machines, and there is no access control yet"
+    if without_effect:
+        yield f"  no effect    {', '.join(without_effect)}"
+    namesrv = _first_namesrv(controller, config)
+    if namesrv is not None:
+        yield from _first_message(namesrv)
+
+
+def _first_namesrv(controller: BrokerController, config: BrokerConfig) -> str | None:
+    if controller.namesrv_address is not None:
+        return text_of(controller.namesrv_address)
+    return config.namesrv_addr
+
+
+def _first_message(namesrv: str) -> Iterator[str]:
+    command = _command()
+    yield ""
+    yield "Send a first message, and read it:"
+    yield f"  {command} send TopicTest 'hello' --namesrv '{namesrv}'"
+    yield f"  {command} consume TopicTest --group demo --from first --max 1 --namesrv '{namesrv}'"
+    yield f"or from Python ({_python()}):"
+    yield "  import asyncio; from skylarkmq.client import Message, Producer"
+    yield (
+        f'  async def hello(): p = Producer("{namesrv}"); await p.start(); '
+        'print(await p.send(Message("TopicTest", "hello"))); await p.stop()'
+    )
+    yield "  asyncio.run(hello())"
+
+
+def _command() -> str:
+    """How this user calls us: the plain name when the shell finds it, else its place."""
+    if shutil.which("skylarkmq") is not None:
+        return "skylarkmq"
+    beside = Path(sys.executable).with_name("skylarkmq")
+    if not beside.exists():
+        return f"{sys.executable} -m skylarkmq.cli"
+    try:
+        return str(beside.relative_to(Path.cwd()))
+    except ValueError:
+        return str(beside)
+
+
+def _python() -> str:
+    try:
+        return str(Path(sys.executable).relative_to(Path.cwd()))
+    except ValueError:
+        return sys.executable

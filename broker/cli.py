@@ -1,0 +1,214 @@
+"""The servers' commands: `serve` (broker and name server), `broker`, `namesrv`.
+
+Exit codes: 0 stopped as asked, 1 could not start, 2 wrong use or configuration, 74 the disk failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from skylarkmq.broker.banner import banner, ready_fields, text_of
+from skylarkmq.broker.config import BrokerConfig
+from skylarkmq.broker.config_file import (
+    Loaded,
+    Sources,
+    effective_values,
+    load_broker_config,
+    load_namesrv_config,
+)
+from skylarkmq.broker.controller import BrokerController
+from skylarkmq.broker.logs import FIELDS, LogFormat, set_up_logs
+from skylarkmq.broker.namesrv.controller import NamesrvController
+from skylarkmq.broker.process import keep_freed_memory, raise_file_limit
+from skylarkmq.store.config_fields import ConfigError
+from skylarkmq.store.errors import StoreError
+
+log = logging.getLogger("skylarkmq")
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+Command = Callable[..., None]
+
+
+def server_options(command: Command) -> Command:
+    """The options that all servers share."""
+    options = (
+        click.option(
+            "-c",
+            "--config",
+            "config_path",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="broker.conf in Java properties form.",
+        ),
+        click.option(
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Any key of RocketMQ, e.g. listenPort=10911; may be repeated, the last one wins.",
+        ),
+        click.option("--print-config", is_flag=True, help="Print every key and end."),
+        click.option(
+            "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True
+        ),
+        click.option(
+            "--log-level",
+            type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
+            default="INFO",
+            show_default=True,
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@server_options
+def serve(**options: Any) -> None:
+    """Run a broker and a name server in this process."""
+    _run_broker(with_namesrv=True, **options)
+
+
+@click.command()
+@server_options
+def broker(**options: Any) -> None:
+    """Run a broker alone; it registers with every namesrvAddr."""
+    _run_broker(with_namesrv=False, **options)
+
+
+@click.command()
+@server_options
+def namesrv(
+    config_path: Path | None,
+    settings: tuple[str, ...],
+    print_config: bool,
+    log_format: LogFormat,
+    log_level: str,
+) -> None:
+    """Run a name server alone (listenPort, 9876)."""
+    loaded = _load(load_namesrv_config, config_path, settings)
+    if print_config:
+        _print_config(loaded)
+        return
+    set_up_logs(log_format, log_level)
+    raise_file_limit()
+
+    async def run() -> int:
+        controller = NamesrvController(loaded.config)
+        stop = _stop_event()
+        await controller.start()
+        address = text_of(controller.listen_address)
+        if log_format == "json":
+            log.info("ready", extra={FIELDS: {"event": "ready", "namesrvAddr": address}})
+        else:
+            click.echo(f"The name server is ready on {address}", err=True)
+        await stop.wait()
+        await controller.stop()
+        return 0
+
+    _run(run())
+
+
+def _run_broker(
+    *,
+    with_namesrv: bool,
+    config_path: Path | None,
+    settings: tuple[str, ...],
+    print_config: bool,
+    log_format: LogFormat,
+    log_level: str,
+) -> None:
+    loaded = _load(load_broker_config, config_path, settings)
+    if print_config:
+        _print_config(loaded)
+        return
+    set_up_logs(log_format, log_level)
+    raise_file_limit()
+    keep_freed_memory()
+    if loaded.unknown_variables:
+        log.warning("unknown variables: %s", ", ".join(loaded.unknown_variables))
+    _run(_serve(loaded, with_namesrv, log_format))
+
+
+async def _serve(loaded: Loaded[BrokerConfig], with_namesrv: bool, log_format: LogFormat) -> int:
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    stop = _stop_event()
+    controller = BrokerController(loaded.config, with_namesrv=with_namesrv, tune_gc=True)
+    await controller.start()
+    ready_s = loop.time() - started
+    if log_format == "json":
+        fields = ready_fields(controller, ready_s)
+        if loaded.without_effect:
+            fields["withoutEffect"] = loaded.without_effect
+        log.info("ready", extra={FIELDS: fields})
+    else:
+        click.echo(banner(controller, ready_s, loaded.without_effect), err=True)
+    assert controller.ended is not None
+    waiting = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({waiting, controller.ended}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    code = controller.ended.result() if controller.ended.done() else 0
+    if not code:
+        log.info("stopping")
+    await controller.stop()
+    return code
+
+
+def _stop_event() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+def _load(
+    load: Callable[[Sources], Loaded[Any]], path: Path | None, settings: tuple[str, ...]
+) -> Loaded[Any]:
+    sources = Sources(path, os.environ, settings, Path.home(), socket.gethostname())
+    try:
+        return load(sources)
+    except (ConfigError, OSError) as error:
+        _end(EXIT_USAGE, error)
+
+
+def _print_config(loaded: Loaded[Any]) -> None:
+    for key, value, origin in effective_values(loaded):
+        click.echo(f"{key}={value}" + ("" if origin == "default" else f"  # {origin}"))
+
+
+def _run(main: Coroutine[Any, Any, int]) -> None:
+    """Run to the end on uvloop where it is installed, and end the process with the code."""
+    try:
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    except ImportError:
+        factory = None
+    try:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            code = runner.run(main)
+    except ConfigError as error:
+        _end(EXIT_USAGE, error)
+    except (StoreError, OSError) as error:
+        _end(EXIT_FAILED, error)
+    if code:
+        sys.exit(code)
+
+
+def _end(code: int, error: Exception) -> Any:
+    click.echo(f"skylarkmq: {error}", err=True)
+    sys.exit(code)

@@ -1,0 +1,146 @@
+"""The parts of one broker, made in the order in which they need each other.
+
+Nothing here starts anything; `controller.py` does.
+"""
+
+from __future__ import annotations
+
+import random
+
+from skylarkmq.broker.config import BrokerConfig
+from skylarkmq.broker.consumer_manager import ConsumerManager
+from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
+from skylarkmq.broker.delay_offsets import DelayOffsetTable
+from skylarkmq.broker.housekeeping import ClientHousekeepingService
+from skylarkmq.broker.long_polling import PullRequestHoldService
+from skylarkmq.broker.outbound import Outbound
+from skylarkmq.broker.processor.admin_topic import AdminTopicProcessor
+from skylarkmq.broker.processor.client_manage import ClientManageProcessor
+from skylarkmq.broker.processor.consumer_manage import ConsumerManageProcessor
+from skylarkmq.broker.processor.lock import LockProcessor
+from skylarkmq.broker.processor.pull import PullProcessor
+from skylarkmq.broker.processor.pull_answers import PullAnswers
+from skylarkmq.broker.processor.query import QueryProcessor
+from skylarkmq.broker.processor.send import SendProcessor
+from skylarkmq.broker.processor.send_back import SendBackProcessor
+from skylarkmq.broker.processor.send_checks import SendChecks
+from skylarkmq.broker.producer_manager import ProducerManager
+from skylarkmq.broker.rebalance_lock import RebalanceLockManager
+from skylarkmq.broker.router import Handler, Router
+from skylarkmq.broker.schedule_service import ScheduleMessageService
+from skylarkmq.broker.server import RemotingServer
+from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.broker.subscription_group import SubscriptionGroupManager
+from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.store.files import Files
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.table_file import TableWriter
+from skylarkmq.store.worker import StoreWorkers
+
+
+class BrokerState:
+    """The broker's state and services: store, tables, clients. Independent of any address."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        files: Files,
+        clock: Clock,
+        workers: StoreWorkers,
+        memory_size: int,
+    ) -> None:
+        self.config = config
+        self.stats = BrokerStats()
+        self.store = MessageStore(config.store, files, clock, workers, memory_size=memory_size)
+        writer = TableWriter(files, workers.tables)
+        self.topics = TopicConfigManager(config, files, writer, clock)
+        self.groups = SubscriptionGroupManager(config, files, writer, clock)
+        self.offsets = ConsumerOffsetManager(config, files, writer, clock)
+        self.delay_offsets = DelayOffsetTable(
+            files, writer, clock, self.store, config.store.flush_delay_offset_interval
+        )
+        self.schedule = ScheduleMessageService(self.store, clock, self.delay_offsets)
+        outbound = Outbound(self._may_notify)
+        self.consumers = ConsumerManager(clock, outbound.notify_consumer_ids_changed)
+        self.producers = ProducerManager(clock)
+        self.locks = RebalanceLockManager(clock)
+        self.housekeeping = ClientHousekeepingService(
+            clock, self.consumers, self.producers, self.locks
+        )
+        self.holding = PullRequestHoldService(
+            self.store, clock, long_polling=config.long_polling_enable
+        )
+
+    def load(self) -> None:
+        """Take the store's folder and read everything. Blocks.
+
+        Raises:
+            StoreError: the folder is in use, of other sizes, or damaged.
+            OSError: the disk failed.
+        """
+        self.store.load()
+        for table in (self.topics, self.groups, self.offsets, self.delay_offsets):
+            table.load()
+
+    def _may_notify(self, group: str) -> bool:
+        settings = self.groups.table.get(group)
+        return self.config.notify_consumer_ids_changed_enable and (
+            settings is None or settings.notify_consumer_ids_changed_enable
+        )
+
+    def client_counts(self) -> dict[str, int]:
+        """Connected clients by role, for the metrics."""
+        return {
+            "producer": self.producers.client_count,
+            "consumer": self.consumers.client_count,
+        }
+
+    def store_offsets(self) -> dict[str, int]:
+        """Places in the commit log by mark, bytes."""
+        log = self.store.commit_log
+        return {"min": log.min_offset, "max": log.max_offset, "flushed": log.flushed_offset}
+
+
+def make_server(
+    state: BrokerState, clock: Clock, store_host: bytes, rng: random.Random
+) -> RemotingServer:
+    """Return the server of a broker's state, with every code that it answers.
+
+    Args:
+        store_host: packed advertised address; goes into every record and message id.
+    """
+    config, store, stats = state.config, state.store, state.stats
+    checks = SendChecks(config, state.topics, state.groups, rng)
+    send = SendProcessor(config, store, state.topics, checks, stats, store_host)
+    pull = PullProcessor(
+        config,
+        store,
+        state.topics,
+        state.groups,
+        state.consumers,
+        state.offsets,
+        state.holding,
+        PullAnswers(stats),
+        clock,
+    )
+    processors = (
+        pull,
+        ClientManageProcessor(state.consumers, state.producers, state.groups, state.topics),
+        ConsumerManageProcessor(state.consumers, state.offsets, state.groups, state.topics, store),
+        LockProcessor(state.locks, state.groups, state.topics),
+        QueryProcessor(store),
+        AdminTopicProcessor(config, state.topics),
+        SendBackProcessor(config, store, state.topics, state.groups, rng),
+    )
+    handlers: dict[int, Handler] = {}
+    for processor in processors:
+        handlers.update(processor.handlers())
+    router = Router(handlers, stats, clock, send=send)
+    return RemotingServer(
+        router,
+        clock,
+        stats,
+        idle_limit_s=config.server_channel_max_idle_time_seconds,
+        max_connections=config.max_connections,
+    )

@@ -1,0 +1,231 @@
+"""Starts and stops a broker, in the right order.
+
+    start   store and tables (recovery), listeners, held pulls and timed services, metrics,
+            registration
+    stop    registration, listeners and peers, held pulls, delays, tables, store
+
+A store that fails keeps the broker up for reads for 5 s; then `ended` is set to 74 and whoever runs
+the controller ends the process, so that a supervisor restarts it into recovery.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../BrokerController.java
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import random
+
+from skylarkmq.broker.registration import RegistrationService
+
+from skylarkmq.broker.advertise import advertised_address, interface_addresses
+from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.components import BrokerState, make_server
+from skylarkmq.broker.config import BrokerConfig
+from skylarkmq.broker.health import HealthChecks
+from skylarkmq.broker.http import MetricsServer
+from skylarkmq.broker.loop_lag import LoopLagService
+from skylarkmq.broker.metrics import MetricsSources, build_registry
+from skylarkmq.broker.namesrv.controller import NamesrvController
+from skylarkmq.broker.server import RemotingServer
+from skylarkmq.broker.sockets import bind_pair, port_of, resolve
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.protocol.host_address import HostAddress
+from skylarkmq.store.files import DiskFiles, Files
+from skylarkmq.store.message_store import StoreState
+from skylarkmq.store.worker import StoreWorkers
+
+log = logging.getLogger(__name__)
+
+EXIT_STORE_FAILED = 74  # EX_IOERR
+FAILED_READS_S = 5.0
+# The send road makes no cycles: collections are rare, and what start-up made is left out of them.
+GC_THRESHOLDS = (50_000, 20, 50)
+
+
+def memory_size() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+class BrokerController:
+    """One broker. Every method runs on the loop thread."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        with_namesrv: bool = False,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        tune_gc: bool = False,
+    ) -> None:
+        """Take the configuration; nothing is opened yet.
+
+        Args:
+            with_namesrv: run a name server beside, on `namesrvListenPort`.
+            tune_gc: set the process's garbage collector for a daemon.
+        """
+        self.config = config
+        self.listen_address: tuple[str, int] = (config.bind_address, 0)
+        self.advertised: HostAddress | None = None
+        self.metrics_address: tuple[str, int] | None = None
+        self.namesrv: NamesrvController | None = None
+        self.ended: asyncio.Future[int] | None = None
+        self._with_namesrv = with_namesrv
+        self._files: Files = files or DiskFiles()
+        self._clock = clock
+        self._tune_gc = tune_gc
+        self._server: RemotingServer | None = None
+        self._metrics: MetricsServer | None = None
+        self._registration: RegistrationService | None = None
+        self._started_at_ms = 0
+
+    @property
+    def namesrv_address(self) -> tuple[str, int] | None:
+        """Where the built-in name server listens, None without one."""
+        return None if self.namesrv is None else self.namesrv.listen_address
+
+    async def start(self) -> None:
+        """Recover and serve.
+
+        Raises:
+            StoreError: the folder can not be used as it is.
+            OSError: an address is taken, or the disk failed.
+        """
+        loop = asyncio.get_running_loop()
+        self.ended = loop.create_future()
+        clock = self.clock = self._clock or SystemClock(loop)
+        self._workers = StoreWorkers.threads(loop.call_soon_threadsafe)
+        self.state = BrokerState(self.config, self._files, clock, self._workers, memory_size())
+        self._lag = LoopLagService(clock, self.state.stats.loop_lag)
+        try:
+            self.state.load()
+            self.state.store.failure_listeners.append(self._store_failed)
+            await self._listen(clock)
+        except BaseException:
+            await self._abandon()
+            raise
+        if self._tune_gc:
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(*GC_THRESHOLDS)
+
+    async def _listen(self, clock: Clock) -> None:
+        config, state = self.config, self.state
+        host = advertised_address(config.broker_ip1, config.bind_address, interface_addresses())
+        if self._with_namesrv:
+            self.namesrv = NamesrvController.beside(config, clock)
+            await self.namesrv.start()
+        main, fast = bind_pair(config.bind_address, config.listen_port)
+        self.listen_address = (config.bind_address, port_of(main))
+        self.advertised = HostAddress(host, port_of(main))
+        store_host = HostAddress(resolve(host), port_of(main)).pack()
+        state.store.start()
+        self._server = make_server(state, clock, store_host, random.Random())
+        await self._server.serve(main, fast)
+        state.holding.start()
+        state.housekeeping.start()
+        state.offsets.start()
+        state.schedule.start()
+        self._lag.start()
+        await self._start_metrics(clock)
+        self._registration = RegistrationService(
+            config, state.topics, clock, str(self.advertised), self.namesrv
+        )
+        await self._registration.start()
+        self._started_at_ms = clock.now_ms()
+
+    async def _start_metrics(self, clock: Clock) -> None:
+        config, state = self.config, self.state
+        checks = HealthChecks(
+            ready={"store": self._store_check, "listener": self._listener_check},
+            live={"flush": self._store_check},
+        )
+        sources = MetricsSources(
+            cluster=config.broker_cluster_name,
+            broker=config.broker_name,
+            loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
+            broker_stats=state.stats,
+            store_stats=state.store.stats,
+            health=checks,
+            started_at_ms=lambda: self._started_at_ms,
+            connections=self._connection_counts,
+            longpoll_waiting=lambda: state.holding.count,
+            store_offsets=state.store_offsets,
+            topic_count=lambda: len(state.topics.table),
+            group_count=lambda: len(state.groups.table),
+            permission=lambda: config.broker_permission,
+        )
+        self._metrics = MetricsServer(
+            config.metrics_host,
+            config.metrics_prom_exporter_port,
+            build_registry(sources),
+            checks,
+            clock,
+        )
+        self.metrics_address = await self._metrics.start()
+
+    def _connection_counts(self) -> dict[str, int]:
+        counts = self.state.client_counts()
+        total = len(self._server.connections) if self._server is not None else 0
+        return {**counts, "other": max(0, total - sum(counts.values()))}
+
+    def _store_check(self) -> str:
+        return self.state.store.refusal() or ""
+
+    def _listener_check(self) -> str:
+        return "" if self._server is not None else "not listening yet"
+
+    async def stop(self) -> None:
+        """Stop serving and make everything durable; may be called once, after `start`."""
+        state = self.state
+        if self._registration is not None:
+            await self._registration.stop()
+        self._lag.stop()
+        state.holding.stop()
+        state.housekeeping.stop()
+        if self._server is not None:
+            await self._server.stop()
+        if state.store.state is StoreState.RUNNING:
+            await state.schedule.stop()
+            await state.offsets.stop()
+            await state.topics.flush()
+            await state.groups.flush()
+        state.store.stop_writing()
+        await self._close_store()
+        if self._metrics is not None:
+            await self._metrics.stop()
+        if self.namesrv is not None:
+            await self.namesrv.stop()
+        log.info("the broker has stopped")
+
+    async def _close_store(self) -> None:
+        """End the workers, let their results in, then close; the disk work is off the loop."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._workers.stop)
+        await asyncio.sleep(0)  # the workers' last results were queued on the loop before this
+        self.state.store.close()
+
+    async def _abandon(self) -> None:
+        """Undo a start that failed half-way."""
+        if self._server is not None:
+            await self._server.stop()
+        if self.namesrv is not None:
+            await self.namesrv.stop()
+        self.state.store.stop_writing()
+        await self._close_store()
+
+    def _store_failed(self, error: BaseException) -> None:
+        if not self.config.store.store_failure_exit:
+            log.critical("storeFailureExit is false: staying up for reads")
+            return
+        log.critical("ending the process in %.0f s, for a restart into recovery", FAILED_READS_S)
+        clock = self.clock
+        clock.call_at(clock.monotonic() + FAILED_READS_S, self._end, EXIT_STORE_FAILED)
+
+    def _end(self, code: int) -> None:
+        if self.ended is not None and not self.ended.done():
+            self.ended.set_result(code)

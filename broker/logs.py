@@ -1,0 +1,51 @@
+"""Log lines on stderr: text for people, one JSON object a line for machines.
+
+    {"ts":"2024-01-31T12:00:00.123Z","level":"INFO","logger":"skylarkmq.store","msg":"...", ...}
+
+Fields of a record's `extra={"fields": {...}}` follow in the JSON form. Bodies, keys and secrets are
+never logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import msgspec
+
+LogFormat = Literal["text", "json"]
+TEXT_FORMAT: Final = "%(asctime)s %(levelname)-8s %(name)s: %(message)s"
+FIELDS: Final = "fields"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a record, keys in a fixed order."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC)
+        line: dict[str, Any] = {
+            "ts": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        fields: Mapping[str, Any] | None = getattr(record, FIELDS, None)
+        if fields:
+            line.update(fields)
+        if record.exc_info:
+            line["err"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+def set_up_logs(log_format: LogFormat, level: str) -> None:
+    """Send the logs of this process to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        JsonFormatter() if log_format == "json" else logging.Formatter(TEXT_FORMAT)
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)

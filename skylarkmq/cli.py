@@ -1,0 +1,47 @@
+"""The command `skylarkmq`: puts the servers' and the clients' commands under one name."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+from skylarkmq import __version__
+
+# Command -> module and attribute. Loaded when it is named, so that `--help` stays quick.
+COMMANDS: Final = {
+    "serve": ("skylarkmq.broker.cli", "serve", "Run a broker and a name server."),
+    "broker": ("skylarkmq.broker.cli", "broker", "Run a broker alone."),
+    "namesrv": ("skylarkmq.broker.cli", "namesrv", "Run a name server alone."),
+    "send": ("skylarkmq.client.cli", "send", "Send messages to a topic."),
+    "consume": ("skylarkmq.client.cli", "consume", "Print the messages of a topic as JSON lines."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup)
+@click.version_option(__version__, prog_name="skylarkmq")
+def main() -> None:
+    """A message broker that speaks Apache RocketMQ's protocol and keeps its store files."""
+
+
+if __name__ == "__main__":
+    main()
