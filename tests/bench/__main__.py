@@ -1,0 +1,141 @@
+"""Measures a broker on this machine: CPU time for each message, rate, latency.
+
+    python -m tests.bench [--quick] [--rounds 3] [--seconds 1.0] [--codec JSON] [--only TEXT]
+                          [--store DIR] [--json FILE]
+
+The load comes ready encoded from another process. Rounds are interleaved: each scenario runs once
+in every round, beside an echo server under the same load, and medians are shown. Compare the
+CPU time, and that to the echo's; rate and latency depend on what else the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from tests.bench.frames import PULL_UP_TO
+from tests.bench.load import Figures
+from tests.bench.peers import Load, Server, broker, echo, load, resident_mib
+from tests.bench.report import Report, Row
+from tests.bench.scenarios import ASYNC, SYNC, Scenario, all_scenarios
+
+SYNC_TRIES = 100
+IDLE_S = 1.0
+STARTS = 3
+
+
+def disk_sync_ms(folder: Path) -> float:
+    """The p50 of the disk's own fdatasync after a write of 4 KiB into an allocated file."""
+    times: list[float] = []
+    path = folder / "sync-probe"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        os.posix_fallocate(descriptor, 0, SYNC_TRIES * 4096)
+        for number in range(SYNC_TRIES):
+            os.pwrite(descriptor, b"x" * 4096, number * 4096)
+            started = time.perf_counter()
+            os.fdatasync(descriptor)
+            times.append(time.perf_counter() - started)
+    finally:
+        os.close(descriptor)
+        path.unlink()
+    return median(times) * 1000
+
+
+def idle_broker(folder: Path) -> tuple[float, float]:
+    """Seconds until ready and resident MiB of a broker that does nothing; medians."""
+    ready: list[float] = []
+    resident: list[float] = []
+    for number in range(STARTS):
+        root = folder / f"idle-{number}"
+        root.mkdir()
+        with broker(root, ASYNC) as server:
+            time.sleep(IDLE_S)
+            ready.append(server.ready_s)
+            resident.append(resident_mib(server.pid))
+    return median(ready), median(resident)
+
+
+def run_one(scenario: Scenario, server: Server, source: Load, seconds: float) -> Figures:
+    job = replace(scenario.job, port=server.port, pid=server.pid, seconds=seconds)
+    return source.run(job)
+
+
+def run_echo(scenario: Scenario, server: Server, source: Load, seconds: float) -> Figures:
+    job = replace(scenario.job, port=server.port, pid=server.pid, seconds=seconds / 2, check=False)
+    return source.run(job)
+
+
+def fill(scenario: Scenario, server: Server, source: Load) -> None:
+    """Store what the pulls of a scenario will read."""
+    source.run(
+        replace(
+            scenario.job, kind="fill", port=server.port, pid=server.pid, window=256,
+            messages=PULL_UP_TO + 100,
+        )
+    )  # fmt: skip
+
+
+def measure(options: argparse.Namespace, folder: Path) -> Report:
+    scenarios = [
+        scenario
+        for scenario in all_scenarios(options.codec, quick=options.quick)
+        if options.only in scenario.key
+    ]
+    rows = [Row(scenario) for scenario in scenarios]
+    disk_ms = disk_sync_ms(folder)
+    ready_s, idle_mib = idle_broker(folder)
+    with contextlib.ExitStack() as stack:
+        servers: dict[str, Server] = {}
+        for flush in (ASYNC, SYNC):
+            (folder / flush).mkdir()
+            servers[flush] = stack.enter_context(broker(folder / flush, flush))
+        mirror = stack.enter_context(echo())
+        source = stack.enter_context(load())
+        for scenario in scenarios:
+            if scenario.per_pull:
+                fill(scenario, servers[scenario.flush], source)
+        for number in range(options.rounds):
+            for row in rows:
+                scenario = row.scenario
+                print(f"\r\x1b[Kround {number + 1}: {scenario.key}", end="", file=sys.stderr)
+                row.broker.append(
+                    run_one(scenario, servers[scenario.flush], source, options.seconds)
+                )
+                if scenario.flush == ASYNC and not scenario.per_pull:
+                    row.echo.append(run_echo(scenario, mirror, source, options.seconds))
+        print("\r\x1b[K", end="", file=sys.stderr)
+    return Report(rows, disk_ms, ready_s, idle_mib)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short round, 128 B")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each scenario in a round")
+    parser.add_argument("--codec", default="JSON", choices=("JSON", "ROCKETMQ"))
+    parser.add_argument("--only", default="", help="rows whose name has this text")
+    parser.add_argument("--store", type=Path, help="folder on the disk to measure; default: ./var")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.seconds = 1, min(options.seconds, 0.5)
+    parent = options.store or Path(__file__).resolve().parents[2] / "var"
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=parent) as folder:
+        report = measure(options, Path(folder))
+    print(report.text())
+    if options.json:
+        options.json.write_text(json.dumps(report.as_json(), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Requests encoded ahead of the run, so that the load costs the load process almost nothing.
+
+A ring is many requests of one size laid end to end; the load writes slices of it. Each has its own
+opaque, of one width, and comes round again long after its answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from skylarkmq.protocol.batch import BatchItem, encode_batch
+from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.command import encode_command
+from skylarkmq.protocol.flags import PullSysFlag
+from skylarkmq.protocol.frame import SerializeType
+from skylarkmq.protocol.headers.fields import encode_fields
+from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
+from skylarkmq.protocol.headers.send import SendMessageRequestHeader, encode_send_header_v2
+from skylarkmq.protocol.properties import encode_properties
+from skylarkmq.protocol.remoting_command import RemotingCommand
+
+RING_COUNT = 2048  # above every window
+FIRST_OPAQUE = 100_000
+QUEUE_COUNT = 4
+BORN_MS = 1_700_000_000_000
+GROUP = "bench-group"
+PULL_COUNT = 32
+PULL_FROM = 1000  # four digits, so that all pulls have one size
+PULL_UP_TO = 9000
+
+
+@dataclass(frozen=True)
+class Ring:
+    """`count` requests of `size` bytes each, one behind the other, twice over for any slice."""
+
+    data: bytes
+    size: int
+    count: int
+    messages: int  # in each request, or in its answer
+
+    def slice(self, index: int, count: int) -> memoryview:
+        """`count` requests from a place in the ring; at most one round of it."""
+        start = (index % self.count) * self.size
+        return memoryview(self.data)[start : start + count * self.size]
+
+
+def ring_of(frames: list[bytes], messages: int) -> Ring:
+    size = len(frames[0])
+    if any(len(frame) != size for frame in frames):
+        raise ValueError("the requests of a ring have one size")
+    return Ring(b"".join(frames) * 2, size, len(frames), messages)
+
+
+def send_ring(topic: str, body_size: int, codec: SerializeType) -> Ring:
+    """Single sends as the Java client writes them: code 310 with unique key and tag."""
+    return ring_of([send_frame(topic, body_size, codec, index) for index in range(RING_COUNT)], 1)
+
+
+def send_frame(topic: str, body_size: int, codec: SerializeType, index: int) -> bytes:
+    properties = {"UNIQ_KEY": f"7F00000100002A139A55{index:012X}", "WAIT": "true", "TAGS": "bench"}
+    header = send_header(topic, index % QUEUE_COUNT, encode_properties(properties), batch=False)
+    return request(RequestCode.SEND_MESSAGE_V2, header, b"x" * body_size, codec, index)
+
+
+def batch_ring(topic: str, body_size: int, codec: SerializeType, messages: int) -> Ring:
+    """Sends of a batch each: code 320."""
+    body = encode_batch(
+        BatchItem(0, b"x" * body_size, f"UNIQ_KEY\x01{number:032X}\x02TAGS\x01bench".encode())
+        for number in range(messages)
+    )
+    frames = [
+        request(
+            RequestCode.SEND_BATCH_MESSAGE,
+            send_header(topic, index % QUEUE_COUNT, "", batch=True),
+            body,
+            codec,
+            index,
+        )
+        for index in range(RING_COUNT // 16)
+    ]
+    return ring_of(frames, messages)
+
+
+def pull_ring(topic: str, codec: SerializeType) -> Ring:
+    """Pulls of 32 messages of one queue, each from its own offset."""
+    frames: list[bytes] = []
+    for index, offset in enumerate(range(PULL_FROM, PULL_UP_TO, PULL_COUNT)):
+        header = PullMessageRequestHeader(
+            consumer_group=GROUP,
+            topic=topic,
+            queue_id=0,
+            queue_offset=offset,
+            max_msg_nums=PULL_COUNT,
+            sys_flag=PullSysFlag.FLAG_SUBSCRIPTION,
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            subscription="*",
+            sub_version=BORN_MS,
+            expression_type="TAG",
+        )
+        frames.append(request(RequestCode.PULL_MESSAGE, encode_fields(header), b"", codec, index))
+    return ring_of(frames, PULL_COUNT)
+
+
+def fill_ring(topic: str, body_size: int, codec: SerializeType) -> Ring:
+    """Single sends that all go into queue 0, for the pulls to read."""
+    frames = [
+        request(
+            RequestCode.SEND_MESSAGE_V2,
+            send_header(topic, 0, "TAGS\x01bench", batch=False),
+            b"x" * body_size,
+            codec,
+            index,
+        )
+        for index in range(RING_COUNT)
+    ]
+    return ring_of(frames, 1)
+
+
+def send_header(topic: str, queue_id: int, properties: str, *, batch: bool) -> dict[str, str]:
+    return encode_send_header_v2(
+        SendMessageRequestHeader(
+            producer_group="bench-producer",
+            topic=topic,
+            default_topic="TBW102",
+            default_topic_queue_nums=QUEUE_COUNT,
+            queue_id=queue_id,
+            sys_flag=0,
+            born_timestamp=BORN_MS,
+            flag=0,
+            properties=properties,
+            batch=batch,
+        )
+    )
+
+
+def request(
+    code: RequestCode, fields: dict[str, str], body: bytes, codec: SerializeType, index: int
+) -> bytes:
+    command = RemotingCommand.request(code, fields, body, opaque=FIRST_OPAQUE + index)
+    command.serialize_type = codec
+    return encode_command(command)

@@ -1,0 +1,265 @@
+"""The load process: keeps a number of requests in flight and times the answers.
+
+Reads one job as a JSON line from its input, runs it, writes one JSON line with the figures. The
+CPU time of the process under load is read here, at both ends of the measured time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import sys
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import uvloop
+
+from skylarkmq.protocol.frame import SerializeType
+from tests.bench.frames import Ring, batch_ring, fill_ring, pull_ring, send_ring
+
+LENGTHS = struct.Struct(">II")
+HEADER_SIZE_MASK = 0xFFFFFF
+JSON_OK = b'"code":0,'
+BINARY_OK = b"\0\0"
+STALL_S = 20.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to do for how long."""
+
+    kind: str  # send, batch, pull, fill
+    port: int
+    pid: int  # whose CPU time to measure
+    topic: str = "bench"
+    connections: int = 1
+    window: int = 1  # requests in flight on each connection
+    body_size: int = 128
+    batch: int = 1
+    codec: str = "JSON"
+    check: bool = True  # answers must say SUCCESS; an echo cannot
+    warm_s: float = 0.3
+    seconds: float = 1.0
+    messages: int = 0  # above 0: stop after so many instead
+
+
+@dataclass
+class Figures:
+    """What came of a job."""
+
+    messages: int = 0
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    load_cpu_s: float = 0.0
+    p50_s: float = 0.0
+    p99_s: float = 0.0
+    failed: int = 0
+    first_failure: str = ""
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of all threads of a process so far."""
+    total_ns = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        total_ns += int((thread / "schedstat").read_text().split()[0])
+    return total_ns / 1e9
+
+
+class Peer(asyncio.Protocol):
+    """One connection with its window of requests."""
+
+    def __init__(self, run: Run, offset: int) -> None:
+        self.run = run
+        self.next = offset  # place in the ring
+        self.sent: deque[list[float]] = deque()  # [time, count] of what waits for an answer
+        self.in_flight = 0
+        self.rest = b""
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        if self.in_flight:
+            self.run.fail("the connection was lost")
+
+    def send(self, count: int) -> None:
+        if self.transport is None:
+            return
+        self.transport.write(self.run.ring.slice(self.next, count))
+        self.next += count
+        self.in_flight += count
+        self.sent.append([time.perf_counter(), count])
+
+    def data_received(self, data: bytes) -> None:
+        now = time.perf_counter()
+        if self.rest:
+            data = self.rest + data
+        position, size, answers = 0, len(data), 0
+        ok = self.run.ok
+        while size - position >= LENGTHS.size:
+            length, marker = LENGTHS.unpack_from(data, position)
+            if size - position < length + 4:
+                break
+            header = position + LENGTHS.size
+            if ok is not None:
+                limit = header + (marker & HEADER_SIZE_MASK)
+                limit = limit if ok is JSON_OK else header + len(ok)
+                if data.find(ok, header, limit) < 0:
+                    self.run.fail(repr(data[header : header + 200]))
+            position += length + 4
+            answers += 1
+        self.rest = data[position:]
+        if answers:
+            self.answered(answers, now)
+
+    def answered(self, count: int, now: float) -> None:
+        self.in_flight -= count
+        left = count
+        while left:
+            first = self.sent[0]
+            taken = min(left, int(first[1]))
+            self.run.latency(now - first[0], taken)
+            first[1] -= taken
+            left -= taken
+            if not first[1]:
+                self.sent.popleft()
+        if not self.run.stopping:
+            self.send(count)
+        elif not self.in_flight:
+            self.run.idle(self)
+
+
+class Run:
+    """One job over its connections."""
+
+    def __init__(self, job: Job, ring: Ring) -> None:
+        self.job = job
+        self.ring = ring
+        codec = SerializeType[job.codec]
+        self.ok = None if not job.check else JSON_OK if codec is SerializeType.JSON else BINARY_OK
+        self.figures = Figures()
+        self.stopping = False
+        self.measuring = False
+        self.latencies: list[tuple[float, int]] = []
+        self.answers = 0
+        self.enough = asyncio.Event()
+        self.busy: set[Peer] = set()
+        self.all_idle = asyncio.Event()
+
+    def latency(self, seconds: float, count: int) -> None:
+        self.answers += count
+        if self.measuring:
+            self.latencies.append((seconds, count))
+        if self.job.messages and self.answers >= self.job.messages:
+            self.stopping = True
+            self.enough.set()
+
+    def fail(self, why: str) -> None:
+        self.figures.failed += 1
+        self.figures.first_failure = self.figures.first_failure or why
+        self.enough.set()
+
+    def idle(self, peer: Peer) -> None:
+        self.busy.discard(peer)
+        if not self.busy:
+            self.all_idle.set()
+
+    async def run(self) -> Figures:
+        loop = asyncio.get_running_loop()
+        peers: list[Peer] = []
+        for index in range(self.job.connections):
+            offset = index * 7 % self.ring.count
+            peer = Peer(self, offset)
+            await loop.create_connection(partial(_same, peer), "127.0.0.1", self.job.port)
+            peers.append(peer)
+        self.busy.update(peers)
+        for peer in peers:
+            peer.send(min(self.job.window, self.ring.count))
+        await (self.fill() if self.job.messages else self.measure())
+        self.stopping = True
+        if not self.figures.failed:
+            await asyncio.wait_for(self.all_idle.wait(), STALL_S)
+        for peer in peers:
+            peer.in_flight = 0
+            if peer.transport is not None:
+                peer.transport.abort()
+        return self.figures
+
+    async def fill(self) -> None:
+        await asyncio.wait_for(self.enough.wait(), STALL_S)
+
+    async def measure(self) -> None:
+        figures, pid = self.figures, self.job.pid
+        await self.pause(self.job.warm_s)
+        answers, cpu_s, own_s = self.answers, cpu_seconds(pid), time.process_time()
+        started = time.perf_counter()
+        self.measuring = True
+        await self.pause(self.job.seconds)
+        self.measuring = False
+        figures.seconds = time.perf_counter() - started
+        figures.cpu_s = cpu_seconds(pid) - cpu_s
+        figures.load_cpu_s = time.process_time() - own_s
+        figures.messages = (self.answers - answers) * self.ring.messages
+        figures.p50_s = percentile(self.latencies, 0.50)
+        figures.p99_s = percentile(self.latencies, 0.99)
+
+    async def pause(self, seconds: float) -> None:
+        if not self.figures.failed:
+            try:
+                await asyncio.wait_for(self.enough.wait(), seconds)
+            except TimeoutError:
+                return
+
+
+def _same(peer: Peer) -> Peer:
+    return peer
+
+
+def percentile(latencies: list[tuple[float, int]], share: float) -> float:
+    """The latency that a share of the answers did not exceed."""
+    wanted = share * sum(count for _, count in latencies)
+    seen = 0
+    for seconds, count in sorted(latencies):
+        seen += count
+        if seen >= wanted:
+            return seconds
+    return 0.0
+
+
+def ring_for(job: Job) -> Ring:
+    codec = SerializeType[job.codec]
+    if job.kind == "pull":
+        return pull_ring(job.topic, codec)
+    if job.kind == "fill":
+        return fill_ring(job.topic, job.body_size, codec)
+    if job.kind == "batch":
+        return batch_ring(job.topic, job.body_size, codec, job.batch)
+    return send_ring(job.topic, job.body_size, codec)
+
+
+def main() -> None:
+    rings: dict[tuple[object, ...], Ring] = {}
+    for line in sys.stdin:
+        job = Job(**json.loads(line))
+        key = (job.kind, job.topic, job.body_size, job.batch, job.codec)
+        ring = rings.get(key)
+        if ring is None:
+            rings.clear()
+            ring = rings[key] = ring_for(job)
+
+        async def one(job: Job = job, ring: Ring = ring) -> Figures:
+            return await Run(job, ring).run()
+
+        figures = uvloop.run(one())
+        print(json.dumps(asdict(figures)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

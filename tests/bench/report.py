@@ -1,0 +1,153 @@
+"""The figures of a run as a table and as JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from dataclasses import dataclass, field
+from statistics import median
+
+from tests.bench.frames import PULL_COUNT
+from tests.bench.load import Figures
+from tests.bench.scenarios import ASYNC, SYNC, Scenario
+
+RSS_TARGET_MIB = 60.0
+READY_TARGET_S = 1.0
+SYNC_SHARE_TARGET = 0.6
+HEAD = ["", "flush", "bytes", "messages/s", "CPU us", "target", "echo us", "p50 ms", "p99 ms"]
+MANY = "send, 512 connections, 128 B, "
+
+
+@dataclass
+class Row:
+    """What the rounds of one scenario gave."""
+
+    scenario: Scenario
+    broker: list[Figures] = field(default_factory=list[Figures])
+    echo: list[Figures] = field(default_factory=list[Figures])
+
+    @property
+    def rate(self) -> float:
+        return median(one.messages / one.seconds for one in self.broker)
+
+    @property
+    def cpu_us(self) -> float:
+        return cpu_us(self.broker) * (PULL_COUNT if self.scenario.per_pull else 1)
+
+    @property
+    def echo_us(self) -> float | None:
+        return cpu_us(self.echo) if self.echo else None
+
+    def shown(self) -> list[str]:
+        echo, target = self.echo_us, self.scenario.target_us
+        return [
+            self.scenario.name,
+            self.scenario.flush.partition("_")[0].lower(),
+            f"{self.scenario.job.body_size}",
+            f"{self.rate:,.0f}",
+            f"{self.cpu_us:.2f}",
+            f"<= {target:g}" if target is not None else "",
+            f"{echo:.2f}" if echo is not None else "",
+            f"{median(one.p50_s for one in self.broker) * 1000:.2f}",
+            f"{median(one.p99_s for one in self.broker) * 1000:.2f}",
+        ]
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "name": self.scenario.name,
+            "flush": self.scenario.flush,
+            "body_size": self.scenario.job.body_size,
+            "codec": self.scenario.job.codec,
+            "unit": self.scenario.unit,
+            "messages_per_s": round(self.rate),
+            "cpu_us": round(self.cpu_us, 3),
+            "cpu_us_target": self.scenario.target_us,
+            "echo_cpu_us": self.echo_us and round(self.echo_us, 3),
+            "ack_p50_ms": round(median(one.p50_s for one in self.broker) * 1000, 3),
+            "ack_p99_ms": round(median(one.p99_s for one in self.broker) * 1000, 3),
+            "rounds": len(self.broker),
+        }
+
+
+def cpu_us(rounds: list[Figures]) -> float:
+    """CPU microseconds for each message, the median of the rounds."""
+    return median(one.cpu_s / one.messages * 1e6 if one.messages else 0.0 for one in rounds)
+
+
+@dataclass
+class Report:
+    """A whole run."""
+
+    rows: list[Row]
+    disk_sync_ms: float
+    ready_s: float
+    idle_mib: float
+
+    def facts(self) -> list[tuple[str, str, str]]:
+        """Name, figure and target of what is not a row."""
+        return [
+            ("disk's own fdatasync of 4 KiB, p50", f"{self.disk_sync_ms:.2f} ms", ""),
+            ("ready on an empty store", f"{self.ready_s:.2f} s", f"<= {READY_TARGET_S:g} s"),
+            ("idle broker, resident", f"{self.idle_mib:.1f} MiB", f"< {RSS_TARGET_MIB:g} MiB"),
+            *self._sync_share(),
+        ]
+
+    def _sync_share(self) -> list[tuple[str, str, str]]:
+        rates = {row.scenario.key: row.rate for row in self.rows}
+        if MANY + ASYNC not in rates or MANY + SYNC not in rates:
+            return []
+        share = rates[MANY + SYNC] / rates[MANY + ASYNC]
+        return [
+            (
+                "sync rate / async rate, 512 clients",
+                f"{share:.0%}",
+                f">= {SYNC_SHARE_TARGET:.0%}",
+            )
+        ]
+
+    def text(self) -> str:
+        head = [
+            "",
+            "flush",
+            "bytes",
+            "messages/s",
+            "CPU us",
+            "target",
+            "echo us",
+            "p50 ms",
+            "p99 ms",
+        ]
+        cells = [head, *(row.shown() for row in self.rows)]
+        widths = [max(len(line[column]) for line in cells) for column in range(len(HEAD))]
+        lines = [machine(), ""]
+        for line in cells:
+            first, *rest = (
+                text.ljust(width) if column == 0 else text.rjust(width)
+                for column, (text, width) in enumerate(zip(line, widths, strict=True))
+            )
+            lines.append("  ".join([first, *rest]).rstrip())
+        lines += [
+            "",
+            "CPU us: of all broker threads, for each message; for a pull row, for each pull.",
+        ]
+        lines += ["echo us: of a server that gives the same requests back, for each request.", ""]
+        lines += [f"{name:<44}{figure:>10}   {target}" for name, figure, target in self.facts()]
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "machine": machine(),
+            "rows": [row.as_json() for row in self.rows],
+            "disk_fdatasync_p50_ms": round(self.disk_sync_ms, 3),
+            "ready_s": round(self.ready_s, 3),
+            "idle_resident_mib": round(self.idle_mib, 1),
+        }
+
+
+def machine() -> str:
+    """What the figures belong to."""
+    return (
+        f"{platform.python_implementation()} {platform.python_version()}, {sys.platform}, "
+        f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} before"
+    )

@@ -1,0 +1,84 @@
+"""What is measured, and the target that stands beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.bench.load import Job
+
+ASYNC = "ASYNC_FLUSH"
+SYNC = "SYNC_FLUSH"
+BATCH_COUNT = 32
+SIZES = (128, 1024)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One row of the report; port and pid of its job are filled in when it runs."""
+
+    name: str
+    flush: str
+    job: Job
+    target_us: float | None = None  # broker CPU for each message, or each pull
+    unit: str = "message"
+
+    @property
+    def per_pull(self) -> bool:
+        return self.unit == "pull"
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}, {self.job.body_size} B, {self.flush}"
+
+
+def job(kind: str, size: int, connections: int, window: int, codec: str, batch: int = 1) -> Job:
+    topic = f"bench-{kind}" if kind != "pull" else f"bench-pull-{size}"
+    return Job(
+        kind, 0, 0, topic, connections=connections, window=window, body_size=size,
+        batch=batch, codec=codec,
+    )  # fmt: skip
+
+
+def sends(flush: str, size: int, codec: str) -> list[Scenario]:
+    """Single sends over one connection and over many."""
+    asynchronous = flush == ASYNC
+    return [
+        Scenario("send, 1 in flight", flush, job("send", size, 1, 1, codec)),
+        Scenario(
+            "send, 64 in flight", flush, job("send", size, 1, 64, codec),
+            8.0 if asynchronous else None,
+        ),
+        Scenario(
+            "send, 1024 in flight", flush, job("send", size, 1, 1024, codec),
+            8.0 if asynchronous else None,
+        ),
+        Scenario(
+            "send, 64 connections", flush, job("send", size, 64, 1, codec),
+            18.0 if asynchronous else None,
+        ),
+    ]  # fmt: skip
+
+
+def all_scenarios(codec: str, *, quick: bool) -> list[Scenario]:
+    """The rows of a report, those of a quick one of 128 B only."""
+    sizes = SIZES[:1] if quick else SIZES
+    rows: list[Scenario] = []
+    for flush in (ASYNC, SYNC):
+        for size in sizes:
+            rows += sends(flush, size, codec)
+        rows.append(Scenario("send, 512 connections", flush, job("send", 128, 512, 1, codec)))
+    for size in sizes:
+        rows.append(
+            Scenario(
+                f"batch of {BATCH_COUNT}, 4 in flight", ASYNC,
+                job("batch", size, 1, 4, codec, BATCH_COUNT), 2.5,
+            )
+        )  # fmt: skip
+    for size in SIZES[-1:] if quick else sizes:
+        rows.append(
+            Scenario(
+                "pull of 32, 4 in flight", ASYNC, job("pull", size, 1, 4, codec),
+                40.0 if size == SIZES[-1] else None, "pull",
+            )
+        )  # fmt: skip
+    return rows

@@ -1,0 +1,85 @@
+"""The benchmark itself: its requests are what it says, its arithmetic is right."""
+
+import pytest
+
+from skylarkmq.protocol.batch import split_batch
+from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.command import decode_command
+from skylarkmq.protocol.frame import FrameDecoder, SerializeType
+from skylarkmq.protocol.headers.fields import decode_fields
+from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
+from skylarkmq.protocol.headers.send import decode_send_header
+from skylarkmq.protocol.remoting_command import RemotingCommand
+from tests.bench.frames import RING_COUNT, Ring, batch_ring, pull_ring, send_ring
+from tests.bench.load import Figures, Job, percentile
+from tests.bench.report import Report, Row
+from tests.bench.scenarios import ASYNC, SYNC, Scenario, all_scenarios
+
+
+def commands(ring: Ring, index: int, count: int) -> list[RemotingCommand]:
+    frames = FrameDecoder().feed(bytes(ring.slice(index, count)))
+    return [decode_command(frame) for frame in frames]
+
+
+@pytest.mark.parametrize("codec", [SerializeType.JSON, SerializeType.ROCKETMQ])
+def test_sends_of_a_ring(codec: SerializeType) -> None:
+    ring = send_ring("t", 128, codec)
+    around = commands(ring, RING_COUNT - 2, 4)
+    assert [command.opaque % 100_000 for command in around] == [
+        RING_COUNT - 2,
+        RING_COUNT - 1,
+        0,
+        1,
+    ]
+    header = decode_send_header(RequestCode.SEND_MESSAGE_V2, around[0].ext_fields)
+    assert (header.topic, header.batch, len(around[0].body)) == ("t", False, 128)
+    assert {command.serialize_type for command in around} == {codec}
+
+
+def test_batches_of_a_ring() -> None:
+    (command,) = commands(batch_ring("t", 128, SerializeType.JSON, 32), 0, 1)
+    assert decode_send_header(command.code, command.ext_fields).batch
+    assert [len(item.body) for item in split_batch(command.body)] == [128] * 32
+
+
+def test_pulls_of_a_ring() -> None:
+    first, second = commands(pull_ring("t", SerializeType.JSON), 0, 2)
+    offsets = [
+        decode_fields(PullMessageRequestHeader, one.ext_fields).queue_offset
+        for one in (first, second)
+    ]
+    assert offsets == [1000, 1032]
+
+
+def test_percentiles_weigh_by_count() -> None:
+    latencies = [(0.5, 1), (0.001, 98), (0.002, 1)]
+    assert percentile(latencies, 0.5) == 0.001
+    assert percentile(latencies, 0.99) == 0.002
+    assert percentile(latencies, 1.0) == 0.5
+    assert percentile([], 0.5) == 0.0
+
+
+def test_report_shows_medians_beside_targets() -> None:
+    def row(flush: str, rate: int) -> Row:
+        scenario = Scenario("send, 512 connections", flush, Job("send", 0, 0), 8.0)
+        rounds = [
+            Figures(messages=rate, seconds=1.0, cpu_s=rate * us / 1e6, p50_s=0.002, p99_s=0.004)
+            for us in (5, 4, 90)
+        ]
+        return Row(scenario, rounds, [])
+
+    report = Report([row(ASYNC, 1000), row(SYNC, 700)], 1.5, 0.4, 41.2)
+    lines = report.text().splitlines()
+    assert "CPU us" in lines[2]
+    shown = lines[3].split()
+    assert shown[3:6] == ["async", "128", "1,000"]
+    assert shown[6:9] == ["5.00", "<=", "8"]
+    facts = {name: (figure, target) for name, figure, target in report.facts()}
+    assert facts["sync rate / async rate, 512 clients"] == ("70%", ">= 60%")
+    assert facts["idle broker, resident"] == ("41.2 MiB", "< 60 MiB")
+
+
+def test_every_scenario_has_its_own_name() -> None:
+    for quick in (False, True):
+        keys = [scenario.key for scenario in all_scenarios("JSON", quick=quick)]
+        assert len(keys) == len(set(keys))
