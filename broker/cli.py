@@ -13,11 +13,12 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
 from skylarkmq.broker.banner import banner, ready_fields, text_of
+from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.config_file import (
     Loaded,
@@ -105,7 +106,7 @@ def namesrv(
     raise_file_limit()
 
     async def run() -> int:
-        controller = NamesrvController(loaded.config)
+        controller = NamesrvController(loaded.config, SystemClock(asyncio.get_running_loop()))
         stop = _stop_event()
         await controller.start()
         address = text_of(controller.listen_address)
@@ -156,10 +157,10 @@ async def _serve(loaded: Loaded[BrokerConfig], with_namesrv: bool, log_format: L
     else:
         click.echo(banner(controller, ready_s, loaded.without_effect), err=True)
     assert controller.ended is not None
-    waiting = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({waiting, controller.ended}, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    code = controller.ended.result() if controller.ended.done() else 0
+    ended = controller.ended
+    ended.add_done_callback(lambda _: stop.set())
+    await stop.wait()
+    code = ended.result() if ended.done() else 0
     if not code:
         log.info("stopping")
     await controller.stop()
@@ -209,6 +210,6 @@ def _run(main: Coroutine[Any, Any, int]) -> None:
         sys.exit(code)
 
 
-def _end(code: int, error: Exception) -> Any:
+def _end(code: int, error: Exception) -> NoReturn:
     click.echo(f"skylarkmq: {error}", err=True)
     sys.exit(code)

@@ -57,9 +57,7 @@ class BrokerState:
         self.topics = TopicConfigManager(config, files, writer, clock)
         self.groups = SubscriptionGroupManager(config, files, writer, clock)
         self.offsets = ConsumerOffsetManager(config, files, writer, clock)
-        self.delay_offsets = DelayOffsetTable(
-            files, writer, clock, self.store, config.store.flush_delay_offset_interval
-        )
+        self.delay_offsets = DelayOffsetTable(files, writer, clock, self.store)
         self.schedule = ScheduleMessageService(self.store, clock, self.delay_offsets)
         outbound = Outbound(self._may_notify)
         self.consumers = ConsumerManager(clock, outbound.notify_consumer_ids_changed)

@@ -233,7 +233,8 @@ class Connection(asyncio.Protocol):
             raise ConnectionClosedError(f"{self.remote_address} can not be asked")
         loop = asyncio.get_running_loop()
         command.opaque = next(self._opaques) & 0x7FFFFFFF
-        future = self._calls[command.opaque] = loop.create_future()
+        future: asyncio.Future[RemotingCommand] = loop.create_future()
+        self._calls[command.opaque] = future
         timer = self._deadline(future, timeout_s)
         try:
             self.send(encode_command(command))
