@@ -10,8 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,29 +31,16 @@ class Server:
     ready_s: float = 0.0  # from the start of the process
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, each with the one 2 below it."""
-    import socket
-
-    found: list[int] = []
-    with contextlib.ExitStack() as stack:
-        while len(found) < count:
-            sock = stack.enter_context(socket.socket())
-            sock.bind(("127.0.0.1", 0))
-            port = sock.getsockname()[1]
-            fast = stack.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                fast.bind(("127.0.0.1", port - 2))
-                found.append(port)
-    return found
-
-
 @contextlib.contextmanager
 def process(command: list[str], **settings: object) -> Iterator[subprocess.Popen[str]]:
     """A child in its own group, ended when the block is left."""
     child = subprocess.Popen(
-        command, cwd=ROOT, text=True, start_new_session=True, **settings  # type: ignore[call-overload]
-    )  # fmt: skip
+        command,
+        cwd=ROOT,
+        text=True,
+        start_new_session=True,
+        **settings,  # type: ignore[call-overload]
+    )
     try:
         yield child
     finally:
@@ -70,32 +55,33 @@ def process(command: list[str], **settings: object) -> Iterator[subprocess.Popen
 @contextlib.contextmanager
 def broker(root: Path, flush: str) -> Iterator[Server]:
     """A broker on an empty store, ready for clients."""
-    listen, namesrv, metrics = free_ports(3)
     settings = {
         "storePathRootDir": root / "store",
         "mappedFileSizeCommitLog": 256 * 1024 * 1024,
         "maxHashSlotNum": 20_000,
         "flushDiskType": flush,
-        "listenPort": listen,
-        "namesrvListenPort": namesrv,
-        "metricsPromExporterPort": metrics,
+        "listenPort": 0,
+        "namesrvListenPort": 0,
+        "metricsPromExporterPort": 0,
     }
-    command = [str(Path(sys.executable).with_name("skylarkmq")), "serve"]
+    command = [str(Path(sys.executable).with_name("skylarkmq")), "serve", "--log-format", "json"]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
-    with (root / "broker.log").open("w") as log:
+    path = root / "broker.log"
+    with path.open("w") as log:
         started = time.perf_counter()
         with process(command, stdout=log, stderr=log) as child:
-            wait_until_ready(child, metrics, root / "broker.log")
-            yield Server(child.pid, listen, time.perf_counter() - started)
+            port = wait_until_ready(child, path)
+            yield Server(child.pid, port, time.perf_counter() - started)
 
 
-def wait_until_ready(child: subprocess.Popen[str], port: int, log: Path) -> None:
+def wait_until_ready(child: subprocess.Popen[str], log: Path) -> int:
+    """Wait for the line that tells the address, and return its port."""
     deadline = time.monotonic() + START_LIMIT_S
     while True:
-        with contextlib.suppress(OSError, urllib.error.HTTPError):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1).close()
-            return
+        for line in log.read_text().splitlines():
+            if '"event":"ready"' in line and line.endswith("}"):
+                return int(json.loads(line)["listenAddr"].rpartition(":")[2])
         if child.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"the broker does not start:\n{log.read_text()}")
         time.sleep(POLL_S)
