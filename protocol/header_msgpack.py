@@ -25,6 +25,10 @@ from skylarkmq.protocol.remoting_command import (
 )
 from skylarkmq.protocol.version import CURRENT
 
+# The quick roads look for this byte: one is the remark, and a field must not be nil. UTF-8 text
+# never holds it; where a length or a number does, the generic road has a look.
+NIL: Final = b"\xc0"
+
 _OTHER: Final = LanguageCode.OTHER
 _PYTHON: Final = int(LanguageCode.PYTHON)
 _MSGPACK: Final = SerializeType.MSGPACK
@@ -165,7 +169,7 @@ def decode_send_v2_fast(header: bytes) -> SendCommand | None:
         command = _decode_send(header)
     except DECODE_ERRORS:
         return None
-    return command if command.code in SEND_V2_CODES else None
+    return command if command.code in SEND_V2_CODES and header.count(NIL) == 1 else None
 
 
 def decode_pull_fast(header: bytes) -> PullCommand | None:
@@ -174,7 +178,7 @@ def decode_pull_fast(header: bytes) -> PullCommand | None:
         command = _decode_pull(header)
     except DECODE_ERRORS:
         return None
-    return command if command.code in PULL_CODES else None
+    return command if command.code in PULL_CODES and header.count(NIL) == 1 else None
 
 
 def encode_send_response(

@@ -204,6 +204,7 @@ def test_sends_and_pulls_take_the_quick_road() -> None:
         b"\x91" * 1_000_000,
         with_fields({**SEND_FIELDS, "e": 0}),
         with_fields({**SEND_FIELDS, "i": b"x"}),
+        with_fields({**SEND_FIELDS, "l": None}),
         with_fields({**SEND_FIELDS, "AccessKey": "x"}),
         packed(310, 3, 409, 7, 0, "remark", SEND_FIELDS),
         packed(10, 3, 409, 7, 0, None, SEND_FIELDS),
