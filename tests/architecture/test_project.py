@@ -74,8 +74,6 @@ def test_no_text_names_one_person_s_machine() -> None:
     place = re.compile(
         r"(?<![\w./}$])/(?:root|work|Users|home/(?!u/|user/|rocketmq/)\w+)/|\b[Ii]ssue #?\d"
     )
-        r"(?<![\w./}$])/(?:root|work|Users|home/(?!u/|user/|rocketmq/)\w+)/|\b[Ii]ssue #?\d"
-    )
     faults: list[str] = []
     for name in kept_files():
         try:
