@@ -1,0 +1,171 @@
+"""Heartbeats (34) and farewells (35): who the peers are.
+
+A heartbeat makes the configuration of a new group and its `%RETRY%` topic, so its answer waits for
+their tables to be on the disk; the membership itself counts at once. The answer's version tells a
+client what this broker can do.
+
+Unlike RocketMQ, names and amounts are checked, all of them before anything is taken in.
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/ClientManageProcessor.java
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Coroutine
+from typing import Any, Final
+
+from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.consumer_manager import GROUPS_PER_CLIENT_MAX, ConsumerManager
+from skylarkmq.broker.durable import durable
+from skylarkmq.broker.processor.name_checks import (
+    CLIENT_ID_SIZE_MAX,
+    check_group,
+    check_producer_group,
+    check_topic,
+)
+from skylarkmq.broker.producer_manager import ProducerManager
+from skylarkmq.broker.router import Handler
+from skylarkmq.broker.subscription_group import SubscriptionGroupManager
+from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
+from skylarkmq.protocol.bodies.text import decode_body
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.flags import PermName, retry_topic
+from skylarkmq.protocol.headers.client import UnregisterClientRequestHeader
+from skylarkmq.protocol.headers.fields import decode_fields
+
+SUBSCRIPTIONS_PER_CLIENT_MAX: Final = 1024
+"""Topics that one client may subscribe to, over all of its groups."""
+TAGS_PER_SUBSCRIPTION_MAX: Final = 1024
+EXPRESSION_SIZE_MAX: Final = 4096
+"""Characters of an expression, and of all tags of a subscription together."""
+
+_READ_WRITE: Final = PermName.PERM_READ | PermName.PERM_WRITE
+
+
+class ClientManageProcessor:
+    """Registers and forgets clients. Loop thread."""
+
+    def __init__(
+        self,
+        consumers: ConsumerManager,
+        producers: ProducerManager,
+        groups: SubscriptionGroupManager,
+        topics: TopicConfigManager,
+    ) -> None:
+        self._consumers = consumers
+        self._producers = producers
+        self._groups = groups
+        self._topics = topics
+
+    def handlers(self) -> dict[int, Handler]:
+        """The codes that this processor answers."""
+        return {
+            RequestCode.HEART_BEAT: self.heart_beat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister_client,
+        }
+
+    def heart_beat(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand]:
+        """Take in all groups of one client."""
+        data = decode_body(HeartbeatData, request.body)
+        self._check(connection, data)
+        for consumer in data.consumer_data_set:
+            self._open_group(consumer.group_name)
+            self._consumers.register(
+                connection, data.client_id, request.language, request.version, consumer
+            )
+        for producer in data.producer_data_set:
+            self._producers.register(
+                connection, data.client_id, request.language, request.version, producer.group_name
+            )
+        if self._topics.pending or self._groups.pending:
+            return self._answer_when_durable(request)
+        return request.reply(ResponseCode.SUCCESS)
+
+    async def _answer_when_durable(self, request: RemotingCommand) -> RemotingCommand:
+        await durable(self._groups, self._topics)
+        return request.reply(ResponseCode.SUCCESS)
+
+    def _open_group(self, group: str) -> None:
+        config = self._groups.find(group)
+        if config is not None and config.retry_queue_nums > 0:
+            self._topics.create_in_send_back(
+                retry_topic(group), config.retry_queue_nums, _READ_WRITE
+            )
+
+    def _check(self, connection: Connection, data: HeartbeatData) -> None:
+        if not 0 < len(data.client_id) <= CLIENT_ID_SIZE_MAX:
+            raise _refused(
+                f"the clientID has {len(data.client_id)} characters, 1 to {CLIENT_ID_SIZE_MAX} "
+                "are allowed"
+            )
+        consumers, producers = data.consumer_data_set, data.producer_data_set
+        _check_amount(
+            "consumer groups",
+            {consumer.group_name for consumer in consumers},
+            self._consumers.groups_of(connection),
+        )
+        _check_amount(
+            "producer groups",
+            {producer.group_name for producer in producers},
+            self._producers.groups_of(connection),
+        )
+        for producer in producers:
+            check_producer_group(producer.group_name)
+        self._check_subscriptions(connection, consumers)
+
+    def _check_subscriptions(self, connection: Connection, consumers: list[ConsumerData]) -> None:
+        count = sum(len(consumer.subscription_data_set) for consumer in consumers)
+        named = {consumer.group_name for consumer in consumers}
+        for group in self._consumers.groups_of(connection):
+            info = self._consumers.group(group)
+            if group not in named and info is not None:
+                count += len(info.subscriptions)
+        if count > SUBSCRIPTIONS_PER_CLIENT_MAX:
+            raise _refused(
+                f"the client has {count} subscriptions, at most {SUBSCRIPTIONS_PER_CLIENT_MAX} "
+                "are allowed: spread them over several clients"
+            )
+        for consumer in consumers:
+            check_group(consumer.group_name)
+            for subscription in consumer.subscription_data_set:
+                _check_subscription(subscription)
+
+    def unregister_client(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """Take a client out of a producer group, a consumer group, or both."""
+        header = decode_fields(UnregisterClientRequestHeader, request.ext_fields)
+        if header.producer_group is not None:
+            self._producers.unregister(connection, header.producer_group)
+        if header.consumer_group is not None:
+            self._consumers.unregister(connection, header.consumer_group)
+        return request.reply(ResponseCode.SUCCESS)
+
+
+def _check_amount(what: str, named: set[str], known: Collection[str]) -> None:
+    count = len(named.union(known))
+    if count > GROUPS_PER_CLIENT_MAX:
+        raise _refused(
+            f"the client is in {count} {what}, at most {GROUPS_PER_CLIENT_MAX} are allowed"
+        )
+
+
+def _check_subscription(data: SubscriptionData) -> None:
+    check_topic(data.topic)
+    tags_size = sum(map(len, data.tags_set))
+    if max(len(data.tags_set), len(data.code_set)) > TAGS_PER_SUBSCRIPTION_MAX:
+        raise _refused(
+            f"the subscription of {data.topic} has more than {TAGS_PER_SUBSCRIPTION_MAX} tags"
+        )
+    if max(len(data.sub_string), tags_size) > EXPRESSION_SIZE_MAX:
+        raise _refused(
+            f"the subscription of {data.topic} is longer than {EXPRESSION_SIZE_MAX} characters"
+        )
+
+
+def _refused(why: str) -> RemoteProtocolError:
+    return RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)

@@ -1,0 +1,175 @@
+"""A consumer gives a message back (36): it comes again later, or goes to the dead letters.
+
+    record at `offset` --> %RETRY%group, through the schedule topic     while attempts are left
+                       --> %DLQ%group queue 0                           after the last attempt, or
+                                                                        with a negative delay level
+
+The stored copy has the record's body, flag, born data and store host, one more attempt in
+`reconsumeTimes`, the topic it first came from in RETRY_TOPIC and its first offset id in
+ORIGIN_MESSAGE_ID. The answer comes when the copy is as durable as the flush mode makes it, and the
+tables of a topic or group that was made for it are on the disk.
+
+Unlike RocketMQ, whose answer does not wait for the sync (the copy says WAIT=false), and which would
+hand a parked or half message to whoever knows its offset.
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AbstractSendMessageProcessor.java,
+SendMessageProcessor.java (asyncConsumerSendMsgBack)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from skylarkmq.broker.config import READ_WRITE, BrokerConfig
+from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.durable import durable
+from skylarkmq.broker.processor.name_checks import check_group
+from skylarkmq.broker.router import Handler
+from skylarkmq.broker.subscription_group import SubscriptionGroupManager
+from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.protocol import properties as names
+from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.flags import (
+    RMQ_SYS_SCHEDULE_TOPIC,
+    RMQ_SYS_TRANS_HALF_TOPIC,
+    RMQ_SYS_TRANS_OP_HALF_TOPIC,
+    dlq_topic,
+    is_writeable,
+    retry_topic,
+)
+from skylarkmq.protocol.headers.fields import INT_MAX, decode_fields
+from skylarkmq.protocol.headers.send import ConsumerSendMsgBackRequestHeader
+from skylarkmq.protocol.message import MessageExt
+from skylarkmq.protocol.properties import encode_properties
+from skylarkmq.protocol.tags_code import tags_code
+from skylarkmq.protocol.version import MQVersion
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
+
+DLQ_QUEUE_NUMS: Final = 1
+FIRST_RETRY_LEVEL: Final = 3
+"""Delay level of a message's first return, unless the consumer names one; each more adds one."""
+
+_HIDDEN_TOPICS: Final = frozenset(
+    {RMQ_SYS_SCHEDULE_TOPIC, RMQ_SYS_TRANS_HALF_TOPIC, RMQ_SYS_TRANS_OP_HALF_TOPIC}
+)
+
+
+class SendBackProcessor:
+    """Stores what consumers give back. Loop thread."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        rng: random.Random,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._rng = rng
+
+    def handlers(self) -> dict[int, Handler]:
+        """The codes that this processor answers."""
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.consumer_send_msg_back}
+
+    def consumer_send_msg_back(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand]:
+        """Check, make the copy, store it."""
+        header = decode_fields(ConsumerSendMsgBackRequestHeader, request.ext_fields)
+        group = self._find_group(header.group)
+        if not is_writeable(self._config.broker_permission):
+            raise RemoteProtocolError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._config.broker_name}] sending message is forbidden",
+            )
+        if group.retry_queue_nums <= 0:
+            return request.reply(ResponseCode.SUCCESS)  # the group wants no message twice
+        message = self._look(header.offset)
+        topic = self._open_topic(retry_topic(header.group), group.retry_queue_nums)
+        queue_id = self._rng.randrange(group.retry_queue_nums)
+        limit = group.retry_max_times
+        if request.version >= MQVersion.V3_4_9 and header.max_reconsume_times is not None:
+            limit = header.max_reconsume_times
+        level = header.delay_level or FIRST_RETRY_LEVEL + max(0, message.reconsume_times)
+        if message.reconsume_times >= limit or level < 0:
+            topic, queue_id = self._open_topic(dlq_topic(header.group), DLQ_QUEUE_NUMS), 0
+            level = 0
+        inner = _copy(message, topic, queue_id, level)
+        if level > 0:
+            inner = self._store.delay_levels.redirect(inner, level)
+        return self._store_and_answer(request, inner)
+
+    def _find_group(self, name: str) -> SubscriptionGroupConfig:
+        check_group(name)
+        group = self._groups.find(name)
+        if group is None:
+            raise RemoteProtocolError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {name} (autoCreateSubscriptionGroup is false)",
+            )
+        return group
+
+    def _open_topic(self, name: str, queue_nums: int) -> str:
+        topic = self._topics.create_in_send_back(name, queue_nums, READ_WRITE)
+        if not is_writeable(topic.perm):
+            raise RemoteProtocolError(
+                ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden"
+            )
+        return name
+
+    def _look(self, physical_offset: int) -> MessageExt:
+        message = self._store.look_message(physical_offset)
+        if message is None or message.topic in _HIDDEN_TOPICS:
+            raise RemoteProtocolError(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {physical_offset}"
+            )
+        return message
+
+    async def _store_and_answer(
+        self, request: RemotingCommand, inner: MessageInner
+    ) -> RemotingCommand:
+        stored: asyncio.Future[PutMessageResult] = asyncio.get_running_loop().create_future()
+
+        def done(result: PutMessageResult) -> None:
+            if not stored.done():
+                stored.set_result(result)
+
+        self._store.put_message(inner, done)
+        result = await stored
+        if result.status is not PutMessageStatus.PUT_OK:
+            remark = result.status.value + (f": {result.why}" if result.why else "")
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark)
+        await durable(self._groups, self._topics)
+        return request.reply(ResponseCode.SUCCESS)
+
+
+def _copy(message: MessageExt, topic: str, queue_id: int, level: int) -> MessageInner:
+    """The message as it is tried again, before a delay parks it."""
+    properties = dict(message.properties)
+    properties.setdefault(names.RETRY_TOPIC, message.topic)
+    properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_msg_id)
+    properties[names.WAIT] = "false"
+    properties[names.DELAY] = str(level)
+    return MessageInner(
+        topic=topic,
+        queue_id=queue_id,
+        body=message.body,
+        properties=encode_properties(properties).encode(),
+        born_host=message.born_host.pack(),
+        store_host=message.store_host.pack(),
+        born_timestamp=message.born_timestamp,
+        tags_code=tags_code(message.tags or ""),
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        reconsume_times=min(message.reconsume_times + 1, INT_MAX),
+    )

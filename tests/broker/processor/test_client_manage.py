@@ -1,0 +1,208 @@
+"""Heartbeats and farewells."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+from typing import Any
+
+import pytest
+
+from skylarkmq.broker.consumer_manager import GROUPS_PER_CLIENT_MAX
+from skylarkmq.broker.processor.client_manage import (
+    SUBSCRIPTIONS_PER_CLIENT_MAX,
+    ClientManageProcessor,
+)
+from skylarkmq.protocol.command import RemotingCommand
+from tests.broker.group_rig import FakeConnection, GroupRig, ask, begin, request
+
+
+class Rig(GroupRig):
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**config)
+        self.processor = ClientManageProcessor(
+            self.consumers, self.producers, self.groups, self.topics
+        )
+
+    async def beat(self, peer: FakeConnection, **data: Any) -> RemotingCommand:
+        return await ask(self, self.processor, peer, heartbeat(**data))
+
+
+def subscription(topic: str, **members: Any) -> dict[str, Any]:
+    return {
+        "topic": topic, "subString": "*", "subVersion": 1, "tagsSet": [], "codeSet": [],
+        "expressionType": "TAG", "classFilterMode": False, **members,
+    }  # fmt: skip
+
+
+def consumer(group: str, *subscriptions: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "unitMode": False,
+        "subscriptionDataSet": list(subscriptions),
+    }  # fmt: skip
+
+
+def heartbeat(
+    consumers: list[dict[str, Any]] | None = None,
+    producers: list[str] | None = None,
+    client_id: str = "192.0.2.1@1",
+) -> RemotingCommand:
+    body = {
+        "clientID": client_id,
+        "consumerDataSet": consumers or [],
+        "producerDataSet": [{"groupName": group} for group in producers or []],
+    }
+    return request(34, body=json.dumps(body).encode())
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    rig.start()
+    return rig
+
+
+async def test_a_heartbeat_makes_group_retry_topic_and_memberships(rig: Rig) -> None:
+    peer = FakeConnection()
+    answer = await rig.beat(
+        peer, consumers=[consumer("cg", subscription("T"))], producers=["CLIENT_INNER_PRODUCER"]
+    )
+    assert (answer.code, answer.version) == (0, 409)
+    assert peer.notified() == ["cg"]
+    assert "cg" in rig.groups.table
+    retry = rig.topics.table["%RETRY%cg"]
+    assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
+    assert rig.consumers.client_ids("cg") == ["192.0.2.1@1"]
+    assert list(rig.producers.group("CLIENT_INNER_PRODUCER")) == [peer]
+
+
+async def test_the_answer_waits_for_the_tables(rig: Rig) -> None:
+    peer = FakeConnection()
+    waiting = begin(rig.processor, peer, heartbeat([consumer("cg", subscription("T"))]))
+    await asyncio.sleep(0)
+    assert isinstance(waiting, asyncio.Task)
+    assert not waiting.done()
+    assert peer.notified() == ["cg"], "the membership itself counts at once"
+    rig.workers.run_all()
+    assert (await waiting).code == 0
+    config = rig.store.paths.config
+    assert b'"cg"' in rig.files.read_all(config / "subscriptionGroup.json")
+    assert b'"%RETRY%cg"' in rig.files.read_all(config / "topics.json")
+    again = begin(rig.processor, peer, heartbeat([consumer("cg", subscription("T"))]))
+    assert isinstance(again, RemotingCommand), "nothing new, so nothing to wait for"
+
+
+async def test_a_full_disk_is_told_and_passes(rig: Rig) -> None:
+    peer = FakeConnection()
+    rig.files.fail("rename", error=errno.ENOSPC, path="subscriptionGroup.json")
+    answer = await rig.beat(peer, consumers=[consumer("cg")])
+    assert answer.code == 14
+    assert "No space left" in (answer.remark or "")
+    assert (await rig.beat(peer, consumers=[consumer("cg")])).code == 0
+
+
+async def test_unknown_groups_stay_unknown_without_auto_creation() -> None:
+    rig = Rig(auto_create_subscription_group=False)
+    rig.start()
+    answer = await rig.beat(FakeConnection(), consumers=[consumer("cg", subscription("T"))])
+    assert answer.code == 0
+    assert "cg" not in rig.groups.table
+    assert "%RETRY%cg" not in rig.topics.table
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ({"consumers": [consumer("g" * 121)]}, "longer than 120"),
+        ({"consumers": [consumer("")]}, "blank"),
+        ({"consumers": [consumer("a/../b")]}, "illegal"),
+        ({"consumers": [consumer("gruppe-\u00fc")]}, "illegal"),
+        ({"consumers": [consumer("ok", subscription("a b"))]}, "illegal"),
+        ({"consumers": [consumer("ok", subscription("t" * 128))]}, "longer than 127"),
+        ({"producers": ["p" * 256]}, "longer than 255"),
+        ({"producers": ["p\n"]}, "illegal"),
+        ({"client_id": ""}, "clientID"),
+        ({"client_id": "x" * 256}, "clientID"),
+        ({"consumers": [consumer("ok", subscription("T", subString="x" * 4097))]}, "4096"),
+        ({"consumers": [consumer("ok", subscription("T", tagsSet=["x" * 3000] * 2))]}, "4096"),
+        ({"consumers": [consumer("ok", subscription("T", codeSet=[1] * 1025))]}, "1024 tags"),
+        ({"consumers": [consumer(f"g{n}") for n in range(1025)]}, "consumer groups"),
+        ({"producers": [f"g{n}" for n in range(1025)]}, "producer groups"),
+    ],
+)
+async def test_what_is_too_much_or_no_name_is_refused_whole(
+    rig: Rig, data: dict[str, Any], why: str
+) -> None:
+    """Nothing of a refused heartbeat is taken in, also not its good part."""
+    topics, groups = len(rig.topics.table), len(rig.groups.table)
+    good = consumer("good", subscription("T"))
+    data = {**data, "consumers": [good, *data.get("consumers", [])]}
+    answer = await rig.beat(FakeConnection(), **data)
+    assert answer.code == 1
+    assert why in (answer.remark or "")
+    assert len((answer.remark or "").encode()) < 512
+    assert (len(rig.topics.table), len(rig.groups.table)) == (topics, groups)
+    assert list(rig.consumers.groups) == []
+    assert list(rig.producers.groups) == []
+
+
+async def test_a_hundred_thousand_subscriptions_are_refused(rig: Rig) -> None:
+    many = [subscription(f"T{number}") for number in range(100_000)]
+    answer = await rig.beat(FakeConnection(), consumers=[consumer("cg", *many)])
+    assert answer.code == 1
+    assert f"at most {SUBSCRIPTIONS_PER_CLIENT_MAX}" in (answer.remark or "")
+    assert list(rig.consumers.groups) == []
+
+
+async def test_amounts_count_over_all_heartbeats_of_a_connection(rig: Rig) -> None:
+    peer, other = FakeConnection("a"), FakeConnection("b")
+    half = [subscription(f"T{number}") for number in range(SUBSCRIPTIONS_PER_CLIENT_MAX // 2)]
+    assert (await rig.beat(peer, consumers=[consumer("a", *half)])).code == 0
+    assert (await rig.beat(peer, consumers=[consumer("b", *half)])).code == 0
+    assert (await rig.beat(peer, consumers=[consumer("b", *half)])).code == 0
+    assert (await rig.beat(peer, consumers=[consumer("c", subscription("T"))])).code == 1
+    assert (await rig.beat(other, consumers=[consumer("c", subscription("T"))])).code == 0
+    for number in range(GROUPS_PER_CLIENT_MAX):
+        assert (await rig.beat(peer, producers=[f"p{number}"])).code == 0
+    assert (await rig.beat(peer, producers=["one-more"])).code == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"null", b'{"clientID":7}', b"\xff" * 100])
+async def test_a_body_that_is_no_heartbeat_is_an_error_answer(rig: Rig, body: bytes) -> None:
+    answer = await ask(rig, rig.processor, FakeConnection(), request(34, body=body))
+    assert answer.code == 1
+    assert answer.remark
+
+
+async def test_35_leaves_both_groups_and_tells_the_rest(rig: Rig) -> None:
+    a, b = FakeConnection("a"), FakeConnection("b")
+    await rig.beat(a, consumers=[consumer("cg")], producers=["pg"], client_id="a")
+    await rig.beat(b, consumers=[consumer("cg")], client_id="b")
+    a.notified(), b.notified()
+    fields = {"clientID": "a", "consumerGroup": "cg", "producerGroup": "pg"}
+    answer = await ask(rig, rig.processor, a, request(35, fields))
+    assert answer.code == 0
+    assert (a.notified(), b.notified()) == ([], ["cg"])
+    assert rig.consumers.client_ids("cg") == ["b"]
+    assert list(rig.producers.groups) == []
+
+
+async def test_35_for_unknown_groups_is_no_error_and_makes_none(rig: Rig) -> None:
+    fields = {"clientID": "a", "consumerGroup": "nobody"}
+    assert (await ask(rig, rig.processor, FakeConnection(), request(35, fields))).code == 0
+    assert "nobody" not in rig.groups.table
+    answer = await ask(rig, rig.processor, FakeConnection(), request(35, {"clientID": "a"}))
+    assert answer.code == 0
+    assert (await ask(rig, rig.processor, FakeConnection(), request(35))).code == 1
+
+
+async def test_closing_tells_the_rest(rig: Rig) -> None:
+    a, b = FakeConnection("a"), FakeConnection("b")
+    await rig.beat(a, consumers=[consumer("cg")], producers=["pg"], client_id="a")
+    await rig.beat(b, consumers=[consumer("cg")], client_id="b")
+    b.notified()
+    a.close("peer")
+    assert b.notified() == ["cg"]
+    assert rig.producers.client_count == 0
