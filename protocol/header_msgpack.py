@@ -10,7 +10,7 @@ Integers and booleans mean their JSON text.
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgpack  # type: ignore[import-untyped]
+import msgpack
 import msgspec
 
 from skylarkmq.protocol.codes import PULL_CODES, SEND_V2_CODES, LanguageCode
