@@ -10,7 +10,7 @@ Integers and booleans mean their JSON text.
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgpack
+import msgpack  # pyright: ignore[reportMissingTypeStubs]
 import msgspec
 
 from skylarkmq.protocol.codes import PULL_CODES, SEND_V2_CODES, LanguageCode

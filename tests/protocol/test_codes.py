@@ -68,4 +68,4 @@ def test_families() -> None:
 def test_we_answer_as_a_release_that_may_filter_by_sql() -> None:
     assert CURRENT == 409
     assert CURRENT >= MQVersion.V4_0_0
-    assert LanguageCode.PYTHON == 3
+    assert int(LanguageCode.PYTHON) == 3

@@ -8,7 +8,7 @@ import pytest
 from skylarkmq.protocol import header_json
 from skylarkmq.protocol.codes import LanguageCode
 from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.protocol.errors import LocalProtocolError
+from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
 from skylarkmq.protocol.header_json import decode_header, encode_header
 from tests.protocol.message_vectors import FRAMES
 from tests.protocol.support import only_frame, refused_header
@@ -223,7 +223,7 @@ def test_every_cut_and_every_flipped_bit_is_read_or_refused() -> None:
             flipped[position] ^= 1 << bit
             try:
                 decode_header(bytes(flipped))
-            except header_json.BadFrameError as error:
+            except BadFrameError as error:
                 assert error.kind == "bad_header"
 
 
