@@ -1,0 +1,105 @@
+"""The requests that a name server answers: 103, 104, 105, 106, 206, 322.
+
+Numeric keys of the answers' bodies are quoted: every Java client reads them so, and other clients
+need them so. Unlike RocketMQ, which quotes them only for clients that ask or are 4.9.4 or newer.
+Source: apache/rocketmq@rocketmq-all-4.9.8 namesrv/.../processor/DefaultRequestProcessor.java
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.namesrv.route_info import RouteInfoManager
+from skylarkmq.broker.router import Handler
+from skylarkmq.protocol.bodies.data_version import DataVersion
+from skylarkmq.protocol.bodies.route import (
+    RegisterBrokerBody,
+    TopicList,
+    decode_compressed_registration,
+)
+from skylarkmq.protocol.bodies.text import decode_body, encode_body
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.crc import body_crc
+from skylarkmq.protocol.errors import RemoteProtocolError, shown
+from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
+from skylarkmq.protocol.headers.route import (
+    GetRouteInfoRequestHeader,
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
+    UnRegisterBrokerRequestHeader,
+)
+
+
+class NamesrvProcessor:
+    """Answers from the tables of a name server. Loop thread."""
+
+    def __init__(self, routes: RouteInfoManager) -> None:
+        self._routes = routes
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handler of each code."""
+        handlers: dict[int, Callable[[Connection, RemotingCommand], RemotingCommand]] = {
+            RequestCode.REGISTER_BROKER: self._register,
+            RequestCode.UNREGISTER_BROKER: self._unregister,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics,
+            RequestCode.QUERY_DATA_VERSION: self._query_data_version,
+        }
+        return dict(handlers)
+
+    def _register(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        header = decode_fields(RegisterBrokerRequestHeader, request.ext_fields)
+        if header.body_crc32 and header.body_crc32 != body_crc(request.body):
+            raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+        answer = self._routes.register(header, _registration(header, request.body), connection)
+        connection.remove_close_listener(self._routes.connection_closed)  # of its last time
+        connection.add_close_listener(self._routes.connection_closed)
+        return request.reply(ResponseCode.SUCCESS, ext_fields=encode_fields(answer))
+
+    def _unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        header = decode_fields(UnRegisterBrokerRequestHeader, request.ext_fields)
+        self._routes.unregister(header.broker_name, header.broker_addr)
+        return request.reply(ResponseCode.SUCCESS)
+
+    def _route(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        header = decode_fields(GetRouteInfoRequestHeader, request.ext_fields)
+        route = self._routes.topic_route(header.topic)
+        if route is None:
+            raise RemoteProtocolError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"No topic route info in name server for the topic: {shown(header.topic)}",
+            )
+        return request.reply(ResponseCode.SUCCESS, body=encode_body(route))
+
+    def _cluster(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        return request.reply(ResponseCode.SUCCESS, body=encode_body(self._routes.cluster_info()))
+
+    def _topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        body = TopicList(topic_list=self._routes.topics())
+        return request.reply(ResponseCode.SUCCESS, body=encode_body(body))
+
+    def _query_data_version(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        header = decode_fields(QueryDataVersionRequestHeader, request.ext_fields)
+        known = self._routes.data_version(header.broker_addr)
+        changed = known is None or known != decode_body(DataVersion, request.body)
+        if not changed:
+            self._routes.refresh(header.broker_addr)
+        return request.reply(
+            ResponseCode.SUCCESS,
+            ext_fields=encode_fields(QueryDataVersionResponseHeader(changed=changed)),
+            body=b"" if known is None else encode_body(known),
+        )
+
+
+def _registration(header: RegisterBrokerRequestHeader, body: bytes) -> RegisterBrokerBody:
+    if not body:
+        return RegisterBrokerBody()
+    if header.compressed:
+        return decode_compressed_registration(body)
+    return decode_body(RegisterBrokerBody, body)

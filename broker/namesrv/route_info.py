@@ -1,0 +1,240 @@
+"""What a name server knows: brokers, their topics, their clusters, and who is still there.
+
+A broker registers every 30 s. One that is silent for two minutes is dropped, one whose connection
+ends at once. The tables live in memory alone; brokers fill them again after a restart.
+
+A registration may carry all topics or only those that changed, so a topic that is missing from one
+stays known as long as its broker does. Topics are taken from masters (id 0) alone.
+Source: apache/rocketmq@rocketmq-all-4.9.8 namesrv/.../routeinfo/RouteInfoManager.java
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, Protocol
+
+from skylarkmq.protocol.bodies.data_version import DataVersion
+from skylarkmq.protocol.bodies.route import (
+    BrokerData,
+    ClusterInfo,
+    QueueData,
+    RegisterBrokerBody,
+    TopicRouteData,
+)
+from skylarkmq.protocol.bodies.topic_config import TopicConfigSerializeWrapper
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.errors import RemoteProtocolError, shown
+from skylarkmq.protocol.headers.route import (
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+)
+from skylarkmq.store.timers import IntervalTimer
+
+log = logging.getLogger(__name__)
+
+MASTER_ID: Final = 0
+BROKER_EXPIRY_S: Final = 120.0
+SCAN_INTERVAL_S: Final = 10.0
+BROKERS_MAX: Final = 10_000
+TOPICS_MAX: Final = 1_000_000
+NAME_SIZE_MAX: Final = 255
+
+
+class BrokerConnection(Protocol):
+    """The way by which a broker registered; its end is the broker's end."""
+
+    def close(self, reason: str) -> None: ...
+
+
+class BrokerLiveInfo:
+    """One broker process, known by its address."""
+
+    __slots__ = ("connection", "data_version", "ha_server_addr", "last_update_s", "name")
+
+    def __init__(
+        self,
+        name: str,
+        data_version: DataVersion,
+        connection: BrokerConnection | None,
+        ha_server_addr: str,
+        now_s: float,
+    ) -> None:
+        self.name = name
+        self.data_version = data_version
+        self.connection = connection  # None: this process
+        self.ha_server_addr = ha_server_addr
+        self.last_update_s = now_s
+
+
+class RouteInfoManager:
+    """The tables of a name server. Loop thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # Invariant: every address in `_live` stands in `_addresses` of its broker.
+        self._live: dict[str, BrokerLiveInfo] = {}
+        self._addresses: dict[str, dict[int, str]] = {}  # broker name -> id -> address
+        self._clusters: dict[str, str] = {}  # broker name -> cluster
+        self._topics: dict[str, dict[str, QueueData]] = {}  # topic -> broker name -> its queues
+        self._scan = IntervalTimer(clock, SCAN_INTERVAL_S, self.drop_silent)
+
+    def start(self) -> None:
+        """Begin to look for brokers that fell silent."""
+        self._scan.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._scan.stop()
+
+    def register(
+        self,
+        header: RegisterBrokerRequestHeader,
+        body: RegisterBrokerBody,
+        connection: BrokerConnection | None,
+    ) -> RegisterBrokerResponseHeader:
+        """Take a broker in, or note that it is alive; return where a slave finds its master.
+
+        Raises:
+            RemoteProtocolError: a name or address can not be one, or there is no room.
+        """
+        name, address = header.broker_name, header.broker_addr
+        for word in (name, address, header.cluster_name):
+            if not 0 < len(word) <= NAME_SIZE_MAX or not word.isprintable():
+                raise RemoteProtocolError(
+                    ResponseCode.SYSTEM_ERROR, f"{shown(word)} is no name or address of a broker"
+                )
+        known = self._live.get(address)
+        if known is None and len(self._live) >= BROKERS_MAX:
+            raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, f"there are {BROKERS_MAX} brokers")
+        if known is not None and known.name != name:
+            self._drop(address, "another broker took its address")
+            known = None
+        wrapper = body.topic_config_serialize_wrapper
+        addresses = self._addresses.setdefault(name, {})
+        is_new = known is None or addresses.get(header.broker_id) != address
+        if is_new:
+            self._take_address(addresses, header)
+        if header.broker_id == MASTER_ID and (
+            is_new or known is None or known.data_version != wrapper.data_version
+        ):
+            self._take_topics(name, wrapper)
+        self._clusters[name] = header.cluster_name
+        self._live[address] = BrokerLiveInfo(
+            name,
+            wrapper.data_version,
+            connection,
+            header.ha_server_addr,
+            self._clock.monotonic(),
+        )
+        if header.broker_id == MASTER_ID:
+            return RegisterBrokerResponseHeader()
+        master = self._live.get(addresses.get(MASTER_ID, ""))
+        if master is None:
+            return RegisterBrokerResponseHeader()
+        return RegisterBrokerResponseHeader(
+            master_addr=addresses[MASTER_ID], ha_server_addr=master.ha_server_addr
+        )
+
+    def unregister(self, broker_name: str, broker_address: str) -> None:
+        """Drop a broker that says good-bye."""
+        known = self._live.get(broker_address)
+        if known is not None and known.name == broker_name:
+            self._drop(broker_address, "it unregistered")
+
+    def connection_closed(self, connection: BrokerConnection) -> None:
+        """Drop the brokers that registered by a connection which is gone."""
+        gone = [a for a, info in self._live.items() if info.connection is connection]
+        for address in gone:
+            self._drop(address, "its connection ended")
+
+    def drop_silent(self) -> None:
+        """Drop the brokers that did not register for BROKER_EXPIRY_S."""
+        limit_s = self._clock.monotonic() - BROKER_EXPIRY_S
+        for address, info in list(self._live.items()):
+            if info.last_update_s < limit_s:
+                self._drop(address, f"it was silent for {BROKER_EXPIRY_S:.0f} s")
+                if info.connection is not None:
+                    info.connection.close("idle_timeout")
+
+    def data_version(self, broker_address: str) -> DataVersion | None:
+        """Return the version of the topics that a broker registered."""
+        info = self._live.get(broker_address)
+        return None if info is None else info.data_version
+
+    def refresh(self, broker_address: str) -> None:
+        """Note that a broker is alive."""
+        info = self._live.get(broker_address)
+        if info is not None:
+            info.last_update_s = self._clock.monotonic()
+
+    def topic_route(self, topic: str) -> TopicRouteData | None:
+        """Return where a topic lives, None when no broker that is there has it."""
+        queues = self._topics.get(topic)
+        if not queues:
+            return None
+        brokers = [self._broker_data(name) for name in queues]
+        return TopicRouteData(broker_datas=brokers, queue_datas=list(queues.values()))
+
+    def cluster_info(self) -> ClusterInfo:
+        """Return all brokers with their addresses and clusters."""
+        clusters: dict[str, list[str]] = {}
+        for name, cluster in self._clusters.items():
+            clusters.setdefault(cluster, []).append(name)
+        return ClusterInfo(
+            broker_addr_table={name: self._broker_data(name) for name in self._addresses},
+            cluster_addr_table=clusters,
+        )
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics."""
+        return list(self._topics)
+
+    def _broker_data(self, name: str) -> BrokerData:
+        return BrokerData(
+            broker_addrs=dict(self._addresses[name]),
+            broker_name=name,
+            cluster=self._clusters[name],
+        )
+
+    def _take_address(self, addresses: dict[int, str], header: RegisterBrokerRequestHeader) -> None:
+        address = header.broker_addr
+        for broker_id in [i for i, other in addresses.items() if other == address]:
+            del addresses[broker_id]  # a slave that became the master, or the other way round
+        before = addresses.get(header.broker_id)
+        if before is not None:
+            self._live.pop(before, None)
+        addresses[header.broker_id] = address
+        log.info("broker %s registered at %s", header.broker_name, address)
+
+    def _take_topics(self, broker_name: str, wrapper: TopicConfigSerializeWrapper) -> None:
+        for topic, config in wrapper.topic_config_table.items():
+            queues = self._topics.get(topic)
+            if queues is None:
+                if not 0 < len(topic) <= NAME_SIZE_MAX or len(self._topics) >= TOPICS_MAX:
+                    log.warning("leaving out topic %s of broker %s", shown(topic), broker_name)
+                    continue
+                queues = self._topics[topic] = {}
+            queues[broker_name] = QueueData(
+                broker_name=broker_name,
+                perm=config.perm,
+                read_queue_nums=config.read_queue_nums,
+                topic_sys_flag=config.topic_sys_flag,
+                write_queue_nums=config.write_queue_nums,
+            )
+
+    def _drop(self, address: str, why: str) -> None:
+        info = self._live.pop(address)
+        addresses = self._addresses[info.name]
+        for broker_id in [i for i, other in addresses.items() if other == address]:
+            del addresses[broker_id]
+        log.info("broker %s at %s dropped: %s", info.name, address, why)
+        if addresses:
+            return
+        del self._addresses[info.name]
+        self._clusters.pop(info.name, None)
+        for topic in [t for t, queues in self._topics.items() if info.name in queues]:
+            queues = self._topics[topic]
+            del queues[info.name]
+            if not queues:
+                del self._topics[topic]

@@ -1,0 +1,287 @@
+"""Tells name servers about this broker and its topics, and says good-bye at the stop.
+
+To every name server separately and at once: all topics at the start and every
+`registerNameServerPeriod` (10 to 60 s); the topics that changed as soon as they do. What changes
+while a registration is under way goes with the next one. With `forceRegister=false` the periodic
+one first asks whether the name server has another version.
+
+The built-in name server is told by a call in this process, before the change that caused it is
+answered, so the next route question finds it. Nothing here keeps the broker waiting, and a name
+server that can not be reached costs one log line a minute.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../BrokerController.java (registerBrokerAll,
+registerIncrementBrokerData), broker/.../out/BrokerOuterAPI.java
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+import msgspec
+
+from skylarkmq.broker.config import READ_WRITE, BrokerConfig, parse_namesrv_addresses
+from skylarkmq.broker.namesrv.controller import NamesrvController
+from skylarkmq.broker.namesrv.route_info import MASTER_ID
+from skylarkmq.broker.outbound_channel import RemoteChannel
+from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.protocol.bodies.route import RegisterBrokerBody, encode_compressed_registration
+from skylarkmq.protocol.bodies.text import encode_body
+from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.crc import body_crc
+from skylarkmq.protocol.errors import ProtocolError, RemoteProtocolError, shown
+from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
+from skylarkmq.protocol.headers.route import (
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
+    UnRegisterBrokerRequestHeader,
+)
+from skylarkmq.store.timers import IntervalTimer
+
+log = logging.getLogger(__name__)
+
+PERIOD_MS_MIN: Final = 10_000
+PERIOD_MS_MAX: Final = 60_000
+UNREGISTER_TIMEOUT_S: Final = 2.0
+LOG_INTERVAL_S: Final = 60.0
+_HA_PORT_DISTANCE: Final = 1
+
+
+class Channel(Protocol):
+    """The way to one name server."""
+
+    @property
+    def address(self) -> str: ...
+    async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand: ...
+    async def close(self) -> None: ...
+
+
+class Registration:
+    """What this broker says of itself. Loop thread."""
+
+    def __init__(self, config: BrokerConfig, topics: TopicConfigManager, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        ha_port = config.store.ha_listen_port or int(port) + _HA_PORT_DISTANCE
+        self.config = config
+        self.address = address
+        # Invariant: nothing listens there; the header of 103 has no way to say so.
+        self._ha_server_address = f"{config.broker_ip2 or host}:{ha_port}"
+        self._topics = topics
+
+    def body(self, names: set[str] | None = None) -> RegisterBrokerBody:
+        """Return all topics, or those of `names` that are there."""
+        table = self._topics.table
+        if names is not None:
+            table = {name: table[name] for name in names if name in table}
+        if self.config.broker_permission != READ_WRITE:
+            table = {name: self._restricted(topic) for name, topic in table.items()}
+        wrapper = TopicConfigSerializeWrapper(
+            data_version=self._topics.data_version, topic_config_table=table
+        )
+        return RegisterBrokerBody(topic_config_serialize_wrapper=wrapper)
+
+    def header(self, *, compressed: bool = False, crc: int = 0) -> RegisterBrokerRequestHeader:
+        """Return the header of a registration."""
+        return RegisterBrokerRequestHeader(
+            broker_name=self.config.broker_name,
+            broker_addr=self.address,
+            cluster_name=self.config.broker_cluster_name,
+            ha_server_addr=self._ha_server_address,
+            broker_id=MASTER_ID,
+            compressed=compressed,
+            body_crc32=crc,
+        )
+
+    def command(self, names: set[str] | None = None) -> RemotingCommand:
+        """Return a registration of all topics, or of those of `names`.
+
+        Raises:
+            LocalProtocolError: a text that UTF-8 can not carry.
+        """
+        compressed = self.config.compressed_register
+        content = self.body(names)
+        body = encode_compressed_registration(content) if compressed else encode_body(content)
+        header = self.header(compressed=compressed, crc=body_crc(body))
+        return RemotingCommand.request(RequestCode.REGISTER_BROKER, encode_fields(header), body)
+
+    def query(self) -> RemotingCommand:
+        """Return the question whether the name server has another version of the topics."""
+        header = QueryDataVersionRequestHeader(
+            broker_name=self.config.broker_name,
+            broker_addr=self.address,
+            cluster_name=self.config.broker_cluster_name,
+            broker_id=MASTER_ID,
+        )
+        body = encode_body(self._topics.data_version)
+        return RemotingCommand.request(RequestCode.QUERY_DATA_VERSION, encode_fields(header), body)
+
+    def good_bye(self) -> RemotingCommand:
+        """Return the end of the registration."""
+        header = UnRegisterBrokerRequestHeader(
+            broker_name=self.config.broker_name,
+            broker_addr=self.address,
+            cluster_name=self.config.broker_cluster_name,
+            broker_id=MASTER_ID,
+        )
+        return RemotingCommand.request(RequestCode.UNREGISTER_BROKER, encode_fields(header))
+
+    def _restricted(self, topic: TopicConfig) -> TopicConfig:
+        return msgspec.structs.replace(topic, perm=self.config.broker_permission)
+
+
+class NamesrvLink:
+    """Keeps this broker registered with one name server outside. Loop thread."""
+
+    def __init__(self, channel: Channel, registration: Registration, clock: Clock) -> None:
+        self._channel = channel
+        self._registration = registration
+        self._clock = clock
+        self._timeout_s = registration.config.register_broker_timeout_mills / 1000
+        self._all_wanted = True
+        self._changed: set[str] = set()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_registered = False
+        self._silent_until_s = 0.0  # no log line about a failure before this time
+
+    def start(self) -> None:
+        """Register now, and whenever something wants it."""
+        self._wake.set()
+        self._task = asyncio.ensure_future(self._run())
+
+    def register_all(self) -> None:
+        """Have all topics registered soon."""
+        self._all_wanted = True
+        self._wake.set()
+
+    def register_topic(self, topic: str) -> None:
+        """Have one topic registered soon."""
+        self._changed.add(topic)
+        self._wake.set()
+
+    async def stop(self) -> None:
+        """Say good-bye when the name server knows us, and give the connection up."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._is_registered:
+            try:
+                await self._channel.call(self._registration.good_bye(), UNREGISTER_TIMEOUT_S)
+            except (OSError, ProtocolError) as error:
+                log.warning("name server %s: no good-bye: %s", self._channel.address, error)
+        await self._channel.close()
+
+    async def _run(self) -> None:
+        while True:  # until `stop` cancels the task
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._register()
+            except (OSError, ProtocolError) as error:
+                self._failed(error)
+            except Exception:
+                log.exception("registration with %s failed; going on", self._channel.address)
+                self._is_registered = False
+
+    async def _register(self) -> None:
+        registration, is_full = self._registration, self._all_wanted or not self._is_registered
+        names, self._changed, self._all_wanted = self._changed, set(), False
+        if is_full and not registration.config.force_register and await self._is_current():
+            self._is_registered = True
+            return
+        command = registration.command(None if is_full else names)
+        answer = await self._channel.call(command, self._timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemoteProtocolError(answer.code, shown(answer.remark or ""))
+        if not self._is_registered:
+            log.info("registered with name server %s", self._channel.address)
+        self._is_registered = True
+        self._silent_until_s = 0.0
+
+    async def _is_current(self) -> bool:
+        """Whether the name server has our topics as they are; asking it also says we are alive."""
+        answer = await self._channel.call(self._registration.query(), self._timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            return False
+        return not decode_fields(QueryDataVersionResponseHeader, answer.ext_fields).changed
+
+    def _failed(self, error: Exception) -> None:
+        self._is_registered = False  # the next one is a full one
+        if self._clock.monotonic() >= self._silent_until_s:
+            self._silent_until_s = self._clock.monotonic() + LOG_INTERVAL_S
+            log.warning(
+                "registration with name server %s failed: %s; trying again",
+                self._channel.address,
+                str(error) or type(error).__name__,
+            )
+
+
+class RegistrationService:
+    """Keeps this broker registered everywhere. Loop thread."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicConfigManager,
+        clock: Clock,
+        address: str,
+        namesrv: NamesrvController | None = None,
+    ) -> None:
+        """Prepare; nothing is sent yet.
+
+        Args:
+            address: `host:port` that clients are told.
+            namesrv: the name server in this process.
+        """
+        self._registration = Registration(config, topics, address)
+        self._routes = None if namesrv is None else namesrv.routes
+        self._links = [
+            NamesrvLink(RemoteChannel(name_server, clock), self._registration, clock)
+            for name_server in parse_namesrv_addresses(config.namesrv_addr)
+        ]
+        period_ms = min(max(config.register_name_server_period, PERIOD_MS_MIN), PERIOD_MS_MAX)
+        self._timer = IntervalTimer(clock, period_ms / 1000, self._register_all)
+        self._is_running = False
+        topics.add_change_listener(self._topic_changed)
+
+    async def start(self) -> None:
+        """Register with the built-in name server now and with the others soon."""
+        self._is_running = True
+        self._register_locally(None)
+        for link in self._links:
+            link.start()
+        self._timer.start()
+
+    async def stop(self) -> None:
+        """Unregister everywhere; waits at most UNREGISTER_TIMEOUT_S for a silent name server."""
+        self._is_running = False
+        self._timer.stop()
+        if self._routes is not None:
+            header = self._registration.header()
+            self._routes.unregister(header.broker_name, header.broker_addr)
+        await asyncio.gather(*(link.stop() for link in self._links))
+
+    def _register_all(self) -> None:
+        self._register_locally(None)
+        for link in self._links:
+            link.register_all()
+
+    def _topic_changed(self, topic: TopicConfig) -> None:
+        if not self._is_running:
+            return
+        self._register_locally({topic.topic_name})
+        for link in self._links:
+            link.register_topic(topic.topic_name)
+
+    def _register_locally(self, names: set[str] | None) -> None:
+        if self._routes is None:
+            return
+        try:
+            self._routes.register(self._registration.header(), self._registration.body(names), None)
+        except RemoteProtocolError as error:
+            log.error("the built-in name server refuses this broker: %s", error)

@@ -1,0 +1,159 @@
+"""A name server over its socket: every code, and the end of a broker's connection."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.config import NamesrvConfig
+from skylarkmq.broker.namesrv.controller import NamesrvController
+from skylarkmq.broker.outbound_channel import RemoteChannel
+from skylarkmq.protocol.bodies.data_version import DataVersion
+from skylarkmq.protocol.bodies.route import (
+    RegisterBrokerBody,
+    TopicList,
+    TopicRouteData,
+    encode_compressed_registration,
+)
+from skylarkmq.protocol.bodies.text import decode_body, encode_body
+from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.crc import body_crc
+
+WHO = {
+    "brokerName": "broker-a",
+    "brokerAddr": "10.0.0.1:10911",
+    "clusterName": "c",
+    "brokerId": "0",
+}
+VERSION = DataVersion(counter=3, timestamp=5)
+BODY = RegisterBrokerBody(
+    topic_config_serialize_wrapper=TopicConfigSerializeWrapper(
+        data_version=VERSION, topic_config_table={"T": TopicConfig(topic_name="T")}
+    )
+)
+TIMEOUT_S = 10.0
+
+
+@pytest.fixture
+async def namesrv() -> AsyncIterator[NamesrvController]:
+    controller = NamesrvController(
+        NamesrvConfig(listen_port=0), SystemClock(asyncio.get_running_loop())
+    )
+    await controller.start()
+    yield controller
+    await controller.stop()
+
+
+def _channel(controller: NamesrvController) -> RemoteChannel:
+    host, port = controller.listen_address
+    return RemoteChannel(f"{host}:{port}", SystemClock(asyncio.get_running_loop()))
+
+
+@pytest.fixture
+async def channel(namesrv: NamesrvController) -> AsyncIterator[RemoteChannel]:
+    channel = _channel(namesrv)
+    yield channel
+    await channel.close()
+
+
+async def _call(
+    channel: RemoteChannel, code: int, body: bytes = b"", **fields: str
+) -> RemotingCommand:
+    return await channel.call(RemotingCommand.request(code, fields, body), TIMEOUT_S)
+
+
+async def _register(channel: RemoteChannel, body: bytes, **fields: str) -> RemotingCommand:
+    fields = {**WHO, "haServerAddr": "10.0.0.1:10912", **fields}
+    return await _call(channel, RequestCode.REGISTER_BROKER, body, **fields)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_a_registered_topic_is_found(channel: RemoteChannel, compressed: bool) -> None:
+    body = encode_compressed_registration(BODY) if compressed else encode_body(BODY)
+    answer = await _register(
+        channel, body, compressed=str(compressed).lower(), bodyCrc32=str(body_crc(body))
+    )
+    assert answer.code == ResponseCode.SUCCESS and not answer.body
+    answer = await _call(channel, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+    assert answer.code == ResponseCode.SUCCESS
+    assert b'"brokerAddrs":{"0":"10.0.0.1:10911"}' in answer.body
+    route = decode_body(TopicRouteData, answer.body)
+    assert route.queue_datas[0].write_queue_nums == 16
+    answer = await _call(channel, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    assert decode_body(TopicList, answer.body).topic_list == ["T"]
+    answer = await _call(channel, RequestCode.GET_BROKER_CLUSTER_INFO)
+    assert msgspec.json.decode(answer.body) == {
+        "brokerAddrTable": {
+            "broker-a": {
+                "brokerAddrs": {"0": "10.0.0.1:10911"},
+                "brokerName": "broker-a",
+                "cluster": "c",
+            }
+        },
+        "clusterAddrTable": {"c": ["broker-a"]},
+    }
+
+
+async def test_a_registration_without_a_body_or_a_checksum(channel: RemoteChannel) -> None:
+    assert (await _register(channel, b"")).code == ResponseCode.SUCCESS
+    assert (await _register(channel, encode_body(BODY))).code == ResponseCode.SUCCESS
+
+
+async def test_a_damaged_registration_is_refused(channel: RemoteChannel) -> None:
+    answer = await _register(channel, encode_body(BODY), bodyCrc32="1")
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "crc32 not match")
+    assert (await _register(channel, b"[")).code == ResponseCode.SYSTEM_ERROR
+    answer = await _register(channel, b"x", compressed="true")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    answer = await _call(channel, RequestCode.REGISTER_BROKER, brokerName="b")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    answer = await _call(channel, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    assert decode_body(TopicList, answer.body).topic_list == []
+
+
+async def test_unknown_topics_and_codes(channel: RemoteChannel) -> None:
+    answer = await _call(channel, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="nobody\u00e4")
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    assert (answer.remark or "").startswith("No topic route info in name server for the topic")
+    for code in (RequestCode.PUT_KV_CONFIG, RequestCode.SEND_MESSAGE, 99999):
+        answer = await _call(channel, code)
+        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+async def test_the_version_question(channel: RemoteChannel) -> None:
+    async def ask(version: DataVersion) -> RemotingCommand:
+        body = encode_body(version)
+        return await _call(channel, RequestCode.QUERY_DATA_VERSION, body, **WHO)
+
+    answer = await ask(VERSION)
+    assert answer.ext_fields["changed"] == "true" and not answer.body
+    await _register(channel, encode_body(BODY))
+    answer = await ask(VERSION)
+    assert answer.ext_fields["changed"] == "false"
+    assert decode_body(DataVersion, answer.body) == VERSION
+    answer = await ask(DataVersion(counter=4, timestamp=5))
+    assert answer.ext_fields["changed"] == "true"
+
+
+async def test_a_broker_is_gone_when_it_says_so_or_hangs_up(
+    namesrv: NamesrvController, channel: RemoteChannel
+) -> None:
+    await _register(channel, encode_body(BODY))
+    assert (await _call(channel, RequestCode.UNREGISTER_BROKER, **WHO)).code == ResponseCode.SUCCESS
+    answer = await _call(channel, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+    broker = _channel(namesrv)
+    for _ in range(2):
+        await _register(broker, encode_body(BODY))
+    assert namesrv.routes.topics() == ["T"]
+    await broker.close()
+    for _ in range(1000):
+        answer = await _call(channel, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            break
+    assert namesrv.routes.topics() == []

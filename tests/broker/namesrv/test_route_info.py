@@ -1,0 +1,219 @@
+"""A name server's tables: who registers, who falls silent, and what clients are told."""
+
+import pytest
+
+from skylarkmq.broker.namesrv import route_info
+from skylarkmq.broker.namesrv.route_info import RouteInfoManager
+from skylarkmq.protocol.bodies.data_version import DataVersion
+from skylarkmq.protocol.bodies.route import RegisterBrokerBody
+from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.headers.route import (
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+)
+from tests.support.manual_clock import ManualClock
+
+
+class _Link:
+    """A broker's connection."""
+
+    def __init__(self) -> None:
+        self.closed_for: list[str] = []
+
+    def close(self, reason: str) -> None:
+        self.closed_for.append(reason)
+
+
+def _header(
+    name: str = "broker-a", address: str = "10.0.0.1:10911", broker_id: int = 0, cluster: str = "c"
+) -> RegisterBrokerRequestHeader:
+    return RegisterBrokerRequestHeader(
+        broker_name=name,
+        broker_addr=address,
+        cluster_name=cluster,
+        ha_server_addr=f"ha-{address}",
+        broker_id=broker_id,
+    )
+
+
+def _body(*topics: str, counter: int = 1, queues: int = 4) -> RegisterBrokerBody:
+    table = {
+        name: TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+        for name in topics
+    }
+    return RegisterBrokerBody(
+        topic_config_serialize_wrapper=TopicConfigSerializeWrapper(
+            data_version=DataVersion(counter=counter, timestamp=1), topic_config_table=table
+        )
+    )
+
+
+def _queues(routes: RouteInfoManager, topic: str) -> dict[str, int] | None:
+    route = routes.topic_route(topic)
+    if route is None:
+        return None
+    return {queue.broker_name: queue.write_queue_nums for queue in route.queue_datas}
+
+
+def test_a_topic_is_known_with_its_broker() -> None:
+    routes = RouteInfoManager(ManualClock())
+    assert routes.topic_route("T") is None
+    routes.register(_header(), _body("T"), _Link())
+    route = routes.topic_route("T")
+    assert route is not None
+    assert [(b.broker_name, b.cluster, b.broker_addrs) for b in route.broker_datas] == [
+        ("broker-a", "c", {0: "10.0.0.1:10911"})
+    ]
+    assert _queues(routes, "T") == {"broker-a": 4}
+    assert routes.topics() == ["T"]
+    info = routes.cluster_info()
+    assert info.cluster_addr_table == {"c": ["broker-a"]}
+    assert info.broker_addr_table["broker-a"].broker_addrs == {0: "10.0.0.1:10911"}
+
+
+def test_two_brokers_share_a_topic() -> None:
+    routes = RouteInfoManager(ManualClock())
+    routes.register(_header(), _body("T"), _Link())
+    routes.register(_header("broker-b", "10.0.0.2:10911"), _body("T", queues=8), _Link())
+    assert _queues(routes, "T") == {"broker-a": 4, "broker-b": 8}
+    routes.unregister("broker-a", "10.0.0.1:10911")
+    assert _queues(routes, "T") == {"broker-b": 8}
+    assert routes.cluster_info().cluster_addr_table == {"c": ["broker-b"]}
+
+
+def test_tables_are_taken_again_only_under_another_version() -> None:
+    routes = RouteInfoManager(ManualClock())
+    link = _Link()
+    routes.register(_header(), _body("T", counter=1), link)
+    routes.register(_header(), _body("T", "U", counter=1, queues=9), link)
+    assert _queues(routes, "T") == {"broker-a": 4} and routes.topic_route("U") is None
+    routes.register(_header(), _body("U", counter=2), link)
+    assert _queues(routes, "U") == {"broker-a": 4}
+    assert _queues(routes, "T") == {"broker-a": 4}, "a registration may carry changes alone"
+
+
+def test_a_silent_broker_is_dropped_after_two_minutes() -> None:
+    clock = ManualClock()
+    routes = RouteInfoManager(clock)
+    routes.start()
+    link = _Link()
+    routes.register(_header(), _body("T"), link)
+    clock.advance(100)
+    routes.refresh("10.0.0.1:10911")
+    clock.advance(119)
+    assert routes.topic_route("T") is not None
+    clock.advance(12)
+    assert routes.topic_route("T") is None
+    assert link.closed_for == ["idle_timeout"]
+    assert routes.topics() == [] and routes.cluster_info().broker_addr_table == {}
+    routes.stop()
+    assert clock.pending_count == 0
+
+
+def test_the_end_of_a_connection_is_the_end_of_its_brokers() -> None:
+    routes = RouteInfoManager(ManualClock())
+    one, other = _Link(), _Link()
+    routes.register(_header(), _body("T"), one)
+    routes.register(_header("broker-b", "10.0.0.2:10911"), _body("T"), other)
+    routes.connection_closed(one)
+    assert _queues(routes, "T") == {"broker-b": 4}
+
+
+def test_the_end_of_an_older_connection_changes_nothing() -> None:
+    routes = RouteInfoManager(ManualClock())
+    old, new = _Link(), _Link()
+    routes.register(_header(), _body("T"), old)
+    routes.register(_header(), _body("T"), new)
+    routes.connection_closed(old)
+    assert _queues(routes, "T") == {"broker-a": 4}
+
+
+def test_a_broker_in_this_process_has_no_connection() -> None:
+    routes = RouteInfoManager(ManualClock())
+    routes.register(_header(), _body("T"), None)
+    routes.connection_closed(_Link())
+    assert _queues(routes, "T") == {"broker-a": 4}
+
+
+def test_a_slave_is_told_its_master_and_its_topics_are_not_taken() -> None:
+    routes = RouteInfoManager(ManualClock())
+    slave = _header(address="10.0.0.2:10911", broker_id=1)
+    assert routes.register(slave, _body("S"), _Link()) == RegisterBrokerResponseHeader()
+    answer = routes.register(_header(), _body("T"), _Link())
+    assert answer == RegisterBrokerResponseHeader()
+    assert routes.register(slave, _body("S"), _Link()) == RegisterBrokerResponseHeader(
+        master_addr="10.0.0.1:10911", ha_server_addr="ha-10.0.0.1:10911"
+    )
+    assert routes.topic_route("S") is None
+    route = routes.topic_route("T")
+    assert route is not None
+    assert route.broker_datas[0].broker_addrs == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
+
+
+def test_topics_stay_while_a_slave_is_there() -> None:
+    routes = RouteInfoManager(ManualClock())
+    master = _Link()
+    routes.register(_header(), _body("T"), master)
+    routes.register(_header(address="10.0.0.2:10911", broker_id=1), _body(), _Link())
+    routes.connection_closed(master)
+    route = routes.topic_route("T")
+    assert route is not None
+    assert route.broker_datas[0].broker_addrs == {1: "10.0.0.2:10911"}
+
+
+def test_a_slave_that_becomes_the_master_stands_once() -> None:
+    routes = RouteInfoManager(ManualClock())
+    routes.register(_header(broker_id=1), _body(), _Link())
+    routes.register(_header(broker_id=0), _body("T"), _Link())
+    info = routes.cluster_info()
+    assert info.broker_addr_table["broker-a"].broker_addrs == {0: "10.0.0.1:10911"}
+
+
+def test_a_master_that_moves_leaves_its_old_address() -> None:
+    clock = ManualClock()
+    routes = RouteInfoManager(clock)
+    old = _Link()
+    routes.register(_header(), _body("T"), old)
+    routes.register(_header(address="10.0.0.9:10911"), _body("T"), _Link())
+    routes.connection_closed(old)
+    routes.unregister("broker-a", "10.0.0.1:10911")
+    info = routes.cluster_info()
+    assert info.broker_addr_table["broker-a"].broker_addrs == {0: "10.0.0.9:10911"}
+
+
+def test_another_broker_may_take_an_address_over() -> None:
+    routes = RouteInfoManager(ManualClock())
+    routes.register(_header(), _body("T"), _Link())
+    routes.register(_header("broker-b"), _body("U"), _Link())
+    assert routes.topics() == ["U"]
+    routes.unregister("broker-a", "10.0.0.1:10911")
+    assert routes.topics() == ["U"]
+
+
+def test_versions_for_those_who_ask_first() -> None:
+    routes = RouteInfoManager(ManualClock())
+    assert routes.data_version("10.0.0.1:10911") is None
+    routes.refresh("10.0.0.1:10911")
+    routes.register(_header(), _body(counter=7), _Link())
+    assert routes.data_version("10.0.0.1:10911") == DataVersion(counter=7, timestamp=1)
+
+
+@pytest.mark.parametrize("word", ["", "x" * 256, "a\nb"])
+def test_bad_names_leave_no_trace(word: str) -> None:
+    routes = RouteInfoManager(ManualClock())
+    for header in (_header(name=word), _header(address=word), _header(cluster=word)):
+        with pytest.raises(RemoteProtocolError):
+            routes.register(header, _body("T"), _Link())
+    assert routes.topics() == [] and routes.cluster_info().broker_addr_table == {}
+
+
+def test_the_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_info, "BROKERS_MAX", 1)
+    monkeypatch.setattr(route_info, "TOPICS_MAX", 2)
+    routes = RouteInfoManager(ManualClock())
+    routes.register(_header(), _body("T", "U", "V", "x" * 256), _Link())
+    assert routes.topics() == ["T", "U"]
+    with pytest.raises(RemoteProtocolError):
+        routes.register(_header("broker-b", "10.0.0.2:10911"), _body("T"), _Link())
+    assert routes.cluster_info().cluster_addr_table == {"c": ["broker-a"]}

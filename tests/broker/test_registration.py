@@ -1,0 +1,263 @@
+"""Registration: what is said to whom and when, and that failures only cost a log line."""
+
+import asyncio
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skylarkmq.broker import registration
+from skylarkmq.broker.config import BrokerConfig, NamesrvConfig
+from skylarkmq.broker.namesrv.controller import NamesrvController
+from skylarkmq.broker.registration import RegistrationService
+from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.protocol.bodies.data_version import DataVersion
+from skylarkmq.protocol.bodies.route import RegisterBrokerBody, decode_compressed_registration
+from skylarkmq.protocol.bodies.text import decode_body
+from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.crc import body_crc
+from skylarkmq.store.config import StoreConfig
+from tests.support.manual_clock import ManualClock, settle
+from tests.support.memory_files import Tables
+
+CONFIG = BrokerConfig(
+    store=StoreConfig(store_path_root_dir=Path("/store")),
+    broker_name="broker-a",
+    namesrv_addr="ns1:9876",
+)
+ADDRESS = "10.0.0.1:10911"
+REMOTE = "127.0.0.1:5000"
+SYSTEM_TOPIC_COUNT = 8
+
+
+class _Channel:
+    """A name server that answers as the test says: a code, an error, or (None) not at all."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.requests: list[RemotingCommand] = []
+        self.timeouts_s: list[float] = []
+        self.outcome: int | Exception | None = 0
+        self.changed = "true"
+        self.is_closed = False
+
+    async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        self.requests.append(command)
+        self.timeouts_s.append(timeout_s)
+        if self.outcome is None:
+            await asyncio.Event().wait()
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        assert self.outcome is not None
+        return command.reply(self.outcome, ext_fields={"changed": self.changed})
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+    def codes(self) -> list[int]:
+        return [request.code for request in self.requests]
+
+    def topics(self, index: int = -1) -> set[str]:
+        body = decode_body(RegisterBrokerBody, self.requests[index].body)
+        return set(body.topic_config_serialize_wrapper.topic_config_table)
+
+
+class _Setup:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+        self.clock = ManualClock()
+        self.channels: dict[str, _Channel] = {}
+        monkeypatch.setattr(registration, "RemoteChannel", self._channel)
+        config = dataclasses.replace(CONFIG, **changes)
+        tables = Tables()
+        self.topics = TopicConfigManager(config, tables.files, tables.writer, self.clock)
+        self.topics.load()
+        self.namesrv = NamesrvController(NamesrvConfig(listen_port=0), self.clock)
+        self.service = RegistrationService(config, self.topics, self.clock, ADDRESS, self.namesrv)
+
+    def _channel(self, address: str, clock: ManualClock) -> _Channel:
+        channel = self.channels[address] = _Channel(address)
+        return channel
+
+    @property
+    def channel(self) -> _Channel:
+        return self.channels["ns1:9876"]
+
+    async def start(self) -> None:
+        await self.service.start()
+        await settle()
+
+    async def create(self, topic: str) -> None:
+        self.topics.create_in_send(topic, "TBW102", 4, REMOTE, 0)
+        await settle()
+
+    async def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        await settle()
+
+
+async def test_the_start_registers_all_topics_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = _Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
+    await setup.start()
+    for channel in setup.channels.values():
+        (request,) = channel.requests
+        assert request.code == RequestCode.REGISTER_BROKER
+        assert request.ext_fields == {
+            "brokerName": "broker-a",
+            "brokerAddr": ADDRESS,
+            "clusterName": "DefaultCluster",
+            "haServerAddr": "10.0.0.1:10912",
+            "brokerId": "0",
+            "compressed": "false",
+            "bodyCrc32": str(body_crc(request.body)),
+        }
+        assert len(channel.topics()) == SYSTEM_TOPIC_COUNT
+        assert channel.timeouts_s == [6.0]
+    assert len(setup.namesrv.routes.topics()) == SYSTEM_TOPIC_COUNT
+    await setup.service.stop()
+
+
+async def test_a_new_topic_is_known_here_at_once_and_elsewhere_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = _Setup(monkeypatch)
+    await setup.start()
+    setup.topics.create_in_send("orders", "TBW102", 4, REMOTE, 0)
+    assert setup.namesrv.routes.topic_route("orders") is not None
+    setup.topics.create_in_send("flights", "TBW102", 4, REMOTE, 0)
+    await settle()
+    assert len(setup.channel.requests) == 2
+    assert setup.channel.topics() == {"orders", "flights"}
+    await setup.service.stop()
+
+
+async def test_all_topics_go_out_at_every_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = _Setup(monkeypatch)
+    await setup.start()
+    await setup.advance(29.9)
+    assert len(setup.channel.requests) == 1
+    await setup.advance(0.2)
+    assert len(setup.channel.requests) == 2
+    assert len(setup.channel.topics()) == SYSTEM_TOPIC_COUNT
+    await setup.service.stop()
+    assert setup.clock.pending_count == 0
+
+
+@pytest.mark.parametrize(("asked_ms", "used_s"), [(1, 10), (20_000, 20), (600_000, 60)])
+async def test_the_period_stays_within_limits(
+    monkeypatch: pytest.MonkeyPatch, asked_ms: int, used_s: float
+) -> None:
+    setup = _Setup(monkeypatch, register_name_server_period=asked_ms)
+    await setup.start()
+    await setup.advance(used_s - 0.1)
+    assert len(setup.channel.requests) == 1
+    await setup.advance(0.2)
+    assert len(setup.channel.requests) == 2
+    await setup.service.stop()
+
+
+async def test_the_built_in_name_server_never_takes_us_for_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = _Setup(monkeypatch)
+    setup.namesrv.routes.start()
+    await setup.start()
+    for _ in range(10):
+        await setup.advance(60)
+    assert setup.namesrv.routes.topics()
+    setup.namesrv.routes.stop()
+    await setup.service.stop()
+
+
+async def test_failures_cost_a_line_a_minute_and_then_all_topics_go_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    setup = _Setup(monkeypatch, register_name_server_period=10_000)
+    setup.channel.outcome = ConnectionRefusedError("nobody listens")
+    with caplog.at_level(logging.WARNING):
+        await setup.start()
+        await setup.create("orders")
+        for _ in range(5):
+            await setup.advance(10)
+        assert len([r for r in caplog.records if "ns1:9876" in r.message]) == 1
+        assert "nobody listens" in caplog.text
+        await setup.advance(10)
+        assert len([r for r in caplog.records if "ns1:9876" in r.message]) == 2
+    setup.channel.outcome = 1
+    await setup.advance(10)
+    setup.channel.outcome = 0
+    await setup.create("flights")
+    assert len(setup.channel.topics()) == SYSTEM_TOPIC_COUNT + 2
+    await setup.service.stop()
+
+
+async def test_a_slow_name_server_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = _Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
+    setup.channel.outcome = None
+    await setup.start()
+    await setup.create("orders")
+    assert len(setup.channel.requests) == 1
+    assert setup.channels["ns2:9876"].topics() == {"orders"}
+    await setup.service.stop()
+    assert setup.channel.is_closed
+
+
+async def test_the_stop_says_good_bye_where_we_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = _Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
+    setup.channels["ns2:9876"].outcome = ConnectionRefusedError()
+    await setup.start()
+    await setup.service.stop()
+    assert setup.channel.codes() == [RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER]
+    assert setup.channel.requests[1].ext_fields == {
+        "brokerName": "broker-a",
+        "brokerAddr": ADDRESS,
+        "clusterName": "DefaultCluster",
+        "brokerId": "0",
+    }
+    assert setup.channels["ns2:9876"].codes() == [RequestCode.REGISTER_BROKER]
+    assert all(channel.is_closed for channel in setup.channels.values())
+    assert setup.namesrv.routes.topics() == []
+    await setup.create("late")
+    assert setup.namesrv.routes.topics() == []
+
+
+async def test_without_force_the_version_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = _Setup(monkeypatch, force_register=False)
+    await setup.start()
+    assert setup.channel.codes() == [RequestCode.QUERY_DATA_VERSION, RequestCode.REGISTER_BROKER]
+    version = decode_body(DataVersion, setup.channel.requests[0].body)
+    assert version == setup.topics.data_version
+    setup.channel.changed = "false"
+    await setup.advance(31)
+    assert setup.channel.codes()[2:] == [RequestCode.QUERY_DATA_VERSION]
+    await setup.create("orders")
+    assert setup.channel.codes()[3:] == [RequestCode.REGISTER_BROKER]
+    assert setup.channel.topics() == {"orders"}
+    await setup.service.stop()
+
+
+async def test_a_compressed_registration(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = _Setup(monkeypatch, compressed_register=True)
+    await setup.start()
+    (request,) = setup.channel.requests
+    assert request.ext_fields["compressed"] == "true"
+    assert request.ext_fields["bodyCrc32"] == str(body_crc(request.body))
+    body = decode_compressed_registration(request.body)
+    table = body.topic_config_serialize_wrapper.topic_config_table
+    assert table["TBW102"].perm == 7 and len(table) == SYSTEM_TOPIC_COUNT
+    await setup.service.stop()
+
+
+async def test_a_restricted_broker_restricts_all_its_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = _Setup(monkeypatch, broker_permission=4, broker_ip2="10.9.9.9")
+    await setup.start()
+    body = decode_body(RegisterBrokerBody, setup.channel.requests[0].body)
+    table = body.topic_config_serialize_wrapper.topic_config_table
+    assert {topic.perm for topic in table.values()} == {4}
+    assert setup.topics.table["TBW102"].perm == 7
+    assert setup.channel.requests[0].ext_fields["haServerAddr"] == "10.9.9.9:10912"
+    await setup.service.stop()
