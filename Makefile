@@ -5,6 +5,7 @@
 #   make check     style, types, layers, the Dockerfile
 #   make demo      336,776 real flights through a broker that is killed in between
 #   make bench     how fast, beside an echo server on the same machine
+#   make faults    kills, crashes and disk errors at their full amounts
 #   make interop   RocketMQ's own clients against a live broker; needs Maven or npm
 #
 # ARGS goes to the command: make run ARGS='--set flushDiskType=SYNC_FLUSH', make test ARGS='-k frame'
@@ -14,7 +15,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check demo bench interop clean
+.PHONY: run test faults check demo bench interop clean
 
 run: $(VENV)/.core
 	$(BIN)/skylarkmq serve \
@@ -24,6 +25,9 @@ run: $(VENV)/.core
 
 test: $(VENV)/.dev
 	$(BIN)/pytest -q $(ARGS)
+
+faults: $(VENV)/.dev
+	$(BIN)/pytest -q -m fault $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

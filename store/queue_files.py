@@ -132,6 +132,10 @@ class QueueWriter:
     def _open_for_write(self, folder: Path, path: Path, within: int) -> int:
         if not self._files.exists(path):
             self._files.make_folder(folder)
+            if folder in self._unsynced_folders:
+                # The name of the file before this one first: a queue whose first name was lost
+                # and whose second one was kept would seem to begin in the middle.
+                self._files.sync_folder(folder)
             self._handles.get(path, create=True).truncate(self._file_size)
             self._unsynced_folders[folder] = None
         if len(self._allocated) > 4096:

@@ -24,7 +24,7 @@ from random import Random
 
 from tests.support.crash_faults import Faults
 from tests.support.crash_image import PAGE_SIZE, Inode, pages_of
-from tests.support.crash_states import CrashState, Names, NameSpace
+from tests.support.crash_states import CrashState, Names, NameSpace, folder_of
 
 _mounts = itertools.count(1)
 
@@ -38,7 +38,8 @@ class CrashDisk:
         self.faults = Faults()
         self.calls: Counter[str] = Counter()
         self.before_step: Callable[[str, Path], None] | None = None
-        self._folders: set[Path] = {self.root}
+        self._prefix = str(self.root)
+        self._folders = {""}
         self.space = NameSpace(names)
         self._touches = itertools.count()
         self._locked: set[Path] = set()
@@ -53,32 +54,35 @@ class CrashDisk:
     # Files
 
     def open(self, path: Path, *, create: bool = False) -> CrashFile:
-        inode = self.space.live.get(path)
+        key = self._key(path)
+        inode = self.space.live.get(key)
         if inode is None:
-            if not create or path.parent not in self._folders:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            if not create or folder_of(key) not in self._folders:
+                raise _missing(path)
             self._step("create", path)
             inode = Inode()
-            self._change({path: inode})
-        return CrashFile(self, path, inode)
+            self._change({key: inode})
+        return CrashFile(self, path, key, inode)
 
     def exists(self, path: Path) -> bool:
-        return path in self.space.live or path in self._folders
+        key = self._key(path)
+        return key in self.space.live or key in self._folders
 
     def list(self, path: Path) -> list[str]:
+        folder = self._key(path)
+        entries = (*self.space.live, *self._folders)
         return sorted(
-            entry.name for entry in (*self.space.live, *self._folders) if entry.parent == path
+            entry[len(folder) + 1 :] for entry in entries if entry and folder_of(entry) == folder
         )
 
     def size(self, path: Path) -> int:
         return len(self._inode(path).live)
 
     def make_folder(self, path: Path) -> None:
-        if path not in self._folders:
-            if path != path.parent:
-                self.make_folder(path.parent)
+        if self._key(path) not in self._folders:
+            self.make_folder(path.parent)
             self._step("make_folder", path)
-            self._folders.add(path)
+            self._folders.add(self._key(path))
 
     def read_all(self, path: Path) -> bytes:
         return bytes(self._inode(path).live)
@@ -90,30 +94,29 @@ class CrashDisk:
         file.truncate(0)
         file.pwrite(data, 0)
         file.datasync()
-        if backup and path in self.space.live:
+        live, key = self.space.live, self._key(path)
+        if backup and key in live:
             staged = path.with_name(path.name + ".bak.tmp")
-            if staged in self.space.live:
+            if self.exists(staged):
                 self.unlink(staged)
             self._step("link", staged)
-            self._change({staged: self.space.live[path]})
+            self._change({key + ".bak.tmp": live[key]})
             self._step("rename", staged)
-            self._change(
-                {path.with_name(path.name + ".bak"): self.space.live[staged], staged: None}
-            )
+            self._change({key + ".bak": live[key + ".bak.tmp"], key + ".bak.tmp": None})
         self._step("rename", path)
-        self._change({path: self.space.live[temporary], temporary: None})
+        self._change({key: live[key + ".tmp"], key + ".tmp": None})
         self.sync_folder(path.parent)
 
     def unlink(self, path: Path) -> None:
         self._inode(path)
         self._step("unlink", path)
-        self._change({path: None})
+        self._change({self._key(path): None})
 
     def sync_folder(self, path: Path) -> None:
-        if path not in self._folders:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        if self._key(path) not in self._folders:
+            raise _missing(path)
         self._step("sync_folder", path)
-        self.space.folder_synced(path)
+        self.space.folder_synced(self._key(path))
 
     def free_bytes(self, path: Path) -> int:
         return 1 << 40 if self.free is None else self.free
@@ -135,14 +138,19 @@ class CrashDisk:
         self.calls[op] += 1
         self.faults.check(op, path)
 
+    def _key(self, path: Path) -> str:
+        text = str(path)
+        assert text.startswith(self._prefix), f"{path} lies outside of {self.root}"
+        return text[len(self._prefix) :]
+
     def _inode(self, path: Path) -> Inode:
-        inode = self.space.live.get(path)
+        inode = self.space.live.get(self._key(path))
         if inode is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            raise _missing(path)
         return inode
 
-    def _change(self, names: dict[Path, Inode | None]) -> None:
-        before = [self.space.live[path] for path in names if path in self.space.live]
+    def _change(self, names: dict[str, Inode | None]) -> None:
+        before = [self.space.live[key] for key in names if key in self.space.live]
         self.space.change(names)
         remaining = {id(inode) for inode in self.space.live.values()}
         for inode in before:
@@ -166,7 +174,6 @@ class CrashDisk:
     def snapshot(self) -> CrashDisk:
         """The machine as it stands, apart from what goes on with it."""
         twin = CrashDisk(self.space.mode, self.free)
-        twin.root = self.root
         twin._folders = set(self._folders)
         twin.space = self.space.copy()
         return twin
@@ -178,34 +185,25 @@ class CrashDisk:
     def crash(self, state: CrashState, rng: Random) -> CrashDisk:
         """The disk that is left, clean, mounted at another root. This one is not changed."""
         after = CrashDisk(self.space.mode, self.free)
-        for folder in self._folders:
-            after._folders.add(after._moved(folder, self.root))
-        for path, image in self.space.after(state, rng).items():
-            after._put(after._moved(path, self.root), image)
+        after._folders = set(self._folders)
+        for key, image in self.space.after(state, rng).items():
+            inode = Inode()
+            inode.live, inode.durable = bytearray(image), bytearray(image)
+            inode.blocks.update(pages_of(0, len(image)))
+            after.space.live[key] = after.space.durable[key] = inode
         return after
 
     def contents(self) -> dict[str, bytes]:
         """Every file's live bytes by its path below the root."""
-        return {
-            str(path.relative_to(self.root)): bytes(inode.live)
-            for path, inode in sorted(self.space.live.items())
-        }
-
-    def _put(self, path: Path, image: bytes) -> None:
-        inode = Inode()
-        inode.live, inode.durable = bytearray(image), bytearray(image)
-        inode.blocks.update(pages_of(0, len(image)))
-        self.space.live[path] = self.space.durable[path] = inode
-
-    def _moved(self, path: Path, root: Path) -> Path:
-        return self.root / path.relative_to(root)
+        return {key[1:]: bytes(inode.live) for key, inode in sorted(self.space.live.items())}
 
 
 class CrashFile:
     """Implements `skylarkmq.store.files.StoreFile`: one open handle."""
 
-    def __init__(self, disk: CrashDisk, path: Path, inode: Inode) -> None:
+    def __init__(self, disk: CrashDisk, path: Path, key: str, inode: Inode) -> None:
         self._disk = disk
+        self._key = key
         self._inode = inode
         self._closed = False
         self.path = path
@@ -219,7 +217,7 @@ class CrashFile:
         before = len(inode.live)
         inode.write(part, position, next(disk._touches))
         if len(inode.live) != before:
-            disk.space.resized(self.path, inode)
+            disk.space.resized(self._key, inode)
         if len(part) != len(data):
             raise OSError(errno.EIO, f"short write of {len(part)} bytes", str(self.path))
         self.size = max(self.size, position + len(data))
@@ -266,7 +264,7 @@ class CrashFile:
         for page in pages_of(start, len(inode.live) - start):
             inode.touch(page, next(self._disk._touches))
         inode.resize(size)
-        self._disk.space.resized(self.path, inode)
+        self._disk.space.resized(self._key, inode)
 
     def view(self) -> memoryview:
         self._check_open()
@@ -297,3 +295,7 @@ class CrashLock:
 
     def release(self) -> None:
         self._locked.discard(self._path)
+
+
+def _missing(path: Path) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))

@@ -22,6 +22,9 @@ from tests.support.invariants import (
 )
 from tests.support.store_machine import CrashPoint, Shape, StoreMachine
 
+# From the crash to the next start by the wall clock, which may be set back meanwhile.
+DOWN_MS = (10, 3000, 60_000, 60_000, -3_600_000)
+
 
 class CrashFailure(AssertionError):
     """An invariant does not hold. The message replays the case."""
@@ -34,25 +37,39 @@ def seeds(count: int) -> range:
 
 
 def explore(
-    seed: int, *, operations: int = 30, states: int = 12, shape: Shape | None = None
+    seed: int, *, operations: int = 30, states: int = 12, failing: bool = False
 ) -> Counter[str]:
     """One seed: a run, a crash, its states. Returns what was seen, for tests of their own power.
+
+    Args:
+        failing: the disk fails once in the run.
 
     Raises:
         CrashFailure: an invariant does not hold.
     """
     rng = Random(seed)
-    machine = StoreMachine(shape or Shape.draw(rng), rng)
+    machine = StoreMachine(Shape.draw(rng), rng)
     try:
         machine.boot()
+        if failing:
+            _let_fail(machine, rng)
         machine.run(operations)
     except Exception as error:
         raise CrashFailure(f"seed {seed}, while running, {machine.shape}: {error!r}") from error
     assert machine.crash_point is not None
     power = machine.power
+    power["disk failures"] += machine.disk.faults.raised
     explorer = _Explorer(seed, machine.shape, power)
     explorer.explore(machine.crash_point, states, Random(seed + 1), depth=0)
     return power
+
+
+def _let_fail(machine: StoreMachine, rng: Random) -> None:
+    """One of the next writes or syncs of the store's files fails."""
+    op = rng.choice(("datasync", "datasync", "pwrite"))
+    path = rng.choice(("commitlog", "commitlog", "consumequeue"))
+    short = rng.choice((None, 100)) if op == "pwrite" else None
+    machine.disk.fail(op, at=rng.randrange(1, 8), path=path, short=short)
 
 
 class _Explorer:
@@ -78,7 +95,9 @@ class _Explorer:
         promise = point.promise
         if state.keep is Keep.KILL:
             promise = Promise(promise.log, point.kill_count, promise.acked, {}, promise.topics)
-        machine = StoreMachine(self._shape, rng, point.disk.crash(state, rng), promise.log)
+        disk = point.disk.crash(state, rng)
+        start_ms = point.now_ms + rng.choice(DOWN_MS)
+        machine = StoreMachine(self._shape, rng, disk, promise.log, start_ms)
         machine.boot(watch=depth < 2)
         self._power.update(machine.power)
         again = machine.crash_point
@@ -88,10 +107,11 @@ class _Explorer:
         self._power["states"] += 1
         if again is None:
             return
-        if rng.random() < 0.3:
+        if rng.random() < 0.25:
             self._power["crashes in a recovery"] += 1
-            self.explore(CrashPoint(again.disk, promise, promise.kept_count), 3, rng, depth=2)
-        elif rng.random() < 0.3:
+            again = CrashPoint(again.disk, promise, promise.kept_count, again.now_ms)
+            self.explore(again, 2, rng, depth=2)
+        elif rng.random() < 0.2 / (1 + depth):
             self._live_on(machine, promise, count, rng, depth)
 
     def _live_on(
@@ -103,7 +123,7 @@ class _Explorer:
         self._power.update(machine.power)
         self._power["second lives"] += 1
         if machine.crash_point is not None:
-            self.explore(machine.crash_point, 4, rng, depth=depth + 1)
+            self.explore(machine.crash_point, 3, rng, depth=depth + 1)
 
 
 def check_machine(machine: StoreMachine, promise: Promise) -> tuple[int, int]:

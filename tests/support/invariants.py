@@ -102,9 +102,9 @@ def check_log(records: list[LogRecord], promise: Promise) -> int:
     )
     places = {record.properties["N"]: record for record in records}
     for number, (queue_offset, physical_offset) in promise.acked.items():
-        record = places.get(str(number))
-        if record is not None:
-            place = record.queue_offset, record.physical_offset
+        found = places.get(str(number))
+        if found is not None:
+            place = found.queue_offset, found.physical_offset
             require(
                 place == (queue_offset, physical_offset),
                 "I1",

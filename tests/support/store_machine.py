@@ -13,14 +13,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 from skylarkmq.protocol.tags_code import tags_code
 from skylarkmq.store.config import StoreConfig
-from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.message_store import MessageStore, StoreState
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
 from skylarkmq.store.table_file import TableWriter
 from tests.support.crash_disk import CrashDisk
@@ -59,15 +61,21 @@ class Shape:
 
     def config(self, root: Path) -> StoreConfig:
         """The store's configuration, its log files smaller than a configuration may ask for."""
-        config = StoreConfig(
-            store_path_root_dir=root,
-            mapped_file_size_commit_log=1 << 20,
-            max_message_size=MAX_BODY_SIZE,
-            mapped_file_size_consume_queue=self.queue_file_size,
-            flush_disk_type="SYNC_FLUSH" if self.sync else "ASYNC_FLUSH",
-        )
+        config = copy(_checked_config(self))  # the check takes longer than a small recovery
+        object.__setattr__(config, "store_path_root_dir", root)
         object.__setattr__(config, "mapped_file_size_commit_log", self.log_file_size)
         return config
+
+
+@cache
+def _checked_config(shape: Shape) -> StoreConfig:
+    return StoreConfig(
+        store_path_root_dir=Path("/nowhere"),
+        mapped_file_size_commit_log=1 << 20,
+        max_message_size=MAX_BODY_SIZE,
+        mapped_file_size_consume_queue=shape.queue_file_size,
+        flush_disk_type="SYNC_FLUSH" if shape.sync else "ASYNC_FLUSH",
+    )
 
 
 class CrashPoint(NamedTuple):
@@ -76,6 +84,7 @@ class CrashPoint(NamedTuple):
     disk: CrashDisk
     promise: Promise  # of a power cut
     kill_count: int  # messages that the death of the process alone must leave
+    now_ms: int
 
 
 class StoreMachine:
@@ -87,6 +96,7 @@ class StoreMachine:
         rng: Random,
         disk: CrashDisk | None = None,
         log: list[Sent] | None = None,
+        start_ms: int = START_MS,
     ) -> None:
         self.shape = shape
         self.rng = rng
@@ -101,7 +111,7 @@ class StoreMachine:
         self._topics_acked: frozenset[str] = frozenset()
         self._steps = 0
         self._booted = False
-        self._start_ms = START_MS
+        self._start_ms = start_ms
 
     # Power
 
@@ -137,7 +147,10 @@ class StoreMachine:
             while worker.deliver():
                 pass
         self.store.close()
-        assert not self.disk.exists(self.store.paths.abort), "a clean stop leaves `abort`"
+        aborted = self.disk.exists(self.store.paths.abort)
+        assert aborted == (self.store.failure is not None), "`abort` tells of an unclean stop"
+        if aborted:
+            return
         self._kept_count = self._acked_count = len(self.log)
         self._start_ms = self.clock.now_ms()
         self.boot()
@@ -146,7 +159,9 @@ class StoreMachine:
         """Take this moment as the crash point, each step of the run being equally likely."""
         self._steps += 1
         if self.rng.random() * self._steps < 1:
-            self.crash_point = CrashPoint(self.disk.snapshot(), self.promise(), self._acked_count)
+            self.crash_point = CrashPoint(
+                self.disk.snapshot(), self.promise(), self._acked_count, self.clock.now_ms()
+            )
 
     def promise(self) -> Promise:
         """What the store owes after a power cut at this moment."""
@@ -177,7 +192,10 @@ class StoreMachine:
             (1, self.restart),
         ]
         weights = [weight for weight, _ in choices]
-        for _, action in self.rng.choices(choices, weights, k=count):
+        for action in self.rng.choices([action for _, action in choices], weights, k=count):
+            if self.store.state is StoreState.FAILED:
+                self.workers.run_all()  # what is under way may still end, to no avail
+                return
             action()
 
     def send_one(self) -> None:
@@ -267,6 +285,7 @@ class StoreMachine:
             self._acked(index + 1, durable=self.shape.sync and wait)
 
     def _acked(self, end: int, *, durable: bool) -> None:
+        assert self.store.failure is None, "an acknowledgement after the disk has failed"
         self.power["acks"] += 1
         self._acked_count = max(self._acked_count, end)
         if durable:
