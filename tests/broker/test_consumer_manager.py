@@ -40,7 +40,8 @@ class Rig:
             consume_from_where=members.get("consume_from_where", "CONSUME_FROM_LAST_OFFSET"),
         )
         name = client_id or f"id-{connection.remote_address}"
-        return self.manager.register(connection, name, LanguageCode.JAVA, 409, data)  # type: ignore[arg-type]
+        peer: Any = connection
+        return self.manager.register(peer, name, LanguageCode.JAVA, 409, data)
 
     def told(self) -> list[tuple[str, list[str]]]:
         changes, self.changes = self.changes, []
