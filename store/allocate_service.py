@@ -24,6 +24,7 @@ from skylarkmq.protocol.clock import Clock
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.files import Files, is_no_space
 from skylarkmq.store.mapped_file import MappedFile
+from skylarkmq.store.stats import StoreStats
 from skylarkmq.store.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -56,8 +57,15 @@ class AllocateService:
     """Hands out allocated log files in order. Loop thread, but for `_make`."""
 
     def __init__(
-        self, files: Files, worker: Worker, clock: Clock, folder: Path, file_size: int
+        self,
+        files: Files,
+        worker: Worker,
+        clock: Clock,
+        stats: StoreStats,
+        folder: Path,
+        file_size: int,
     ) -> None:
+        self._stats = stats
         self._files = files
         self._worker = worker
         self._clock = clock
@@ -65,7 +73,6 @@ class AllocateService:
         self._file_size = file_size
         self._request: _Request | None = None
         self._refused_until = 0.0
-        self.inline_allocations = 0
 
     def prepare(self, start_offset: int) -> None:
         """Ask for the file that starts at `start_offset`, if it is not being made yet."""
@@ -109,7 +116,7 @@ class AllocateService:
             self._files.sync_folder(self._folder)
 
     def _make_inline(self, start_offset: int) -> MappedFile:
-        self.inline_allocations += 1
+        self._stats.inline_allocations += 1
         try:
             return MappedFile.create(self._files, self._folder, start_offset, self._file_size)
         except OSError as error:

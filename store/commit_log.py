@@ -19,6 +19,7 @@ from skylarkmq.store.append import AppendBatch, DueTime
 from skylarkmq.store.files import Files
 from skylarkmq.store.mapped_file import MappedFile
 from skylarkmq.store.mapped_file_queue import MappedFileQueue
+from skylarkmq.store.stats import StoreStats
 from skylarkmq.store.worker import Worker
 
 
@@ -43,6 +44,7 @@ class CommitLog:
         files: Files,
         worker: Worker,
         clock: Clock,
+        stats: StoreStats,
         folder: Path,
         file_size: int,
         due_time: DueTime,
@@ -50,7 +52,7 @@ class CommitLog:
         self._clock = clock
         self.file_size = file_size
         self.mapped_files = MappedFileQueue(files, folder, file_size)
-        self._allocate = AllocateService(files, worker, clock, folder, file_size)
+        self._allocate = AllocateService(files, worker, clock, stats, folder, file_size)
         self.batch = AppendBatch(file_size, self._next_file, due_time)
         self.flushed_offset = 0
         self.store_timestamp = 0  # of the newest record; never goes back within a run
@@ -63,11 +65,6 @@ class CommitLog:
     def max_offset(self) -> int:
         """End of what is written and readable."""
         return self.mapped_files.max_offset
-
-    @property
-    def inline_allocations(self) -> int:
-        """Log files that the loop had to allocate itself."""
-        return self._allocate.inline_allocations
 
     def begin(self) -> AppendBatch:
         """Start the batch of one read. The store time is taken here, once, and is monotonic."""

@@ -70,6 +70,7 @@ class FlushService:
         self._running = False
         if error is not None:
             self._ended = True
+            self._stats.fsync_errors += 1
             self._on_failure(error)
             return
         self._stats.fsync_commit_log.observe(self._clock.monotonic() - started)

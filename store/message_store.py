@@ -101,12 +101,17 @@ class MessageStore(ReadFace):
             files,
             workers.prepare,
             clock,
+            self.stats,
             self.paths.commit_log,
             config.mapped_file_size_commit_log,
             self.delay_levels.due_time,
         )
         self.queues = QueueTable(
-            files, workers.queues, self.paths, config.mapped_file_size_consume_queue, self.fail
+            files,
+            workers.queues,
+            self.paths,
+            config.mapped_file_size_consume_queue,
+            self.fail,
         )
         super().__init__(
             self.commit_log,
@@ -172,7 +177,23 @@ class MessageStore(ReadFace):
             self.delay_levels,
             check_crc=self.config.check_crc_on_recover,
         )
+        started = self._clock.monotonic()
         report = self.recovery = recovery.run(unclean=unclean)
+        duration_s = self._clock.monotonic() - started
+        self.stats.recovery_mode = "clean" if report.clean else "abnormal"
+        self.stats.recovery_duration_s = duration_s
+        self.stats.recovery_truncated_bytes["commitlog"] = report.truncated_bytes
+        log.info(
+            "recovered %s: log from %d to %d, %d records walked, %d queue units rebuilt, "
+            "%d bytes cut, %.2f s",
+            "after a clean stop" if report.clean else "after an unclean stop",
+            self.commit_log.min_offset,
+            report.end_offset,
+            report.records,
+            report.rebuilt,
+            report.truncated_bytes,
+            duration_s,
+        )
         self._flush.flushed_timestamp = report.store_timestamp
         try:
             self.queues.write_now(self._marks())
@@ -282,11 +303,15 @@ class MessageStore(ReadFace):
         try:
             end_offset = batch.write()
         except OSError as error:
+            self.stats.write_errors += 1
             self.fail(error)
             if done is not None:
                 done(PutMessageStatus.SERVICE_NOT_AVAILABLE)
             return False
-        self.stats.append_duration.observe(self._clock.monotonic() - started)
+        stats = self.stats
+        stats.append_duration.observe(self._clock.monotonic() - started)
+        stats.messages_appended += batch.count
+        stats.bytes_appended += batch.size
         if self._sync:
             self._group_commit.park(end_offset, batch.units, done)
             self._flush.flush()

@@ -11,16 +11,15 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProce
 from __future__ import annotations
 
 from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
-from skylarkmq.broker.subscription_group import SubscriptionGroupManager
-from skylarkmq.broker.topic_config import TopicConfigManager
-
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.consumer_manager import ConsumerManager
+from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.long_polling import HeldPull, PullRequestHoldService
 from skylarkmq.broker.processor.pull_answers import PullAnswers
 from skylarkmq.broker.router import Handler
+from skylarkmq.broker.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.tag_filter import Matches, is_tag_type, parse_tags, tag_filter
+from skylarkmq.broker.topic_config import TopicConfigManager
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
