@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from skylarkmq.protocol import record
+from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.record import (
     RecordStatus,
     RecordView,
+    decode_message,
     encode_blank,
     encode_record,
     read_record,
@@ -150,20 +152,46 @@ def test_a_body_larger_than_its_record_is_corrupt(body_size: int, visible: int) 
         assert view.status is RecordStatus.CORRUPT
 
 
-def test_a_topic_longer_than_a_signed_byte_is_corrupt() -> None:
-    data = bytearray(a_record(b"", topic=b"t" * 127))
-    data[record.FIXED_IPV4_SIZE] = 128
-    assert read(data, 0).status is RecordStatus.CORRUPT
-    data[record.FIXED_IPV4_SIZE] = 255
-    assert read(data, 0).status is RecordStatus.CORRUPT
-    assert read(data, 0, limit=len(data) - 1).status is RecordStatus.CORRUPT
+@pytest.mark.parametrize("size", [128, 200, 255])
+def test_a_topic_longer_than_a_signed_byte_is_corrupt(size: int) -> None:
+    # Its lengths add up; RocketMQ would read the size as negative.
+    fixed = bytearray(a_record(b"", topic=b"", properties=b"")[: record.FIXED_IPV4_SIZE])
+    struct.pack_into(">i", fixed, 0, record.MIN_RECORD_SIZE + size)
+    data = bytes(fixed) + bytes([size]) + b"t" * size + b"\x00\x00"
+    assert read_record(data, 0).status is RecordStatus.CORRUPT
+    with pytest.raises(RemoteProtocolError):
+        decode_message(data)
 
 
-def test_a_record_too_short_for_the_hosts_it_claims_is_corrupt() -> None:
-    data = bytearray(a_record(b"", topic=b"", properties=b"") + b"\xdd" * 40)
-    data[record.SYS_FLAG_POSITION + 3] |= 0x30
+def test_a_negative_body_that_adds_up_is_corrupt() -> None:
+    # The tail would begin inside the fixed fields, where a number was made to look like one.
+    data = bytearray(a_record(b"", topic=b"", properties=b"p" * 20))
+    start = record.FIXED_IPV4_SIZE - 12
+    struct.pack_into(">i", data, record.FIXED_IPV4_SIZE - 4, -12)
+    struct.pack_into(">bh", data, start, 0, len(data) - start - 3)
+    assert read_record(bytes(data), 0, check_crc=False).status is RecordStatus.CORRUPT
+    with pytest.raises(RemoteProtocolError):
+        decode_message(bytes(data), check_crc=False)
+
+
+@pytest.mark.parametrize("behind", [0, 1, 40])
+@pytest.mark.parametrize("hosts", [0x10, 0x20, 0x30])
+def test_a_record_too_short_for_the_hosts_it_claims_is_corrupt(behind: int, hosts: int) -> None:
+    data = bytearray(a_record(b"", topic=b"", properties=b"") + b"\xdd" * behind)
+    data[record.SYS_FLAG_POSITION + 3] |= hosts
     view = read(data, 0)
     assert (view.status, view.size) == (RecordStatus.CORRUPT, 0)
+    with pytest.raises(RemoteProtocolError):
+        decode_message(bytes(data))
+
+
+@pytest.mark.parametrize("shared", [1, 2, 3])
+def test_the_zeros_of_a_size_in_a_shared_sector_are_no_loss(shared: int) -> None:
+    front = SECTOR - shared
+    file = a_file(a_record(b"", physical_offset=front), b"\xdd" * 600, front=front)
+    assert not any(file[front : SECTOR - (shared == 3)])
+    file[front + record.MAGIC_POSITION] ^= 1
+    assert read(file, front).status is RecordStatus.CORRUPT
 
 
 def test_a_leftover_of_an_older_file_is_corrupt_and_a_torn_head_is_not() -> None:
