@@ -31,6 +31,7 @@ from skylarkmq.protocol.remoting_command import (
     LANGUAGE_BY_NAME,
     LANGUAGE_BY_NUMBER,
     LANGUAGE_NAMES,
+    RESPONSE_FLAG,
     RemotingCommand,
 )
 from skylarkmq.protocol.version import CURRENT
@@ -202,7 +203,9 @@ def decode_send_v2_fast(header: bytes) -> SendCommand | None:
         command = _decode_send(header)
     except DECODE_ERRORS:
         return None
-    return command if command.code in SEND_V2_CODES else None
+    if command.code not in SEND_V2_CODES or command.flag & RESPONSE_FLAG:
+        return None
+    return command
 
 
 def decode_pull_fast(header: bytes) -> PullCommand | None:
@@ -211,7 +214,9 @@ def decode_pull_fast(header: bytes) -> PullCommand | None:
         command = _decode_pull(header)
     except DECODE_ERRORS:
         return None
-    return command if command.code in PULL_CODES else None
+    if command.code not in PULL_CODES or command.flag & RESPONSE_FLAG:
+        return None
+    return command
 
 
 _TAIL: Final = f'"serializeTypeCurrentRPC":"JSON","version":{CURRENT}}}'

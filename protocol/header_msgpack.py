@@ -21,6 +21,7 @@ from skylarkmq.protocol.header_json import DECODE_ERRORS, Int32
 from skylarkmq.protocol.remoting_command import (
     EXT_FIELDS_MAX,
     LANGUAGE_BY_NUMBER,
+    RESPONSE_FLAG,
     RemotingCommand,
 )
 from skylarkmq.protocol.version import CURRENT
@@ -169,7 +170,9 @@ def decode_send_v2_fast(header: bytes) -> SendCommand | None:
         command = _decode_send(header)
     except DECODE_ERRORS:
         return None
-    return command if command.code in SEND_V2_CODES and header.count(NIL) == 1 else None
+    if command.code not in SEND_V2_CODES or command.flag & RESPONSE_FLAG or header.count(NIL) != 1:
+        return None
+    return command
 
 
 def decode_pull_fast(header: bytes) -> PullCommand | None:
@@ -178,7 +181,9 @@ def decode_pull_fast(header: bytes) -> PullCommand | None:
         command = _decode_pull(header)
     except DECODE_ERRORS:
         return None
-    return command if command.code in PULL_CODES and header.count(NIL) == 1 else None
+    if command.code not in PULL_CODES or command.flag & RESPONSE_FLAG or header.count(NIL) != 1:
+        return None
+    return command
 
 
 def encode_send_response(

@@ -265,6 +265,8 @@ def test_a_pull_as_java_writes_it_takes_the_quick_road() -> None:
         (b'"version":409', b'"version":409,"remark":"x"'),
         (b'"version":409', b'"version":409,"other":1'),
         (b'"language":"JAVA"', b'"language":1'),
+        (b'"flag":0', b'"flag":1'),
+        (b'"flag":0', b'"flag":3'),
         (b'"opaque":3', b'"opaque":4294967296'),
         (b'"extFields":', b'"extFields":null,"extFields2":'),
         (b'"a":"pg_test"', b'"a":"\xff"'),

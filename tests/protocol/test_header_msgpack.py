@@ -209,6 +209,7 @@ def test_sends_and_pulls_take_the_quick_road() -> None:
         packed(310, 3, 409, 7, 0, "remark", SEND_FIELDS),
         packed(10, 3, 409, 7, 0, None, SEND_FIELDS),
         packed(310, 3, 409, 2**31, 0, None, SEND_FIELDS),
+        packed(310, 3, 409, 7, 1, None, SEND_FIELDS),
         packed(310, 3, 409, 7, 0, None, None),
     ],
 )
