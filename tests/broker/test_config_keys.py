@@ -1,4 +1,4 @@
-"""The lists of keys are true: what is said to have no effect is read nowhere, all else somewhere."""
+"""The lists of keys are true: what is said to have no effect is read nowhere."""
 
 import re
 from pathlib import Path
