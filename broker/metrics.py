@@ -98,6 +98,7 @@ class BrokerCollector:
             self._requests,
             self._messages,
             self._store_times,
+            self._store_counts,
             self._store_offsets,
             self._recovery,
         )
@@ -289,6 +290,34 @@ class BrokerCollector:
             [(("sync",), stats.ack_wait)],
         )
 
+    def _store_counts(self) -> Iterator[Metric]:
+        ours, stats = self._ours, self._sources.store_stats
+        yield ours.counter(
+            "skylarkmq_store_appended_messages",
+            "Records written, whoever wrote them: clients, retries, delays that came due.",
+            stats.messages_appended,
+        )
+        yield ours.counter(
+            "skylarkmq_store_appended_bytes", "Bytes of records written.", stats.bytes_appended
+        )
+        yield ours.counter(
+            "skylarkmq_store_inline_allocations",
+            "Commit-log files made on the event loop because none was ready.",
+            stats.inline_allocations,
+        )
+        yield ours.counters(
+            "skylarkmq_store_errors",
+            "Failed writes and flushes of the disk; anything above 0 has ended the writing.",
+            ("operation",),
+            [(("write",), stats.write_errors), (("fsync",), stats.fsync_errors)],
+        )
+        yield ours.counters(
+            "skylarkmq_store_corrupt_records",
+            "Records that can not be what was written.",
+            ("kind", "phase"),
+            sorted(stats.corrupt_records.items()),
+        )
+
     def _store_offsets(self) -> Iterator[Metric]:
         offsets = self._sources.store_offsets()
         yield self._ours.gauges(
@@ -310,12 +339,6 @@ class BrokerCollector:
 
     def _recovery(self) -> Iterator[Metric]:
         stats = self._sources.store_stats
-        yield self._ours.counters(
-            "skylarkmq_store_corrupt_records",
-            "Records that can not be what was written.",
-            ("kind", "phase"),
-            sorted(stats.corrupt_records.items()),
-        )
         if stats.recovery_mode:
             yield self._ours.gauges(
                 "skylarkmq_store_recovery_duration_seconds",

@@ -45,6 +45,9 @@ def a_scenario(**changes: object) -> MetricsSources:
     store.group_commit_size.observe(3)
     store.ack_wait.observe_many(0.005, 3)
     store.corrupt_record("commitlog", "recovery")
+    store.messages_appended, store.bytes_appended = 4, 800
+    store.inline_allocations = 1
+    store.fsync_errors = 1
     store.recovery_mode = "abnormal"
     store.recovery_duration_s = 0.25
     store.recovery_truncated_bytes["commitlog"] = 17
@@ -179,6 +182,23 @@ EXACT = {
         "# TYPE rocketmq_storage_flush_behind_bytes gauge",
         f"rocketmq_storage_flush_behind_bytes{{{NODE},{DISK}}} 400.0",
     ],
+    "skylarkmq_store_appended_messages_total": [
+        "# TYPE skylarkmq_store_appended_messages_total counter",
+        f"skylarkmq_store_appended_messages_total{{{OURS}}} 4.0",
+    ],
+    "skylarkmq_store_appended_bytes_total": [
+        "# TYPE skylarkmq_store_appended_bytes_total counter",
+        f"skylarkmq_store_appended_bytes_total{{{OURS}}} 800.0",
+    ],
+    "skylarkmq_store_inline_allocations_total": [
+        "# TYPE skylarkmq_store_inline_allocations_total counter",
+        f"skylarkmq_store_inline_allocations_total{{{OURS}}} 1.0",
+    ],
+    "skylarkmq_store_errors_total": [
+        "# TYPE skylarkmq_store_errors_total counter",
+        f'skylarkmq_store_errors_total{{{OURS},operation="write"}} 0.0',
+        f'skylarkmq_store_errors_total{{{OURS},operation="fsync"}} 1.0',
+    ],
     "skylarkmq_store_corrupt_records_total": [
         "# TYPE skylarkmq_store_corrupt_records_total counter",
         f'skylarkmq_store_corrupt_records_total{{{OURS},kind="commitlog",phase="recovery"}} 1.0',
@@ -229,6 +249,11 @@ def test_every_family_of_the_first_set_is_there() -> None:
         "skylarkmq_store_fsync_duration_seconds",
         "skylarkmq_store_group_commit_size",
         "skylarkmq_store_ack_wait_seconds",
+        "skylarkmq_store_appended_messages_total",
+        "skylarkmq_store_appended_bytes_total",
+        "skylarkmq_store_inline_allocations_total",
+        "skylarkmq_store_errors_total",
+        "skylarkmq_store_corrupt_records_total",
         "skylarkmq_store_offset_bytes",
         "rocketmq_storage_size_bytes",
         "rocketmq_storage_size",
@@ -236,7 +261,6 @@ def test_every_family_of_the_first_set_is_there() -> None:
         "rocketmq_storage_flush_behind",
         "rocketmq_storage_dispatch_behind_bytes",
         "rocketmq_storage_dispatch_behind",
-        "skylarkmq_store_corrupt_records_total",
         "skylarkmq_store_recovery_duration_seconds",
         "skylarkmq_store_recovery_truncated_bytes",
     ]
