@@ -34,17 +34,20 @@ def body_of(number: int) -> bytes:
 
 def killed(rig: StoreRig) -> CrashDisk:
     """The disk as the next process finds it after a kill: everything written is there."""
-    disk = rig.files.snapshot()
-    disk._locked.clear()
-    return disk
+    return rig.files.snapshot()
 
 
 def numbers(rig: StoreRig, queue_id: int) -> list[int]:
     return [int(body[:4]) for body in bodies(rig, "T", queue_id)]
 
 
-def log_path(rig: StoreRig, index: int) -> Path:
-    return rig.store.commit_log.mapped_files.mapped[index].file.path
+def on(disk: CrashDisk, rig: StoreRig, path: Path) -> Path:
+    """A path of the store as it is called on a copy of its disk."""
+    return disk.root / path.relative_to(rig.files.root)
+
+
+def log_path(disk: CrashDisk, rig: StoreRig, index: int) -> Path:
+    return on(disk, rig, rig.store.commit_log.mapped_files.mapped[index].file.path)
 
 
 def overwrite(disk: CrashDisk, path: Path, position: int, data: bytes) -> None:
@@ -54,17 +57,14 @@ def overwrite(disk: CrashDisk, path: Path, position: int, data: bytes) -> None:
     file.close()
 
 
-def reopened(rig: StoreRig, disk: CrashDisk) -> StoreRig:
-    """A second process on the disk; the first one's registry entry goes with it."""
-    rig.store._lock.release()
-    again = StoreRig(disk)
-    again.store.paths.root.relative_to(disk.root)
-    return again.start()
+def reopened(disk: CrashDisk) -> StoreRig:
+    """A second process on the disk."""
+    return StoreRig(disk).start()
 
 
 def test_after_a_kill_every_message_is_there_and_offsets_go_on() -> None:
     rig = filled(CrashDisk(), count=90)  # less than a checkpoint's interval
-    again = reopened(rig, killed(rig))
+    again = reopened(killed(rig))
     report = again.store.recovery
     assert report is not None
     assert (report.clean, report.records, report.rebuilt) == (False, 90, 90)
@@ -79,10 +79,10 @@ def test_a_torn_tail_is_cut_and_its_bytes_become_zeros() -> None:
     rig = filled(CrashDisk())
     disk = killed(rig)
     end = rig.store.commit_log.max_offset
-    path = log_path(rig, -1)
+    path = log_path(disk, rig, -1)
     last_start = end % LOG_SIZE - (BODY_SIZE + 96)
     overwrite(disk, path, last_start + 1024, bytes(1024))
-    again = reopened(rig, disk)
+    again = reopened(disk)
     assert numbers(again, 0) == list(range(0, 100, 2))
     assert numbers(again, 1) == list(range(1, 99, 2)), "the torn one is gone"
     assert again.store.recovery is not None
@@ -95,12 +95,12 @@ def test_a_torn_tail_is_cut_and_its_bytes_become_zeros() -> None:
 def test_a_record_at_the_wrong_place_is_not_one() -> None:
     rig = filled(CrashDisk(), count=10)
     disk = killed(rig)
-    path = log_path(rig, 0)
+    path = log_path(disk, rig, 0)
     end = rig.store.commit_log.max_offset
     file = disk.open(path)
     stale = file.pread(end // 2, 0)
     overwrite(disk, path, end, stale)  # good records of another place, right behind the end
-    again = reopened(rig, disk)
+    again = reopened(disk)
     assert again.store.commit_log.max_offset == end
     assert numbers(again, 0) == [0, 2, 4, 6, 8]
 
@@ -116,11 +116,10 @@ def test_damage_inside_durable_data_is_refused_with_file_and_place() -> None:
     rig.clock.advance(61)
     rig.workers.run_all()
     disk = killed(rig)
-    path = log_path(rig, -1)
+    path = log_path(disk, rig, -1)
     position = 5 * (BODY_SIZE + 96)
     record_start = _record_start(rig, position)
     overwrite(disk, path, record_start + 200, random.Random(1).randbytes(64))
-    rig.store._lock.release()
     before = disk.contents()
     with pytest.raises(CorruptFileError, match="put a good copy") as caught:
         StoreRig(disk).start()
@@ -149,7 +148,7 @@ def _record_start(rig: StoreRig, position: int) -> int:
 def test_damaged_queues_are_built_again(damage: str) -> None:
     rig = filled(CrashDisk())  # long enough for a checkpoint that covers part of the queues
     disk = killed(rig)
-    folder = rig.store.paths.queue_folder("T", 0)
+    folder = on(disk, rig, rig.store.paths.queue_folder("T", 0))
     names = disk.list(folder)
     if damage == "missing":
         for name in names:
@@ -159,7 +158,7 @@ def test_damaged_queues_are_built_again(damage: str) -> None:
     else:
         rubbish = bytes(400) if damage == "zeros" else random.Random(3).randbytes(400)
         overwrite(disk, folder / names[0], 200, rubbish)
-    again = reopened(rig, disk)
+    again = reopened(disk)
     assert numbers(again, 0) == list(range(0, 100, 2))
     result = again.put("T", 0, b"next")
     assert result is not None
@@ -173,7 +172,7 @@ def test_a_checkpoint_bounds_the_walk() -> None:
     for number in range(100, 160):
         rig.put("T", number % 2, body_of(number))
         rig.workers.run_all()
-    again = reopened(rig, killed(rig))
+    again = reopened(killed(rig))
     report = again.store.recovery
     assert report is not None
     assert report.records < 160
@@ -183,9 +182,9 @@ def test_a_checkpoint_bounds_the_walk() -> None:
 
 def test_recovering_twice_changes_nothing_more() -> None:
     rig = filled(CrashDisk())
-    first = reopened(rig, killed(rig))
+    first = reopened(killed(rig))
     once = killed(first)
-    second = reopened(first, once.snapshot())
+    second = reopened(once.snapshot())
     twice = killed(second)
     assert once.contents() == twice.contents()
 
@@ -206,6 +205,6 @@ def test_a_delayed_message_keeps_its_due_time_when_its_queue_is_rebuilt() -> Non
     rig = StoreRig(CrashDisk()).start()
     rig.put("SCHEDULE_TOPIC_XXXX", 2, b"later", properties=b"DELAY\x013", delay_level=3)
     before = rig.store.queue_units("SCHEDULE_TOPIC_XXXX", 2, 0, 1)
-    again = reopened(rig, killed(rig))
+    again = reopened(killed(rig))
     assert again.store.queue_units("SCHEDULE_TOPIC_XXXX", 2, 0, 1) == before
     assert before[0].tags_code == rig.results[0].store_timestamp + 10_000
