@@ -36,18 +36,21 @@ from skylarkmq.protocol.version import CURRENT
 FIXED: Final = struct.Struct(">hBhiii")
 FIXED_SIZE: Final = 17
 assert FIXED.size == FIXED_SIZE
-MIN_HEADER_SIZE: Final = FIXED_SIZE + 4
+INT16_SIZE: Final = 2
+INT32_SIZE: Final = 4
+MIN_HEADER_SIZE: Final = FIXED_SIZE + INT32_SIZE
+LETTER_ENTRY_SIZE: Final = INT16_SIZE + 1 + INT32_SIZE
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 UINT32: Final = struct.Struct(">I")
 # An entry up to its value when the key is one letter. Lengths are read unsigned, so that one
 # comparison refuses both negative and huge ones.
-LETTER_ENTRY: Final = struct.Struct(">HBI")
+LETTER_ENTRY: Final = struct.Struct(">HxI")
 INT16_MAX: Final = 2**15 - 1
-EMPTY_ENTRY: Final = bytes(INT16.size + INT32.size)
-assert LETTER_ENTRY.size == len(EMPTY_ENTRY) + 1
+EMPTY_ENTRY: Final = bytes(INT16_SIZE + INT32_SIZE)
+assert (INT16.size, INT32.size) == (INT16_SIZE, INT32_SIZE)
+assert LETTER_ENTRY.size == LETTER_ENTRY_SIZE
 
-_LETTERS: Final = "".join(map(chr, range(0x80)))
 _OTHER: Final = LanguageCode.OTHER
 _ROCKETMQ: Final = SerializeType.ROCKETMQ
 _PYTHON: Final = int(LanguageCode.PYTHON)
@@ -71,10 +74,10 @@ def decode_header(data: bytes) -> RemotingCommand:
         raise BadFrameError("bad_header", "binary: shorter than its fixed part")
     code, language, version, opaque, flag, remark_size = _unpack_fixed(data)
     position = FIXED_SIZE + remark_size
-    if remark_size < 0 or position + 4 > size:
+    if remark_size < 0 or position + INT32_SIZE > size:
         raise BadFrameError("bad_header", "binary: remark runs past the header")
     (block_size,) = _unpack_int32(data, position)
-    block_start = position + 4
+    block_start = position + INT32_SIZE
     if block_size < 0 or block_start + block_size > size:
         raise BadFrameError("bad_header", "binary: ext block runs past the header")
     try:
@@ -97,29 +100,33 @@ def decode_header(data: bytes) -> RemotingCommand:
 
 def _decode_block(data: bytes, position: int, end: int) -> dict[str, str]:
     fields: dict[str, str] = {}
-    last = end - LETTER_ENTRY.size
+    # Most texts are ASCII, and those can be cut out of this for less than out of the bytes.
+    characters = data.decode("latin-1")
+    last = end - LETTER_ENTRY_SIZE
     for _ in range(EXT_FIELDS_MAX + 1):
         if position > last:
             if data[position:end] not in (b"", EMPTY_ENTRY):
                 raise BadFrameError("bad_header", "binary: half an entry ends the ext block")
             return fields
         # Most keys of a send have one letter: read both lengths at once, as if this were one.
-        key_size, letter, value_size = _unpack_letter_entry(data, position)
-        if key_size == 1 and letter < 0x80:
-            key = _LETTERS[letter]
-            position += LETTER_ENTRY.size
+        key_size, value_size = _unpack_letter_entry(data, position)
+        if key_size == 1 and (key := characters[position + INT16_SIZE]) < "\x80":
+            position += LETTER_ENTRY_SIZE
         else:
-            key_end = position + INT16.size + key_size
-            if key_size > INT16_MAX or key_end + INT32.size > end:
+            key_end = position + INT16_SIZE + key_size
+            if key_size > INT16_MAX or key_end + INT32_SIZE > end:
                 raise BadFrameError("bad_header", "binary: key runs past the ext block")
-            key = data[position + INT16.size : key_end].decode()
+            key = data[position + INT16_SIZE : key_end].decode()
             (value_size,) = _unpack_uint32(data, key_end)
-            position = key_end + INT32.size
+            position = key_end + INT32_SIZE
         value_end = position + value_size
         if value_end > end:
             raise BadFrameError("bad_header", "binary: value runs past the ext block")
-        if value_size and key:
-            fields[key] = data[position:value_end].decode()
+        value = characters[position:value_end]
+        if not value.isascii():
+            value = data[position:value_end].decode()
+        if value and key:
+            fields[key] = value
         position = value_end
     raise BadFrameError("bad_header", f"binary: more than {EXT_FIELDS_MAX} ext fields")
 
