@@ -1,6 +1,6 @@
 """What a service may ask of time; the types alone, so that each test owns its clock.
 
-Source: the product hands one in at its composition root; nothing else reads the system's time.
+A composition root makes the clock and hands it in; nothing else reads the system's time.
 """
 
 from collections.abc import Callable

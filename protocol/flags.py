@@ -63,7 +63,6 @@ class TopicSysFlag:
 class PermName:
     """Permission bits of a topic and of a broker, under RocketMQ's names."""
 
-    INDEX_PERM_PRIORITY: Final = 3
     PERM_INHERIT: Final = 0x1
     PERM_WRITE: Final = 0x2
     PERM_READ: Final = 0x4
@@ -109,7 +108,6 @@ MAX_ECHO_SIZE: Final = 64
 
 RETRY_GROUP_TOPIC_PREFIX: Final = "%RETRY%"
 DLQ_GROUP_TOPIC_PREFIX: Final = "%DLQ%"
-LMQ_PREFIX: Final = "%LMQ%"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 CID_RMQ_SYS_PREFIX: Final = "CID_RMQ_SYS_"
 assert len(RETRY_GROUP_TOPIC_PREFIX) + MAX_GROUP_SIZE <= MAX_TOPIC_SIZE
