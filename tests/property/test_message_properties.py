@@ -47,7 +47,9 @@ TEXTS = st.text(alphabet="aTGSé\x01\x02", max_size=24)
 PARTS = st.text(alphabet="abTAGS é订😀", min_size=1, max_size=12)
 MAPS = st.dictionaries(PARTS, PARTS, max_size=6)
 NAMES = st.sampled_from(["a", "T", "TAGS", "é", "G", "aa"])
-UTF8_TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=60)
+TOPICS = st.text(
+    alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60
+)
 SAFE_TEXT = st.text(
     alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"),
     min_size=1,
@@ -72,7 +74,7 @@ def records(draw: st.DrawFn) -> RecordFields:
         reconsume_times=draw(INT32),
         prepared_transaction_offset=draw(INT64),
         body=draw(st.binary(max_size=1200)),
-        topic=draw(UTF8_TEXT).encode()[:127].decode("utf-8", "ignore").encode(),
+        topic=draw(TOPICS).encode()[:127].decode("utf-8", "ignore").encode(),
         properties=encode_properties(draw(MAPS)).encode(),
     )
 
