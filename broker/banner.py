@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from skylarkmq import __version__
-from skylarkmq.broker.advertise import is_loopback
 from skylarkmq.broker.config import FAST_PORT_DISTANCE, BrokerConfig
 from skylarkmq.broker.controller import BrokerController
+from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.store.config import StoreConfig
 
 Address = tuple[str, int]
@@ -36,8 +36,33 @@ def loss_window(config: StoreConfig) -> str:
     )
 
 
-def ready_fields(controller: BrokerController, ready_s: float) -> dict[str, Any]:
-    """The stable machine form of the banner."""
+def namesrv_banner(controller: NamesrvController, without_effect: list[str]) -> str:
+    """What a name server alone prints."""
+    lines = [f"SkylarkMQ {__version__}: the name server is ready"]
+    lines.append(f"  name server  {text_of(controller.listen_address)}")
+    if without_effect:
+        lines.append(f"  no effect    {', '.join(without_effect)}")
+    return "\n".join(lines)
+
+
+def namesrv_ready_fields(
+    controller: NamesrvController, without_effect: list[str]
+) -> dict[str, Any]:
+    """The same for machines; keys stay as they are."""
+    fields: dict[str, Any] = {
+        "event": "ready",
+        "version": __version__,
+        "namesrvAddr": text_of(controller.listen_address),
+    }
+    if without_effect:
+        fields["withoutEffect"] = without_effect
+    return fields
+
+
+def ready_fields(
+    controller: BrokerController, ready_s: float, without_effect: list[str]
+) -> dict[str, Any]:
+    """The banner for machines; keys stay as they are."""
     config = controller.config
     fields: dict[str, Any] = {
         "event": "ready",
@@ -50,7 +75,7 @@ def ready_fields(controller: BrokerController, ready_s: float) -> dict[str, Any]
         fields["namesrvAddr"] = text_of(controller.namesrv_address)
     if controller.metrics_address is not None:
         fields["metricsAddr"] = text_of(controller.metrics_address)
-    fields["storePathRootDir"] = str(config.store.store_path_root_dir)
+    fields["storePathRootDir"] = str(config.store.store_path_root_dir.absolute())
     fields["flushDiskType"] = config.store.flush_disk_type
     fields["lossWindowMs"] = (
         0
@@ -58,6 +83,8 @@ def ready_fields(controller: BrokerController, ready_s: float) -> dict[str, Any]
         else config.store.flush_interval_commit_log
     )
     fields["readyS"] = round(ready_s, 3)
+    if without_effect:
+        fields["withoutEffect"] = without_effect
     return fields
 
 
@@ -73,7 +100,7 @@ def _lines(
     host, port = controller.listen_address
     fast = port - FAST_PORT_DISTANCE
     yield f"SkylarkMQ {__version__} is ready after {ready_s:.2f} s"
-    yield f"  broker       {host}:{port} (fast port {fast}), {config.broker_name}, "
+    yield f"  broker       {host}:{port} (fast port {fast}), {config.broker_name},"
     yield f"               told to clients as {controller.advertised}"
     if controller.namesrv_address is not None:
         yield f"  name server  {text_of(controller.namesrv_address)}"
@@ -81,10 +108,8 @@ def _lines(
         yield f"  registered   with {config.namesrv_addr}"
     if controller.metrics_address is not None:
         yield f"  metrics      http://{text_of(controller.metrics_address)}/metrics"
-    yield f"  data         {config.store.store_path_root_dir}"
+    yield f"  data         {config.store.store_path_root_dir.absolute()}"
     yield f"  flush        {loss_window(config.store)}"
-    if not is_loopback(host):
-        yield "  warning      reachable from other machines, and there is no access control yet"
     if without_effect:
         yield f"  no effect    {', '.join(without_effect)}"
     namesrv = _first_namesrv(controller, config)

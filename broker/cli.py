@@ -17,9 +17,10 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from skylarkmq.broker.banner import banner, ready_fields, text_of
+from skylarkmq.broker.advertise import is_loopback
+from skylarkmq.broker.banner import banner, namesrv_banner, namesrv_ready_fields, ready_fields
 from skylarkmq.broker.clock import SystemClock
-from skylarkmq.broker.config import BrokerConfig
+from skylarkmq.broker.config import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.config_file import (
     Loaded,
     Sources,
@@ -103,22 +104,24 @@ def namesrv(
         _print_config(loaded)
         return
     set_up_logs(log_format, log_level)
+    _tell_oddities(loaded, loaded.config.bind_address)
     raise_file_limit()
+    _run(_serve_names(loaded, log_format))
 
-    async def run() -> int:
-        controller = NamesrvController(loaded.config, SystemClock(asyncio.get_running_loop()))
-        stop = _stop_event()
-        await controller.start()
-        address = text_of(controller.listen_address)
-        if log_format == "json":
-            log.info("ready", extra={FIELDS: {"event": "ready", "namesrvAddr": address}})
-        else:
-            click.echo(f"The name server is ready on {address}", err=True)
-        await stop.wait()
-        await controller.stop()
-        return 0
 
-    _run(run())
+async def _serve_names(loaded: Loaded[NamesrvConfig], log_format: LogFormat) -> int:
+    stop = _stop_event()
+    controller = NamesrvController(loaded.config, SystemClock(asyncio.get_running_loop()))
+    await controller.start()
+    if log_format == "json":
+        fields = namesrv_ready_fields(controller, loaded.without_effect)
+        log.info("ready", extra={FIELDS: fields})
+    else:
+        click.echo(namesrv_banner(controller, loaded.without_effect), err=True)
+    await stop.wait()
+    log.info("stopping")
+    await controller.stop()
+    return 0
 
 
 def _run_broker(
@@ -134,11 +137,10 @@ def _run_broker(
     if print_config:
         _print_config(loaded)
         return
-    set_up_logs(log_format, log_level)
+    set_up_logs(log_format, log_level, loaded.config.broker_name)
+    _tell_oddities(loaded, loaded.config.bind_address)
     raise_file_limit()
     keep_freed_memory()
-    if loaded.unknown_variables:
-        log.warning("unknown variables: %s", ", ".join(loaded.unknown_variables))
     _run(_serve(loaded, with_namesrv, log_format))
 
 
@@ -150,9 +152,7 @@ async def _serve(loaded: Loaded[BrokerConfig], with_namesrv: bool, log_format: L
     await controller.start()
     ready_s = loop.time() - started
     if log_format == "json":
-        fields = ready_fields(controller, ready_s)
-        if loaded.without_effect:
-            fields["withoutEffect"] = loaded.without_effect
+        fields = ready_fields(controller, ready_s, loaded.without_effect)
         log.info("ready", extra={FIELDS: fields})
     else:
         click.echo(banner(controller, ready_s, loaded.without_effect), err=True)
@@ -167,6 +167,17 @@ async def _serve(loaded: Loaded[BrokerConfig], with_namesrv: bool, log_format: L
     return code
 
 
+def _tell_oddities(loaded: Loaded[Any], bind_address: str) -> None:
+    """Log what the start goes on with, though the user may not mean it so."""
+    if loaded.unknown_variables:
+        log.warning("variables that mean nothing here: %s", ", ".join(loaded.unknown_variables))
+    if not is_loopback(bind_address):
+        log.warning(
+            "listening on %s: other machines can connect, and there is no access control yet",
+            bind_address,
+        )
+
+
 def _stop_event() -> asyncio.Event:
     """An event that SIGTERM and SIGINT set."""
     stop = asyncio.Event()
@@ -179,11 +190,14 @@ def _stop_event() -> asyncio.Event:
 def _load(
     load: Callable[[Sources], Loaded[Any]], path: Path | None, settings: tuple[str, ...]
 ) -> Loaded[Any]:
-    sources = Sources(path, os.environ, settings, Path.home(), socket.gethostname())
+    home = Path(os.path.expanduser("~"))  # `~` itself where the system knows no home
+    sources = Sources(path, os.environ, settings, home, socket.gethostname())
     try:
         return load(sources)
-    except (ConfigError, OSError) as error:
-        _end(EXIT_USAGE, error)
+    except ConfigError as error:
+        _end(EXIT_USAGE, str(error))
+    except OSError as error:
+        _end(EXIT_USAGE, f"can not read {path}: {error.strerror}")
 
 
 def _print_config(loaded: Loaded[Any]) -> None:
@@ -203,13 +217,13 @@ def _run(main: Coroutine[Any, Any, int]) -> None:
         with asyncio.Runner(loop_factory=factory) as runner:
             code = runner.run(main)
     except ConfigError as error:
-        _end(EXIT_USAGE, error)
+        _end(EXIT_USAGE, str(error))
     except (StoreError, OSError) as error:
-        _end(EXIT_FAILED, error)
+        _end(EXIT_FAILED, str(error))
     if code:
         sys.exit(code)
 
 
-def _end(code: int, error: Exception) -> NoReturn:
-    click.echo(f"skylarkmq: {error}", err=True)
+def _end(code: int, why: str) -> NoReturn:
+    click.echo(f"skylarkmq: {why}", err=True)
     sys.exit(code)

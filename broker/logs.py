@@ -1,6 +1,7 @@
 """Log lines on stderr: text for people, one JSON object a line for machines.
 
-    {"ts":"2024-01-31T12:00:00.123Z","level":"INFO","logger":"skylarkmq.store","msg":"...", ...}
+    {"ts":"2024-01-31T12:00:00.123Z","level":"INFO","logger":"skylarkmq.store","msg":"...",
+     "broker":"broker-a", ...}
 
 Fields of a record's `extra={"fields": {...}}` follow in the JSON form. Bodies, keys and secrets are
 never logged.
@@ -24,6 +25,11 @@ FIELDS: Final = "fields"
 class JsonFormatter(logging.Formatter):
     """One JSON object a record, keys in a fixed order."""
 
+    def __init__(self, broker: str = "") -> None:
+        """Name the broker in every line; an empty name is left out."""
+        super().__init__()
+        self._broker = broker
+
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC)
         line: dict[str, Any] = {
@@ -32,6 +38,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "msg": record.getMessage(),
         }
+        if self._broker:
+            line["broker"] = self._broker
         fields: Mapping[str, Any] | None = getattr(record, FIELDS, None)
         if fields:
             line.update(fields)
@@ -40,11 +48,11 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-def set_up_logs(log_format: LogFormat, level: str) -> None:
-    """Send the logs of this process to stderr."""
+def set_up_logs(log_format: LogFormat, level: str, broker: str = "") -> None:
+    """Send the logs of this process to stderr; the JSON form names the broker in each line."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        JsonFormatter() if log_format == "json" else logging.Formatter(TEXT_FORMAT)
+        JsonFormatter(broker) if log_format == "json" else logging.Formatter(TEXT_FORMAT)
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -1,0 +1,87 @@
+"""What a start tells: addresses as they really are, the loss window, a first message."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from skylarkmq.broker.banner import (
+    banner,
+    loss_window,
+    namesrv_banner,
+    namesrv_ready_fields,
+    ready_fields,
+    text_of,
+)
+from skylarkmq.broker.config import NamesrvConfig
+from skylarkmq.broker.namesrv.controller import NamesrvController
+from skylarkmq.store.config import StoreConfig
+from tests.support.live_broker import live_broker, namesrv_of
+from tests.support.manual_clock import ManualClock
+
+
+async def test_the_banner_says_where_everything_is(tmp_path: Path) -> None:
+    async with live_broker(tmp_path) as broker:
+        text = banner(broker, 0.25, ["deleteWhen", "slaveTimeout"])
+        port = broker.listen_address[1]
+        assert broker.metrics_address is not None
+        for part in (
+            "ready after 0.25 s",
+            f"127.0.0.1:{port} (fast port {port - 2}), broker-a,",
+            f"told to clients as 127.0.0.1:{port}",
+            f"name server  {namesrv_of(broker)}",
+            f"http://127.0.0.1:{broker.metrics_address[1]}/metrics",
+            str(tmp_path),
+            "ASYNC_FLUSH",
+            "deleteWhen, slaveTimeout",
+            "send TopicTest 'hello'",
+            "consume TopicTest --group demo",
+            f'Producer("{namesrv_of(broker)}")',
+        ):
+            assert part in text
+        assert all(line == line.rstrip() for line in text.splitlines())
+
+
+async def test_the_machine_form_holds_the_same(tmp_path: Path) -> None:
+    async with live_broker(tmp_path) as broker:
+        port = broker.listen_address[1]
+        assert broker.metrics_address is not None
+        fields = ready_fields(broker, 0.25, ["deleteWhen"])
+        version = fields.pop("version")
+        assert isinstance(version, str)
+        assert fields == {
+            "event": "ready",
+            "broker": "broker-a",
+            "brokerAddr": f"127.0.0.1:{port}",
+            "listenAddr": f"127.0.0.1:{port}",
+            "namesrvAddr": namesrv_of(broker),
+            "metricsAddr": f"127.0.0.1:{broker.metrics_address[1]}",
+            "storePathRootDir": str(tmp_path),
+            "flushDiskType": "ASYNC_FLUSH",
+            "lossWindowMs": 500,
+            "readyS": 0.25,
+            "withoutEffect": ["deleteWhen"],
+        }
+
+
+def test_the_loss_window_is_told_without_flattery() -> None:
+    config = StoreConfig(store_path_root_dir=Path("/store"), flush_interval_commit_log=200)
+    assert "200 ms" in loss_window(config) and "a killed process none" in loss_window(config)
+    config = dataclasses.replace(config, flush_disk_type="SYNC_FLUSH")
+    assert "no crash" in loss_window(config) and "ms" not in loss_window(config).split()
+
+
+def test_a_name_server_alone() -> None:
+    controller = NamesrvController(NamesrvConfig(), ManualClock())
+    assert "127.0.0.1:9876" in namesrv_banner(controller, ["kvConfigPath"])
+    assert "kvConfigPath" in namesrv_banner(controller, ["kvConfigPath"])
+    fields = namesrv_ready_fields(controller, [])
+    assert fields["namesrvAddr"] == "127.0.0.1:9876" and "withoutEffect" not in fields
+
+
+@pytest.mark.parametrize(
+    ("host", "text"),
+    [("0.0.0.0", "127.0.0.1:1"), ("10.0.0.1", "10.0.0.1:1"), ("::1", "[::1]:1")],
+)
+def test_addresses_are_ones_to_connect_to(host: str, text: str) -> None:
+    assert text_of((host, 1)) == text

@@ -1,0 +1,192 @@
+"""The servers' commands as a user runs them: start, one line for what is wrong, clean stop."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from skylarkmq.broker.cli import broker, namesrv, serve
+
+COMMAND = [sys.executable, "-m", "skylarkmq.cli"]
+SMALL = ("mappedFileSizeCommitLog=8388608", "maxMessageSize=1048576")
+PORTS = ("listenPort=0", "namesrvListenPort=0", "metricsPromExporterPort=0")
+STOP_LIMIT_S = 30
+
+
+def _arguments(settings: tuple[str, ...]) -> list[str]:
+    return [part for setting in settings for part in ("--set", setting)]
+
+
+@contextmanager
+def _running(
+    *arguments: str, ready_limit: int = 50
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A server process and the fields of its ready line."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SKYLARKMQ_")}
+    child = subprocess.Popen(
+        [*COMMAND, *arguments, "--log-format", "json"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    try:
+        assert child.stderr is not None
+        lines: list[str] = []
+        for line in child.stderr:
+            lines.append(line)
+            fields = json.loads(line) if line.startswith("{") else {}
+            if fields.get("event") == "ready":
+                yield child, fields
+                break
+            assert len(lines) < ready_limit
+        else:
+            pytest.fail("".join(lines))
+    finally:
+        child.kill()
+        child.wait(STOP_LIMIT_S)
+
+
+def _stop(child: subprocess.Popen[str], number: signal.Signals) -> int:
+    child.send_signal(number)
+    child.communicate(timeout=STOP_LIMIT_S)
+    return child.returncode
+
+
+def _connects(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 5).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_tells_where_it_is_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    root = tmp_path / "store"
+    settings = (f"storePathRootDir={root}", *SMALL, *PORTS, "deleteWhen=05")
+    with _running("serve", *_arguments(settings)) as (child, fields):
+        for name in ("listenAddr", "namesrvAddr", "metricsAddr"):
+            assert _connects(fields[name])
+        host, _, port = fields["listenAddr"].rpartition(":")
+        assert _connects(f"{host}:{int(port) - 2}")
+        assert fields["withoutEffect"] == ["deleteWhen"]
+        assert (root / "abort").exists()
+        assert _stop(child, number) == 0
+    assert not (root / "abort").exists()
+
+
+def test_a_second_broker_on_one_store_is_refused_with_one_line(tmp_path: Path) -> None:
+    settings = _arguments((f"storePathRootDir={tmp_path / 'store'}", *SMALL, *PORTS))
+    with _running("serve", *settings):
+        second = subprocess.run(
+            [*COMMAND, "broker", *settings], capture_output=True, text=True, timeout=STOP_LIMIT_S
+        )
+    assert second.returncode == 1
+    assert len(second.stderr.splitlines()) == 1
+    assert str(tmp_path / "store") in second.stderr
+
+
+def test_a_taken_port_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        run = subprocess.run(
+            [*COMMAND, "namesrv", "--set", f"listenPort={port}"],
+            capture_output=True,
+            text=True,
+            timeout=STOP_LIMIT_S,
+        )
+    assert run.returncode == 1
+    assert f"127.0.0.1:{port}" in run.stderr and len(run.stderr.splitlines()) == 1
+
+
+def test_a_broker_registers_with_a_name_server_of_its_own_process(tmp_path: Path) -> None:
+    with _running("namesrv", "--set", "listenPort=0") as (names, fields):
+        settings = (
+            f"storePathRootDir={tmp_path / 'store'}",
+            f"namesrvAddr={fields['namesrvAddr']}",
+            *SMALL,
+            *PORTS,
+        )
+        with _running("broker", *_arguments(settings)) as (child, broker_fields):
+            assert "namesrvAddr" not in broker_fields
+            assert names.stderr is not None
+            line = names.stderr.readline()
+            assert broker_fields["brokerAddr"] in line and "registered" in line
+            assert _stop(child, signal.SIGTERM) == 0
+            assert "unregistered" in names.stderr.readline()
+        assert _stop(names, signal.SIGTERM) == 0
+
+
+def _invoke(command: click.Command, *arguments: str, **environment: str) -> tuple[int, str, str]:
+    result = CliRunner(env={**environment}).invoke(command, arguments)
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "parts"),
+    [
+        ("flushDiskTyp=SYNC_FLUSH", ["flushDiskTyp", "flushDiskType", "--set"]),
+        ("listenPort=ten", ["listenPort=ten", "whole number"]),
+        ("aclEnable=true", ["aclEnable=true", "not supported yet"]),
+        ("listenPort", ["listenPort", "--set key=value"]),
+    ],
+)
+def test_a_wrong_configuration_is_one_line_and_code_2(setting: str, parts: list[str]) -> None:
+    code, out, err = _invoke(serve, "--set", setting)
+    assert (code, out) == (2, "")
+    assert err.startswith("skylarkmq: ") and len(err.splitlines()) == 1
+    assert all(part in err for part in parts)
+
+
+def test_a_missing_file_is_one_line_and_code_2(tmp_path: Path) -> None:
+    code, _, err = _invoke(broker, "-c", str(tmp_path / "broker.conf"))
+    assert code == 2
+    assert err == f"skylarkmq: can not read {tmp_path / 'broker.conf'}: No such file or directory\n"
+
+
+def test_print_config_shows_every_key_and_where_it_comes_from(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("brokerName = a\n")
+    code, out, _ = _invoke(
+        serve,
+        "-c",
+        str(path),
+        "--set",
+        "listenPort=0",
+        "--print-config",
+        SKYLARKMQ_FLUSH_DISK_TYPE="SYNC_FLUSH",
+    )
+    lines = out.splitlines()
+    assert code == 0
+    assert f"brokerName=a  # {path} line 1" in lines
+    assert "flushDiskType=SYNC_FLUSH  # environment SKYLARKMQ_FLUSH_DISK_TYPE" in lines
+    assert "listenPort=0  # --set" in lines
+    assert "autoCreateTopicEnable=true" in lines
+
+
+def test_print_config_of_a_name_server() -> None:
+    code, out, _ = _invoke(namesrv, "--print-config")
+    assert code == 0 and "listenPort=9876" in out.splitlines()
+
+
+def test_a_guessed_address_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "skylarkmq.broker.controller.interface_addresses", lambda: ["10.0.0.1", "10.0.0.2"]
+    )
+    settings = (f"storePathRootDir={tmp_path / 'store'}", *SMALL, *PORTS, "bindAddress=0.0.0.0")
+    code, _, err = _invoke(serve, *_arguments(settings), "--log-level", "ERROR")
+    assert code == 2
+    assert "brokerIP1" in err and "10.0.0.1, 10.0.0.2" in err

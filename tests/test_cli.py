@@ -1,0 +1,45 @@
+"""The one command: quick help, commands loaded when they are named."""
+
+import subprocess
+import sys
+
+from click.testing import CliRunner
+
+from skylarkmq import __version__
+from skylarkmq.cli import COMMANDS, main
+
+
+def test_help_names_every_command() -> None:
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    for name, (_, _, text) in COMMANDS.items():
+        assert name in result.output and text in result.output
+
+
+def test_help_loads_neither_broker_nor_client() -> None:
+    code = (
+        "import sys\n"
+        "from skylarkmq.cli import main\n"
+        "main(['--help'], standalone_mode=False)\n"
+        "heavy = [name for name in sys.modules if name.startswith(('skylarkmq.', 'asyncio'))]\n"
+        "assert heavy == ['skylarkmq.cli'], heavy\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+def test_every_server_has_its_own_help() -> None:
+    for name in ("serve", "broker", "namesrv"):
+        result = CliRunner().invoke(main, [name, "--help"])
+        assert result.exit_code == 0, name
+        assert "Usage: main " + name in result.output
+
+
+def test_the_version() -> None:
+    result = CliRunner().invoke(main, ["--version"])
+    assert result.output.split()[-1] == __version__
+
+
+def test_an_unknown_command_is_wrong_use() -> None:
+    assert CliRunner().invoke(main, ["sen"]).exit_code == 2
+    assert CliRunner().invoke(main, ["serve", "--nonsense"]).exit_code == 2
