@@ -19,7 +19,7 @@ BIN := $(VENV)/bin
 
 run: $(VENV)/.core
 	$(BIN)/skylarkmq serve \
-	    --set storePathRootDir=./var/store \
+	    --set storePathRootDir="$(CURDIR)/var/store" \
 	    --set mappedFileSizeCommitLog=67108864 \
 	    --set maxHashSlotNum=20000 $(ARGS)
 
