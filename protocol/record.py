@@ -23,7 +23,12 @@ from skylarkmq.protocol.properties import (
     decode_properties,
     find_property,
 )
-from skylarkmq.protocol.record_faults import failed_message, misplaced_message, read_no_message
+from skylarkmq.protocol.record_faults import (
+    failed_message,
+    misplaced_message,
+    read_no_message,
+    suspicious_message,
+)
 from skylarkmq.protocol.record_layout import (
     BLANK_MAGIC,
     BORN_HOST_POSITION,
@@ -197,8 +202,11 @@ def read_record(
     )
     if physical_offset is not None and view.physical_offset != physical_offset:
         return misplaced_message(buffer, position, end, physical_offset, view)
-    if check_crc and body_crc(buffer[body_position:tail_position]) != fields[2]:
-        return failed_message(buffer, position, end, "the body's checksum is wrong", view)
+    if check_crc:
+        if body_crc(buffer[body_position:tail_position]) != fields[2]:
+            return failed_message(buffer, position, end, "the body's checksum is wrong", view)
+        if b"\0" in properties or b"\0" in topic:
+            return suspicious_message(buffer, tail_position, position + size, end, view)
     return view
 
 

@@ -78,6 +78,22 @@ def misplaced_message(
     return _fault(has_lost_sector(buffer, position, position + FIXED_IPV4_SIZE, end), why, view)
 
 
+def suspicious_message(
+    buffer: memoryview | bytes, tail_position: int, stop: int, end: int, view: RecordView
+) -> RecordView:
+    """Return the fault of a record with zeros in its topic or properties, or else the record.
+
+    The body's checksum does not cover them, and their lengths stand in front of them: without the
+    sectors that hold the rest of it such a record looks whole. The broker takes no zeros in
+    properties, so the record was torn when a sector of it is all zeros, or when it ends in zeros
+    and nothing follows: a short write may stop at any byte.
+    """
+    behind = bytes(buffer[stop - 1 : min(stop - stop % -SECTOR_SIZE, end)])
+    if has_lost_sector(buffer, tail_position, stop, end) or not any(behind):
+        return _fault(True, "topic or properties did not reach the disk", view)
+    return view
+
+
 def has_lost_sector(buffer: memoryview | bytes, start: int, stop: int, end: int) -> bool:
     """Return whether a sector under [start, stop) never reached the disk: it is all zeros.
 

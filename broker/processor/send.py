@@ -147,7 +147,7 @@ class SendProcessor:
             return False
         properties, wait = take_wait(properties)
         properties = properties + self._cluster_pair if properties else self._cluster_pair[1:]
-        if len(properties) > MAX_PROPERTIES_SIZE:
+        if len(properties) > MAX_PROPERTIES_SIZE or b"\0" in properties:
             return False
         tags = find_property(properties, _TAGS)
         try:

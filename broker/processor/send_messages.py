@@ -178,6 +178,10 @@ def _check_properties(properties: bytes) -> None:
         raise _illegal(
             f"msg properties length limit {MAX_PROPERTIES_SIZE}B, these have {len(properties)}B"
         )
+    # Unlike RocketMQ, which takes them: recovery reads zeros there as a part that never reached
+    # the disk, so that a sender of zeros could end the log for everybody.
+    if b"\0" in properties:
+        raise _illegal("a property holds a zero byte")
 
 
 def take_wait(properties: bytes) -> tuple[bytes, bool]:

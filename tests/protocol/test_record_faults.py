@@ -220,3 +220,36 @@ def test_a_blank_longer_than_its_file_is_torn() -> None:
 def test_fewer_bytes_than_a_head_are_torn() -> None:
     view = read_record(b"\x00\x00\x00\x01", 0)
     assert (view.status, view.size) == (RecordStatus.TORN, 0)
+
+
+def a_record_with_properties_over(boundary: int) -> tuple[bytes, int]:
+    """A record whose properties cross `boundary`, and where they begin."""
+    value = "v" * 900
+    record = a_record(b"b" * (boundary - 300), properties=f"KEYS\x01{value}\x02".encode())
+    start = record.index(b"KEYS")
+    assert start < boundary < len(record)
+    return record, start
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_properties_in_a_lost_sector_are_a_torn_write_though_the_body_is_sound(lost: int) -> None:
+    record, start = a_record_with_properties_over(SECTOR)
+    assert start < SECTOR
+    file = a_file(record)
+    for sector in range(lost, 3):
+        file[sector * SECTOR : (sector + 1) * SECTOR] = bytes(SECTOR)
+    status = RecordStatus.TORN if lost * SECTOR < len(record) else RecordStatus.MESSAGE
+    assert read(file, 0, physical_offset=0).status is status
+
+
+def test_properties_cut_at_any_byte_are_a_torn_write() -> None:
+    record, start = a_record_with_properties_over(SECTOR)
+    for cut in range(start, len(record), 7):
+        assert read(a_file(record[:cut]), 0).status is RecordStatus.TORN
+
+
+def test_zeros_in_properties_with_something_behind_are_what_was_stored() -> None:
+    record = a_record(b"body", properties=b"KEYS\x01a\x00\x00b\x02")
+    assert read(a_file(record), 0).status is RecordStatus.MESSAGE
+    ending = a_record(b"body", properties=b"KEYS\x01a\x00")
+    assert read(a_file(ending, record), 0).status is RecordStatus.MESSAGE
