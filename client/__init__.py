@@ -1,1 +1,64 @@
-"""The asyncio SDK: producers and consumers for SkylarkMQ and Apache RocketMQ."""
+"""The SDK: an asyncio client of SkylarkMQ and Apache RocketMQ.
+
+async with Producer("127.0.0.1:9876") as producer:
+    await producer.send(Message("orders", b"hello"))
+"""
+
+from skylarkmq.client.errors import (
+    DEFAULT_RETRY_CODES,
+    AuthError,
+    BrokerError,
+    ConnectionFailed,
+    ConsumerClosed,
+    IllegalState,
+    MessageIllegal,
+    MessageTooLarge,
+    NoPermission,
+    NotDurableError,
+    OffsetIllegal,
+    ProtocolError,
+    RebalanceInProgress,
+    RequestTimeout,
+    RocketMQError,
+    RouteNotFound,
+    ServiceNotAvailable,
+    SubscriptionNotExist,
+    SystemBusy,
+    TooManyInFlight,
+    TopicNotExist,
+)
+from skylarkmq.client.instance import Client
+from skylarkmq.client.producer import Producer
+from skylarkmq.client.send_result import SendResult, SendStatus
+from skylarkmq.protocol.message import HostAddress, Message, MessageQueue
+
+__all__ = [
+    "DEFAULT_RETRY_CODES",
+    "AuthError",
+    "BrokerError",
+    "Client",
+    "ConnectionFailed",
+    "ConsumerClosed",
+    "HostAddress",
+    "IllegalState",
+    "Message",
+    "MessageIllegal",
+    "MessageQueue",
+    "MessageTooLarge",
+    "NoPermission",
+    "NotDurableError",
+    "OffsetIllegal",
+    "Producer",
+    "ProtocolError",
+    "RebalanceInProgress",
+    "RequestTimeout",
+    "RocketMQError",
+    "RouteNotFound",
+    "SendResult",
+    "SendStatus",
+    "ServiceNotAvailable",
+    "SubscriptionNotExist",
+    "SystemBusy",
+    "TooManyInFlight",
+    "TopicNotExist",
+]

@@ -29,7 +29,7 @@ FRAME_RESERVE: Final = 256 * 1024
 CONNECT_TIMEOUT_S: Final = 3.0
 CLOSE_TIMEOUT_S: Final = 1.0
 RECONNECT_FIRST_S: Final = 0.1
-RECONNECT_MAX_S: Final = 5.0
+RECONNECT_MAX_S: Final = 2.0
 """Back-off between connection attempts to one address: doubling, jittered, capped."""
 
 MISSING_ROUTE_REFRESH_S: Final = 5.0

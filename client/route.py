@@ -19,6 +19,7 @@ from skylarkmq.client.errors import RocketMQError, RouteNotFound
 from skylarkmq.client.nameserver import NameServers
 from skylarkmq.client.single_flight import SingleFlight
 from skylarkmq.protocol.bodies.route import QueueData, TopicRouteData
+from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.flags import AUTO_CREATE_TOPIC_KEY_TOPIC, is_readable, is_writeable
 from skylarkmq.protocol.message import MessageQueue
 
@@ -44,10 +45,19 @@ class TopicRoute:
 class RouteTable:
     """The routes of one client. Loop thread."""
 
-    def __init__(self, name_servers: NameServers, mapped: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        name_servers: NameServers,
+        mapped: Callable[[str], str],
+        clock: Clock,
+        on_change: Callable[[str], None],
+    ) -> None:
         self._name_servers = name_servers
+        self._on_change = on_change
+        self._clock = clock
         self._mapped = mapped
         self._routes: dict[str, TopicRoute] = {}
+        self._asked_s: dict[str, float] = {}
         self._fetches: SingleFlight[TopicRoute | None] = SingleFlight("route")
         # Topics that someone uses; the refresh asks for these.
         self._wanted: set[str] = set()
@@ -93,13 +103,19 @@ class RouteTable:
             raise RouteNotFound(topic, "no_broker", "No broker with a master takes writes for it")
         return route
 
-    async def refresh(self, topic: str) -> TopicRoute | None:
+    async def refresh(self, topic: str, *, max_age_s: float = 0.0) -> TopicRoute | None:
         """Ask the name server for the topic now; None when it does not know the topic.
+
+        Args:
+            max_age_s: an answer that is younger is good enough.
 
         Raises:
             RocketMQError: no name server answered.
         """
         self._wanted.add(topic)
+        asked_s = self._asked_s.get(topic)
+        if asked_s is not None and self._clock.monotonic() - asked_s < max_age_s:
+            return self._routes.get(topic)
         return await self._fetches.run(topic, lambda: self._fetch(topic))
 
     async def refresh_all(self, *, missing_only: bool = False) -> None:
@@ -121,6 +137,7 @@ class RouteTable:
         """Stop refreshing that topic; what is known of it goes."""
         self._wanted.discard(topic)
         self._routes.pop(topic, None)
+        self._asked_s.pop(topic, None)
 
     async def stop(self) -> None:
         """End the calls under way."""
@@ -128,10 +145,13 @@ class RouteTable:
 
     async def _fetch(self, topic: str) -> TopicRoute | None:
         data = await self._name_servers.route(topic)
+        self._asked_s[topic] = self._clock.monotonic()
         if data is None:
             return None
         route = parse_route(topic, data, self._mapped)
-        self._routes[topic] = route
+        if route != self._routes.get(topic):
+            self._routes[topic] = route
+            self._on_change(topic)
         return route
 
     async def _borrow(self, topic: str, queue_count: int) -> TopicRoute:
@@ -142,8 +162,11 @@ class RouteTable:
         route = replace(
             parse_route(topic, data, self._mapped, queue_count), subscribe_queues=(), borrowed=True
         )
-        # A route that arrived in the meantime is better than a borrowed one.
-        return self._routes.setdefault(topic, route)
+        if topic in self._routes:  # one that arrived in the meantime is better
+            return self._routes[topic]
+        self._routes[topic] = route
+        self._on_change(topic)
+        return route
 
     async def _missing(self, topic: str) -> RouteNotFound:
         servers = self._name_servers

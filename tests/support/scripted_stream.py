@@ -46,7 +46,7 @@ class ScriptedStream:
         self.open = True
         self._decoder = FrameDecoder()
         self._taken_size = 0
-        self._said_size = 0
+        self.said_size = 0
 
     # Stream
 
@@ -79,10 +79,10 @@ class ScriptedStream:
             data = answer if isinstance(answer, bytes) else encode_command(answer)
             limit = self.peer.cut_answer_at
             if limit is not None:
-                data = data[: max(0, limit - self._said_size)]
-            self._said_size += len(data)
+                data = data[: max(0, limit - self.said_size)]
+            self.said_size += len(data)
             asyncio.get_running_loop().call_soon(self._deliver, data)
-            if limit is not None and self._said_size >= limit:
+            if limit is not None and self.said_size >= limit:
                 self.lose(ConnectionResetError("cut inside an answer"))
 
     def lose(self, error: Exception | None) -> None:

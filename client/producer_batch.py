@@ -1,0 +1,81 @@
+"""A batch: several messages of one topic in one request, stored together or not at all.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../message/MessageBatch.java (generateFromList)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from skylarkmq.client.api_send import SendRequest
+from skylarkmq.client.errors import IllegalState, MessageTooLarge
+from skylarkmq.client.send_result import SendResult
+from skylarkmq.protocol.batch import BatchItem, encode_batch
+from skylarkmq.protocol.flags import is_retry_topic
+from skylarkmq.protocol.message import Message
+from skylarkmq.protocol.message_id import BATCH_ID_SEPARATOR
+from skylarkmq.protocol.properties import UNIQ_KEY, WAIT, encode_properties
+
+
+def batch_request(
+    messages: Sequence[Message], next_id: Callable[[], str], now_ms: int, max_size: int
+) -> SendRequest:
+    """Return the request that sends `messages` as one batch; bodies stay uncompressed.
+
+    Args:
+        max_size: bound of the whole batch body, bytes.
+
+    Raises:
+        IllegalState: the messages cannot be in one batch.
+        MessageTooLarge: together they exceed `max_size`.
+    """
+    if not messages:
+        raise IllegalState("a batch holds at least one message")
+    first = messages[0]
+    for message in messages:
+        if message.topic != first.topic:
+            raise IllegalState(f"a batch has one topic, not {first.topic} and {message.topic}")
+        if message.wait_store_ok != first.wait_store_ok:
+            raise IllegalState("all messages of a batch have the same wait_store_ok")
+        if message.delay_level:
+            raise IllegalState("a batch holds no delayed messages")
+    if is_retry_topic(first.topic):
+        raise IllegalState("retry topics take no batches")
+    ids = [next_id() for _ in messages]
+    items = [
+        BatchItem.of(message, {UNIQ_KEY: unique_id})
+        for message, unique_id in zip(messages, ids, strict=True)
+    ]
+    body = encode_batch(items)
+    if len(body) > max_size:
+        raise MessageTooLarge(len(body), max_size, hint="Send the messages in several batches")
+    properties = {} if first.wait_store_ok else {WAIT: "false"}
+    return SendRequest(
+        first.topic,
+        body,
+        encode_properties(properties),
+        BATCH_ID_SEPARATOR.join(ids),
+        now_ms,
+        batch=True,
+    )
+
+
+def batch_results(result: SendResult) -> list[SendResult]:
+    """Return one result for each message of a batch, from the one that the broker gave for all."""
+    ids = result.msg_id.split(BATCH_ID_SEPARATOR)
+    offset_ids = result.offset_msg_id.split(BATCH_ID_SEPARATOR)
+    offset_ids += [""] * (len(ids) - len(offset_ids))
+    return [
+        SendResult(
+            result.status,
+            unique_id,
+            offset_ids[index],
+            result.queue,
+            result.queue_offset + index,
+            result.transaction_id,
+            result.region_id,
+            result.trace_on,
+            result.unknown_tries,
+        )
+        for index, unique_id in enumerate(ids)
+    ]

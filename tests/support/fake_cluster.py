@@ -1,0 +1,386 @@
+"""A name server and brokers over the scripted network, just enough to drive the SDK.
+
+    cluster = FakeCluster()
+    broker = cluster.broker("broker-a", {"orders": 4})
+    client = Client(cluster.namesrv, network=cluster.network, clock=clock)
+
+Every broker keeps its queues as lists and answers the client's codes by the rules of the protocol
+reference; `refuse` makes the next requests of a code fail. Held pulls wait until `add` or a send
+brings something, or until `release_pulls`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from skylarkmq.protocol.batch import split_batch
+from skylarkmq.protocol.bodies.consumer import GetConsumerListByGroupResponseBody
+from skylarkmq.protocol.bodies.heartbeat import HeartbeatData
+from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from skylarkmq.protocol.bodies.text import decode_body, encode_body
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.flags import PullSysFlag, retry_topic
+from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
+from skylarkmq.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from skylarkmq.protocol.headers.send import (
+    ConsumerSendMsgBackRequestHeader,
+    SendMessageResponseHeader,
+    decode_send_header,
+)
+from skylarkmq.protocol.host_address import HostAddress
+from skylarkmq.protocol.message_id import offset_message_id
+from skylarkmq.protocol.properties import decode_properties, encode_properties
+from skylarkmq.protocol.record import encode_record
+from skylarkmq.protocol.remoting_command import RemotingCommand
+from tests.support.scripted_stream import Answer, ScriptedNetwork, ScriptedPeer, ScriptedStream
+
+NAMESRV = "namesrv:9876"
+HOST = HostAddress("192.0.2.20", 10911).pack()
+CODEC_FIELD = "skylarkmq.codec"
+QUEUE_SPAN = 1_000_000
+"""A message's physical offset here is its queue's number times this, plus its queue offset."""
+
+
+@dataclass
+class Stored:
+    """One message in a queue."""
+
+    body: bytes
+    properties: dict[str, str]
+    reconsume_times: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    flag: int = 0
+
+
+@dataclass
+class Held:
+    """A pull that waits."""
+
+    request: RemotingCommand
+    stream: ScriptedStream
+    header: PullMessageRequestHeader
+
+
+@dataclass
+class Topic:
+    """Queues of one topic on one broker; the first offset still there of each."""
+
+    queues: list[list[Stored]]
+    perm: int = 6
+    min_offset: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+
+class FakeBroker(ScriptedPeer):
+    """One broker."""
+
+    def __init__(self, cluster: FakeCluster, name: str, topics: dict[str, int]) -> None:
+        super().__init__()
+        self.cluster = cluster
+        self.name = name
+        self.address = f"{name}:10911"
+        self.topics = {topic: _topic(count) for topic, count in topics.items()}
+        self.offsets: dict[tuple[str, str, int], int] = {}
+        self.clients: dict[str, dict[ScriptedStream, str]] = defaultdict(dict)
+        """Group to connection to client id."""
+        self.heartbeats: list[HeartbeatData] = []
+        self.held: list[Held] = []
+        self.refusals: dict[int, list[int]] = defaultdict(list)
+        """Request code to the response codes of its next answers."""
+        self.send_back_delay_over = True
+        """Whether messages sent back stand in the retry topic at once."""
+        self.echo_codec = False
+
+    def refuse(self, code: int, *response_codes: int) -> None:
+        """Answer the next requests of `code` with these codes."""
+        self.refusals[code] += response_codes
+
+    def add(self, topic: str, queue_id: int, *bodies: bytes, **properties: str) -> None:
+        """Put messages into a queue."""
+        queue = self.topics[topic].queues[queue_id]
+        for body in bodies:
+            queue.append(Stored(body, {"UNIQ_KEY": f"U{len(queue)}", **properties}))
+        self._serve_held()
+
+    def bodies(self, topic: str) -> list[bytes]:
+        """All bodies of a topic, queue by queue."""
+        return [stored.body for queue in self.topics[topic].queues for stored in queue]
+
+    def notify(self, group: str) -> None:
+        """Push 40 to every member of the group."""
+        fields = {"consumerGroup": group}
+        push = RemotingCommand.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields, oneway=True)
+        for stream in list(self.clients[group]):
+            stream.say(push)
+
+    def release_pulls(self) -> None:
+        """Let every held pull run out: nothing found."""
+        held, self.held = self.held, []
+        for pull in held:
+            pull.stream.say(self._pull(pull.request, pull.stream, pull.header, may_hold=False))
+
+    def respond(self, request: RemotingCommand, stream: ScriptedStream) -> Answer | list[Answer]:
+        if self.silent:
+            return None
+        if self.script:
+            return self.script.pop(0)
+        refusals = self.refusals[request.code]
+        if refusals:
+            return request.reply(refusals.pop(0), "refused by the test")
+        answer = self._act(request, stream)
+        if (
+            self.echo_codec
+            and isinstance(answer, RemotingCommand)
+            and CODEC_FIELD in request.ext_fields
+        ):
+            answer.ext_fields[CODEC_FIELD] = request.ext_fields[CODEC_FIELD]
+        return None if request.is_oneway else answer
+
+    def _act(self, request: RemotingCommand, stream: ScriptedStream) -> Answer:
+        fields = request.ext_fields
+        match request.code:
+            case RequestCode.SEND_MESSAGE_V2 | RequestCode.SEND_BATCH_MESSAGE:
+                return self._send(request)
+            case RequestCode.PULL_MESSAGE:
+                header = decode_fields(PullMessageRequestHeader, fields)
+                return self._pull(request, stream, header, may_hold=True)
+            case RequestCode.HEART_BEAT:
+                return self._heartbeat(request, stream)
+            case RequestCode.UNREGISTER_CLIENT:
+                self.clients[fields.get("consumerGroup", "")].pop(stream, None)
+                self.notify(fields.get("consumerGroup", ""))
+                return request.reply(0)
+            case RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+                ids = [
+                    client_id
+                    for known, client_id in self.clients[fields["consumerGroup"]].items()
+                    if known.open
+                ]
+                if not ids:
+                    return request.reply(ResponseCode.SYSTEM_ERROR, "no consumer")
+                body = GetConsumerListByGroupResponseBody(consumer_id_list=ids)
+                return request.reply(0, body=encode_body(body))
+            case RequestCode.CONSUMER_SEND_MSG_BACK:
+                return self._send_back(request)
+            case _:
+                return self._offset(request)
+
+    def _send(self, request: RemotingCommand) -> RemotingCommand:
+        header = decode_send_header(request.code, request.ext_fields)
+        topic = self.topics.get(header.topic)
+        if topic is None:
+            if "TBW102" not in self.topics and not header.topic.startswith("%RETRY%"):
+                return request.reply(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+            count = min(header.default_topic_queue_nums, 4)
+            topic = self.topics[header.topic] = _topic(count)
+        queue = topic.queues[header.queue_id]
+        first = len(queue)
+        properties = decode_properties(header.properties or "")
+        if header.batch:
+            items = [
+                (item.body, decode_properties(item.properties.decode()))
+                for item in split_batch(request.body)
+            ]
+        else:
+            items = [(request.body, properties)]
+        for body, own in items:
+            stored = Stored(
+                body,
+                own,
+                header.reconsume_times,
+                header.sys_flag,
+                header.born_timestamp,
+                header.flag,
+            )
+            queue.append(stored)
+        ids = ",".join(offset_message_id(HOST, 1000 + first + n) for n in range(len(items)))
+        answer = SendMessageResponseHeader(msg_id=ids, queue_id=header.queue_id, queue_offset=first)
+        self._serve_held()
+        fields = {**encode_fields(answer), "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+        return request.reply(0, ext_fields=fields)
+
+    def _pull(
+        self,
+        request: RemotingCommand,
+        stream: ScriptedStream,
+        header: PullMessageRequestHeader,
+        *,
+        may_hold: bool,
+    ) -> Answer:
+        if header.topic not in self.topics:
+            return request.reply(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+        if stream not in self.clients[header.consumer_group]:
+            return request.reply(ResponseCode.SUBSCRIPTION_NOT_EXIST, "no heartbeat")
+        if may_hold and header.sys_flag & PullSysFlag.FLAG_COMMIT_OFFSET:
+            committed = (header.consumer_group, header.topic, header.queue_id)
+            self.offsets[committed] = header.commit_offset
+        topic = self.topics[header.topic]
+        queue = topic.queues[header.queue_id]
+        start, first = header.queue_offset, topic.min_offset[header.queue_id]
+        code, body, following = ResponseCode.SUCCESS, b"", start
+        if start < first:
+            code, following = ResponseCode.PULL_OFFSET_MOVED, first
+        elif start > len(queue):
+            code, following = ResponseCode.PULL_OFFSET_MOVED, len(queue)
+        elif start == len(queue):
+            if may_hold and header.sys_flag & PullSysFlag.FLAG_SUSPEND:
+                self.held.append(Held(request, stream, header))
+                return None
+            code = ResponseCode.PULL_NOT_FOUND
+        else:
+            following = min(start + header.max_msg_nums, len(queue))
+            key = self.cluster.queue_key(header.topic, header.queue_id)
+            body = b"".join(
+                _record(key, header.topic, header.queue_id, offset, queue[offset])
+                for offset in range(start, following)
+            )
+        answer = PullMessageResponseHeader(
+            suggest_which_broker_id=0,
+            next_begin_offset=following,
+            min_offset=first,
+            max_offset=len(queue),
+        )
+        return request.reply(code, ext_fields=encode_fields(answer), body=body)
+
+    def _serve_held(self) -> None:
+        held, self.held = self.held, []
+        for pull in held:
+            queue = self.topics[pull.header.topic].queues[pull.header.queue_id]
+            if len(queue) > pull.header.queue_offset:
+                pull.stream.say(self._pull(pull.request, pull.stream, pull.header, may_hold=False))
+            else:
+                self.held.append(pull)
+
+    def _heartbeat(self, request: RemotingCommand, stream: ScriptedStream) -> Answer:
+        data = decode_body(HeartbeatData, request.body)
+        self.heartbeats.append(data)
+        for consumer in data.consumer_data_set:
+            group = consumer.group_name
+            self.topics.setdefault(retry_topic(group), _topic(1))
+            changed = stream not in self.clients[group]
+            self.clients[group][stream] = data.client_id
+            if changed:
+                self.notify(group)
+        return request.reply(0)
+
+    def _send_back(self, request: RemotingCommand) -> Answer:
+        header = decode_fields(ConsumerSendMsgBackRequestHeader, request.ext_fields)
+        queue_key, offset = divmod(header.offset, QUEUE_SPAN)
+        topic_name, queue_id = self.cluster.queue_keys[queue_key]
+        stored = self.topics[topic_name].queues[queue_id][offset]
+        again = Stored(
+            stored.body,
+            {**stored.properties, "RETRY_TOPIC": stored.properties.get("RETRY_TOPIC", topic_name)},
+            stored.reconsume_times + 1,
+            stored.sys_flag,
+        )
+        dead = header.delay_level < 0 or stored.reconsume_times >= (
+            16 if header.max_reconsume_times is None else header.max_reconsume_times
+        )
+        target = f"%DLQ%{header.group}" if dead else retry_topic(header.group)
+        self.topics.setdefault(target, _topic(1)).queues[0].append(again)
+        self._serve_held()
+        return request.reply(0)
+
+    def _offset(self, request: RemotingCommand) -> Answer:
+        fields = request.ext_fields
+        queue_id = int(fields.get("queueId", "-1"))
+        key = (fields.get("consumerGroup", ""), fields.get("topic", ""), queue_id)
+        match request.code:
+            case RequestCode.QUERY_CONSUMER_OFFSET:
+                found = self.offsets.get(key)
+                if found is None:
+                    return request.reply(ResponseCode.QUERY_NOT_FOUND, "none")
+                return request.reply(0, ext_fields={"offset": str(found)})
+            case RequestCode.UPDATE_CONSUMER_OFFSET:
+                self.offsets[key] = int(fields["commitOffset"])
+                return request.reply(0)
+            case RequestCode.GET_MAX_OFFSET:
+                count = len(self.topics[fields["topic"]].queues[queue_id])
+                return request.reply(0, ext_fields={"offset": str(count)})
+            case RequestCode.GET_MIN_OFFSET:
+                first = self.topics[fields["topic"]].min_offset[queue_id]
+                return request.reply(0, ext_fields={"offset": str(first)})
+            case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
+                return request.reply(0, ext_fields={"offset": fields["timestamp"]})
+            case _:
+                return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not built")
+
+
+class FakeCluster:
+    """The name server, its brokers, and the network they are on."""
+
+    def __init__(self) -> None:
+        self.network = ScriptedNetwork()
+        self.namesrv = NAMESRV
+        self.name_server = self.network.listen(NAMESRV)
+        self.name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._route)
+        self.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, self._cluster_info)
+        self.brokers: list[FakeBroker] = []
+        self.queue_keys: list[tuple[str, int]] = []
+
+    def broker(self, name: str = "broker-a", topics: dict[str, int] | None = None) -> FakeBroker:
+        """Start a broker with topics and their queue counts."""
+        broker = FakeBroker(self, name, topics or {})
+        self.network.listen(broker.address, broker)
+        self.brokers.append(broker)
+        return broker
+
+    def queue_key(self, topic: str, queue_id: int) -> int:
+        """Return the number of a queue, from which physical offsets are made."""
+        if (topic, queue_id) not in self.queue_keys:
+            self.queue_keys.append((topic, queue_id))
+        return self.queue_keys.index((topic, queue_id))
+
+    def _route(self, request: RemotingCommand) -> RemotingCommand:
+        name = request.ext_fields["topic"]
+        holders = [broker for broker in self.brokers if name in broker.topics]
+        if not holders:
+            return request.reply(ResponseCode.TOPIC_NOT_EXIST, "no route")
+        route = TopicRouteData(
+            broker_datas=[_broker_data(broker) for broker in holders],
+            queue_datas=[
+                QueueData(
+                    broker_name=broker.name,
+                    perm=broker.topics[name].perm,
+                    read_queue_nums=len(broker.topics[name].queues),
+                    write_queue_nums=len(broker.topics[name].queues),
+                )
+                for broker in holders
+            ],
+        )
+        return request.reply(0, body=encode_body(route))
+
+    def _cluster_info(self, request: RemotingCommand) -> RemotingCommand:
+        table = {broker.name: _broker_data(broker) for broker in self.brokers}
+        return request.reply(0, body=encode_body(ClusterInfo(broker_addr_table=table)))
+
+
+def _topic(count: int) -> Topic:
+    return Topic([[] for _ in range(count)])
+
+
+def _broker_data(broker: FakeBroker) -> BrokerData:
+    return BrokerData(
+        broker_addrs={0: broker.address}, broker_name=broker.name, cluster="DefaultCluster"
+    )
+
+
+def _record(queue_key: int, topic: str, queue_id: int, offset: int, stored: Stored) -> bytes:
+    return encode_record(
+        queue_id=queue_id,
+        flag=stored.flag,
+        queue_offset=offset,
+        physical_offset=queue_key * QUEUE_SPAN + offset,
+        sys_flag=stored.sys_flag,
+        born_timestamp=stored.born_timestamp,
+        born_host=HOST,
+        store_timestamp=1_700_000_000_000 + offset,
+        store_host=HOST,
+        reconsume_times=stored.reconsume_times,
+        prepared_transaction_offset=0,
+        body=stored.body,
+        topic=topic.encode(),
+        properties=encode_properties(stored.properties).encode(),
+    )
