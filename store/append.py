@@ -117,8 +117,7 @@ class AppendBatch:
     ) -> int:
         """Lay one record out and return its physical offset.
 
-        The queue offset it got is `queue.next_offset - 1` (0 for prepared and rollback records,
-        which enter no queue).
+        Its queue offset is `queue.next_offset - 1`; prepared and rollback records enter no queue.
 
         Raises:
             StoreFullError, OSError: the next file could not be had; nothing was taken.
@@ -146,29 +145,12 @@ class AppendBatch:
             queue_offset = queue.next_offset
             queue.next_offset = queue_offset + 1
             self.units.append(Unit(queue, queue_offset, physical_offset, size, tags_code))
-        self._parts += (
-            fixed.pack(
-                size,
-                MESSAGE_MAGIC,
-                crc32(body) & 0x7FFFFFFF,
-                queue.queue_id,
-                flag,
-                queue_offset,
-                physical_offset,
-                sys_flag,
-                born_timestamp,
-                born_host,
-                store_timestamp,
-                store_host,
-                reconsume_times,
-                prepared_transaction_offset,
-                body_size,
-            ),
-            body,
-            topic,
-            PROPERTIES_LENGTH.pack(len(properties)),
-            properties,
-        )
+        head = fixed.pack(
+            size, MESSAGE_MAGIC, crc32(body) & 0x7FFFFFFF, queue.queue_id, flag, queue_offset,
+            physical_offset, sys_flag, born_timestamp, born_host, store_timestamp, store_host,
+            reconsume_times, prepared_transaction_offset, body_size,
+        )  # fmt: skip
+        self._parts += (head, body, topic, PROPERTIES_LENGTH.pack(len(properties)), properties)
         self._position = position + size
         self.count += 1
         self.size += size

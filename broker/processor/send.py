@@ -26,7 +26,7 @@ from skylarkmq.broker.processor.send_messages import SendMessages, take_wait
 from skylarkmq.broker.stats import BrokerStats, Traffic
 from skylarkmq.protocol import header_json, header_msgpack
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.command import ONEWAY_FLAG, RemotingCommand, decode_command
+from skylarkmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import (
     NOT_ALLOWED_SEND_TOPICS,
@@ -49,11 +49,9 @@ from skylarkmq.store.results import MessageInner, PutMessageStatus
 
 _JSON = SerializeType.JSON
 _MSGPACK = SerializeType.MSGPACK
-_ROCKETMQ = SerializeType.ROCKETMQ
 # How a send's header begins: code 310 as Java and we write it.
 _JSON_SEND = b'{"code":310,'
 _MSGPACK_SEND = b"\x97\xcd\x01\x36"
-_ROCKETMQ_SENDS = frozenset({b"\x01\x36", b"\x01\x40", b"\x00\x0a"})  # codes 310, 320, 10
 _TAGS = b"TAGS\x01"
 _DELAY = b"DELAY\x01"
 _TRANSACTION = b"TRAN_MSG\x01"
@@ -100,13 +98,8 @@ class SendProcessor:
     # The plain road
 
     def take(self, connection: Connection, frame: RawFrame) -> bool:
-        """Handle a send frame; False when the frame is no send, or one for the full road."""
+        """Handle a plain send frame; False when it is something else, or for the full road."""
         kind = frame.serialize_type
-        if kind == _ROCKETMQ:
-            if frame.header[:2] not in _ROCKETMQ_SENDS:
-                return False
-            self.request(connection, decode_command(frame))
-            return True
         header = frame.header
         command: header_json.SendCommand | header_msgpack.SendCommand | None
         if kind == _JSON and header.startswith(_JSON_SEND):
@@ -115,9 +108,7 @@ class SendProcessor:
             command = header_msgpack.decode_send_v2_fast(header)
         else:
             return False
-        if command is None or not self._plain(connection, kind, command, frame.body):
-            self.request(connection, decode_command(frame))
-        return True
+        return command is not None and self._plain(connection, kind, command, frame.body)
 
     def _plain(
         self,
