@@ -16,14 +16,13 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProce
 
 from __future__ import annotations
 
-from skylarkmq.broker.topic_config import TopicConfigManager
-
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.processor.send_answers import SendAnswers, Sent
 from skylarkmq.broker.processor.send_checks import SendChecks, Target
 from skylarkmq.broker.processor.send_messages import SendMessages, take_wait
 from skylarkmq.broker.stats import BrokerStats, Traffic
+from skylarkmq.broker.topic_config import TopicConfigManager
 from skylarkmq.protocol import header_json, header_msgpack
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import ONEWAY_FLAG, RemotingCommand
