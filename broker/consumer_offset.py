@@ -106,8 +106,8 @@ class ConsumerOffsetManager:
             self._file.write()
 
     def _text(self) -> bytes:
-        rows = (
-            (f"{topic}{TOPIC_GROUP_SEPARATOR}{group}", offsets)
+        rows = {
+            f"{topic}{TOPIC_GROUP_SEPARATOR}{group}": offsets
             for (topic, group), offsets in self.table.items()
-        )
+        }
         return table_text("offsetTable", rows, None)

@@ -144,7 +144,7 @@ class DelayOffsetTable:
 
     def _text(self) -> bytes:
         rows = sorted(self._writable.items())
-        return table_text("offsetTable", [(str(level), offset) for level, offset in rows], None)
+        return table_text("offsetTable", {str(level): offset for level, offset in rows}, None)
 
     def _written(self, waiters: list[Saved], error: BaseException | None) -> None:
         self._writes_under_way -= 1

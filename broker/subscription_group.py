@@ -121,4 +121,4 @@ class SubscriptionGroupManager:
         await self._file.flush()
 
     def _text(self) -> bytes:
-        return table_text("subscriptionGroupTable", self.table.items(), self.data_version)
+        return table_text("subscriptionGroupTable", self.table, self.data_version)

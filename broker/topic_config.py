@@ -212,7 +212,7 @@ class TopicConfigManager:
             listener(topic)
 
     def _text(self) -> bytes:
-        return table_text("topicConfigTable", self.table.items(), self.data_version)
+        return table_text("topicConfigTable", self.table, self.data_version)
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:

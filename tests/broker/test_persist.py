@@ -60,12 +60,19 @@ def test_a_bad_backup_ends_the_start_with_file_and_position() -> None:
 
 def test_text_is_standard_json_with_a_line_for_each_row() -> None:
     version = DataVersion(counter=3, timestamp=1)
-    text = table_text("offsetTable", [("T@g", {0: 7, 1: 2}), ("U@g", {})], version)
+    text = table_text("offsetTable", {"T@g": {0: 7, 1: 2}, "U@g": {}}, version)
     assert text == (
         b'{\n\t"dataVersion":{"counter":3,"timestamp":1},\n\t"offsetTable":{\n'
         b'\t\t"T@g":{"0":7,"1":2},\n\t\t"U@g":{}\n\t}\n}'
     )
-    assert msgspec.json.decode(table_text("offsetTable", [], None)) == {"offsetTable": {}}
+    assert msgspec.json.decode(table_text("offsetTable", {}, None)) == {"offsetTable": {}}
+
+
+def test_text_inside_a_row_can_not_break_the_lines() -> None:
+    rows = {'a},"b': {"x": '},"'}, "c": {"y": 1}}
+    text = table_text("t", rows, None)
+    assert msgspec.json.decode(text) == {"t": rows}
+    assert text.count(b"\n") == 5
 
 
 class _Counted:
