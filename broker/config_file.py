@@ -234,7 +234,7 @@ def _read_value(key: str, wanted: Any, text: str) -> Any:
     if wanted is Path:
         if not text or "\0" in text:
             raise ConfigError(key, repr(text), "write a path")
-        return Path(text)
+        return Path(text).expanduser()
     return text
 
 

@@ -137,6 +137,13 @@ def test_values_with_blanks_around_and_signs_are_fine() -> None:
     assert config.listen_port == 1234 and config.auto_create_topic_enable is False
 
 
+def test_a_path_may_start_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/u")
+    config = _load("storePathRootDir=~/data", "storePathCommitLog=log").config
+    assert config.store.store_path_root_dir == Path("/home/u/data")
+    assert config.store.store_path_commit_log == Path("log")
+
+
 def test_a_setting_without_a_value_says_how_to_write_it() -> None:
     assert "--set key=value" in str(_error("listenPort"))
 
