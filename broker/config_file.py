@@ -234,7 +234,10 @@ def _read_value(key: str, wanted: Any, text: str) -> Any:
     if wanted is Path:
         if not text or "\0" in text:
             raise ConfigError(key, repr(text), "write a path")
-        return Path(text).expanduser()
+        try:
+            return Path(text).expanduser()
+        except RuntimeError as error:
+            raise ConfigError(key, text, "nobody knows this home; write the whole path") from error
     return text
 
 

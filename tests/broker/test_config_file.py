@@ -120,6 +120,7 @@ def test_an_error_in_a_file_names_its_line(tmp_path: Path) -> None:
         "flushIntervalCommitLog=0",
         "mappedFileSizeCommitLog=1024",
         "storePathRootDir=",
+        "storePathRootDir=~nobody-like-this/store",
         "brokerName=",
         "namesrvAddr=nowhere",
         "messageDelayLevel=1s 2x",
