@@ -1,0 +1,96 @@
+"""RocketMQ's own name server and broker as processes: what the tests are proved against."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.interop.children import Child, Children, free_broker_port, free_ports
+from tests.interop.java import APACHE, java
+from tests.interop.servers import DELAY_LEVELS, Broker
+
+# JDK 17 hides what 4.9 reaches by reflection to unmap files and to lock memory.
+OPENED = (
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+MEMORY = ("-Xmx192m", "-XX:MaxDirectMemorySize=128m")
+LOGGING = """<configuration>
+  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d{HH:mm:ss.SSS} %-5level %logger{0} %msg%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="out"/></root>
+</configuration>
+"""
+
+
+class ApacheBroker(Broker):
+    """A pair of JVMs on loopback, data and configuration below `folder`."""
+
+    kind = "apache"
+
+    def __init__(self, children: Children, folder: Path) -> None:
+        super().__init__(children, folder)
+        (self.namesrv_port,) = free_ports(1)
+        self.port = free_broker_port()
+        self._write_configuration()
+
+    def start(self) -> None:
+        self._namesrv = self._start("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup")
+        self._namesrv.wait_for("the name server", lambda: "success" in _text(self._namesrv.lines))
+        self._broker = self._start("broker", "org.apache.rocketmq.broker.BrokerStartup")
+        self._broker.wait_for("the broker", lambda: "success" in _text(self._broker.lines))
+
+    def stop(self) -> None:
+        self._broker.stop()
+        self._namesrv.stop()
+
+    def kill(self) -> None:
+        self._broker.kill()
+        self._namesrv.kill()
+
+    def end(self) -> None:
+        for child in self.children.all:  # a clean stop takes ten seconds
+            child.kill()
+
+    def _start(self, name: str, main: str) -> Child:
+        home = self.folder / "home"
+        options = (*OPENED, *MEMORY, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}")
+        command = java(APACHE, main, "-c", str(home / f"{name}.conf"), options=options)
+        return self.children.start(f"apache-{name}", command, one_stream=True)
+
+    def _write_configuration(self) -> None:
+        home, store = self.folder / "home", self.folder / "store"
+        (home / "conf").mkdir(parents=True)
+        for name in ("namesrv", "broker"):
+            (home / "conf" / f"logback_{name}.xml").write_text(LOGGING)
+        namesrv = {
+            "listenPort": self.namesrv_port,
+            "kvConfigPath": home / "kvConfig.json",
+            "configStorePath": home / "namesrv.properties",
+        }
+        broker = {
+            "namesrvAddr": self.namesrv,
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": "broker-a",
+            "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",
+            "listenPort": self.port,
+            "haListenPort": self.port + 1,
+            "storePathRootDir": store,
+            "storePathCommitLog": store / "commitlog",
+            "mappedFileSizeCommitLog": 16 << 20,
+            "mappedFileSizeConsumeQueue": 2000 * 20,
+            "maxHashSlotNum": 5000,
+            "maxIndexNum": 20000,
+            "diskMaxUsedSpaceRatio": 95,
+            "messageDelayLevel": DELAY_LEVELS,
+        }
+        for name, keys in (("namesrv", namesrv), ("broker", broker)):
+            text = "".join(f"{key}={value}\n" for key, value in keys.items())
+            (home / f"{name}.conf").write_text(text)
+
+
+def _text(lines: list[str]) -> str:
+    return "\n".join(lines)

@@ -1,0 +1,122 @@
+"""What the interop tests share. INTEROP_BROKER says what they run against:
+
+skylarkmq   ours (default)
+apache      RocketMQ's own broker, which shows that the tests themselves are right
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop import java
+from tests.interop.apache_server import ApacheBroker
+from tests.interop.children import Children
+from tests.interop.servers import Broker
+from tests.interop.skylark_server import SkylarkBroker
+from tests.interop.tools import JavaTools
+
+SERVERS: dict[str, type[Broker]] = {"skylarkmq": SkylarkBroker, "apache": ApacheBroker}
+KINDS = os.environ.get("INTEROP_BROKER", "skylarkmq").split(",")
+SHOWN_LINES = 60
+
+Start = Callable[[type[Broker]], Broker]
+
+
+@pytest.fixture(scope="session")
+def start_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Starts brokers that live as long as the session."""
+    brokers: list[Broker] = []
+
+    def start(server: type[Broker]) -> Broker:
+        if server is ApacheBroker and (why := java.missing()):
+            pytest.skip(why)
+        folder = tmp_path_factory.mktemp(server.kind)
+        broker = server(Children(folder), folder)
+        brokers.append(broker)
+        broker.start()
+        return broker
+
+    yield start
+    for broker in brokers:
+        broker.end()
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def broker(request: pytest.FixtureRequest, start_broker: Start) -> Broker:
+    """The broker under test, shared: each test has topics and groups of its own."""
+    return start_broker(SERVERS[request.param])
+
+
+@pytest.fixture(scope="session")
+def apache(start_broker: Start) -> Broker:
+    """RocketMQ's own broker, for what is ours on the other end."""
+    return start_broker(ApacheBroker)
+
+
+@pytest.fixture
+def own_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
+    """A broker that the test may stop and start again."""
+    server = SERVERS[KINDS[0]]
+    if server is ApacheBroker and (why := java.missing()):
+        pytest.skip(why)
+    folder = tmp_path / server.kind
+    folder.mkdir()
+    broker = server(Children(folder), folder)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.end()
+
+
+@pytest.fixture
+def children(tmp_path: Path) -> Iterator[Children]:
+    """Starts processes that end with the test."""
+    started = Children(tmp_path)
+    yield started
+    started.stop_all()
+
+
+@pytest.fixture
+def tools(children: Children, broker: Broker) -> JavaTools:
+    """RocketMQ's Java client against the broker under test."""
+    if why := java.missing():
+        pytest.skip(why)
+    return JavaTools(children, broker)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic that no other test uses."""
+    return "T_" + _name(request)
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> str:
+    """A consumer group that no other test uses."""
+    return "G_" + _name(request)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Beside a failed test stands what its brokers printed last."""
+    report = yield
+    if report.failed:
+        for value in getattr(item, "funcargs", {}).values():
+            if isinstance(value, Broker):
+                for child in value.children.all:
+                    report.sections.append((child.name, child.tail(SHOWN_LINES)))
+    return report
+
+
+def _name(request: pytest.FixtureRequest) -> str:
+    """File and test, as far as a name goes: a group has at most 120 characters, %RETRY% is more."""
+    text = f"{request.path.stem}_{request.node.name}".replace("test_", "")
+    return re.sub(r"[^A-Za-z0-9]+", "_", text)[:100]

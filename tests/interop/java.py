@@ -1,0 +1,52 @@
+"""The Maven projects beside this file, built when their sources are newer, and JVMs on them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CLIENT = HERE / "java"
+APACHE = HERE / "apache"
+BUILD_S = 600
+
+# Small and quick to start: many of them share a machine with the broker.
+JVM = ("-Xms16m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+
+def missing() -> str:
+    """Why no Maven project can be built here; empty when it can."""
+    absent = [name for name in ("java", "javac", "mvn") if shutil.which(name) is None]
+    return f"not installed: {', '.join(absent)}" if absent else ""
+
+
+@cache
+def class_path(project: Path) -> str:
+    """Build a project if need be and return its class path.
+
+    Tried without the network first: Maven asks for nothing then, and is quicker.
+    """
+    listed = project / "target" / "classpath.txt"
+    sources = [project / "pom.xml", *project.glob("src/**/*.java")]
+    built = listed.stat().st_mtime if listed.exists() else 0.0
+    if built < max(source.stat().st_mtime for source in sources):
+        listed.unlink(missing_ok=True)
+        if _maven(project, "-o").returncode:
+            result = _maven(project)
+            if result.returncode:
+                raise AssertionError(f"mvn in {project} failed:\n{result.stdout}{result.stderr}")
+    return f"{project / 'target' / 'classes'}:{listed.read_text().strip()}"
+
+
+def java(project: Path, main: str, *args: str, options: tuple[str, ...] = ()) -> list[str]:
+    """The command that runs a class of a project."""
+    return ["java", *JVM, *options, "-cp", class_path(project), main, *args]
+
+
+def _maven(project: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = ["mvn", "-q", "-B", *options, "compile"]
+    return subprocess.run(
+        command, cwd=project, capture_output=True, text=True, timeout=BUILD_S, check=False
+    )

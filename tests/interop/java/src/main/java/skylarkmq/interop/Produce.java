@@ -1,0 +1,157 @@
+package skylarkmq.interop;
+
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.MessageQueueSelector;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.message.Message;
+
+/**
+ * Sends messages and says what became of each.
+ *
+ * <pre>
+ *   mode    sync, async, oneway, batch (all in one), ordered (message i to queue i modulo orders)
+ *   count   how many messages, bodies "prefix-0" and so on, keys "prefix-key-0"
+ *   prefix  start of bodies and keys
+ *   tags    tags given in turn, separated by commas
+ *   size    bodies are filled up to so many bytes
+ *   delay   delay level
+ *   orders  how many sequences mode ordered keeps
+ *   max     body size that the client itself lets pass
+ * </pre>
+ */
+public final class Produce {
+    private static final int WAIT_S = 30;
+
+    private final Args args;
+    private final DefaultMQProducer producer;
+    private final int count;
+
+    private Produce(Args args) {
+        this.args = args;
+        this.count = args.number("count", 1);
+        this.producer = new DefaultMQProducer(args.text("group"));
+        producer.setNamesrvAddr(args.text("namesrv"));
+        producer.setPollNameServerInterval(1000);
+        producer.setHeartbeatBrokerInterval(1000);
+        producer.setMaxMessageSize(args.number("max", producer.getMaxMessageSize()));
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        Produce produce = new Produce(new Args(arguments));
+        produce.producer.start();
+        Out.line("started");
+        try {
+            produce.send();
+        } finally {
+            produce.producer.shutdown();
+        }
+        Out.line("done");
+        System.exit(0);
+    }
+
+    private void send() throws Exception {
+        String mode = args.text("mode", "sync");
+        switch (mode) {
+            case "sync":
+                each((index, message) -> Out.sent(index, producer.send(message)));
+                break;
+            case "async":
+                async();
+                break;
+            case "oneway":
+                each((index, message) -> producer.sendOneway(message));
+                break;
+            case "batch":
+                List<Message> messages = new ArrayList<>();
+                each((index, message) -> messages.add(message));
+                attempt(0, () -> Out.sent(0, producer.send(messages)));
+                break;
+            case "ordered":
+                ordered();
+                break;
+            default:
+                throw new IllegalArgumentException("mode " + mode);
+        }
+    }
+
+    private void async() throws Exception {
+        CountDownLatch answers = new CountDownLatch(count);
+        each((index, message) -> producer.send(message, new SendCallback() {
+            @Override
+            public void onSuccess(SendResult result) {
+                Out.sent(index, result);
+                answers.countDown();
+            }
+
+            @Override
+            public void onException(Throwable fault) {
+                Out.error(index, fault);
+                answers.countDown();
+            }
+        }));
+        if (!answers.await(WAIT_S, TimeUnit.SECONDS)) {
+            throw new IllegalStateException(answers.getCount() + " answers are missing");
+        }
+    }
+
+    private void ordered() {
+        int orders = args.number("orders", 4);
+        MessageQueueSelector selector =
+            (queues, message, order) -> queues.get((Integer) order % queues.size());
+        each((index, message) -> {
+            int order = index % orders;
+            message.putUserProperty("order", String.valueOf(order));
+            Out.sent(index, producer.send(message, selector, order));
+        });
+    }
+
+    private void each(Step step) {
+        for (int index = 0; index < count; index++) {
+            int number = index;
+            attempt(number, () -> step.run(number, message(number)));
+        }
+    }
+
+    private static void attempt(int index, Attempt attempt) {
+        try {
+            attempt.run();
+        } catch (Exception fault) {
+            Out.error(index, fault);
+        }
+    }
+
+    private Message message(int index) {
+        String prefix = args.text("prefix", "m");
+        String[] tags = args.text("tags", "").split(",");
+        StringBuilder text = new StringBuilder(prefix + "-" + index);
+        int size = args.number("size", 0);
+        while (text.length() < size) {
+            text.append((char) ('a' + text.length() % 26));
+        }
+        byte[] body = text.toString().getBytes(StandardCharsets.UTF_8);
+        Message message = new Message(args.text("topic"), tags[index % tags.length], body);
+        message.setKeys(prefix + "-key-" + index);
+        message.setFlag(index);
+        message.putUserProperty("row", String.valueOf(index));
+        message.putUserProperty("stadt", "Zürich");
+        int delay = args.number("delay", 0);
+        if (delay > 0) {
+            message.setDelayTimeLevel(delay);
+        }
+        return message;
+    }
+
+    private interface Attempt {
+        void run() throws Exception;
+    }
+
+    private interface Step {
+        void run(int index, Message message) throws Exception;
+    }
+}

@@ -1,0 +1,44 @@
+"""A broker with its name server, whoever wrote it, as the tests see it."""
+
+from __future__ import annotations
+
+import abc
+from pathlib import Path
+
+from tests.interop.children import Children
+
+# Retries go up from level 3: a second each, so that they are quick; levels 1 and 2 differ.
+DELAY_LEVELS = " ".join(["1s", "2s", *["1s"] * 16])
+
+
+class Broker(abc.ABC):
+    """A broker named broker-a and its name server, on loopback and on a store of their own."""
+
+    kind: str
+    namesrv_port: int
+    port: int
+
+    def __init__(self, children: Children, folder: Path) -> None:
+        self.children = children
+        self.folder = folder
+
+    @property
+    def namesrv(self) -> str:
+        """Where clients ask for routes."""
+        return f"127.0.0.1:{self.namesrv_port}"
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Start on the store as it is and return when clients are served."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """A clean stop. A later start takes the same ports."""
+
+    @abc.abstractmethod
+    def kill(self) -> None:
+        """An end without a warning. A later start takes the same ports."""
+
+    def end(self) -> None:
+        """Leave no process behind; nobody will look at the store any more."""
+        self.children.stop_all()

@@ -1,0 +1,111 @@
+"""RocketMQ's Java client as commands: each call is one JVM that prints JSON lines.
+
+The clients ask for routes, send heartbeats and keep offsets every second, so that nothing waits
+for the half minute that is their default.
+"""
+
+from __future__ import annotations
+
+from tests.interop.children import Child, Children, Event
+from tests.interop.java import CLIENT, java
+from tests.interop.servers import Broker
+
+PACKAGE = "skylarkmq.interop"
+
+BINARY_HEADERS = "-Drocketmq.serialize.type=ROCKETMQ"
+LONG_NAMES = "-Dorg.apache.rocketmq.client.sendSmartMsg=false"
+FAST_PORT = "-Dcom.rocketmq.sendMessageWithVIPChannel=true"
+# How often a consumer shares out queues unasked. LATE: only a notification of the broker does.
+REBALANCE = "-Drocketmq.client.rebalance.waitInterval="
+REBALANCE_SOON = f"{REBALANCE}1000"
+REBALANCE_LATE = f"{REBALANCE}600000"
+LOCK_SOON = "-Drocketmq.client.rebalance.lockInterval=1000"
+
+
+class JavaTools:
+    """The programs of tests/interop/java against one broker."""
+
+    def __init__(self, children: Children, broker: Broker) -> None:
+        self._children = children
+        self._broker = broker
+
+    def produce(
+        self, topic: str, mode: str, count: int, *options: str, **args: str | int
+    ) -> list[Event]:
+        """Send and return what became of each message; nothing is said of one-way sends."""
+        child = self.start_produce(topic, mode, count, *options, **args)
+        child.event("done")
+        child.finish()
+        return child.named("error") + child.named("sent")
+
+    def start_produce(
+        self, topic: str, mode: str, count: int, *options: str, **args: str | int
+    ) -> Child:
+        args = {"group": "P_interop", **args, "topic": topic, "mode": mode, "count": count}
+        return self._start("Produce", args, *options)
+
+    def consume(self, topic: str, group: str, *options: str, **args: str | int) -> Child:
+        """Start a push consumer; `finish` stops it cleanly."""
+        if not any(option.startswith(REBALANCE) for option in options):
+            options = (*options, REBALANCE_SOON)
+        return self._start("Consume", {**args, "topic": topic, "group": group}, *options)
+
+    def received(self, topic: str, group: str, count: int) -> list[Event]:
+        """What a consumer of a group gets, until it has `count` messages."""
+        child = self.consume(topic, group)
+        child.count("message", count)
+        child.finish()
+        return child.named("message")
+
+    def lite_pull(self, topic: str, group: str, count: int, **args: str | int) -> list[Event]:
+        """Poll until `count` messages have come, commit, stop."""
+        args = {**args, "topic": topic, "group": group, "count": count}
+        child = self._start("LitePull", args, REBALANCE_SOON)
+        child.event("done")
+        child.finish()
+        return child.named("message")
+
+    def queues(self, topic: str, **args: str | int) -> list[Event]:
+        """The queues of a topic, created first when `create` says how many."""
+        child = self._start("Queues", {"group": "P_queues", **args, "topic": topic})
+        child.event("done")
+        child.finish()
+        return child.named("queue")
+
+    def _start(self, main: str, args: dict[str, str | int], *options: str) -> Child:
+        folder = self._children.folder
+        options = (
+            "-Xmx96m",
+            f"-Duser.home={folder}",
+            f"-Drocketmq.client.logRoot={folder}",
+            "-Drocketmq.client.logLevel=WARN",
+            f"-Drocketmq.client.localOffsetStoreDir={folder}/offsets-{len(self._children.all)}",
+            *options,
+        )
+        args = {"namesrv": self._broker.namesrv, **args}
+        words = [f"{name}={value}" for name, value in args.items()]
+        return self._children.start(
+            main, java(CLIENT, f"{PACKAGE}.{main}", *words, options=options)
+        )
+
+
+def holds_queues(child: Child, count: int) -> set[int]:
+    """Wait until a consumer has exactly so many queues of its topic and return them."""
+
+    def held() -> set[int] | None:
+        events = child.named("queues")
+        queues = set(events[-1]["queues"]) if events else set[int]()
+        return queues if len(queues) == count else None
+
+    found: set[int] = child.wait_for(f"{count} queues", held)
+    return found
+
+
+def bodies(events: list[Event]) -> list[str]:
+    """The bodies of messages, sorted."""
+    return sorted(event["body"] for event in events)
+
+
+def numbered(prefix: str, count: int) -> list[str]:
+    """The bodies that a producer gives `count` messages, sorted."""
+    return sorted(f"{prefix}-{index}" for index in range(count))
