@@ -1,0 +1,227 @@
+"""The simulator notices every promise that is broken: each broken store here must be caught.
+
+A mutation replaces a piece of the real store by one that forgets a rule. If the simulator lets one
+pass, it is the simulator that is broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skylarkmq.protocol.record import read_record
+from skylarkmq.store import (
+    append,
+    checkpoint,
+    commit_log,
+    flush_service,
+    mapped_file,
+    mapped_file_queue,
+    message_store,
+    queue_files,
+    queue_table,
+    recovery,
+    store_lock,
+    table_file,
+)
+from skylarkmq.store.results import MessageInner, PutMessageStatus
+from tests.support.crash_disk import CrashDisk
+from tests.support.crash_explorer import CrashFailure, explore
+
+SEEDS = 200
+CAUGHT = r"I\d+|visibility|FormatError|acknowledgement after"
+
+Patch = pytest.MonkeyPatch
+
+
+def ack_before_write(patch: Patch) -> None:
+    commit = message_store.MessageStore.commit
+
+    def broken(self: message_store.MessageStore, done: Any) -> bool:
+        if done is not None:
+            done(PutMessageStatus.PUT_OK)
+        return commit(self, None)
+
+    patch.setattr(message_store.MessageStore, "commit", broken)
+
+
+def no_sync(patch: Patch) -> None:
+    patch.setattr(commit_log.FlushRequest, "run", lambda self: None)
+
+
+def sync_error_ignored(patch: Patch) -> None:
+    finished = flush_service.FlushService._finished
+
+    def broken(self: Any, request: Any, started: float, error: Any) -> None:
+        finished(self, request, started, None)
+
+    patch.setattr(flush_service.FlushService, "_finished", broken)
+
+
+def write_error_ignored(patch: Patch) -> None:
+    write = append.AppendBatch.write
+
+    def broken(self: append.AppendBatch) -> int:
+        try:
+            return write(self)
+        except OSError:
+            assert self._file is not None
+            self._file.wrote_position = self._position
+            return self._file.start_offset + self._position
+
+    patch.setattr(append.AppendBatch, "write", broken)
+
+
+def shown_before_the_sync(patch: Patch) -> None:
+    commit = message_store.MessageStore.commit
+
+    def broken(self: message_store.MessageStore, done: Any) -> bool:
+        if self.config.flush_disk_type == "SYNC_FLUSH":
+            self._publish(self.commit_log.batch.units)
+            self.commit_log.batch.units = []
+        return commit(self, done)
+
+    patch.setattr(message_store.MessageStore, "commit", broken)
+
+
+def no_tail_truncation(patch: Patch) -> None:
+    patch.setattr(mapped_file.MappedFile, "clear", lambda self, position, size: None)
+
+
+def files_behind_the_end_stay(patch: Patch) -> None:
+    def broken(self: Any, end_offset: int, *, clear_size: int = 0) -> None:
+        if self.last is not None:
+            self.last.rewind(max(0, min(end_offset - self.last.start_offset, self.last.size)))
+
+    patch.setattr(mapped_file_queue.MappedFileQueue, "truncate", broken)
+
+
+def duplicate_on_recovery(patch: Patch) -> None:
+    def broken(self: Any, topic: str, queue_id: int, _offset: int, unit: Any) -> None:
+        queue = self.open(topic, queue_id)
+        queue.append(*unit)
+        queue.next_offset = queue.max_offset
+
+    patch.setattr(queue_table.QueueTable, "rebuild_unit", broken)
+    queues_not_cut(patch)
+
+
+def nothing_rebuilt(patch: Patch) -> None:
+    patch.setattr(recovery.Recovery, "_rebuild", lambda self, record: 0)
+
+
+def queues_not_cut(patch: Patch) -> None:
+    patch.setattr(queue_table.QueueTable, "cut", lambda self, offset, is_sound: None)
+
+
+def offset_hole(patch: Patch) -> None:
+    add = append.AppendBatch.add
+
+    def broken(self: Any, queue: Any, *args: Any) -> int:
+        if queue.next_offset == 3:
+            queue.next_offset += 1
+        return add(self, queue, *args)
+
+    patch.setattr(append.AppendBatch, "add", broken)
+
+
+def order_swap(patch: Patch) -> None:
+    put = message_store.MessageStore.put_message
+    held: list[Any] = []
+
+    def broken(self: Any, inner: MessageInner, done: Callable[..., None]) -> None:
+        held.append((self, inner, done))
+        if len(held) == 2:
+            while held:
+                put(*held.pop())
+
+    patch.setattr(message_store.MessageStore, "put_message", broken)
+
+
+def lost_topic_file(patch: Patch) -> None:
+    def broken(self: Any, path: Path, text_source: Any, done: Any) -> None:
+        done(None)
+
+    patch.setattr(table_file.TableWriter, "write", broken)
+
+
+def new_log_file_without_its_name(patch: Patch) -> None:
+    sync_folder = CrashDisk.sync_folder
+
+    def broken(self: CrashDisk, path: Path) -> None:
+        if path.name != "commitlog":
+            sync_folder(self, path)
+
+    patch.setattr(CrashDisk, "sync_folder", broken)
+
+
+def checkpoint_ahead_of_the_queues(patch: Patch) -> None:
+    patch.setattr(queue_files.QueueWriter, "sync", lambda self: None)
+
+
+def checkpoint_ahead_of_the_log(patch: Patch) -> None:
+    def broken(self: message_store.MessageStore) -> checkpoint.Marks:
+        now_ms = self._clock.now_ms()
+        return checkpoint.Marks(now_ms, now_ms, 0)
+
+    patch.setattr(message_store.MessageStore, "_marks", broken)
+
+
+def no_abort_file(patch: Patch) -> None:
+    patch.setattr(store_lock.AbortFile, "create", lambda self: None)
+    patch.setattr(store_lock.AbortFile, "remove", lambda self: None)
+
+
+def body_crc_not_checked(patch: Patch) -> None:
+    read = read_record
+
+    def broken(*args: Any, **options: Any) -> Any:
+        return read(*args, **{**options, "check_crc": False})
+
+    patch.setattr(recovery, "read_record", broken)
+
+
+def recovered_tail_not_synced(patch: Patch) -> None:
+    run = recovery.Recovery._run_unclean
+
+    def broken(self: Any) -> Any:
+        for mapped in self._log.mapped_files.mapped:
+            mapped.file.datasync = lambda: None
+        return run(self)
+
+    patch.setattr(recovery.Recovery, "_run_unclean", broken)
+
+
+MUTATIONS = [
+    ack_before_write,
+    no_sync,
+    sync_error_ignored,
+    write_error_ignored,
+    shown_before_the_sync,
+    no_tail_truncation,
+    files_behind_the_end_stay,
+    duplicate_on_recovery,
+    nothing_rebuilt,
+    queues_not_cut,
+    offset_hole,
+    order_swap,
+    lost_topic_file,
+    new_log_file_without_its_name,
+    checkpoint_ahead_of_the_queues,
+    no_abort_file,
+    recovered_tail_not_synced,
+    # These take a hundred seeds.
+    pytest.param(checkpoint_ahead_of_the_log, marks=pytest.mark.fault),
+    pytest.param(body_crc_not_checked, marks=pytest.mark.fault),
+]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_a_broken_store_is_caught(mutation: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    mutation(monkeypatch)
+    with pytest.raises(CrashFailure, match=CAUGHT):
+        for seed in range(SEEDS):
+            explore(seed, failing=seed % 2 == 1)
