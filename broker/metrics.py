@@ -271,15 +271,11 @@ class BrokerCollector:
             "skylarkmq_store_fsync_duration_seconds",
             "Time of each flush to the disk.",
             ("file",),
-            [
-                (("commitlog",), stats.fsync_commit_log),
-                (("consumequeue",), stats.fsync_consume_queue),
-                (("checkpoint",), stats.fsync_checkpoint),
-            ],
+            [(("commitlog",), stats.fsync_commit_log)],
         )
         yield self._ours.histograms(
             "skylarkmq_store_group_commit_size",
-            "Sends released by one flush.",
+            "Messages acknowledged by one flush.",
             (),
             [((), stats.group_commit_size)],
         )
@@ -310,12 +306,6 @@ class BrokerCollector:
             "Failed writes and flushes of the disk; anything above 0 has ended the writing.",
             ("operation",),
             [(("write",), stats.write_errors), (("fsync",), stats.fsync_errors)],
-        )
-        yield ours.counters(
-            "skylarkmq_store_corrupt_records",
-            "Records that can not be what was written.",
-            ("kind", "phase"),
-            sorted(stats.corrupt_records.items()),
         )
 
     def _store_offsets(self) -> Iterator[Metric]:

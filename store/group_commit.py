@@ -78,8 +78,8 @@ class GroupCommitService:
         size = 0
         for parked in released:
             if parked.done is not None:
-                size += 1
-                self._stats.ack_wait.observe(now - parked.since)
+                size += len(parked.units)
+                self._stats.ack_wait.observe_many(now - parked.since, len(parked.units))
                 done, parked.done = parked.done, None
                 done(PutMessageStatus.PUT_OK)
         self._stats.group_commit_size.observe(size)

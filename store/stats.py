@@ -58,10 +58,7 @@ class StoreStats:
         "ack_wait",
         "append_duration",
         "bytes_appended",
-        "corrupt_records",
-        "fsync_checkpoint",
         "fsync_commit_log",
-        "fsync_consume_queue",
         "fsync_errors",
         "group_commit_size",
         "inline_allocations",
@@ -77,20 +74,11 @@ class StoreStats:
         self.bytes_appended = 0  # whole records
         self.append_duration = Histogram(APPEND_BOUNDS)  # s, one value a batch
         self.ack_wait = Histogram()  # s, from append to sync, SYNC_FLUSH alone
-        self.group_commit_size = Histogram(GROUP_COMMIT_BOUNDS)  # waiters released by one sync
+        self.group_commit_size = Histogram(GROUP_COMMIT_BOUNDS)  # messages released by one sync
         self.fsync_commit_log = Histogram()  # s
-        self.fsync_consume_queue = Histogram()  # s
-        self.fsync_checkpoint = Histogram()  # s
         self.fsync_errors = 0
         self.write_errors = 0
         self.inline_allocations = 0  # files made on the loop because none was ready
-        # (kind, phase) -> count; kind is a file kind, phase one of recovery, read, verify
-        self.corrupt_records: dict[tuple[str, str], int] = {}
         self.recovery_mode = ""  # "clean" or "abnormal"; empty until a recovery has run
         self.recovery_duration_s = 0.0
         self.recovery_truncated_bytes: dict[str, int] = {}  # file kind -> bytes cut off
-
-    def corrupt_record(self, kind: str, phase: str) -> None:
-        """Count one record that can not be what was written."""
-        key = (kind, phase)
-        self.corrupt_records[key] = self.corrupt_records.get(key, 0) + 1

@@ -44,7 +44,6 @@ def a_scenario(**changes: object) -> MetricsSources:
     store.fsync_commit_log.observe(0.004)
     store.group_commit_size.observe(3)
     store.ack_wait.observe_many(0.005, 3)
-    store.corrupt_record("commitlog", "recovery")
     store.messages_appended, store.bytes_appended = 4, 800
     store.inline_allocations = 1
     store.fsync_errors = 1
@@ -199,10 +198,6 @@ EXACT = {
         f'skylarkmq_store_errors_total{{{OURS},operation="write"}} 0.0',
         f'skylarkmq_store_errors_total{{{OURS},operation="fsync"}} 1.0',
     ],
-    "skylarkmq_store_corrupt_records_total": [
-        "# TYPE skylarkmq_store_corrupt_records_total counter",
-        f'skylarkmq_store_corrupt_records_total{{{OURS},kind="commitlog",phase="recovery"}} 1.0',
-    ],
     "skylarkmq_store_recovery_duration_seconds": [
         "# TYPE skylarkmq_store_recovery_duration_seconds gauge",
         f'skylarkmq_store_recovery_duration_seconds{{{OURS},mode="abnormal"}} 0.25',
@@ -253,7 +248,6 @@ def test_every_family_of_the_first_set_is_there() -> None:
         "skylarkmq_store_appended_bytes_total",
         "skylarkmq_store_inline_allocations_total",
         "skylarkmq_store_errors_total",
-        "skylarkmq_store_corrupt_records_total",
         "skylarkmq_store_offset_bytes",
         "rocketmq_storage_size_bytes",
         "rocketmq_storage_size",
@@ -280,7 +274,6 @@ def test_nothing_is_claimed_before_it_was_counted() -> None:
         "rocketmq_messages_in_total",
         "skylarkmq_store_offset_bytes",
         "rocketmq_storage_size_bytes",
-        "skylarkmq_store_corrupt_records_total",
         "skylarkmq_store_recovery_duration_seconds",
     ):
         assert absent not in text

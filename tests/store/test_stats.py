@@ -2,7 +2,7 @@
 
 import pytest
 
-from skylarkmq.store.stats import Histogram, StoreStats
+from skylarkmq.store.stats import Histogram
 
 
 def test_a_value_on_a_bound_lies_below_it() -> None:
@@ -28,11 +28,3 @@ def test_many_equal_values_count_as_one_by_one() -> None:
 def test_bounds_that_do_not_rise_are_refused(bounds: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="rise"):
         Histogram(bounds)
-
-
-def test_corrupt_records_are_counted_by_kind_and_phase() -> None:
-    stats = StoreStats()
-    stats.corrupt_record("commitlog", "recovery")
-    stats.corrupt_record("commitlog", "recovery")
-    stats.corrupt_record("commitlog", "read")
-    assert stats.corrupt_records == {("commitlog", "recovery"): 2, ("commitlog", "read"): 1}
