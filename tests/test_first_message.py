@@ -1,0 +1,74 @@
+"""What the start prints for a first message works as it is printed."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LIMIT_S = 60
+SETTINGS = (
+    "listenPort=0",
+    "namesrvListenPort=0",
+    "metricsPromExporterPort=0",
+    "mappedFileSizeCommitLog=8388608",
+    "maxMessageSize=1048576",
+)
+MARK = "Send a first message"
+
+
+@pytest.fixture
+def printed(tmp_path: Path) -> Iterator[list[str]]:
+    """The indented lines behind the mark, of a broker that runs: commands, then the snippet."""
+    command = [sys.executable, "-m", "skylarkmq.cli", "serve"]
+    for setting in (f"storePathRootDir={tmp_path / 'store'}", *SETTINGS):
+        command += ["--set", setting]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SKYLARKMQ_")}
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
+    try:
+        assert child.stderr is not None
+        before: list[str] = []
+        for line in child.stderr:
+            before.append(line)
+            if line.startswith(MARK):
+                break
+        else:
+            pytest.fail("".join(before))
+        lines = [child.stderr.readline() for _ in range(6)]
+        yield [line.strip() for line in lines if line.startswith("  ")]
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=LIMIT_S)
+        assert child.returncode == 0
+    finally:
+        child.kill()
+        child.wait(LIMIT_S)
+
+
+def _run(command: list[str] | str) -> str:
+    run = subprocess.run(
+        command,
+        shell=isinstance(command, str),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=LIMIT_S,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_the_python_lines(printed: list[str]) -> None:
+    snippet = printed[-3:]
+    assert snippet[0].startswith("import asyncio")
+    assert "SEND_OK" in _run([sys.executable, "-c", "\n".join(snippet)])
+
+
+def test_the_two_commands(printed: list[str]) -> None:
+    pytest.importorskip("skylarkmq.client.cli")
+    send, consume = printed[:2]
+    _run(send)
+    assert "hello" in _run(consume)
