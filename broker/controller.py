@@ -141,7 +141,11 @@ class BrokerController:
     async def _start_metrics(self, clock: Clock) -> None:
         config, state = self.config, self.state
         checks = HealthChecks(
-            ready={"store": self._store_check, "listener": self._listener_check},
+            ready={
+                "store": self._store_check,
+                "listener": self._listener_check,
+                "route": self._route_check,
+            },
             live={"flush": self._store_check},
         )
         sources = MetricsSources(
@@ -178,6 +182,10 @@ class BrokerController:
 
     def _listener_check(self) -> str:
         return "" if self._server is not None else "not listening yet"
+
+    def _route_check(self) -> str:
+        registration = self._registration
+        return registration.why_unknown if registration is not None else "not registered yet"
 
     async def stop(self) -> None:
         """Stop serving and make everything durable; may be called once, after `start`."""

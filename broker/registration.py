@@ -146,7 +146,7 @@ class NamesrvLink:
         self._changed: set[str] = set()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._is_registered = False
+        self.is_registered = False
         self._silent_until_s = 0.0  # no log line about a failure before this time
 
     def start(self) -> None:
@@ -169,7 +169,7 @@ class NamesrvLink:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._is_registered:
+        if self.is_registered:
             try:
                 await self._channel.call(self._registration.good_bye(), UNREGISTER_TIMEOUT_S)
             except (OSError, ProtocolError) as error:
@@ -186,21 +186,21 @@ class NamesrvLink:
                 self._failed(error)
             except Exception:
                 log.exception("registration with %s failed; going on", self._channel.address)
-                self._is_registered = False
+                self.is_registered = False
 
     async def _register(self) -> None:
-        registration, is_full = self._registration, self._all_wanted or not self._is_registered
+        registration, is_full = self._registration, self._all_wanted or not self.is_registered
         names, self._changed, self._all_wanted = self._changed, set(), False
         if is_full and not registration.config.force_register and await self._is_current():
-            self._is_registered = True
+            self.is_registered = True
             return
         command = registration.command(None if is_full else names)
         answer = await self._channel.call(command, self._timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise RemoteProtocolError(answer.code, shown(answer.remark or ""))
-        if not self._is_registered:
+        if not self.is_registered:
             log.info("registered with name server %s", self._channel.address)
-        self._is_registered = True
+        self.is_registered = True
         self._silent_until_s = 0.0
 
     async def _is_current(self) -> bool:
@@ -211,7 +211,7 @@ class NamesrvLink:
         return not decode_fields(QueryDataVersionResponseHeader, answer.ext_fields).changed
 
     def _failed(self, error: Exception) -> None:
-        self._is_registered = False  # the next one is a full one
+        self.is_registered = False  # the next one is a full one
         if self._clock.monotonic() >= self._silent_until_s:
             self._silent_until_s = self._clock.monotonic() + LOG_INTERVAL_S
             log.warning(
@@ -265,6 +265,15 @@ class RegistrationService:
             header = self._registration.header()
             self._routes.unregister(header.broker_name, header.broker_addr)
         await asyncio.gather(*(link.stop() for link in self._links))
+
+    @property
+    def why_unknown(self) -> str:
+        """Why clients can not find this broker yet; empty when a name server knows it."""
+        if self._routes is not None or not self._links:
+            return ""
+        if any(link.is_registered for link in self._links):
+            return ""
+        return "no name server has taken the registration yet"
 
     def _register_all(self) -> None:
         self._register_locally(None)
