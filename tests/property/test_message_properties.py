@@ -174,7 +174,9 @@ def test_damage_is_noticed_or_harmless(fields: RecordFields, data: st.DataObject
     except RemoteProtocolError:
         assert view.status is not RecordStatus.MESSAGE
     else:
-        assert view.status is RecordStatus.MESSAGE
+        # Recovery takes zeros in properties that nothing follows for a write that broke off.
+        torn = view.status is RecordStatus.TORN and b"\0" in view.topic + view.properties
+        assert torn or view.status is RecordStatus.MESSAGE
         assert message.store_size == view.size <= len(buffer)
         assert message.body == buffer[view.body_position : view.body_position + view.body_size]
 
@@ -200,9 +202,9 @@ def test_lost_sectors_are_torn_never_corrupt(
     if bytes(file[front:end]) == record:
         assert view.status is RecordStatus.MESSAGE
     elif any(file[front : front + 8]):
-        # A lost sector of headers alone, whose values nothing checks, still makes a message.
-        assert view.status in (RecordStatus.TORN, RecordStatus.MESSAGE)
-        assert view.status is RecordStatus.TORN or view.size == len(record)
+        # Without body, topic and properties a loss leaves zeros in numbers that nothing checks.
+        empty = not (fields["body"] or fields["topic"] or fields["properties"])
+        assert view.status is RecordStatus.TORN or (empty and view.status is RecordStatus.MESSAGE)
     else:
         assert view.status is RecordStatus.UNWRITTEN
 
