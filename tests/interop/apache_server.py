@@ -1,7 +1,14 @@
-"""RocketMQ's own name server and broker as processes: what the tests are proved against."""
+"""RocketMQ's own name server and broker as processes: what the tests are proved against.
+
+By hand, to try a client on them until Ctrl-C or SIGTERM:
+
+    .venv/bin/python -m tests.interop.apache_server
+"""
 
 from __future__ import annotations
 
+import signal
+import tempfile
 from pathlib import Path
 
 from tests.interop.children import Child, Children, free_broker_port, free_ports
@@ -94,3 +101,21 @@ class ApacheBroker(Broker):
 
 def _text(lines: list[str]) -> str:
     return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the pair on free ports and a store that is thrown away; ended by SIGINT or SIGTERM."""
+    ends = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    with tempfile.TemporaryDirectory(prefix="apache-") as name:
+        broker = ApacheBroker(Children(Path(name)), Path(name))
+        try:
+            broker.start()
+            print(f"name server {broker.namesrv}, broker 127.0.0.1:{broker.port}", flush=True)
+            signal.sigwait(ends)
+        finally:
+            broker.end()
+
+
+if __name__ == "__main__":
+    main()

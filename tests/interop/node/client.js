@@ -1,0 +1,102 @@
+'use strict';
+
+// A program around ali-ons that prints one JSON object a line.
+//
+//   node client.js create  NAMESRV TOPIC QUEUES           it does not send to unknown topics
+//   node client.js send    NAMESRV TOPIC COUNT PREFIX
+//   node client.js consume NAMESRV TOPIC GROUP TAGS FAIL   until standard input ends
+//
+// FAIL: a message is asked for again while it has come again fewer times than this.
+
+const { Consumer, Message, Producer } = require('ali-ons');
+
+const [mode, nameSrv, topic, ...rest] = process.argv.slice(2);
+const options = {
+  nameSrv,
+  httpclient: {}, // asked only where name servers are looked up over HTTP
+  accessKeyId: 'interop-key', // what it signs, a broker without access control ignores
+  accessKeySecret: 'interop-secret',
+  pollNameServerInteval: 1000,
+  heartbeatBrokerInterval: 1000,
+  persistConsumerOffsetInterval: 1000,
+  rebalanceInterval: 1000,
+  logger: { info() {}, debug() {}, warn: console.error, error: console.error },
+};
+
+function line(event, fields = {}) {
+  process.stdout.write(JSON.stringify({ event, ...fields }) + '\n');
+}
+
+async function create(queues) {
+  const producer = new Producer({ ...options, producerGroup: 'P_node' });
+  await producer.ready();
+  const client = producer._mqClient; // createTopic is built, but only in here
+  const route = await client.getTopicRouteInfoFromNameServer('TBW102', 3000);
+  const config = {
+    topicName: topic,
+    readQueueNums: Number(queues),
+    writeQueueNums: Number(queues),
+    perm: 6,
+    topicFilterType: 'SINGLE_TAG',
+    topicSysFlag: 0,
+    order: false,
+  };
+  for (const broker of route.brokerDatas) {
+    await client.createTopic(broker.brokerAddrs[0], 'TBW102', config, 3000);
+  }
+  line('done');
+  await producer.close();
+}
+
+async function send(count, prefix) {
+  const producer = new Producer({ ...options, producerGroup: 'P_node' });
+  producer.on('error', error => console.error(error));
+  await producer.ready();
+  for (let index = 0; index < Number(count); index++) {
+    const message = new Message(topic, 'ABC'[index % 3], `${prefix}-${index}`);
+    message.keys = [`${prefix}-key-${index}`];
+    message.properties.stadt = 'Zürich';
+    const result = await producer.send(message);
+    line('sent', {
+      index,
+      status: result.sendStatus,
+      msg_id: result.msgId,
+      queue_id: result.messageQueue.queueId,
+      queue_offset: Number(result.queueOffset),
+    });
+  }
+  line('done');
+  await producer.close();
+}
+
+async function consume(group, tags, fail) {
+  const consumer = new Consumer({
+    ...options,
+    consumerGroup: group,
+    consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET',
+  });
+  consumer.on('error', error => console.error(error));
+  consumer.subscribe(topic, tags, async message => {
+    line('message', {
+      topic: message.topic,
+      body: message.body.toString(),
+      tags: message.tags,
+      keys: message.keys,
+      reconsume_times: message.reconsumeTimes,
+      queue_id: message.queueId,
+      properties: message.properties,
+    });
+    return message.reconsumeTimes < Number(fail) ? Consumer.ACTION_RETRY : undefined;
+  });
+  await consumer.ready();
+  line('started');
+  for await (const _ of process.stdin); // only its end matters
+  await consumer.close();
+  line('stopped');
+}
+
+const run = { create, send, consume }[mode];
+run(...rest).then(() => process.exit(0), error => {
+  console.error(error);
+  process.exit(1);
+});
