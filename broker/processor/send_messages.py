@@ -35,6 +35,7 @@ _DELAY = b"DELAY\x01"
 _TRANSACTION = b"TRAN_MSG\x01"
 _PAIR_END = b"\x02"
 _PAIR_END_BYTE = 2
+BATCH_GROWTH_MAX = 8  # bytes stored for a byte of the largest batch body
 _FIXED_SIZE_MAX = max(layout.size for layout in FIXED_BY_HOSTS)
 
 
@@ -48,6 +49,12 @@ class SendMessages:
         self._store_host = store_host
         self._config = config
         self._delay_levels = delay_levels
+        # A message takes five times its part of the body and more: it must fit into one log file,
+        # and a small request must not fill the memory.
+        self._batch_size_max = min(
+            config.mapped_file_size_commit_log - MIN_BLANK_SIZE,
+            BATCH_GROWTH_MAX * config.max_message_size,
+        )
 
     def single(
         self, born_host: bytes, body: bytes, header: SendMessageRequestHeader, target: Target
@@ -89,8 +96,15 @@ class SendMessages:
             raise _illegal("a batch can neither be delayed nor be a retry")
         _, wait = take_wait(batch_level)
         batch_level = with_property(batch_level, b"CLUSTER", self._cluster)
+        items = split_batch(body)
+        fixed = _FIXED_SIZE_MAX + LENGTHS_SIZE + len(target.topic) + len(batch_level) + 1
+        if len(body) + len(items) * fixed > self._batch_size_max:
+            raise _illegal(
+                f"the batch's {len(items)} messages would take more than {self._batch_size_max}B "
+                "in the log; split it"
+            )
         inners: list[MessageInner] = []
-        for item in split_batch(body):
+        for item in items:
             properties = join_properties(item.properties, batch_level)
             _check_properties(properties)
             inners.append(
@@ -98,8 +112,6 @@ class SendMessages:
             )
         if not inners:
             raise _illegal("the batch is empty")
-        if self.stored_size(inners) + MIN_BLANK_SIZE > self._config.mapped_file_size_commit_log:
-            raise _illegal("the batch does not fit into one log file; split it")
         return inners
 
     @staticmethod
