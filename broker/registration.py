@@ -147,6 +147,7 @@ class NamesrvLink:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.is_registered = False
+        self._may_be_known = False  # a registration was sent, whatever became of it
         self._silent_until_s = 0.0  # no log line about a failure before this time
 
     def start(self) -> None:
@@ -165,11 +166,11 @@ class NamesrvLink:
         self._wake.set()
 
     async def stop(self) -> None:
-        """Say good-bye when the name server knows us, and give the connection up."""
+        """Say good-bye when the name server may know us, and give the connection up."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self.is_registered:
+        if self._may_be_known:
             try:
                 await self._channel.call(self._registration.good_bye(), UNREGISTER_TIMEOUT_S)
             except (OSError, ProtocolError) as error:
@@ -192,9 +193,10 @@ class NamesrvLink:
         registration, is_full = self._registration, self._all_wanted or not self.is_registered
         names, self._changed, self._all_wanted = self._changed, set(), False
         if is_full and not registration.config.force_register and await self._is_current():
-            self.is_registered = True
+            self.is_registered = self._may_be_known = True
             return
         command = registration.command(None if is_full else names)
+        self._may_be_known = True
         answer = await self._channel.call(command, self._timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise RemoteProtocolError(answer.code, shown(answer.remark or ""))
@@ -211,7 +213,8 @@ class NamesrvLink:
         return not decode_fields(QueryDataVersionResponseHeader, answer.ext_fields).changed
 
     def _failed(self, error: Exception) -> None:
-        self.is_registered = False  # the next one is a full one
+        # The next one is a full one; and where the connection ended, we are forgotten already.
+        self.is_registered = self._may_be_known = False
         if self._clock.monotonic() >= self._silent_until_s:
             self._silent_until_s = self._clock.monotonic() + LOG_INTERVAL_S
             log.warning(

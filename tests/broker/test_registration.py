@@ -200,8 +200,12 @@ async def test_a_slow_name_server_holds_up_nobody(monkeypatch: pytest.MonkeyPatc
     await setup.create("orders")
     assert len(setup.channel.requests) == 1
     assert setup.channels["ns2:9876"].topics() == {"orders"}
+    setup.channel.outcome = 0
     await setup.service.stop()
     assert setup.channel.is_closed
+    assert setup.channel.codes() == [RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER], (
+        "a registration whose answer is out may have arrived"
+    )
 
 
 async def test_the_stop_says_good_bye_where_we_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +225,17 @@ async def test_the_stop_says_good_bye_where_we_are_known(monkeypatch: pytest.Mon
     assert setup.namesrv.routes.topics() == []
     await setup.create("late")
     assert setup.namesrv.routes.topics() == []
+
+
+async def test_whether_clients_can_find_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = _Setup(monkeypatch)
+    assert setup.service.why_unknown == "", "the built-in name server always knows"
+    alone = RegistrationService(CONFIG, setup.topics, setup.clock, ADDRESS)
+    assert "no name server" in alone.why_unknown
+    await alone.start()
+    await settle()
+    assert alone.why_unknown == ""
+    await alone.stop()
 
 
 async def test_without_force_the_version_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
