@@ -112,8 +112,11 @@ class AllocateService:
         if request is not None and request.mapped is not None:
             path = request.mapped.file.path
             request.mapped.close()
-            self._files.unlink(path)
-            self._files.sync_folder(self._folder)
+            try:
+                self._files.unlink(path)
+                self._files.sync_folder(self._folder)
+            except OSError as error:  # an empty file at the end of the log does no harm
+                log.warning("%s stays behind: %s", path, error)
 
     def _make_inline(self, start_offset: int) -> MappedFile:
         self._stats.inline_allocations += 1

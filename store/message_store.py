@@ -217,6 +217,7 @@ class MessageStore(ReadFace):
         """Refuse further writes; what is written will be made durable by `close`."""
         if self.state is StoreState.RUNNING:
             self.state = StoreState.STOPPING
+        self.queues.end()
         for timer in self._timers:
             timer.stop()
 
@@ -254,6 +255,7 @@ class MessageStore(ReadFace):
         self.failure = error
         self.state = StoreState.FAILED
         self._flush.end()
+        self.queues.end()
         for timer in self._timers:
             timer.stop()
         log.critical(

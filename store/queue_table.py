@@ -66,6 +66,7 @@ class QueueTable:
         self._cooling: list[ConsumeQueue] = []  # written at the last turn, maybe idle now
         self._writing = False
         self._sync_wanted: Marks | None = None
+        self._ended = False
         self.disk_full = False
         self.lacking = False  # a rebuilt queue had no unit for messages before the rebuilt ones
 
@@ -131,7 +132,13 @@ class QueueTable:
         else:
             self._start(marks)
 
+    def end(self) -> None:
+        """Start no more writes in the background, and drop the one that is wanted."""
+        self._ended = True
+
     def _start(self, marks: Marks | None) -> None:
+        if self._ended:
+            return
         writes, ends = self._take_unwritten()
         self._writing = True
 
