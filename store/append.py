@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import NamedTuple
 from zlib import crc32
 
 from skylarkmq.protocol.record import (
@@ -47,14 +46,9 @@ NextFile = Callable[[], MappedFile]
 DueTime = Callable[[int, int], int]  # (delay level, store timestamp ms) -> due time ms
 
 
-class Unit(NamedTuple):
-    """A stored record that belongs to a consume queue."""
-
-    queue: ConsumeQueue
-    queue_offset: int
-    physical_offset: int
-    record_size: int
-    tags_code: int
+# A stored record that belongs to a queue, as a plain tuple because one is made for every message:
+# (queue, queue offset, physical offset, record size, tags code)
+Unit = tuple[ConsumeQueue, int, int, int, int]
 
 
 class AppendBatch:
@@ -144,7 +138,7 @@ class AppendBatch:
                 tags_code = self._due_time(delay_level, store_timestamp)
             queue_offset = queue.next_offset
             queue.next_offset = queue_offset + 1
-            self.units.append(Unit(queue, queue_offset, physical_offset, size, tags_code))
+            self.units.append((queue, queue_offset, physical_offset, size, tags_code))
         head = fixed.pack(
             size, MESSAGE_MAGIC, crc32(body) & 0x7FFFFFFF, queue.queue_id, flag, queue_offset,
             physical_offset, sys_flag, born_timestamp, born_host, store_timestamp, store_host,

@@ -31,8 +31,8 @@ assert UNIT.size == UNIT_SIZE
 PRE_BLANK_SIZE = 0x7FFFFFFF
 PRE_BLANK = UNIT.pack(0, PRE_BLANK_SIZE, 0)
 
-# Unwritten bytes of a queue at which it does not wait for the next timed write.
-TAIL_WRITE_SIZE = 8192
+# Unwritten units of a queue at which it does not wait for the next timed write: 8 KiB.
+TAIL_WRITE_COUNT = 8192 // UNIT_SIZE
 # Written bytes kept in memory for readers at the end of the queue.
 TAIL_KEEP_SIZE = 4096
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from skylarkmq.store.checkpoint import Checkpoint, Marks
 from skylarkmq.store.consume_queue import (
     PRE_BLANK_SIZE,
-    TAIL_WRITE_SIZE,
+    TAIL_WRITE_COUNT,
     UNIT,
     UNIT_SIZE,
     ConsumeQueue,
@@ -89,7 +89,7 @@ class QueueTable:
             if not queue.dirty:
                 queue.dirty = True
                 self._dirty.append(queue)
-            if queue.unwritten_size >= TAIL_WRITE_SIZE and not self._writing:
+            if queue.max_offset - queue.written >= TAIL_WRITE_COUNT and not self._writing:
                 self.write()
 
     def units(self, queue: ConsumeQueue, offset: int, max_count: int) -> bytes:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.processor.send_answers import SendAnswers, Sent
+from skylarkmq.broker.processor.send_answers import SendAnswers
 from skylarkmq.broker.processor.send_checks import SendChecks, Target
 from skylarkmq.broker.processor.send_messages import SendMessages, take_wait
 from skylarkmq.broker.stats import BrokerStats, Traffic
@@ -164,8 +164,9 @@ class SendProcessor:
             return False  # the full road meets the same and words the refusal
         self._count(queue, topic, len(body), 1)
         if not command.flag & ONEWAY_FLAG:
-            sent = Sent(command.opaque, kind, physical_offset, queue_id, queue.next_offset - 1)
-            self._answers.add(sent, wait=wait, topic=topic)
+            offset = queue.next_offset - 1
+            sent = (command.opaque, kind, physical_offset, queue_id, offset, False)
+            self._answers.add(sent, wait, topic)
         return True
 
     # The full road
@@ -250,15 +251,15 @@ class SendProcessor:
     ) -> None:
         if request.is_oneway:
             return
-        sent = Sent(
+        sent = (
             request.opaque,
             request.serialize_type,
             physical_offset,
             target.queue_id,
             queue_offset,
-            codec=self._answers.codec(request),
+            self._answers.codec(request),
         )
-        self._answers.add(sent, wait=wait, topic=target.topic)
+        self._answers.add(sent, wait, target.topic)
 
     def _add(self, queue: ConsumeQueue, inner: MessageInner) -> int:
         return self._batch.add(

@@ -12,13 +12,10 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProce
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from skylarkmq.broker.topic_config import TopicConfigManager
-
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.router import CODEC_FIELD, CODEC_MSGPACK
 from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.broker.topic_config import TopicConfigManager
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RESPONSE_FLAG, RemotingCommand, encode_command
@@ -42,15 +39,10 @@ _MSG_REGION = "MSG_REGION"
 _TRACE_ON = "TRACE_ON"
 
 
-class Sent(NamedTuple):
-    """A stored send that wants an answer."""
-
-    opaque: int
-    serialize_type: int
-    physical_offset: int | tuple[int, ...]  # several for a batch
-    queue_id: int
-    queue_offset: int
-    codec: bool = False  # the request asked whether we read the msgpack codec
+# A stored send that wants an answer, as a plain tuple because one is made for every message:
+# (opaque, serialize type, physical offset or those of a batch, queue id, queue offset, codec)
+# with `codec` telling whether the request asked if we read the msgpack codec.
+Sent = tuple[int, int, int | tuple[int, ...], int, int, bool]
 
 
 class SendTurn:
@@ -146,7 +138,7 @@ class SendAnswers:
         self._fresh_topics.add(topic)
         self.topics.persisted(lambda _: self._fresh_topics.discard(topic))
 
-    def add(self, sent: Sent, *, wait: bool, topic: str) -> None:
+    def add(self, sent: Sent, wait: bool, topic: str) -> None:
         """Note a stored message that wants an answer."""
         if self._fresh_topics and topic in self._fresh_topics:
             self._fresh.append(sent)
@@ -166,43 +158,42 @@ class SendAnswers:
         plain = status is PutMessageStatus.PUT_OK
         out: list[bytes] = []
         for sent in entries:
-            physical_offset = sent.physical_offset
-            if plain and not sent.codec and isinstance(physical_offset, int):
-                kind = sent.serialize_type
+            opaque, kind, physical_offset, queue_id, queue_offset, codec = sent
+            if plain and not codec and isinstance(physical_offset, int):
                 header = _ENCODERS[kind](
-                    sent.opaque,
+                    opaque,
                     f"{self._id_prefix}{physical_offset:016X}",
-                    sent.queue_id,
-                    sent.queue_offset,
+                    queue_id,
+                    queue_offset,
                     self._region_id,
                 )
                 out.append(encode_frame(kind, header))
             else:
                 out.append(encode_command(self._full(sent, status, why)))
         data = b"".join(out)
-        traffic = self._stats.frames_out[entries[0].serialize_type]
+        traffic = self._stats.frames_out[entries[0][1]]
         traffic.count += len(out)
         traffic.bytes += len(data)
         return data
 
     def _full(self, sent: Sent, status: PutMessageStatus, why: str) -> RemotingCommand:
+        opaque, kind, offsets, queue_id, queue_offset, codec = sent
         fields = dict(self._extras)
-        if sent.codec:
+        if codec:
             fields[CODEC_FIELD] = CODEC_MSGPACK
         remark: str | None = None
         if status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
             remark = why
         else:
-            offsets = sent.physical_offset
             ids = (offsets,) if isinstance(offsets, int) else offsets
             fields["msgId"] = ",".join(offset_message_id(self._store_host, each) for each in ids)
-            fields["queueId"] = str(sent.queue_id)
-            fields["queueOffset"] = str(sent.queue_offset)
+            fields["queueId"] = str(queue_id)
+            fields["queueOffset"] = str(queue_offset)
         return RemotingCommand(
             _CODES[status],
-            opaque=sent.opaque,
+            opaque=opaque,
             flag=RESPONSE_FLAG,
             remark=remark,
             ext_fields=fields,
-            serialize_type=sent.serialize_type,
+            serialize_type=kind,
         )
