@@ -17,8 +17,7 @@ import gc
 import logging
 import os
 import random
-
-from skylarkmq.broker.registration import RegistrationService
+import socket
 
 from skylarkmq.broker.advertise import advertised_address, interface_addresses
 from skylarkmq.broker.clock import SystemClock
@@ -29,6 +28,7 @@ from skylarkmq.broker.http import MetricsServer
 from skylarkmq.broker.loop_lag import LoopLagService
 from skylarkmq.broker.metrics import MetricsSources, build_registry
 from skylarkmq.broker.namesrv.controller import NamesrvController
+from skylarkmq.broker.registration import RegistrationService
 from skylarkmq.broker.server import RemotingServer
 from skylarkmq.broker.sockets import bind_pair, port_of, resolve
 from skylarkmq.protocol.clock import Clock
@@ -81,6 +81,7 @@ class BrokerController:
         self._server: RemotingServer | None = None
         self._metrics: MetricsServer | None = None
         self._registration: RegistrationService | None = None
+        self._sockets: tuple[socket.socket, ...] = ()
         self._started_at_ms = 0
 
     @property
@@ -102,9 +103,13 @@ class BrokerController:
         self.state = BrokerState(self.config, self._files, clock, self._workers, memory_size())
         self._lag = LoopLagService(clock, self.state.stats.loop_lag)
         try:
+            # First what can be refused without touching the store.
+            config = self.config
+            host = advertised_address(config.broker_ip1, config.bind_address, interface_addresses())
+            self._sockets = bind_pair(config.bind_address, config.listen_port)
             self.state.load()
             self.state.store.failure_listeners.append(self._store_failed)
-            await self._listen(clock)
+            await self._serve(clock, host)
         except BaseException:
             await self._abandon()
             raise
@@ -113,19 +118,18 @@ class BrokerController:
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)
 
-    async def _listen(self, clock: Clock) -> None:
+    async def _serve(self, clock: Clock, host: str) -> None:
         config, state = self.config, self.state
-        host = advertised_address(config.broker_ip1, config.bind_address, interface_addresses())
         if self._with_namesrv:
             self.namesrv = NamesrvController.beside(config, clock)
             await self.namesrv.start()
-        main, fast = bind_pair(config.bind_address, config.listen_port)
-        self.listen_address = (config.bind_address, port_of(main))
-        self.advertised = HostAddress(host, port_of(main))
-        store_host = HostAddress(resolve(host), port_of(main)).pack()
+        port = port_of(self._sockets[0])
+        self.listen_address = (config.bind_address, port)
+        self.advertised = HostAddress(host, port)
         state.store.start()
+        store_host = HostAddress(resolve(host), port).pack()
         self._server = make_server(state, clock, store_host, random.Random())
-        await self._server.serve(main, fast)
+        await self._server.serve(*self._sockets)
         state.holding.start()
         state.housekeeping.start()
         state.offsets.start()
@@ -221,6 +225,8 @@ class BrokerController:
         """Undo a start that failed half-way."""
         if self._server is not None:
             await self._server.stop()
+        for bound in self._sockets:
+            bound.close()
         if self.namesrv is not None:
             await self.namesrv.stop()
         self.state.store.stop_writing()

@@ -11,8 +11,9 @@ import errno
 import socket
 from typing import Final
 
+from skylarkmq.broker.config import FAST_PORT_DISTANCE
+
 PAIR_ATTEMPTS: Final = 50
-FAST_PORT_DISTANCE: Final = 2
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -11,9 +11,6 @@ from skylarkmq.protocol.properties import MAX_PROPERTIES_SIZE
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
 
-# A record may be this much larger than the largest body.
-RECORD_OVERHEAD_MAX = 64 * 1024
-
 
 def check_message(inner: MessageInner, config: StoreConfig) -> PutMessageResult | None:
     """Return the refusal of a message that does not fit, None when it does."""
