@@ -75,6 +75,7 @@ class Connection(asyncio.Protocol):
         "_in_read",
         "_out",
         "_owner",
+        "_reading_ended",
         "_reading_paused",
         "_scheduled",
         "_transport",
@@ -99,6 +100,7 @@ class Connection(asyncio.Protocol):
         self._in_read = False
         self._scheduled = False
         self._reading_paused = False
+        self._reading_ended = False
         self._writing_paused = False
         self._calls: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._close_listeners: list[CloseListener] = []
@@ -114,8 +116,11 @@ class Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        transport = self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
+        if not peer:  # it left before it was accepted
+            transport.abort()
+            return
         address = HostAddress(peer[0].partition("%")[0], peer[1])
         self.host_bytes = address.pack()
         self.remote_address = f"{peer[0]}:{peer[1]}"
@@ -265,8 +270,13 @@ class Connection(asyncio.Protocol):
         if self._reading_paused:
             self._update_reading()
 
+    def stop_reading(self) -> None:
+        """Take no more requests; answers still go out."""
+        self._reading_ended = True
+        self._update_reading()
+
     def _update_reading(self) -> None:
-        pause = self._writing_paused or self.parked > PARKED_MAX
+        pause = self._reading_ended or self._writing_paused or self.parked > PARKED_MAX
         if pause != self._reading_paused and not self.closed:
             self._reading_paused = pause
             if pause:

@@ -197,9 +197,11 @@ class BrokerController:
         if self._registration is not None:
             await self._registration.stop()
         self._lag.stop()
-        state.holding.stop()
         state.housekeeping.stop()
         if self._server is not None:
+            self._server.stop_reading()
+            await self._settled()
+            state.holding.stop()
             await self._server.stop()
         if state.store.state is StoreState.RUNNING:
             await state.schedule.stop()
@@ -213,6 +215,12 @@ class BrokerController:
         if self.namesrv is not None:
             await self.namesrv.stop()
         log.info("the broker has stopped")
+
+    async def _settled(self) -> None:
+        """Return when the sends that were read are answered, or can not be."""
+        settled = asyncio.Event()
+        self.state.store.settle(lambda _: settled.set())
+        await settled.wait()
 
     async def _close_store(self) -> None:
         """End the workers, let their results in, then close; the disk work is off the loop."""

@@ -56,12 +56,18 @@ class RemotingServer:
             self._servers.append(server)
         self._scan.start()
 
-    async def stop(self) -> None:
-        """Stop accepting, then end every connection once its answers are sent."""
+    def stop_reading(self) -> None:
+        """Accept no peer and no request any more; answers still go out."""
         self._scan.stop()
         for server in self._servers:
             server.close()
         self._servers.clear()
+        for connection in self.connections:
+            connection.stop_reading()
+
+    async def stop(self) -> None:
+        """Stop accepting, then end every connection once its answers are sent."""
+        self.stop_reading()
         for connection in list(self.connections):
             connection.close("shutdown")
         if self.connections:

@@ -70,8 +70,7 @@ class StoreState(Enum):
 
 
 class MessageStore(ReadFace):
-    """A store in one folder. Every method runs on the loop thread, `load` and `close` before and
-    after it serves."""
+    """A store in one folder. Loop thread; `load` before it serves, `close` after."""
 
     def __init__(
         self,
@@ -214,7 +213,7 @@ class MessageStore(ReadFace):
             timer.start()
 
     def stop_writing(self) -> None:
-        """Refuse further writes; what is written will be made durable by `close`."""
+        """Refuse further writes; `close` makes durable what is written."""
         if self.state is StoreState.RUNNING:
             self.state = StoreState.STOPPING
         self.queues.end()
@@ -355,10 +354,10 @@ class MessageStore(ReadFace):
 
         if inner.wait_store_ok:
             self.commit(committed)
-        elif self.commit(None):
-            committed(PutMessageStatus.PUT_OK)
         else:
-            committed(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+            stored = self.commit(None)
+            refused_status = PutMessageStatus.SERVICE_NOT_AVAILABLE
+            committed(PutMessageStatus.PUT_OK if stored else refused_status)
 
     @staticmethod
     def _add(batch: AppendBatch, queue: ConsumeQueue, inner: MessageInner) -> int:
@@ -392,7 +391,10 @@ class MessageStore(ReadFace):
         if self._sync:
             self._group_commit.flushed(offset)
 
-    @property
-    def waiting_commits(self) -> int:
-        """Commits that wait for a sync."""
-        return self._group_commit.waiting
+    def settle(self, done: Committed) -> None:
+        """Call `done` once every commit so far is answered."""
+        if self._group_commit.waiting:
+            self._group_commit.park(self.commit_log.max_offset, [], done)
+            self._flush.flush()
+        else:
+            done(PutMessageStatus.PUT_OK)
