@@ -5,7 +5,8 @@
 
 The load comes ready encoded from another process. Rounds are interleaved: each scenario runs once
 in every round, beside an echo server under the same load, and medians are shown. Compare the
-CPU time, and that to the echo's; rate and latency depend on what else the machine does.
+CPU time, and that to the echo's; rate and latency depend on what else the machine does. The time
+of a CRC-32 tells how fast the machine was meanwhile, against the one that the targets are from.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import sys
 import tempfile
 import time
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -28,6 +30,8 @@ from tests.bench.report import Report, Row
 from tests.bench.scenarios import ASYNC, SYNC, Scenario, all_scenarios
 
 SYNC_TRIES = 100
+CRC_TRIES = 200
+CRC_REPEATS = 100
 IDLE_S = 1.0
 STARTS = 3
 
@@ -48,6 +52,18 @@ def disk_sync_ms(folder: Path) -> float:
         os.close(descriptor)
         path.unlink()
     return median(times) * 1000
+
+
+def crc_us() -> float:
+    """The p50 of a CRC-32 of 1 KiB: how fast this machine is at this hour."""
+    data = b"x" * 1024
+    times: list[float] = []
+    for _ in range(CRC_TRIES):
+        started = time.perf_counter()
+        for _ in range(CRC_REPEATS):
+            zlib.crc32(data)
+        times.append((time.perf_counter() - started) / CRC_REPEATS)
+    return median(times) * 1e6
 
 
 def idle_broker(folder: Path) -> tuple[float, float]:
@@ -113,7 +129,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Report:
                 if scenario.flush == ASYNC and not scenario.per_pull:
                     row.echo.append(run_echo(scenario, mirror, source, options.seconds))
         print("\r\x1b[K", end="", file=sys.stderr)
-    return Report(rows, disk_ms, ready_s, idle_mib)
+    return Report(rows, crc_us(), disk_ms, ready_s, idle_mib)
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from tests.bench.load import Figures
 from tests.bench.scenarios import ASYNC, SYNC, Scenario
 
 RSS_TARGET_MIB = 60.0
+CRC_REFERENCE_US = 0.3  # on the machine that the targets were set on, when it was quiet
 READY_TARGET_S = 1.0
 SYNC_SHARE_TARGET = 0.6
 HEAD = ["", "flush", "bytes", "messages/s", "CPU us", "target", "echo us", "p50 ms", "p99 ms"]
@@ -80,6 +81,7 @@ class Report:
     """A whole run."""
 
     rows: list[Row]
+    crc_us: float
     disk_sync_ms: float
     ready_s: float
     idle_mib: float
@@ -87,6 +89,7 @@ class Report:
     def facts(self) -> list[tuple[str, str, str]]:
         """Name, figure and target of what is not a row."""
         return [
+            ("zlib.crc32 of 1 KiB, p50", f"{self.crc_us:.2f} us", f"{CRC_REFERENCE_US} us there"),
             ("disk's own fdatasync of 4 KiB, p50", f"{self.disk_sync_ms:.2f} ms", ""),
             ("ready on an empty store", f"{self.ready_s:.2f} s", f"<= {READY_TARGET_S:g} s"),
             ("idle broker, resident", f"{self.idle_mib:.1f} MiB", f"< {RSS_TARGET_MIB:g} MiB"),
@@ -139,6 +142,7 @@ class Report:
         return {
             "machine": machine(),
             "rows": [row.as_json() for row in self.rows],
+            "crc32_1k_us": round(self.crc_us, 3),
             "disk_fdatasync_p50_ms": round(self.disk_sync_ms, 3),
             "ready_s": round(self.ready_s, 3),
             "idle_resident_mib": round(self.idle_mib, 1),

@@ -68,7 +68,7 @@ def test_report_shows_medians_beside_targets() -> None:
         ]
         return Row(scenario, rounds, [])
 
-    report = Report([row(ASYNC, 1000), row(SYNC, 700)], 1.5, 0.4, 41.2)
+    report = Report([row(ASYNC, 1000), row(SYNC, 700)], 0.6, 1.5, 0.4, 41.2)
     lines = report.text().splitlines()
     assert "CPU us" in lines[2]
     shown = lines[3].split()
