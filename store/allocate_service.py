@@ -49,6 +49,7 @@ class _Request:
         self.lock = threading.Lock()  # guards `state`; held for assignments only
         self.state = _State.WAITING
         self.ended = threading.Event()
+        self.late = False  # a roll has waited for it in vain
         self.mapped: MappedFile | None = None
         self.error: BaseException | None = None
 
@@ -98,13 +99,16 @@ class AllocateService:
                 request.state = _State.TAKEN
         if request.state is _State.TAKEN:
             return self._make_inline(start_offset)
-        if not request.ended.wait(WAIT_S):
+        # Wait once: a disk that hangs must not hold the loop again with each message.
+        if not request.ended.wait(0 if request.late else WAIT_S):
+            request.late = True
             self._request = request
             raise StoreFullError("the disk takes longer than 5 s to allocate a log file")
         if request.mapped is not None:
             return request.mapped
-        assert request.error is not None
-        raise self._refusal(request.error)
+        if isinstance(request.error, OSError):
+            raise self._refusal(request.error)
+        return self._make_inline(start_offset)
 
     def discard(self) -> None:
         """Delete the file that was made and not used. Blocks; after the worker has ended."""
@@ -141,10 +145,13 @@ class AllocateService:
                 self._files, self._folder, request.start_offset, self._file_size
             )
             request.state = _State.READY
-        except OSError as error:
+        except BaseException as error:
             request.error = error
             request.state = _State.FAILED
-        request.ended.set()
+            if not isinstance(error, OSError):
+                raise
+        finally:
+            request.ended.set()
 
     def _made(self, _: None, error: BaseException | None) -> None:
         if error is not None:  # not the disk: a defect; the roll will make the file itself
