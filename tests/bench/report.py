@@ -134,7 +134,7 @@ class Report:
             "",
             "CPU us: of all broker threads, for each message; for a pull row, for each pull.",
         ]
-        lines += ["echo us: of a server that gives the same requests back, for each request.", ""]
+        lines += ["echo us: of a server that gives the same requests back, for each message.", ""]
         lines += [f"{name:<44}{figure:>10}   {target}" for name, figure, target in self.facts()]
         return "\n".join(lines)
 
