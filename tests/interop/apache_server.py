@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.interop.children import Child, Children, free_broker_port, free_ports
 from tests.interop.java import APACHE, java
-from tests.interop.servers import DELAY_LEVELS, Broker
+from tests.interop.servers import DELAY_LEVELS, FILE_SIZES, Broker
 
 # JDK 17 hides what 4.9 reaches by reflection to unmap files and to lock memory.
 OPENED = (
@@ -87,10 +87,7 @@ class ApacheBroker(Broker):
             "haListenPort": self.port + 1,
             "storePathRootDir": store,
             "storePathCommitLog": store / "commitlog",
-            "mappedFileSizeCommitLog": 16 << 20,
-            "mappedFileSizeConsumeQueue": 2000 * 20,
-            "maxHashSlotNum": 5000,
-            "maxIndexNum": 20000,
+            **FILE_SIZES,
             "diskMaxUsedSpaceRatio": 95,
             "messageDelayLevel": DELAY_LEVELS,
         }

@@ -91,6 +91,14 @@ def tools(children: Children, broker: Broker) -> JavaTools:
 
 
 @pytest.fixture
+def own_tools(children: Children, own_broker: Broker) -> JavaTools:
+    """RocketMQ's Java client against a broker that the test may stop."""
+    if why := java.missing():
+        pytest.skip(why)
+    return JavaTools(children, own_broker)
+
+
+@pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
     """A topic that no other test uses."""
     return "T_" + _name(request)

@@ -10,6 +10,14 @@ from tests.interop.children import Children
 # Retries go up from level 3: a second each, so that they are quick; levels 1 and 2 differ.
 DELAY_LEVELS = " ".join(["1s", "2s", *["1s"] * 16])
 
+# Of their files: small ones, and the same for all, so that a store can change hands.
+FILE_SIZES = {
+    "mappedFileSizeCommitLog": 16 << 20,
+    "mappedFileSizeConsumeQueue": 2000 * 20,
+    "maxHashSlotNum": 5000,
+    "maxIndexNum": 20000,
+}
+
 
 class Broker(abc.ABC):
     """A broker named broker-a and its name server, on loopback and on a store of their own."""

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.interop.children import Child, Children, Event
-from tests.interop.servers import DELAY_LEVELS, Broker
+from tests.interop.servers import DELAY_LEVELS, FILE_SIZES, Broker
 
 COMMAND = Path(sys.executable).with_name("skylarkmq")
 
@@ -29,8 +29,7 @@ class SkylarkBroker(Broker):
             "namesrvListenPort": self.namesrv_port,
             "metricsPromExporterPort": 0,
             "storePathRootDir": self.folder / "store",
-            "mappedFileSizeCommitLog": 16 << 20,
-            "maxHashSlotNum": 5000,
+            **FILE_SIZES,
             "messageDelayLevel": DELAY_LEVELS,
         }
         command = [str(COMMAND), "serve", "--log-format", "json"]

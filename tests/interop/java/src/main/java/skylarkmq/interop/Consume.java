@@ -33,6 +33,7 @@ import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
  */
 public final class Consume {
     private static final int LOOK_MS = 50;
+    private static final int END_MS = 10_000;
 
     private final Args args;
     private final DefaultMQPushConsumer consumer;
@@ -51,6 +52,8 @@ public final class Consume {
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setMessageModel(MessageModel.valueOf(args.text("model", "CLUSTERING")));
         consumer.setMaxReconsumeTimes(args.number("max", -1));
+        // Else a message that was just printed is not yet counted in the offset kept at the end.
+        consumer.setAwaitTerminationMillisWhenShutdown(END_MS);
         int threads = args.number("threads", 4);
         consumer.setConsumeThreadMin(threads);
         consumer.setConsumeThreadMax(threads);
