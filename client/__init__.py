@@ -4,6 +4,10 @@ async with Producer("127.0.0.1:9876") as producer:
     await producer.send(Message("orders", b"hello"))
 """
 
+from skylarkmq.client.consumer.push import Consumer
+from skylarkmq.client.consumer.received_message import ReceivedMessage
+from skylarkmq.client.consumer.start_from import StartFrom
+from skylarkmq.client.consumer.subscription import Tag
 from skylarkmq.client.errors import (
     DEFAULT_RETRY_CODES,
     AuthError,
@@ -38,6 +42,7 @@ __all__ = [
     "BrokerError",
     "Client",
     "ConnectionFailed",
+    "Consumer",
     "ConsumerClosed",
     "HostAddress",
     "IllegalState",
@@ -51,14 +56,17 @@ __all__ = [
     "Producer",
     "ProtocolError",
     "RebalanceInProgress",
+    "ReceivedMessage",
     "RequestTimeout",
     "RocketMQError",
     "RouteNotFound",
     "SendResult",
     "SendStatus",
     "ServiceNotAvailable",
+    "StartFrom",
     "SubscriptionNotExist",
     "SystemBusy",
+    "Tag",
     "TooManyInFlight",
     "TopicNotExist",
 ]

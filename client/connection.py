@@ -89,8 +89,8 @@ class Connection:
         self._out: list[bytes] = []
         self._writable: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        # Invariant: _closed_why is set exactly when closed is.
-        self._closed_why = ""
+        # Invariant: closed_why is set exactly when closed is.
+        self.closed_why = ""
 
     # Requests
 
@@ -102,7 +102,7 @@ class Connection:
         """
         self._stream = stream
         if self.closed:
-            raise ConnectionFailed(self.address, self._closed_why)
+            raise ConnectionFailed(self.address, self.closed_why)
 
     @property
     def local_ip(self) -> str:
@@ -128,7 +128,7 @@ class Connection:
             deadline_s: on the clock's monotonic time; then the waiter fails with RequestTimeout.
         """
         if self.closed:
-            waiter.failed(ConnectionFailed(self.address, self._closed_why))
+            waiter.failed(ConnectionFailed(self.address, self.closed_why))
             return
         self._pending[opaque] = (waiter, deadline_s)
         if self._timer is None or deadline_s < self._timer_s:
@@ -169,7 +169,7 @@ class Connection:
     def post(self, command: RemotingCommand) -> None:
         """Send a one-way request; nobody answers it."""
         if self.closed:
-            raise ConnectionFailed(self.address, self._closed_why)
+            raise ConnectionFailed(self.address, self.closed_why)
         command.opaque = self.take_opaque()
         command.serialize_type = self.serialize_type
         frame = encode_command(command)
@@ -294,7 +294,7 @@ class Connection:
         if self.closed:
             return
         self.closed = True
-        self._closed_why = str(error).removeprefix(f"{self.address}: ")
+        self.closed_why = str(error).removeprefix(f"{self.address}: ")
         self._out = []
         if self._timer is not None:
             self._timer.cancel()

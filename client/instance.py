@@ -19,7 +19,7 @@ from collections.abc import Coroutine
 from ipaddress import ip_address
 from random import Random
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from skylarkmq.client.api_consumer import ConsumerApi
 from skylarkmq.client.clock import SystemClock, sleep, wait_event
@@ -45,7 +45,8 @@ from skylarkmq.protocol.remoting_command import RemotingCommand
 
 log = logging.getLogger(__name__)
 
-JITTER = 0.1
+JITTER: Final = 0.1
+HEARTBEAT_DELAY_S: Final = 0.2
 
 
 class Member(Protocol):
@@ -287,6 +288,7 @@ class Client:
         Pure producers speak to masters only, as in Java.
         """
         services = self.services
+        services.beat_wanted.clear()
         consumers = [member.consumer_data() for member in services.members.values()]
         data = HeartbeatData(
             client_id=self._client_id,
@@ -317,10 +319,13 @@ class Client:
         return asyncio.create_task(work, name=f"skylarkmq-client-{name}")
 
     async def _beat(self, services: Services) -> None:
+        interval_s = self._config.heartbeat_interval_s
         while True:
-            interval_s = self._config.heartbeat_interval_s
-            await wait_event(services.clock, services.beat_wanted, interval_s)
-            services.beat_wanted.clear()
+            if await wait_event(services.clock, services.beat_wanted, interval_s):
+                # Several wishes at the same time are one, and one that somebody fulfils is none.
+                await sleep(services.clock, HEARTBEAT_DELAY_S)
+                if not services.beat_wanted.is_set():
+                    continue
             try:
                 await self.send_heartbeats()
             except Exception:

@@ -10,6 +10,7 @@ All calls on the loop thread.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from random import Random
 
@@ -27,6 +28,8 @@ from skylarkmq.client.single_flight import SingleFlight
 from skylarkmq.client.stream import Network
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.remoting_command import RemotingCommand
+
+log = logging.getLogger(__name__)
 
 PushHandler = Callable[[Connection, RemotingCommand], None]
 
@@ -62,7 +65,7 @@ class Remoting:
         self._connections: dict[str, Connection] = {}
         self._attempts: SingleFlight[Connection] = SingleFlight("connect")
         self._backoffs: dict[str, _Backoff] = {}
-        self.lost_count = 0
+        self._stopping = False
 
     def ready(self, address: str) -> Connection | None:
         """Return the open connection to `address`, if there is one."""
@@ -103,6 +106,7 @@ class Remoting:
 
     async def stop(self) -> None:
         """Close all connections; later calls fail."""
+        self._stopping = True
         await self._attempts.stop()
         connections = self.connections
         for connection in connections:
@@ -127,13 +131,17 @@ class Remoting:
             self._note_failure(address, why)
             raise ConnectionFailed(address, why) from error
         self._connections[address] = connection
+        log.info("connected to %s", address)
         return connection
 
     def _connection_closed(self, connection: Connection) -> None:
         address = connection.address
         if self._connections.get(address) is connection:
             del self._connections[address]
-            self.lost_count += 1
+            log.log(
+                logging.DEBUG if self._stopping else logging.WARNING,
+                "connection to %s ended: %s", address, connection.closed_why,
+            )  # fmt: skip
         if connection.answers_count:
             self._backoffs.pop(address, None)
         else:

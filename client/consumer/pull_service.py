@@ -1,0 +1,270 @@
+"""Pulling: one task per assigned queue asks for messages, ahead of the handlers, within limits.
+
+    room, not paused -> pull (held by the broker while there is nothing) -> process queue -> buffer
+    refused or failed -> a pause by the kind of failure -> again
+
+The limits of count and bytes hold for the whole consumer; each queue has an equal share of them.
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/DefaultMQPushConsumerImpl.java
+(pullMessage), PullMessageService.java
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from skylarkmq.client.api_pull import PullRequest, PullResult, PullStatus, pull
+from skylarkmq.client.clock import sleep
+from skylarkmq.client.config import (
+    PULL_ERROR_DELAY_S,
+    PULL_FLOW_CONTROL_DELAY_S,
+    PULL_SUSPEND_MS,
+    PULL_TIMEOUT_S,
+    ConsumerConfig,
+)
+from skylarkmq.client.consumer.message_buffer import MessageBuffer
+from skylarkmq.client.consumer.process_queue import ProcessQueue
+from skylarkmq.client.consumer.received_message import ReceivedMessage, Returner
+from skylarkmq.client.consumer.subscription import Subscription
+from skylarkmq.client.errors import (
+    BrokerError,
+    ConnectionFailed,
+    RequestTimeout,
+    RocketMQError,
+    RouteNotFound,
+)
+from skylarkmq.client.instance import Services
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.message import MessageExt, MessageQueue
+
+log = logging.getLogger(__name__)
+
+NOT_KNOWN_YET: Final[frozenset[int]] = frozenset(
+    {
+        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    }
+)
+"""The broker has no fresh heartbeat of this client: a new one, and again soon."""
+NOT_KNOWN_DELAY_S: Final = 1.0
+BUSY_DELAY_S: Final = 1.0
+LOST_DELAY_S: Final = 0.5
+EMPTY_FAST_S: Final = 0.01
+"""An empty answer that comes sooner was not held: the next pull waits a little."""
+EMPTY_DELAY_S: Final = 0.05
+
+
+class Repositioner(Protocol):
+    """Starts a queue anew at another offset."""
+
+    def reposition(self, queue: MessageQueue, offset: int) -> None:
+        """Drop what is held of the queue and go on at `offset`."""
+        ...
+
+
+class PullService:
+    """The pulling tasks of one consumer. Loop thread."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        services: Services,
+        subscriptions: Mapping[str, Subscription],
+        buffer: MessageBuffer,
+        returner: Returner,
+        want_heartbeat: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._services = services
+        self._subscriptions = subscriptions
+        self._buffer = buffer
+        self._returner = returner
+        self._want_heartbeat = want_heartbeat
+        self._tasks: dict[ProcessQueue[ReceivedMessage], asyncio.Task[None]] = {}
+        self._room_events: dict[ProcessQueue[ReceivedMessage], asyncio.Event] = {}
+
+    def new_queue(self, queue: MessageQueue, offset: int) -> ProcessQueue[ReceivedMessage]:
+        """Return a process queue that wakes its puller when there is room."""
+        event = asyncio.Event()
+        process_queue: ProcessQueue[ReceivedMessage] = ProcessQueue(queue, offset, event.set)
+        self._room_events[process_queue] = event
+        return process_queue
+
+    def start(
+        self, process_queue: ProcessQueue[ReceivedMessage], repositioner: Repositioner
+    ) -> None:
+        """Pull for the queue until it is dropped."""
+        queue = process_queue.queue
+        task = asyncio.create_task(
+            self._pull_loop(process_queue, repositioner),
+            name=f"skylarkmq-pull-{queue.topic}-{queue.broker_name}-{queue.queue_id}",
+        )
+        self._tasks[process_queue] = task
+        task.add_done_callback(lambda _: self._ended(process_queue))
+
+    def is_started(self, process_queue: ProcessQueue[ReceivedMessage]) -> bool:
+        """Return whether the queue is being pulled."""
+        return process_queue in self._tasks
+
+    def cancel(self, process_queue: ProcessQueue[ReceivedMessage]) -> None:
+        """Drop the queue and end its task; a pull that the broker holds is forgotten."""
+        process_queue.drop()
+        self._room_events.pop(process_queue, None)
+        task = self._tasks.get(process_queue)
+        if task is not None:
+            task.cancel()
+
+    def wake(self, process_queue: ProcessQueue[ReceivedMessage]) -> None:
+        """The queue is not paused any more."""
+        event = self._room_events.get(process_queue)
+        if event is not None:
+            event.set()
+
+    def halt(self) -> None:
+        """Pull nothing more; what is held stays and can still be acknowledged."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def stop(self) -> None:
+        """End all tasks and drop their queues."""
+        tasks = list(self._tasks.values())
+        for process_queue in list(self._tasks):
+            self.cancel(process_queue)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, process_queue: ProcessQueue[ReceivedMessage]) -> None:
+        del self._tasks[process_queue]
+
+    async def _pull_loop(
+        self, process_queue: ProcessQueue[ReceivedMessage], repositioner: Repositioner
+    ) -> None:
+        clock = self._services.clock
+        while not process_queue.dropped:
+            await self._wait_for_room(process_queue)
+            subscription = self._subscriptions.get(process_queue.queue.topic)
+            if subscription is None:
+                return  # unsubscribed: the rebalance that follows gives the queue up
+            offset, asked_s = process_queue.pull_offset, clock.monotonic()
+            try:
+                result = await self._pull(process_queue, subscription)
+            except RocketMQError as error:
+                await sleep(clock, self._delay_after(error, process_queue.queue))
+                continue
+            except Exception:
+                log.exception("pulling %s failed, tried again later", process_queue.queue)
+                await sleep(clock, PULL_ERROR_DELAY_S)
+                continue
+            if process_queue.dropped:
+                return
+            if result.status is PullStatus.OFFSET_MOVED:
+                if self._moved(process_queue, result, repositioner):
+                    return
+            else:
+                self._take(process_queue, subscription, result)
+            stood_still = process_queue.pull_offset == offset
+            if stood_still and clock.monotonic() - asked_s < EMPTY_FAST_S:
+                await sleep(clock, EMPTY_DELAY_S)
+
+    async def _wait_for_room(self, process_queue: ProcessQueue[ReceivedMessage]) -> None:
+        while not process_queue.dropped and (
+            process_queue.paused or self._room(process_queue) <= 0
+        ):
+            event = self._room_events[process_queue]
+            event.clear()
+            await event.wait()
+
+    def _room(self, process_queue: ProcessQueue[ReceivedMessage]) -> int:
+        """Return how many messages the queue may still hold; 0 or less means wait."""
+        config = self._config
+        queue_count = max(1, len(self._tasks))
+        share = max(1, config.prefetch // queue_count)
+        if (
+            process_queue.held_bytes >= max(1, config.prefetch_bytes // queue_count)
+            or process_queue.span >= config.max_span
+        ):
+            return 0
+        room = share - process_queue.held_count
+        # A nearly full queue waits for a worthwhile pull instead of asking message by message.
+        return room if room * 2 >= min(share, config.batch_size) else 0
+
+    async def _pull(
+        self, process_queue: ProcessQueue[ReceivedMessage], subscription: Subscription
+    ) -> PullResult:
+        queue = process_queue.queue
+        address = self._services.routes.master_address(queue.broker_name)
+        if address is None:
+            hint = f"Broker {queue.broker_name} has no master at the moment"
+            raise RouteNotFound(queue.topic, "no_broker", hint)
+        wish = PullRequest(
+            self._config.group,
+            queue,
+            process_queue.pull_offset,
+            min(self._config.batch_size, self._room(process_queue)),
+            subscription.data.sub_version,
+            process_queue.commit_offset,
+            PULL_SUSPEND_MS,
+        )
+        return await pull(self._services.remoting, address, wish, PULL_TIMEOUT_S)
+
+    def _take(
+        self,
+        process_queue: ProcessQueue[ReceivedMessage],
+        subscription: Subscription,
+        result: PullResult,
+    ) -> None:
+        messages = [
+            self._received(message, process_queue)
+            for message in result.messages
+            if subscription.wants(message.tags)
+        ]
+        if process_queue.add(messages, result.next_offset):
+            self._buffer.offer(process_queue)
+
+    def _received(
+        self, message: MessageExt, process_queue: ProcessQueue[ReceivedMessage]
+    ) -> ReceivedMessage:
+        return ReceivedMessage(message, process_queue, self._returner)
+
+    def _moved(
+        self,
+        process_queue: ProcessQueue[ReceivedMessage],
+        result: PullResult,
+        repositioner: Repositioner,
+    ) -> bool:
+        """Follow an offset that the broker moved; True when the queue starts anew.
+
+        Forward: the messages in between are gone from the broker; what is held here still counts.
+        Back: the queue was cut or made anew, so offsets held here mean other messages now.
+        """
+        queue, offset = process_queue.queue, process_queue.pull_offset
+        following = result.next_offset
+        log.warning(
+            "offset %d is outside %s, which has %d to %d; going on at %d",
+            offset, queue, result.min_offset, result.max_offset, following,
+        )  # fmt: skip
+        if following < offset:
+            repositioner.reposition(queue, following)
+            return True
+        process_queue.add([], following)
+        return False
+
+    def _delay_after(self, error: RocketMQError, queue: MessageQueue) -> float:
+        """Log the failure and return how long to wait, in seconds."""
+        random = self._services.random
+        if isinstance(error, ConnectionFailed | RequestTimeout):
+            log.debug("pulling %s: %s", queue, error)
+            return LOST_DELAY_S * random.uniform(0.5, 1.5)
+        if isinstance(error, BrokerError):
+            if error.code in NOT_KNOWN_YET:
+                log.debug("pulling %s: %s", queue, error)
+                self._want_heartbeat()
+                return NOT_KNOWN_DELAY_S
+            if error.code == ResponseCode.FLOW_CONTROL:
+                return PULL_FLOW_CONTROL_DELAY_S
+            if error.code == ResponseCode.SYSTEM_BUSY:
+                return BUSY_DELAY_S * random.uniform(0.5, 1.5)
+        log.warning("pulling %s: %s", queue, error)
+        return PULL_ERROR_DELAY_S

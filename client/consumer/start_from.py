@@ -1,0 +1,47 @@
+"""Where a group starts in a queue for which it has committed nothing yet.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/RebalancePushImpl.java
+(computePullFromWhereWithException), common/.../consumer/ConsumeFromWhere.java
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import ClassVar, Final, Literal
+
+WHERE_NAMES: Final = {
+    "last": "CONSUME_FROM_LAST_OFFSET",
+    "first": "CONSUME_FROM_FIRST_OFFSET",
+    "timestamp": "CONSUME_FROM_TIMESTAMP",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StartFrom:
+    """`LAST`: messages from now on; `FIRST`: all there are; `timestamp`: from a time on.
+
+    As in RocketMQ the broker decides first: a new group on a queue that is still young (its first
+    message is there and in memory) starts at that first message, whatever is asked for.
+    """
+
+    where: Literal["last", "first", "timestamp"]
+    timestamp_ms: int = 0
+
+    LAST: ClassVar[StartFrom]
+    FIRST: ClassVar[StartFrom]
+
+    @classmethod
+    def timestamp(cls, when: datetime) -> StartFrom:
+        """Start with what was stored at `when` or later; a time without zone is UTC."""
+        aware = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+        return cls("timestamp", int(aware.timestamp() * 1000))
+
+    @property
+    def wire_name(self) -> str:
+        """RocketMQ's name, for the heartbeat."""
+        return WHERE_NAMES[self.where]
+
+
+StartFrom.LAST = StartFrom("last")
+StartFrom.FIRST = StartFrom("first")
