@@ -2,9 +2,10 @@
 
     consumequeue/<topic>/<queueId>/<20 digits>    name: byte offset of the first unit
 
-A file has its full length from the start, but blocks only a little ahead of the write position, so
-ten thousand queues cost megabytes. Handles are opened on need and kept in bounded caches, one for
-readers (loop thread) and one for the writer (queues thread), so neither closes the other's.
+A file has its full length from the start, but blocks only a little ahead of the write position: at
+most as much again as it holds, so ten thousand queues of a few messages cost 40 MB. Handles are
+opened on need and kept in bounded caches, one for readers (loop thread) and one for the writer
+(queues thread), so neither closes the other's.
 
 Crash story: nothing here is needed to recover a message. What the last checkpoint does not cover is
 cut off and built again from the log (`recovery.py`).
@@ -12,6 +13,7 @@ cut off and built again from the log (`recovery.py`).
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections import OrderedDict
 from pathlib import Path
@@ -24,7 +26,8 @@ from skylarkmq.store.mapped_file import NAME_DIGITS, file_name
 
 log = logging.getLogger(__name__)
 
-ALLOCATE_AHEAD = 65536
+ALLOCATE_MIN = 4096  # blocks of a new file, bytes; doubled as it grows
+ALLOCATE_AHEAD = 65536  # until they are this many
 SCAN_SIZE = 4096 * UNIT_SIZE
 RECOVERED_FILES = 3  # newest files that are looked through for the end of a queue
 
@@ -93,13 +96,22 @@ class QueueWriter:
                 position += len(part)
 
     def sync(self) -> None:
-        """Bring everything written since the last call to the disk. Blocks."""
-        for path in list(self._unsynced):
-            self._handles.get(path).datasync()
-            del self._unsynced[path]
-        for folder in list(self._unsynced_folders):
-            self._files.sync_folder(folder)
-            del self._unsynced_folders[folder]
+        """Bring everything written since the last call to the disk. Blocks.
+
+        Raises:
+            OSError: a sync failed. Never with ENOSPC, which passes for a full disk that may be
+                asked again: the kernel may have dropped the pages and report success next time.
+        """
+        try:
+            for path in list(self._unsynced):
+                self._handles.get(path).datasync()
+                del self._unsynced[path]
+            for folder in list(self._unsynced_folders):
+                self._files.sync_folder(folder)
+                del self._unsynced_folders[folder]
+        except OSError as error:
+            why = f"the sync of consume queues failed: {error}"
+            raise OSError(errno.EIO, why, error.filename) from error
 
     def forget(self, path: Path) -> None:
         """The file was cut or removed behind our back."""
@@ -123,7 +135,7 @@ class QueueWriter:
         file = self._handles.get(path)
         end = within + len(data)
         if end > allocated:
-            target = min(self._file_size, end - end % ALLOCATE_AHEAD + ALLOCATE_AHEAD)
+            target = min(self._file_size, allocation_end(end))
             file.allocate(allocated, target - allocated)
             self._allocated[path] = target
         file.pwrite(data, within)
@@ -143,6 +155,16 @@ class QueueWriter:
         allocated = within - within % ALLOCATE_AHEAD
         self._allocated[path] = allocated
         return allocated
+
+
+def allocation_end(end: int) -> int:
+    """Up to where a queue file that is written up to `end` should have blocks."""
+    if end > ALLOCATE_AHEAD:
+        return end - end % ALLOCATE_AHEAD + ALLOCATE_AHEAD
+    target = ALLOCATE_MIN
+    while target < end:
+        target *= 2
+    return target
 
 
 class QueueReader:
