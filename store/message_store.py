@@ -292,20 +292,22 @@ class MessageStore(ReadFace):
         return self.commit_log.begin()
 
     def commit(self, done: Committed | None) -> bool:
-        """Store the batch. False when the disk refused it (the store has failed then).
+        """Store the batch. False when the disk refused it, or has failed since `begin`.
 
         Args:
             done: called with PUT_OK once the batch is durable under the flush mode, which may be
                 before this returns; with FLUSH_DISK_TIMEOUT when that takes too long; with
                 SERVICE_NOT_AVAILABLE when it failed. None: nobody waits (WAIT=false).
         """
-        batch = self.commit_log.batch
+        batch, end_offset = self.commit_log.batch, 0
         started = self._clock.monotonic()
-        try:
-            end_offset = batch.write()
-        except OSError as error:
-            self.stats.write_errors += 1
-            self.fail(error)
+        if self.failure is None:  # else the next log file could not be made
+            try:
+                end_offset = batch.write()
+            except OSError as error:
+                self.stats.write_errors += 1
+                self.fail(error)
+        if self.failure is not None:
             if done is not None:
                 done(PutMessageStatus.SERVICE_NOT_AVAILABLE)
             return False
@@ -336,11 +338,9 @@ class MessageStore(ReadFace):
         queue = self.queues.open(inner.topic, inner.queue_id)
         try:
             physical_offset = self._add(batch, queue, inner)
-        except OSError as error:
-            self.fail(error)
-            done(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=str(error)))
-            return
-        except StoreFullError as error:
+        except (OSError, StoreFullError) as error:
+            if isinstance(error, OSError):
+                self.fail(error)
             done(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=str(error)))
             return
         queue_offset = batch.units[0][1] if batch.units else 0

@@ -1,0 +1,129 @@
+"""One sync at a time; what is asked meanwhile is not forgotten; a failure is the last word."""
+
+from __future__ import annotations
+
+from skylarkmq.store.commit_log import CommitLog
+from skylarkmq.store.consume_queue import ConsumeQueue
+from skylarkmq.store.delay_levels import DelayLevels
+from skylarkmq.store.flush_service import FlushService
+from skylarkmq.store.stats import StoreStats
+from tests.store.support import BORN, HOST
+from tests.support.crash_disk import CrashDisk
+from tests.support.manual_clock import START_MS, ManualClock
+from tests.support.workers import ManualWorker
+
+
+class Rig:
+    """A log with a flush service whose thread moves when the test says so."""
+
+    def __init__(self) -> None:
+        self.disk = CrashDisk()
+        self.clock = ManualClock()
+        self.worker = ManualWorker("flush")
+        self.stats = StoreStats()
+        self.log = CommitLog(
+            self.disk,
+            ManualWorker("prepare"),
+            self.clock,
+            self.stats,
+            self.disk.root / "commitlog",
+            1 << 16,
+            DelayLevels().due_time,
+        )
+        self.queue = ConsumeQueue("T", 0, self.disk.root / "q")
+        self.flushed: list[int] = []
+        self.failures: list[BaseException] = []
+        self.service = FlushService(
+            self.log,
+            self.worker,
+            self.clock,
+            self.stats,
+            self.flushed.append,
+            self.failures.append,
+        )
+
+    def put(self) -> int:
+        batch = self.log.begin()
+        batch.add(self.queue, b"x", b"", START_MS, BORN, HOST, 0)
+        return batch.write()
+
+
+def test_nothing_written_is_nothing_to_sync() -> None:
+    rig = Rig()
+    rig.service.flush()
+    assert rig.worker.idle
+    assert rig.service.idle
+
+
+def test_what_comes_during_a_sync_shares_the_next_one() -> None:
+    rig = Rig()
+    first = rig.put()
+    rig.service.flush()
+    for _ in range(5):
+        end = rig.put()
+        rig.service.flush()
+    assert not rig.service.idle
+    assert rig.worker.step()
+    assert rig.flushed == [first]
+    assert rig.worker.step()
+    assert not rig.worker.step()
+    assert rig.flushed == [first, end]
+    assert rig.stats.fsync_commit_log.count == 2
+
+
+def test_the_synced_time_is_that_of_the_last_synced_record() -> None:
+    rig = Rig()
+    rig.put()
+    rig.service.flush()
+    rig.clock.advance(2)
+    rig.put()
+    rig.worker.step()
+    assert rig.service.flushed_timestamp == START_MS
+    rig.service.flush()
+    rig.worker.step()
+    assert rig.service.flushed_timestamp == START_MS + 2000
+
+
+def test_a_failed_sync_is_final() -> None:
+    rig = Rig()
+    rig.put()
+    rig.service.flush()
+    rig.put()
+    rig.service.flush()
+    rig.disk.fail("datasync")
+    rig.worker.run_all()
+    assert (len(rig.failures), rig.flushed, rig.log.flushed_offset) == (1, [], 0)
+    rig.service.flush()
+    assert rig.worker.idle
+    assert rig.service.flushed_timestamp == 0
+    assert rig.stats.fsync_errors == 1
+
+
+def test_after_the_end_no_sync_begins() -> None:
+    rig = Rig()
+    rig.put()
+    rig.service.flush()
+    rig.put()
+    rig.service.flush()
+    rig.service.end()
+    rig.worker.run_all()
+    assert len(rig.flushed) == 1, "the one under way is told, the wanted one is not started"
+
+
+def test_a_commit_from_within_the_announcement_is_synced_too() -> None:
+    rig = Rig()
+    ends: list[int] = []
+
+    def on_flushed(offset: int) -> None:
+        rig.flushed.append(offset)
+        if len(rig.flushed) == 1:
+            ends.append(rig.put())
+            service.flush()
+
+    service = FlushService(
+        rig.log, rig.worker, rig.clock, rig.stats, on_flushed, rig.failures.append
+    )
+    rig.put()
+    service.flush()
+    rig.worker.run_all()
+    assert rig.flushed[1:] == ends
