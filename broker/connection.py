@@ -6,7 +6,8 @@ pull) joins the others of its loop turn. Two writes for one answer would cost mo
 
 Flow control, all bounds fixed here:
 
-    unsent > 1 MiB (the transport's mark)    we stop reading this peer until it has read enough
+    unsent > 1 MiB (the transport's mark)    we stop reading this peer until it has read enough;
+                                             requests that were read already wait as well
     unsent > 16 MiB                          the connection is dropped
     parked > 1,024 requests                  we stop reading until some are answered
 
@@ -44,7 +45,9 @@ CloseListener = Callable[["Connection"], None]
 class FrameHandler(Protocol):
     """Takes the frames of one read, in order; answers through the connection."""
 
-    def handle(self, connection: Connection, frames: list[RawFrame]) -> None: ...
+    def handle(self, connection: Connection, frames: list[RawFrame]) -> list[RawFrame]:
+        """Handle frames and return those that must wait, because the connection is congested."""
+        ...
 
 
 class ConnectionOwner(Protocol):
@@ -74,11 +77,13 @@ class Connection(asyncio.Protocol):
         "_handler",
         "_in_read",
         "_out",
+        "_out_size",
         "_owner",
         "_reading_ended",
         "_reading_paused",
         "_scheduled",
         "_transport",
+        "_waiting",
         "_writing_paused",
         "close_reason",
         "closed",
@@ -97,6 +102,8 @@ class Connection(asyncio.Protocol):
         self._owner = owner
         self._decoder = FrameDecoder()
         self._out: list[bytes] = []
+        self._out_size = 0  # bytes in it
+        self._waiting: list[RawFrame] = []  # read, and not looked at until the peer reads more
         self._in_read = False
         self._scheduled = False
         self._reading_paused = False
@@ -135,17 +142,23 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.last_active_s = self._owner.clock.monotonic()
-        self._in_read = True
         bad: BadFrameError | None = None
         try:
             frames = self._decoder.feed(data)
         except BadFrameError as error:
             frames, bad = error.frames, error
-        try:
-            if frames:
-                self._handler.handle(self, frames)
-        except BadFrameError as error:
-            bad = error
+        self._take(frames, bad)
+
+    def _take(self, frames: list[RawFrame], bad: BadFrameError | None = None) -> None:
+        """Handle frames, write what they answered, and leave the rest for when there is room."""
+        self._in_read = True
+        if self._waiting:
+            self._waiting += frames
+        elif frames:
+            try:
+                self._waiting = self._handler.handle(self, frames)
+            except BadFrameError as error:
+                bad = error
         self._in_read = False
         if self._out:
             self._write_out()
@@ -153,8 +166,23 @@ class Connection(asyncio.Protocol):
             self._owner.stats.protocol_errors[bad.kind] += 1
             log.warning("closing %s: %s", self.remote_address, bad.remark)
             self.close("protocol_error")
-        elif self.parked > PARKED_MAX:
+        elif self._waiting:
             self._update_reading()
+            if not self._writing_paused:
+                asyncio.get_running_loop().call_soon(self._go_on)
+        elif self.parked > PARKED_MAX or self._reading_paused:
+            self._update_reading()
+
+    def _go_on(self) -> None:
+        """Look at the frames that waited."""
+        if not self.closed and not self._writing_paused and self._waiting:
+            frames, self._waiting = self._waiting, []
+            self._take(frames)
+
+    @property
+    def congested(self) -> bool:
+        """Whether the answers so far are as many bytes as the peer should get at once."""
+        return self._out_size > PAUSE_SIZE
 
     def eof_received(self) -> bool:
         return False
@@ -167,6 +195,8 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writing_paused = False
         self.paused_since_s = 0.0
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._go_on)
         self._update_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -174,6 +204,7 @@ class Connection(asyncio.Protocol):
         if not self.close_reason:
             self.close_reason = "peer" if exc is None else "error"
         self._out.clear()
+        self._waiting.clear()
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(ConnectionClosedError(f"{self.remote_address} has left"))
@@ -190,19 +221,26 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         self._out.append(data)
-        if not self._in_read and not self._scheduled:
+        self._out_size += len(data)
+        if self._out_size > OUTBOUND_MAX and len(self._out) > 1:
+            self._drop_slow()
+        elif not self._in_read and not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._write_out)
 
     def _write_out(self) -> None:
         self._scheduled = False
         out, self._out = self._out, []
+        self._out_size = 0
         if self.closed or not out:
             return
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         if self._writing_paused and self._transport.get_write_buffer_size() > OUTBOUND_MAX:
-            log.warning("dropping %s: it reads too slowly", self.remote_address)
-            self.abort("slow_reader")
+            self._drop_slow()
+
+    def _drop_slow(self) -> None:
+        log.warning("dropping %s: it reads too slowly", self.remote_address)
+        self.abort("slow_reader")
 
     @property
     def unsent_size(self) -> int:
@@ -308,4 +346,6 @@ class Connection(asyncio.Protocol):
         if not self.close_reason:
             self.close_reason = reason
         if not self.closed:
+            self.closed = True  # at once: whoever answers next must not add to what is dropped
+            self._out.clear()
             self._transport.abort()

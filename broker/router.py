@@ -82,8 +82,12 @@ class Router:
         self._send_codes = send.codes if send is not None else frozenset[int]()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def handle(self, connection: Connection, frames: list[RawFrame]) -> None:
+    def handle(self, connection: Connection, frames: list[RawFrame]) -> list[RawFrame]:
         """Handle the frames of one read in order.
+
+        Returns:
+            The frames that have to wait until the peer has taken the answers to the others: a
+            read of small pulls can ask for gigabytes.
 
         Raises:
             BadFrameError: a header can not be read; the frames before it were handled.
@@ -91,8 +95,9 @@ class Router:
         send = self._send
         traffic = self._stats.frames_in
         settled = connection.codec_settled
+        remaining = iter(frames)
         try:
-            for frame in frames:
+            for frame in remaining:
                 counter = traffic.get(frame.serialize_type)
                 if counter is not None:
                     counter.count += 1
@@ -101,9 +106,12 @@ class Router:
                     continue
                 self._handle_decoded(connection, decode_command(frame))
                 settled = connection.codec_settled
+                if connection.congested:
+                    break
         finally:
             if send is not None and send.gathering:
                 send.finish(connection)
+        return list(remaining)
 
     def _handle_decoded(self, connection: Connection, command: RemotingCommand) -> None:
         if command.is_response:

@@ -1,0 +1,207 @@
+"""Hostile peers against a live broker: each costs its own connection, nobody else anything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
+from skylarkmq.protocol.flags import validate_topic
+from skylarkmq.protocol.frame import FrameDecoder
+from skylarkmq.protocol.record import decode_messages
+from tests.support.broker_process import BrokerProcess
+from tests.support.hostile_frames import Item, hostile_items
+from tests.support.raw_client import RawClient, pull_fields, send_fields
+
+AT_ONCE = 16
+LIMIT_S = 30.0  # a hang limit
+REMARK_MAX = 1100  # bytes that an answer may say
+MIB = 1 << 20
+PROBE = encode_command(RemotingCommand.request(999, opaque=77))
+
+
+@asynccontextmanager
+async def _broker(root: Path, **settings: object) -> AsyncIterator[BrokerProcess]:
+    process = await (await BrokerProcess.spawn(root, settings)).ready()
+    try:
+        yield process
+    finally:
+        await process.kill()
+
+
+class Canary:
+    """An honest client that sends and reads all the while."""
+
+    def __init__(self, client: RawClient) -> None:
+        self._client = client
+        self.rounds = 0
+
+    @classmethod
+    async def open(cls, address: tuple[str, int]) -> Canary:
+        return cls(await RawClient.open(address))
+
+    async def sing(self) -> None:
+        """Send one message and read it; fails when that takes as long as a hang."""
+        body = b"canary %d" % self.rounds
+        sent = await self._client.call(RequestCode.SEND_MESSAGE_V2, send_fields("canary"), body)
+        assert (sent.code, sent.ext_fields["queueOffset"]) == (0, str(self.rounds)), sent.remark
+        pull = pull_fields("canary", 0, self.rounds)
+        pulled = await self._client.call(RequestCode.PULL_MESSAGE, pull)
+        assert [message.body for message in decode_messages(pulled.body)] == [body]
+        self.rounds += 1
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+async def _provoke(address: tuple[str, int], item: Item, seen: Counter[str]) -> None:
+    """Write the bytes and a sound request behind them, and read until the broker hangs up."""
+    name, data = item
+    reader, writer = await asyncio.open_connection(*address)
+    answers = 0
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            writer.write(data + PROBE)
+            writer.write_eof()
+            decoder = FrameDecoder()
+            while part := await reader.read(1 << 16):
+                for frame in decoder.feed(part):
+                    answer = decode_command(frame)
+                    answers += 1
+                    assert len((answer.remark or "").encode()) <= REMARK_MAX, (item, answer.remark)
+            assert decoder.buffered_size == 0, "an answer was cut"
+    except ConnectionError:
+        seen["reset"] += 1
+    except TimeoutError:
+        raise AssertionError(f"neither answered nor closed: {name} {data[:200]!r}") from None
+    finally:
+        writer.close()
+    seen[name] += 1
+    seen["answered" if answers else "closed"] += 1
+
+
+@pytest.mark.parametrize("count", [1250, pytest.param(5000, marks=pytest.mark.fault)])
+async def test_hostile_frames_cost_their_connection_only(tmp_path: Path, count: int) -> None:
+    root = tmp_path / "store"
+    items = hostile_items(Random(int(os.environ.get("SKYLARKMQ_SEED", "1"))))
+    seen: Counter[str] = Counter()
+    async with _broker(root) as process:
+        canary = await Canary.open(process.address)
+        warm = before = 0
+        for number in range(0, count, AT_ONCE):
+            batch = [next(items) for _ in range(AT_ONCE)]
+            try:
+                await asyncio.gather(
+                    canary.sing(), *(_provoke(process.address, item, seen) for item in batch)
+                )
+            except AssertionError as error:
+                shown = [(name, data[:120]) for name, data in batch]
+                raise AssertionError(
+                    f"{error}\nafter {number}: {shown}\n{process.tail()}"
+                ) from error
+            assert process.process.returncode is None, process.tail()
+            if not warm and number >= count // 3:
+                warm, before = number, process.resident_size
+        grown = process.resident_size - before
+        assert grown < max(2048 * (count - warm), 8 * MIB), f"{grown} bytes were kept"
+        assert "Traceback" not in process.tail()
+        await canary.close()
+    assert canary.rounds >= count // AT_ONCE
+    assert len([name for name in seen if name not in ("answered", "closed", "reset")]) == 16
+    assert min(seen["answered"], seen["closed"]) > count // 10
+    _check_files(tmp_path)
+
+
+def _check_files(folder: Path) -> None:
+    """Nothing lies outside of the store, and every name in it is one that is allowed."""
+    assert os.listdir(folder) == ["store"]
+    for topic in os.listdir(folder / "store" / "consumequeue"):
+        assert validate_topic(topic) is None
+    tables = folder / "store" / "config"
+    topics = json.loads((tables / "topics.json").read_bytes())["topicConfigTable"]
+    assert all(validate_topic(topic) is None for topic in topics)
+    groups = json.loads((tables / "subscriptionGroup.json").read_bytes())["subscriptionGroupTable"]
+    assert all(validate_topic(group) is None for group in groups)
+
+
+async def _filled(address: tuple[str, int], *, count: int, size: int) -> None:
+    """Put messages into queue 0 of a topic."""
+    client = await RawClient.open(address)
+    for _ in range(count):
+        opaque = client.send(RequestCode.SEND_MESSAGE_V2, send_fields("big"), bytes(size))
+        assert (await client.answer(opaque)).code == ResponseCode.SUCCESS
+    await client.close()
+
+
+def _pulls(count: int) -> bytes:
+    fields = pull_fields("big", sysFlag="4", maxMsgBytes=str(4 * MIB), maxMsgNums="1024")
+    command = RemotingCommand.request(RequestCode.PULL_MESSAGE, fields)
+    parts: list[bytes] = []
+    for opaque in range(count):
+        command.opaque = opaque
+        parts.append(encode_command(command))
+    return b"".join(parts)
+
+
+async def test_a_peer_that_asks_and_never_reads_is_bounded_in_memory(tmp_path: Path) -> None:
+    async with _broker(tmp_path) as process:
+        await _filled(process.address, count=40, size=32_000)
+        canary = await Canary.open(process.address)
+        before = process.resident_size
+        peers = [await asyncio.open_connection(*process.address) for _ in range(4)]
+        for _, writer in peers:
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(_pulls(2000))  # 2.5 GB of answers, if they were all given
+        highest = before
+        for _ in range(50):
+            await canary.sing()
+            highest = max(highest, process.resident_size)
+        assert highest - before < 4 * 24 * MIB, f"{(highest - before) // MIB} MiB"
+        for _, writer in peers:
+            writer.transport.abort()
+        await canary.sing()
+        await canary.close()
+
+
+async def test_a_peer_that_pipelines_pulls_and_reads_gets_every_answer(tmp_path: Path) -> None:
+    async with _broker(tmp_path) as process:
+        await _filled(process.address, count=40, size=32_000)
+        before = process.resident_size
+        reader, writer = await asyncio.open_connection(*process.address)
+        writer.write(_pulls(100))  # 128 MB of answers
+        decoder, opaques, highest = FrameDecoder(), [], before
+        async with asyncio.timeout(LIMIT_S):
+            while len(opaques) < 100:
+                part = await reader.read(1 << 20)
+                assert part, process.tail()
+                for frame in decoder.feed(part):
+                    answer = decode_command(frame)
+                    assert answer.code == ResponseCode.SUCCESS
+                    opaques.append(answer.opaque)
+                    highest = max(highest, process.resident_size)
+        assert opaques == list(range(100))
+        assert highest - before < 24 * MIB, f"{(highest - before) // MIB} MiB"
+        writer.close()
+
+
+async def test_a_zero_in_a_property_is_refused(tmp_path: Path) -> None:
+    """Recovery reads zeros there as a sector that never reached the disk."""
+    async with _broker(tmp_path) as process:
+        client = await RawClient.open(process.address)
+        for _ in range(2):  # the first one makes the topic, the second goes the quick road
+            answer = await client.call(
+                RequestCode.SEND_MESSAGE_V2, send_fields("T", 0, "KEYS\x01a\x00b\x02"), b"body"
+            )
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            good = await client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"body")
+            assert good.code == ResponseCode.SUCCESS
+        await client.close()
