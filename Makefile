@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 .PHONY: run test faults check demo bench interop clean
 
 run: $(VENV)/.core
-	$(BIN)/skylarkmq serve \
+	exec $(BIN)/skylarkmq serve \
 	    --set storePathRootDir="$(CURDIR)/var/store" \
 	    --set mappedFileSizeCommitLog=67108864 \
 	    --set maxHashSlotNum=20000 $(ARGS)
