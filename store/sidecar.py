@@ -60,7 +60,10 @@ def decode_sidecar(path: Path, kind: Kind, data: bytes) -> dict[str, Any]:
         raise CorruptFileError(path, 8, f"payload of {size} bytes in a file of {len(data)}")
     if CRC.unpack_from(data, HEAD.size + size)[0] != crc32c(data[: HEAD.size + size]):
         raise CorruptFileError(path, HEAD.size + size, "the CRC-32C does not match")
-    content: Any = msgpack.unpackb(data[HEAD.size : HEAD.size + size])
+    try:
+        content: Any = msgpack.unpackb(data[HEAD.size : HEAD.size + size])
+    except ValueError as error:
+        raise CorruptFileError(path, HEAD.size, f"the payload is no msgpack: {error}") from error
     if not isinstance(content, dict):
         raise CorruptFileError(path, HEAD.size, "the payload is not a map")
     return content  # pyright: ignore[reportUnknownVariableType]
