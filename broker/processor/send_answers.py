@@ -135,17 +135,27 @@ class SendAnswers:
 
     def note_fresh(self, topic: str) -> None:
         """The topic was just made: its acknowledgements wait for the topic table."""
+
+        def written(error: BaseException | None) -> None:
+            if error is None:  # else it stays fresh: its next send has the table written again
+                self._fresh_topics.discard(topic)
+
         self._fresh_topics.add(topic)
-        self.topics.persisted(lambda _: self._fresh_topics.discard(topic))
+        self.topics.persisted(written)
 
     def add(self, sent: Sent, wait: bool, topic: str) -> None:
         """Note a stored message that wants an answer."""
-        if self._fresh_topics and topic in self._fresh_topics:
+        if self._fresh_topics and self._is_fresh(topic):
             self._fresh.append(sent)
         elif wait:
             self._waiting.append(sent)
         else:
             self._unwaited.append(sent)
+
+    def _is_fresh(self, topic: str) -> bool:
+        if not self.topics.pending:
+            self._fresh_topics.clear()
+        return topic in self._fresh_topics
 
     def take(self, connection: Connection) -> SendTurn:
         """Hand over what was gathered through this read."""
