@@ -87,10 +87,10 @@ class BrokerStats:
         # Whole frames with their bytes, by the type byte of their header.
         self.frames_in: dict[int, Traffic] = {kind.value: Traffic() for kind in SerializeType}
         self.frames_out: dict[int, Traffic] = {kind.value: Traffic() for kind in SerializeType}
-        self.protocol_errors = dict.fromkeys(PROTOCOL_ERROR_KINDS, 0)
-        self.pull_results = dict.fromkeys(PULL_RESULTS, 0)
+        self.protocol_errors: dict[str, int] = dict.fromkeys(PROTOCOL_ERROR_KINDS, 0)
+        self.pull_results: dict[str, int] = dict.fromkeys(PULL_RESULTS, 0)
         self.connections_opened = 0
-        self.connections_closed = dict.fromkeys(CLOSE_REASONS, 0)
+        self.connections_closed: dict[str, int] = dict.fromkeys(CLOSE_REASONS, 0)
         self.requests: dict[tuple[int, str], Histogram] = {}  # (code, outcome) -> s
         self.loop_lag = Histogram()  # s
 

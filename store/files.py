@@ -22,6 +22,8 @@ from typing import Protocol
 
 # Errors that say "no space", which is refused and passes, unlike every other failure of the disk.
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Errors of a lock that another process holds.
+_LOCKED = frozenset({errno.EACCES, errno.EAGAIN})
 
 
 class StoreFile(Protocol):
@@ -226,9 +228,11 @@ class DiskFiles:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
-        except OSError:
+            os.pwrite(fd, b"lock", 0)
+            os.fsync(fd)
+        except OSError as error:
             os.close(fd)
-            return None
-        os.pwrite(fd, b"lock", 0)
-        os.fsync(fd)
+            if error.errno in _LOCKED:
+                return None
+            raise OSError(error.errno, error.strerror, str(path)) from error
         return _RecordLock(fd)

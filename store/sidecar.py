@@ -14,11 +14,12 @@ Written whole by replacing the file, so a torn one is never seen; the CRC finds 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
 
-import msgpack
+import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
 from skylarkmq.protocol.crc import crc32c
 from skylarkmq.store.errors import CorruptFileError
@@ -29,6 +30,10 @@ HEAD = struct.Struct(">4sHHI")
 CRC = struct.Struct(">I")
 assert HEAD.size == 12
 
+# msgpack carries no types.
+_pack: Callable[[dict[str, Any]], bytes] = msgpack.packb  # pyright: ignore
+_unpack: Callable[[bytes], Any] = msgpack.unpackb  # pyright: ignore
+
 
 class Kind(IntEnum):
     """The files that use this framing."""
@@ -38,7 +43,7 @@ class Kind(IntEnum):
 
 def encode_sidecar(kind: Kind, content: dict[str, Any]) -> bytes:
     """Frame a map of plain values."""
-    payload: bytes = msgpack.packb(content)
+    payload = _pack(content)
     data = HEAD.pack(MAGIC, VERSION, kind, len(payload)) + payload
     return data + CRC.pack(crc32c(data))
 
@@ -61,7 +66,7 @@ def decode_sidecar(path: Path, kind: Kind, data: bytes) -> dict[str, Any]:
     if CRC.unpack_from(data, HEAD.size + size)[0] != crc32c(data[: HEAD.size + size]):
         raise CorruptFileError(path, HEAD.size + size, "the CRC-32C does not match")
     try:
-        content: Any = msgpack.unpackb(data[HEAD.size : HEAD.size + size])
+        content: Any = _unpack(data[HEAD.size : HEAD.size + size])
     except ValueError as error:
         raise CorruptFileError(path, HEAD.size, f"the payload is no msgpack: {error}") from error
     if not isinstance(content, dict):
