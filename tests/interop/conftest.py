@@ -53,7 +53,7 @@ def broker(request: pytest.FixtureRequest, start_broker: Start) -> Broker:
 
 
 @pytest.fixture(scope="session")
-def apache(start_broker: Start) -> Broker:
+def apache(maven: None, start_broker: Start) -> Broker:
     """RocketMQ's own broker, for what is ours on the other end."""
     return start_broker(ApacheBroker)
 
@@ -82,19 +82,22 @@ def children(tmp_path: Path) -> Iterator[Children]:
     started.stop_all()
 
 
-@pytest.fixture
-def tools(children: Children, broker: Broker) -> JavaTools:
-    """RocketMQ's Java client against the broker under test."""
+@pytest.fixture(scope="session")
+def maven() -> None:
+    """Skips where no Java client can be built or run."""
     if why := java.missing():
         pytest.skip(why)
+
+
+@pytest.fixture
+def tools(maven: None, children: Children, broker: Broker) -> JavaTools:
+    """RocketMQ's Java client against the broker under test."""
     return JavaTools(children, broker)
 
 
 @pytest.fixture
-def own_tools(children: Children, own_broker: Broker) -> JavaTools:
+def own_tools(maven: None, children: Children, own_broker: Broker) -> JavaTools:
     """RocketMQ's Java client against a broker that the test may stop."""
-    if why := java.missing():
-        pytest.skip(why)
     return JavaTools(children, own_broker)
 
 

@@ -57,6 +57,7 @@ def test_clients_come_back(
     consumer.finish()
 
 
+@pytest.mark.usefixtures("maven")
 def test_a_store_changes_hands(children: Children, topic: str, group: str) -> None:
     """Theirs, ours, theirs: each goes on with the messages, topics and offsets it finds."""
     folder = children.folder / "shared"

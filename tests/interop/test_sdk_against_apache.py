@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import TypeVar
 
 import pytest
@@ -12,12 +12,14 @@ from skylarkmq.client import (
     Client,
     Consumer,
     Message,
+    MessageQueue,
     Producer,
     ReceivedMessage,
     SendStatus,
     StartFrom,
     Tag,
 )
+from skylarkmq.client.config import Codec
 from skylarkmq.client.stream import AsyncioNetwork, Receiver, Stream
 from skylarkmq.protocol.frame import FrameDecoder, RawFrame, SerializeType
 from tests.interop.children import Children, Event
@@ -61,8 +63,12 @@ async def client(apache: Broker) -> AsyncIterator[Client]:
         yield client
 
 
-def quick_client(broker: Broker, network: AsyncioNetwork | None = None) -> Client:
-    return Client(broker.namesrv, heartbeat_interval=1.0, route_refresh=1.0, network=network)
+def quick_client(
+    broker: Broker, network: AsyncioNetwork | None = None, codec: Codec = "auto"
+) -> Client:
+    return Client(
+        broker.namesrv, heartbeat_interval=1.0, route_refresh=1.0, network=network, codec=codec
+    )
 
 
 class Inbox:
@@ -188,16 +194,31 @@ async def test_sdk_and_java_share_a_group(
     """Both must come to the same division of the queues, and take over from each other."""
     await in_thread(lambda: java_client.queues(topic, create=QUEUES))
     inbox = Inbox()
-    async with Consumer(client, topic, group=group, start_from=StartFrom.FIRST) as consumer:
+    shared = asyncio.Event()
+
+    def revoked(queues: Collection[MessageQueue]) -> None:
+        if topic in {queue.topic for queue in queues}:
+            shared.set()
+
+    async with Consumer(
+        client,
+        topic,
+        group=group,
+        start_from=StartFrom.FIRST,
+        on_revoked=revoked,
+    ) as consumer:
         running = asyncio.create_task(consumer.run(inbox))
         java = java_client.consume(topic, group)
         half = await in_thread(lambda: holds_queues(java, QUEUES // 2))
+        await asyncio.wait_for(shared.wait(), WAIT_S)
         async with Producer(client) as producer:
             for queue in await producer.queues(topic):
                 await producer.send(Message(topic, f"m-{queue.queue_id}"), queue=queue)
             await inbox.count(QUEUES // 2)
             await in_thread(lambda: java.count("message", QUEUES // 2))
             assert {event["queue_id"] for event in java.named("message")} == half
+            ours = {event["queue"].queue_id for event in inbox.events}
+            assert ours == {*range(QUEUES)} - half
 
             java.kill()
             for queue in await producer.queues(topic):
@@ -216,8 +237,15 @@ async def test_a_java_broker_never_sees_msgpack(apache: Broker, topic: str, grou
     assert {frame.serialize_type for frame in network.frames} == {SerializeType.JSON}
 
 
+async def test_binary_headers(apache: Broker, topic: str, group: str) -> None:
+    network = RecordingNetwork()
+    async with quick_client(apache, network, "rocketmq") as client:
+        await talk(client, topic, group)
+    assert {frame.serialize_type for frame in network.frames} == {SerializeType.ROCKETMQ}
+
+
 async def test_our_broker_does(broker: Broker, topic: str, group: str) -> None:
-    """What makes the test before this one worth its name."""
+    """What makes the tests before this one worth their names."""
     if broker.kind != "skylarkmq":
         pytest.skip("runs against ours")
     network = RecordingNetwork()
