@@ -10,6 +10,7 @@ processSendResponse, consumerSendMessageBack)
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Final
 
@@ -18,7 +19,7 @@ import msgspec
 from skylarkmq.client.connection import Connection, Waiter
 from skylarkmq.client.errors import ProtocolError, broker_error
 from skylarkmq.client.remoting import Remoting
-from skylarkmq.client.send_result import STORED_CODES, SendResult
+from skylarkmq.client.send_answer import StoredFields
 from skylarkmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import AUTO_CREATE_TOPIC_KEY_TOPIC
@@ -42,55 +43,37 @@ _JSON: Final = int(SerializeType.JSON)
 _MSGPACK: Final = int(SerializeType.MSGPACK)
 _MSGPACK_MARK: Final = _MSGPACK << 24
 _PYTHON: Final = int(LanguageCode.PYTHON)
+_SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 _VERSION: Final = CURRENT
 
 
-class SendRequest:
+class SendRequest(msgspec.Struct, frozen=True, gc=False):
     """One message, or one batch, as it goes on the wire, apart from the queue."""
 
-    __slots__ = (
-        "batch",
-        "body",
-        "born_timestamp",
-        "flag",
-        "max_reconsume_times",
-        "properties",
-        "reconsume_times",
-        "sys_flag",
-        "topic",
-        "unique_key",
-    )
-
-    def __init__(
-        self,
-        topic: str,
-        body: bytes,
-        properties: str,
-        unique_key: str,
-        born_timestamp: int,
-        *,
-        flag: int = 0,
-        sys_flag: int = 0,
-        batch: bool = False,
-        reconsume_times: int = 0,
-        max_reconsume_times: int | None = None,
-    ) -> None:
-        self.topic = topic
-        self.body = body
-        self.properties = properties
-        self.unique_key = unique_key
-        self.born_timestamp = born_timestamp
-        self.flag = flag
-        self.sys_flag = sys_flag
-        self.batch = batch
-        self.reconsume_times = reconsume_times
-        self.max_reconsume_times = max_reconsume_times
+    topic: str
+    body: bytes
+    properties: str
+    unique_key: str
+    born_timestamp: int
+    flag: int = 0
+    sys_flag: int = 0
+    batch: bool = False
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
 
 
 class SendTemplate:
     """Makes the send frames of one producer group for one queue."""
 
-    __slots__ = ("_default_queue_count", "_group", "_json", "_msgpack_fields", "queue")
+    __slots__ = (
+        "_default_queue_count",
+        "_group",
+        "_json",
+        "_msgpack",
+        "_msgpack_size",
+        "_pack_msgpack",
+        "queue",
+    )
 
     def __init__(self, group: str, queue: MessageQueue, default_queue_count: int) -> None:
         self.queue = queue
@@ -110,7 +93,7 @@ class SendTemplate:
             b"queue": queue.queue_id,
             b"version": _VERSION,
         }
-        self._msgpack_fields: Final[dict[str, object]] = {
+        fixed: dict[str, object] = {
             "a": group,
             "b": queue.topic,
             "c": AUTO_CREATE_TOPIC_KEY_TOPIC,
@@ -121,10 +104,15 @@ class SendTemplate:
             "m": False,
             "n": queue.broker_name,
         }
+        # An array of 7 up to the opaque; then flag, remark and the map, its changing fields last.
+        front = bytes((0x97,)) + b"".join(map(_to_msgpack, (_SEND, _PYTHON, _VERSION))) + b"\xce"
+        entries = b"".join(_to_msgpack(part) for item in fixed.items() for part in item)
+        middle = b"\x00\xc0" + bytes((0x80 + len(fixed) + 4,)) + entries + b"\xa1f\xd2"
+        self._msgpack: Final = (front, middle)
+        self._pack_msgpack: Final = struct.Struct(f">II{len(front)}sI{len(middle)}si3sq3si3sI").pack
+        self._msgpack_size: Final = len(front) + len(middle) + 4 + 4 + 3 + 8 + 3 + 4 + 3 + 4
 
-    def start(
-        self, connection: Connection, request: SendRequest, waiter: Waiter, deadline_s: float
-    ) -> int:
+    def start(self, connection: Connection, request: SendRequest, waiter: Waiter) -> int:
         """Send `request` to the queue; return the opaque under which `waiter` hears the answer."""
         kind = connection.serialize_type
         if (
@@ -133,8 +121,9 @@ class SendTemplate:
             or request.max_reconsume_times is not None
             or kind not in (_JSON, _MSGPACK)
         ):
-            return connection.start(self.command(request), waiter, deadline_s)
+            return connection.start(self.command(request), waiter)
         opaque = connection.take_opaque()
+        body = request.body
         if kind == _JSON:
             header = self._json % (
                 request.sys_flag,
@@ -143,19 +132,30 @@ class SendTemplate:
                 _to_json(request.properties),
                 opaque,
             )
+            size = len(header)
+            head = _pack_prefix(4 + size + len(body), size) + header
         else:
-            fields = {
-                **self._msgpack_fields,
-                "f": request.sys_flag,
-                "g": request.born_timestamp,
-                "h": request.flag,
-                "i": request.properties,
-            }
-            header = _to_msgpack((310, _PYTHON, _VERSION, opaque, 0, None, fields))
-        body = request.body
-        size = len(header)
-        head = _pack_prefix(4 + size + len(body), kind << 24 | size) + header
-        connection.submit(opaque, head, body, waiter, deadline_s)
+            properties = request.properties.encode()
+            size = self._msgpack_size + len(properties)
+            front, middle = self._msgpack
+            head = (
+                self._pack_msgpack(
+                    4 + size + len(body),
+                    _MSGPACK_MARK | size,
+                    front,
+                    opaque,
+                    middle,
+                    request.sys_flag,
+                    b"\xa1g\xd3",
+                    request.born_timestamp,
+                    b"\xa1h\xd2",
+                    request.flag,
+                    b"\xa1i\xdb",
+                    len(properties),
+                )
+                + properties
+            )
+        connection.submit(opaque, head, body, waiter)
         return opaque
 
     def command(self, request: SendRequest, *, oneway: bool = False) -> RemotingCommand:
@@ -180,34 +180,24 @@ class SendTemplate:
         return RemotingCommand.request(code, fields, request.body, oneway=oneway)
 
 
-def send_result(
-    answer: RemotingCommand, request: SendRequest, queue: MessageQueue, unknown_tries: int
-) -> SendResult | None:
-    """Return what a stored message's answer says; None for an answer that means not stored.
+def stored_fields(answer: RemotingCommand) -> StoredFields:
+    """Return where the message is that the answer says is stored.
 
     Raises:
         ProtocolError: the answer lacks a field.
     """
-    status = STORED_CODES.get(answer.code)
-    if status is None:
-        return None
     fields = answer.ext_fields
     try:
         header = decode_fields(SendMessageResponseHeader, fields)
     except RemoteProtocolError as error:
-        raise ProtocolError(f"answer of {queue.broker_name} to a send: {error}") from error
-    if header.queue_id != queue.queue_id:
-        queue = queue._replace(queue_id=header.queue_id)
-    return SendResult(
-        status,
-        request.unique_key,
+        raise ProtocolError(f"an answer to a send cannot be read: {error}") from error
+    return StoredFields(
         header.msg_id,
-        queue,
+        header.queue_id,
         header.queue_offset,
         header.transaction_id,
         fields.get(MSG_REGION),
-        fields.get(TRACE_ON) != "false",
-        unknown_tries,
+        fields.get(TRACE_ON, "true"),
     )
 
 

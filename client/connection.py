@@ -29,6 +29,12 @@ from skylarkmq.client.errors import (
     RequestTimeout,
     RocketMQError,
 )
+from skylarkmq.client.send_answer import (
+    MSG_ID_MARK,
+    StoredAnswer,
+    as_command,
+    decode_stored,
+)
 from skylarkmq.client.stream import Stream
 from skylarkmq.protocol.clock import Clock, TimerHandle
 from skylarkmq.protocol.command import decode_command, encode_command
@@ -42,10 +48,19 @@ OPAQUE_MASK: Final = 0x7FFFFFFF
 
 
 class Waiter(Protocol):
-    """Waits for the answer to one request; exactly one of the two is called, once."""
+    """Waits for the answer to one request; exactly one of these is called, once."""
+
+    @property
+    def deadline_s(self) -> float:
+        """When to give up, on the clock's monotonic time; then it fails with RequestTimeout."""
+        ...
 
     def answered(self, answer: RemotingCommand) -> None:
         """The answer is there, whatever its code."""
+        ...
+
+    def stored(self, answer: StoredAnswer) -> None:
+        """The answer is there, and it has the fields of an answer to a send."""
         ...
 
     def failed(self, error: RocketMQError) -> None:
@@ -83,7 +98,7 @@ class Connection:
         self._stream: Stream | None = None
         self._decoder = FrameDecoder()
         self._opaque = 0
-        self._pending: dict[int, tuple[Waiter, float]] = {}
+        self._pending: dict[int, Waiter] = {}
         self._timer: TimerHandle | None = None
         self._timer_s = 0.0
         self._out: list[bytes] = []
@@ -119,18 +134,13 @@ class Connection:
         opaque = self._opaque = (self._opaque + 1) & OPAQUE_MASK
         return opaque
 
-    def submit(
-        self, opaque: int, head: bytes, body: bytes, waiter: Waiter, deadline_s: float
-    ) -> None:
-        """Send an encoded two-way request: `head` is its frame up to the body.
-
-        Args:
-            deadline_s: on the clock's monotonic time; then the waiter fails with RequestTimeout.
-        """
+    def submit(self, opaque: int, head: bytes, body: bytes, waiter: Waiter) -> None:
+        """Send an encoded two-way request: `head` is its frame up to the body."""
         if self.closed:
             waiter.failed(ConnectionFailed(self.address, self.closed_why))
             return
-        self._pending[opaque] = (waiter, deadline_s)
+        self._pending[opaque] = waiter
+        deadline_s = waiter.deadline_s
         if self._timer is None or deadline_s < self._timer_s:
             self._arm(deadline_s)
         out = self._out
@@ -140,7 +150,7 @@ class Connection:
         if body:
             out.append(body)
 
-    def start(self, command: RemotingCommand, waiter: Waiter, deadline_s: float) -> int:
+    def start(self, command: RemotingCommand, waiter: Waiter) -> int:
         """Send a two-way request in the codec in force; return its opaque."""
         opaque = command.opaque = self.take_opaque()
         command.serialize_type = self.serialize_type
@@ -150,7 +160,7 @@ class Connection:
         if self.offers_codec:
             self.offers_codec = False
             self._offer_opaque = opaque
-        self.submit(opaque, frame, b"", waiter, deadline_s)
+        self.submit(opaque, frame, b"", waiter)
         return opaque
 
     async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
@@ -159,8 +169,8 @@ class Connection:
         Raises:
             ConnectionFailed, RequestTimeout, ProtocolError: there is no answer.
         """
-        waiter = _FutureWaiter(self._loop)
-        opaque = self.start(command, waiter, self._clock.monotonic() + timeout_s)
+        waiter = _FutureWaiter(self._loop, self._clock.monotonic() + timeout_s)
+        opaque = self.start(command, waiter)
         try:
             return await waiter.future
         finally:
@@ -240,18 +250,24 @@ class Connection:
     # Inside
 
     def _take(self, frame: RawFrame) -> None:
-        command = decode_command(frame)
         self.answers_count += 1
+        if MSG_ID_MARK in frame.header and self._offer_opaque is None:
+            answer = decode_stored(frame)
+            waiter = None if answer is None else self._pending.pop(answer.opaque, None)
+            if answer is not None and waiter is not None:
+                waiter.stored(answer)
+                return
+        command = decode_command(frame)
         if not command.flag & RESPONSE_FLAG:
             self._on_push(self, command)
             return
         if command.opaque == self._offer_opaque:
             self._settle_codec(command)
-        entry = self._pending.pop(command.opaque, None)
-        if entry is None:
+        waiter = self._pending.pop(command.opaque, None)
+        if waiter is None:
             self.late_count += 1
         else:
-            entry[0].answered(command)
+            waiter.answered(command)
 
     def _settle_codec(self, answer: RemotingCommand) -> None:
         self._offer_opaque = None
@@ -282,13 +298,13 @@ class Connection:
         """End the waiters whose deadline has passed; set the timer to the next one."""
         self._timer = None
         now_s = self._clock.monotonic()
-        due = [opaque for opaque, entry in self._pending.items() if entry[1] <= now_s]
+        due = [opaque for opaque, waiter in self._pending.items() if waiter.deadline_s <= now_s]
         for opaque in due:
-            entry = self._pending.pop(opaque, None)
-            if entry is not None:
-                entry[0].failed(RequestTimeout(f"{self.address} did not answer in time"))
+            waiter = self._pending.pop(opaque, None)
+            if waiter is not None:
+                waiter.failed(RequestTimeout(f"{self.address} did not answer in time"))
         if self._pending and self._timer is None:
-            self._arm(min(deadline_s for _, deadline_s in self._pending.values()))
+            self._arm(min(waiter.deadline_s for waiter in self._pending.values()))
 
     def _end(self, error: RocketMQError) -> None:
         if self.closed:
@@ -302,7 +318,7 @@ class Connection:
         self.resume_writing()
         pending, self._pending = self._pending, {}
         self._on_closed(self)
-        for waiter, _ in pending.values():
+        for waiter in pending.values():
             waiter.failed(error)
 
     @property
@@ -314,14 +330,18 @@ class Connection:
 class _FutureWaiter:
     """A waiter for a coroutine."""
 
-    __slots__ = ("future",)
+    __slots__ = ("deadline_s", "future")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> None:
+        self.deadline_s = deadline_s
         self.future: asyncio.Future[RemotingCommand] = loop.create_future()
 
     def answered(self, answer: RemotingCommand) -> None:
         if not self.future.done():
             self.future.set_result(answer)
+
+    def stored(self, answer: StoredAnswer) -> None:
+        self.answered(as_command(answer))
 
     def failed(self, error: RocketMQError) -> None:
         if not self.future.done():

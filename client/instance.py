@@ -230,11 +230,16 @@ class Client:
             raise IllegalState("the client is closed" if self._closed else "not started")
         return self._services
 
-    def next_unique_id(self) -> str:
-        """Return a new message id."""
+    @property
+    def unique_ids(self) -> UniqueIdGenerator:
+        """The ids that its messages get.
+
+        Raises:
+            IllegalState: not started.
+        """
         if self._unique_ids is None:
             raise IllegalState("the client is not started")
-        return self._unique_ids.next()
+        return self._unique_ids
 
     # For producers and consumers
 

@@ -34,9 +34,11 @@ from skylarkmq.protocol.compression import CompressionKind, compress, compressio
 from skylarkmq.protocol.flags import validate_producer_group, validate_topic
 from skylarkmq.protocol.message import Message, MessageQueue
 from skylarkmq.protocol.properties import (
+    KEYS,
     MAX_PROPERTIES_SIZE,
     NAME_SEPARATOR,
     PROPERTY_SEPARATOR,
+    TAGS,
     UNIQ_KEY,
     encode_properties,
 )
@@ -53,7 +55,9 @@ KINDS: Final = {
 THREAD_OVER: Final = 256 * 1024
 """Bytes from which `send` compresses in a thread: below, the loop is held for a few ms at most."""
 
-_UNIQ_KEY_FRONT: Final = PROPERTY_SEPARATOR + UNIQ_KEY + NAME_SEPARATOR
+_UNIQ_KEY_FRONT: Final = UNIQ_KEY + NAME_SEPARATOR
+_TAGS_FRONT: Final = PROPERTY_SEPARATOR + TAGS + NAME_SEPARATOR
+_KEYS_FRONT: Final = PROPERTY_SEPARATOR + KEYS + NAME_SEPARATOR
 
 
 class Producer:
@@ -109,7 +113,8 @@ class Producer:
         self._pipeline: SendPipeline | None = None
         self._stopped = False
         self._checked_topics: set[str] = set()
-        self._next_id: Callable[[], str] = self._client.next_unique_id
+        self._next_id: Callable[[], str]
+        self._now_ms: Callable[[], int]
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -135,6 +140,8 @@ class Producer:
             return
         await self._client.start()
         services = self._client.services
+        self._now_ms = services.clock.now_ms
+        self._next_id = self._client.unique_ids.next
         self._pipeline = SendPipeline(
             self._config, services.remoting, services.routes, services.clock, services.random
         )
@@ -269,8 +276,8 @@ class Producer:
             MessageTooLarge: together over `max_message_size`.
         """
         pipeline = self._running
-        now_ms = self._client.services.clock.now_ms()
-        request = batch_request(messages, self._next_id, now_ms, self._config.max_message_size)
+        limit = self._config.max_message_size
+        request = batch_request(messages, self._next_id, self._now_ms(), limit)
         self._check_topic(request.topic)
         await pipeline.in_flight.room(len(request.body))
         choice = self._choice(messages[0], queue, None, None)
@@ -309,20 +316,13 @@ class Producer:
         if len(message.body) > self._config.max_message_size:
             raise MessageTooLarge(len(message.body), self._config.max_message_size)
         unique_id = self._next_id()
-        # The broker takes properties in any order; the id comes behind the message's own.
-        properties = encode_properties(message.to_properties()) + _UNIQ_KEY_FRONT + unique_id
+        properties = _properties_text(message, unique_id)
         if len(properties) > MAX_PROPERTIES_SIZE // 4:  # a character has up to four bytes
             size = len(properties.encode())
             if size > MAX_PROPERTIES_SIZE:
                 raise MessageTooLarge(size, MAX_PROPERTIES_SIZE, hint="Its properties are too long")
         return SendRequest(
-            topic,
-            body,
-            properties.removeprefix(PROPERTY_SEPARATOR),
-            unique_id,
-            self._client.services.clock.now_ms(),
-            flag=message.flag,
-            sys_flag=sys_flag,
+            topic, body, properties, unique_id, self._now_ms(), message.flag, sys_flag
         )
 
     def _compressed(self, body: bytes) -> tuple[bytes, int]:
@@ -353,9 +353,26 @@ class Producer:
         if selector is not None:
             return lambda queues: checked(selector, queues, message)
         wanted = message.sharding_key if key is None else key
-        if wanted is not None:
-            return lambda queues: by_hash(queues, wanted)
-        return None
+        if wanted is None:
+            return None
+        return lambda queues: by_hash(queues, wanted)
+
+
+def _properties_text(message: Message, unique_id: str) -> str:
+    """Return the text of the message's properties with its id; plain messages without a map."""
+    text = _UNIQ_KEY_FRONT + unique_id
+    if (
+        message.properties
+        or message.delay_level
+        or message.sharding_key
+        or not message.wait_store_ok
+    ):
+        return f"{text}{PROPERTY_SEPARATOR}{encode_properties(message.to_properties())}"
+    if message.tags:
+        text += _TAGS_FRONT + message.tags
+    if message.keys:
+        text += _KEYS_FRONT + message.keys
+    return text
 
 
 async def _result(pipeline: SendPipeline, send: Send) -> SendResult:

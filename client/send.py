@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from skylarkmq.client.api_send import SendRequest, send_result
+import msgspec
+
+from skylarkmq.client.api_send import SendRequest, stored_fields
 from skylarkmq.client.connection import Connection
 from skylarkmq.client.errors import (
     ConnectionFailed,
@@ -15,7 +17,8 @@ from skylarkmq.client.errors import (
     RocketMQError,
     broker_error,
 )
-from skylarkmq.client.send_result import SendResult
+from skylarkmq.client.send_answer import StoredAnswer, StoredFields
+from skylarkmq.client.send_result import STORED_CODES, SendResult, SendStatus
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
 
@@ -50,60 +53,67 @@ class SendStats:
     """Retries of a try without an answer: each may have left a second copy."""
 
 
-class Send:
+class Send(msgspec.Struct, eq=False):
     """One send under way; waits on its connection for the answer."""
 
-    __slots__ = (
-        "choice",
-        "connection",
-        "deadline_s",
-        "future",
-        "left",
-        "opaque",
-        "owner",
-        "queue",
-        "request",
-        "try_count",
-        "unknown_tries",
-    )
-
-    def __init__(
-        self,
-        owner: SendOwner,
-        request: SendRequest,
-        choice: Choice | None,
-        future: asyncio.Future[SendResult],
-        deadline_s: float,
-    ) -> None:
-        self.owner = owner
-        self.request = request
-        self.choice = choice
-        self.future = future
-        self.deadline_s = deadline_s
-        self.connection: Connection | None = None
-        self.queue: MessageQueue | None = None
-        self.left = False
-        self.opaque = 0
-        self.try_count = 0
-        self.unknown_tries = 0
+    owner: SendOwner
+    request: SendRequest
+    choice: Choice | None
+    future: asyncio.Future[SendResult]
+    deadline_s: float
+    connection: Connection | None = None
+    queue: MessageQueue | None = None
+    opaque: int = 0
+    try_count: int = 0
+    unknown_tries: int = 0
+    left: bool = False
 
     def answered(self, answer: RemotingCommand) -> None:
-        """The broker's answer to the last try."""
-        queue = self.queue
-        assert queue is not None, "a send has a queue once it is on the wire"
+        """The broker's answer to the last try, in its general form."""
+        status = STORED_CODES.get(answer.code)
+        if status is None:
+            self._refused(answer.code, answer.remark)
+            return
         try:
-            result = send_result(answer, self.request, queue, self.unknown_tries)
+            fields = stored_fields(answer)
         except ProtocolError as error:
             self.owner.end(self, error)
-            return
-        if result is not None:
-            self.owner.succeed(self, result)
-            return
-        address = self.connection.address if self.connection is not None else queue.broker_name
-        refusal = broker_error(answer.code, answer.remark, address)
-        self.owner.try_ended(self, refusal, unknown=False)
+        else:
+            self._succeeded(status, fields)
+
+    def stored(self, answer: StoredAnswer) -> None:
+        """The broker's answer to the last try."""
+        status = STORED_CODES.get(answer.code)
+        if status is None:
+            self._refused(answer.code, answer.remark)
+        else:
+            self._succeeded(status, answer.fields)
 
     def failed(self, error: RocketMQError) -> None:
         """The last try has no answer."""
         reached = not isinstance(error, ConnectionFailed) or error.reached
         self.owner.try_ended(self, error, unknown=reached)
+
+    def _succeeded(self, status: SendStatus, fields: StoredFields) -> None:
+        queue = self.queue
+        assert queue is not None, "a send has a queue once it is on the wire"
+        if fields.queue_id != queue.queue_id:
+            queue = queue._replace(queue_id=fields.queue_id)
+        result = SendResult(
+            status,
+            self.request.unique_key,
+            fields.msg_id,
+            queue,
+            fields.queue_offset,
+            fields.transaction_id,
+            fields.region_id,
+            fields.trace_on != "false",
+            self.unknown_tries,
+        )
+        self.owner.succeed(self, result)
+
+    def _refused(self, code: int, remark: str | None) -> None:
+        connection = self.connection
+        assert connection is not None, "a send has a connection while it is on the wire"
+        error = broker_error(code, remark, connection.address)
+        self.owner.try_ended(self, error, unknown=False)

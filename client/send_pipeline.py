@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from skylarkmq.client.api_send import SendRequest, SendTemplate
 from skylarkmq.client.clock import fail_after, sleep
@@ -63,7 +63,16 @@ RETRY_MAX_S: Final = 1.0
 ROUTE_MAX_AGE_S: Final = 1.0
 """A retry asks the name server again unless the route is younger."""
 
-TEMPLATES_MAX: Final = 65_536
+LANES_MAX: Final = 65_536
+
+
+class _Lane(NamedTuple):
+    """The way to one queue."""
+
+    route: TopicRoute
+    queue: MessageQueue
+    address: str
+    template: SendTemplate
 
 
 class SendPipeline:
@@ -86,7 +95,7 @@ class SendPipeline:
         self._random = random
         self._loop = asyncio.get_running_loop()
         self._round_robin = RoundRobin(random)
-        self._templates: dict[MessageQueue, SendTemplate] = {}
+        self._lanes: dict[MessageQueue, _Lane] = {}
         self._parked: dict[str, deque[Send]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
@@ -106,13 +115,13 @@ class SendPipeline:
         route = self._routes.known(topic)
         if route is not None and route.publish_queues:
             try:
-                queue = self._choose(choice, topic, route, None)
-                connection = self._remoting.ready(_master(route, queue))
+                lane = self._lane(self._choose(choice, topic, route, None), route)
             except RocketMQError as error:
                 self.end(send, error)
                 return send
+            connection = self._remoting.ready(lane.address)
             if connection is not None:
-                self._transmit(send, queue, connection)
+                self._transmit(send, lane, connection)
                 return send
         self._parked[topic] = deque((send,))
         self._spawn(self._open(topic), f"open-{topic}")
@@ -135,9 +144,9 @@ class SendPipeline:
         topic = request.topic
         async with self._bounded(topic, self._config.send_timeout_s):
             route = await self._routes.for_publish(topic, self._config.default_topic_queues)
-            queue = self._choose(choice, topic, route, None)
-            command = self._template(queue).command(request, oneway=True)
-            await self._remoting.post(_master(route, queue), command)
+            lane = self._lane(self._choose(choice, topic, route, None), route)
+            command = lane.template.command(request, oneway=True)
+            await self._remoting.post(lane.address, command)
 
     async def stop(self) -> None:
         """End the tasks; what is on the wire ends with its answer or its connection."""
@@ -188,24 +197,28 @@ class SendPipeline:
 
     # Inside
 
-    def _transmit(self, send: Send, queue: MessageQueue, connection: Connection) -> None:
-        send.queue = queue
+    def _transmit(self, send: Send, lane: _Lane, connection: Connection) -> None:
+        send.queue = lane.queue
         send.connection = connection
-        template = self._template(queue)
         try:
-            send.opaque = template.start(connection, send.request, send, send.deadline_s)
+            send.opaque = lane.template.start(connection, send.request, send)
         except LocalProtocolError as error:
             self.end(send, IllegalState(f"the message cannot be sent: {error}"))
 
-    def _template(self, queue: MessageQueue) -> SendTemplate:
-        template = self._templates.get(queue)
-        if template is None:
-            if len(self._templates) >= TEMPLATES_MAX:
-                self._templates.clear()
+    def _lane(self, queue: MessageQueue, route: TopicRoute) -> _Lane:
+        """Return the way to a queue, remembered as long as the route is the same.
+
+        Raises:
+            RouteNotFound: its broker has no master.
+        """
+        lane = self._lanes.get(queue)
+        if lane is None or lane.route is not route:
+            if len(self._lanes) >= LANES_MAX:
+                self._lanes.clear()
             config = self._config
             template = SendTemplate(config.group, queue, config.default_topic_queues)
-            self._templates[queue] = template
-        return template
+            lane = self._lanes[queue] = _Lane(route, queue, _master(route, queue), template)
+        return lane
 
     def _choose(
         self, choice: Choice | None, topic: str, route: TopicRoute, avoid_broker: str | None
@@ -280,11 +293,12 @@ class SendPipeline:
                 await self._refresh(topic)
             route = await self._routes.for_publish(topic, self._config.default_topic_queues)
             send.queue = queue = self._choose(send.choice, topic, route, avoid_broker)
-            connection = await self._remoting.connection(_master(route, queue))
+            lane = self._lane(queue, route)
+            connection = await self._remoting.connection(lane.address)
         if send.future.done():
             self._leave(send)
             return
-        self._transmit(send, queue, connection)
+        self._transmit(send, lane, connection)
 
     @asynccontextmanager
     async def _bounded(self, topic: str, seconds: float) -> AsyncGenerator[None]:

@@ -29,7 +29,7 @@ STORED_CODES: Final[dict[int, SendStatus]] = {
 """Answers that mean stored; all but the first leave its durability unconfirmed."""
 
 
-class SendResult(msgspec.Struct, frozen=True):
+class SendResult(msgspec.Struct, frozen=True, gc=False):
     """A stored message. Immutable."""
 
     status: SendStatus

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.api_send import SendRequest, SendTemplate, send_result
+from skylarkmq.client.api_send import SendRequest, SendTemplate, stored_fields
 from skylarkmq.client.errors import ProtocolError
-from skylarkmq.client.send_result import SendStatus
+from skylarkmq.client.send_answer import as_command, decode_stored
 from skylarkmq.protocol.command import decode_command, encode_command
-from skylarkmq.protocol.frame import FrameDecoder, SerializeType
+from skylarkmq.protocol.frame import FrameDecoder, RawFrame, SerializeType
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
 
@@ -54,7 +54,7 @@ def test_templates_mean_what_the_typed_header_means(
     template = SendTemplate(group, MessageQueue(topic, broker, queue_id), 4)
     request = SendRequest(topic, body, properties, "ID", born, flag=flag, sys_flag=sys_flag)
     connection: Any = RecordingConnection(kind)
-    opaque = template.start(connection, request, object(), 0.0)  # type: ignore[arg-type]
+    opaque = template.start(connection, request, object())  # type: ignore[arg-type]
     (frame,) = FrameDecoder().feed(connection.frame)
     expected = template.command(request)
     expected.opaque = opaque
@@ -68,27 +68,47 @@ def test_rare_fields_take_the_typed_road(kind: SerializeType) -> None:
     template = SendTemplate("g", MessageQueue("%RETRY%g", "b", 0), 4)
     request = SendRequest("%RETRY%g", b"x", "", "ID", 1, reconsume_times=3, max_reconsume_times=16)
     connection: Any = RecordingConnection(kind)
-    template.start(connection, request, object(), 0.0)  # type: ignore[arg-type]
+    template.start(connection, request, object())  # type: ignore[arg-type]
     (frame,) = FrameDecoder().feed(connection.frame)
     fields = decode_command(frame).ext_fields
     assert (fields["j"], fields["l"]) == ("3", "16")
 
 
-def test_answers_become_results() -> None:
-    queue = MessageQueue("t", "b", 3)
-    request = SendRequest("t", b"x", "", "UNIQUE", 1)
-    answer = RemotingCommand(0, ext_fields={"msgId": "M", "queueId": "3", "queueOffset": "9"})
-    result = send_result(answer, request, queue, 2)
-    assert result is not None
-    assert (result.status, result.msg_id, result.offset_msg_id) == (
-        SendStatus.SEND_OK, "UNIQUE", "M",
-    )  # fmt: skip
-    assert (result.queue, result.queue_offset, result.unknown_tries) == (queue, 9, 2)
-    assert result.trace_on
-    assert send_result(RemotingCommand(1), request, queue, 0) is None
+def test_answers_say_where_the_message_is() -> None:
+    fields = {"msgId": "M", "queueId": "3", "queueOffset": "9", "MSG_REGION": "R"}
+    got = stored_fields(RemotingCommand(0, ext_fields=fields))
+    assert (got.msg_id, got.queue_id, got.queue_offset) == ("M", 3, 9)
+    assert (got.transaction_id, got.region_id, got.trace_on) == (None, "R", "true")
     with pytest.raises(ProtocolError, match="queueOffset"):
-        send_result(
-            RemotingCommand(0, ext_fields={"msgId": "M"} | {"queueId": "1"}), request, queue, 0
-        )
-    with pytest.raises(AttributeError):
-        result.queue_offset = 1  # type: ignore[misc]
+        stored_fields(RemotingCommand(0, ext_fields={"msgId": "M", "queueId": "1"}))
+
+
+@pytest.mark.parametrize("kind", [SerializeType.JSON, SerializeType.MSGPACK])
+def test_the_quick_road_reads_what_the_general_road_reads(kind: SerializeType) -> None:
+    request = RemotingCommand.request(310, opaque=77, serialize_type=kind)
+    fields = {
+        "msgId": "M", "queueId": "3", "queueOffset": str(2**62), "transactionId": "T",
+        "MSG_REGION": "R", "TRACE_ON": "false",
+    }  # fmt: skip
+    frame_bytes = encode_command(request.reply(10, "late", fields))
+    (frame,) = FrameDecoder().feed(frame_bytes)
+    quick = decode_stored(frame)
+    assert quick is not None
+    assert (quick.opaque, quick.code, quick.remark) == (77, 10, "late")
+    assert quick.fields == stored_fields(decode_command(frame))
+    assert as_command(quick).ext_fields == fields
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"code":0,"flag":1,"opaque":1,"extFields":{"msgId":"M","queueId":"x","queueOffset":"1"}}',
+        b'{"code":0,"flag":1,"opaque":1,"extFields":{"msgId":"M","queueId":"1"}}',
+        b'{"code":0,"flag":0,"opaque":1,"extFields":{"msgId":"M","queueId":"1","queueOffset":"1"}}',
+        b'{"code":0,"flag":1,"opaque":1,"remark":"msgId"}',
+        b"[" * 5000 + b"msgId",
+    ],
+)
+def test_the_quick_road_leaves_everything_else_alone(header: bytes) -> None:
+    assert decode_stored(RawFrame(0, header, b"")) is None
+    assert decode_stored(RawFrame(1, header, b"")) is None

@@ -27,9 +27,11 @@ from skylarkmq.client import (
     TooManyInFlight,
 )
 from skylarkmq.client.config import Codec
+from skylarkmq.client.producer import _properties_text
 from skylarkmq.client.queue_selector import by_hash
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.frame import SerializeType
+from skylarkmq.protocol.properties import decode_properties
 from tests.support.fake_cluster import FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async, settle
 
@@ -512,3 +514,19 @@ async def test_an_unreachable_name_server_says_so_at_start() -> None:
     )
     with pytest.raises(ConnectionFailed, match=r"nowhere:1.*NAMESRV_ADDR"):
         await producer.start()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"tags": "T"},
+        {"keys": ["a", "b"]},
+        {"tags": "T", "keys": "k", "properties": {"p": "v"}, "delay_level": 2},
+        {"sharding_key": "s", "wait_store_ok": False},
+    ],
+)
+def test_the_property_text_is_the_message_s_own_and_its_id(settings: dict[str, Any]) -> None:
+    message = Message("t", b"", **settings)
+    expected = {"UNIQ_KEY": "ID", **message.to_properties()}
+    assert decode_properties(_properties_text(message, "ID")) == expected

@@ -1,0 +1,203 @@
+"""What a pipelined send costs the sender: the SDK beside two raw senders on the same broker.
+
+    python -m tests.bench.client_send [--count 20000] [--size 1024] [--loop uvloop]
+
+`pump` writes pre-encoded frames and counts answers: the floor of the sockets. `raw` makes each
+frame from a template with its own opaque, keeps a future for it and resolves it from the answer's
+decoded header: the least that a client which knows its messages' fate can do. Prints CPU time of
+this process a message, medians over interleaved rounds; asserts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import struct
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from skylarkmq.client import Client, Message, Producer
+from skylarkmq.protocol.frame import FrameDecoder
+from tests.bench import peers
+
+TOPIC = "client-send"
+WINDOW = 1000
+ROUNDS = 5
+PREFIX = struct.Struct(">II")
+HEADER = (
+    b'{"code":310,"extFields":{"a":"g","b":"client-send","c":"TBW102","d":"4","e":"0","f":"0",'
+    b'"g":"%d","h":"0","i":"TAGS\\u0001A\\u0002UNIQ_KEY\\u0001%s","j":"0","k":"false",'
+    b'"m":"false"},"flag":0,"language":"PYTHON","opaque":%d,"version":409}'
+)
+
+
+class Answer(msgspec.Struct):
+    """What a raw sender reads."""
+
+    opaque: int
+    code: int
+
+
+decode_answer = msgspec.json.Decoder(Answer).decode
+
+
+class Sender(asyncio.Protocol):
+    """Keeps WINDOW messages in flight until `count` are answered."""
+
+    def __init__(self, count: int, body: bytes, done: asyncio.Future[None]) -> None:
+        self.left = count
+        self.in_flight = 0
+        self.body = body
+        self.done = done
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self.transport = transport
+        self.fill()
+
+    def fill(self) -> None:
+        count = min(WINDOW - self.in_flight, self.left)
+        self.left -= count
+        self.in_flight += count
+        if count:
+            self.transport.write(self.frames(count))  # type: ignore[attr-defined]
+
+    def data_received(self, data: bytes) -> None:
+        self.in_flight -= self.answered(data)
+        if not self.left and not self.in_flight:
+            self.done.set_result(None)
+        else:
+            self.fill()
+
+    def frames(self, count: int) -> bytes:
+        raise NotImplementedError
+
+    def answered(self, data: bytes) -> int:
+        raise NotImplementedError
+
+
+class Pump(Sender):
+    """Pre-encoded frames, answers counted by their lengths."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.rest = b""
+        header = HEADER % (1, b"0" * 32, 1)
+        size = len(header)
+        self.frame = PREFIX.pack(4 + size + len(self.body), size) + header + self.body
+        super().connection_made(transport)
+
+    def frames(self, count: int) -> bytes:
+        return self.frame * count
+
+    def answered(self, data: bytes) -> int:
+        data = self.rest + data
+        count = position = 0
+        while len(data) - position >= 4:
+            end = position + 4 + int.from_bytes(data[position : position + 4])
+            if end > len(data):
+                break
+            position, count = end, count + 1
+        self.rest = data[position:]
+        return count
+
+
+class Raw(Sender):
+    """A frame, an opaque and a future for each message."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.decoder = FrameDecoder()
+        self.opaque = 0
+        self.pending: dict[int, asyncio.Future[Answer]] = {}
+        super().connection_made(transport)
+
+    def frames(self, count: int) -> bytes:
+        out: list[bytes] = []
+        for _ in range(count):
+            self.opaque += 1
+            self.pending[self.opaque] = self.loop.create_future()
+            header = HEADER % (time.time_ns() // 1_000_000, b"%032X" % self.opaque, self.opaque)
+            size = len(header)
+            out += (PREFIX.pack(4 + size + len(self.body), size), header, self.body)
+        return b"".join(out)
+
+    def answered(self, data: bytes) -> int:
+        frames = self.decoder.feed(data)
+        for frame in frames:
+            answer = decode_answer(frame.header)
+            self.pending.pop(answer.opaque).set_result(answer)
+        return len(frames)
+
+
+async def cost_of(work: Callable[[], Awaitable[None]], count: int) -> float:
+    """CPU microseconds of this process a message."""
+    started = time.process_time()
+    await work()
+    return (time.process_time() - started) / count * 1e6
+
+
+async def measure(namesrv: str, count: int, size: int) -> dict[str, float]:
+    """Medians by sender."""
+    body = b"x" * size
+    costs: dict[str, list[float]] = {}
+    async with Client(namesrv) as client, Producer(client, max_in_flight=WINDOW) as producer:
+        await producer.send(Message(TOPIC, body, tags="A"))
+        route = client.services.routes.known(TOPIC)
+        assert route is not None
+        host, _, port = next(iter(route.brokers.values()))[0].rpartition(":")
+
+        async def raw(kind: type[Sender]) -> None:
+            loop = asyncio.get_running_loop()
+            done = loop.create_future()
+            transport, _ = await loop.create_connection(
+                lambda: kind(count, body, done), host, int(port)
+            )
+            await done
+            transport.close()
+
+        async def sdk() -> None:
+            for _ in range(count):
+                if producer.in_flight_count >= WINDOW:
+                    await producer.room()
+                producer.send_nowait(Message(TOPIC, body, tags="A"))
+            await producer.flush()
+
+        for _ in range(ROUNDS):
+            for name, work in (
+                ("pump", lambda: raw(Pump)),
+                ("raw", lambda: raw(Raw)),
+                ("sdk", sdk),
+            ):
+                costs.setdefault(name, []).append(await cost_of(work, count))
+        assert producer.stats.failed_count == 0
+    return {name: statistics.median(values) for name, values in costs.items()}
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
+    options = parser.parse_args()
+    factory = uvloop.new_event_loop if options.loop == "uvloop" else asyncio.new_event_loop
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        with peers.broker(root, "ASYNC_FLUSH"), asyncio.Runner(loop_factory=factory) as runner:
+            log = (root / "broker.log").read_text().splitlines()
+            ready = next(line for line in log if '"event":"ready"' in line)
+            namesrv = json.loads(ready)["namesrvAddr"]
+            costs = runner.run(measure(namesrv, options.count, options.size))
+    for name, cost in costs.items():
+        print(f"{name:5} {cost:6.2f} us CPU a message, {cost / costs['raw']:.1f} of raw")
+
+
+if __name__ == "__main__":
+    main()
