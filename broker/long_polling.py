@@ -1,9 +1,10 @@
 """Held pulls: a pull that finds nothing waits at its queue for the next message.
 
 A new message wakes its queue's pulls in the loop turn that publishes it; what a pull's tags do not
-want leaves it asleep. Every 5 s all held pulls are looked at again: an expired one is answered
-"nothing new", and one whose queue moved on is answered whatever the tags say, which carries a
-consumer over messages that it does not want. Waking runs the whole pull again, holding forbidden.
+want leaves it asleep, and is looked at once. After 800 such messages, and every 5 s, a pull whose
+queue moved on is answered whatever the tags say, which carries a consumer over messages that it
+does not want; an expired one is answered "nothing new". Waking runs the whole pull again, holding
+forbidden.
 
 A held pull belongs to its connection and goes with it. Their number is bounded; past the bound a
 pull is answered at once.
@@ -14,7 +15,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../longpolling/PullRequestHol
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.tag_filter import Matches
@@ -40,7 +41,11 @@ class HeldPull:
     offset: int  # queue offset that it wants to read
     matches: Matches | None
     deadline_s: float  # on the monotonic clock
-    wake: Callable[[], None]  # runs the pull again and answers it
+    wake: Callable[[], None]  # runs the pull again and answers it; never raises
+    seen_offset: int = field(init=False)  # its tags want nothing below this queue offset
+
+    def __post_init__(self) -> None:
+        self.seen_offset = self.offset
 
 
 class PullRequestHoldService:
@@ -87,15 +92,26 @@ class PullRequestHoldService:
         waiting = self._held.get(key)
         if waiting is None:
             return
-        woken = [held for held in waiting if held.offset < max_offset and self._wants(held)]
+        woken = [
+            held for held in waiting if held.offset < max_offset and self._wants(held, max_offset)
+        ]
         if woken:
             self._release(key, woken)
 
-    def _wants(self, held: HeldPull) -> bool:
-        if held.matches is None:
+    def _wants(self, held: HeldPull, max_offset: int) -> bool:
+        if held.matches is None or max_offset - held.offset >= MATCH_UNITS_MAX:
             return True
-        units = self._store.queue_units(held.topic, held.queue_id, held.offset, MATCH_UNITS_MAX)
-        return len(units) >= MATCH_UNITS_MAX or any(held.matches(unit.tags_code) for unit in units)
+        while held.seen_offset < max_offset:  # more than once where a queue file ends in between
+            try:
+                units = self._store.queue_units(
+                    held.topic, held.queue_id, held.seen_offset, MATCH_UNITS_MAX
+                )
+            except OSError:
+                return True  # the pull meets the same and answers it; this may be a sender's turn
+            if not units or any(held.matches(unit.tags_code) for unit in units):
+                return True
+            held.seen_offset += len(units)
+        return False
 
     def sweep(self) -> None:
         """Look at every held pull again."""
