@@ -10,13 +10,15 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProce
 
 from __future__ import annotations
 
+import logging
+
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.consumer_manager import ConsumerManager
 from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.long_polling import HeldPull, PullRequestHoldService
 from skylarkmq.broker.processor.pull_answers import PullAnswers
-from skylarkmq.broker.router import Handler
+from skylarkmq.broker.router import REMARK_MAX, Handler
 from skylarkmq.broker.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.tag_filter import Matches, is_tag_type, parse_tags, tag_filter
 from skylarkmq.broker.topic_config import TopicConfigManager
@@ -30,6 +32,8 @@ from skylarkmq.protocol.headers.fields import decode_fields
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
+
+log = logging.getLogger(__name__)
 
 BROADCASTING = "BROADCASTING"
 COUNT_MAX = 1024  # messages of one answer, whatever is asked
@@ -77,7 +81,7 @@ class PullProcessor:
         group = self._check(header)
         matches = self._matches(header, group)
         self._execute(connection, request, header, matches, hold=True)
-        if header.sys_flag & PullSysFlag.FLAG_COMMIT_OFFSET:
+        if header.sys_flag & PullSysFlag.FLAG_COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(
                 connection.remote_address,
                 header.consumer_group,
@@ -212,9 +216,24 @@ class PullProcessor:
             max(header.queue_offset, result.max_offset),
             matches,
             self._clock.monotonic() + timeout_ms / 1000,
-            lambda: self._execute(connection, request, header, matches, hold=False),
+            lambda: self._wake(connection, request, header, matches),
         )
         return self._holding.hold(held)
+
+    def _wake(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        header: PullMessageRequestHeader,
+        matches: Matches | None,
+    ) -> None:
+        """Run a held pull again. A failure is its own: this may be the turn of a sender."""
+        try:
+            self._execute(connection, request, header, matches, hold=False)
+        except Exception as error:
+            log.exception("a held pull of %s failed", header.topic)
+            why = f"{type(error).__name__}: {error}"[:REMARK_MAX]
+            connection.reply(request, request.reply(ResponseCode.SYSTEM_ERROR, why))
 
 
 def _response_code(status: GetMessageStatus, offset: int) -> ResponseCode:
