@@ -37,35 +37,37 @@ class ApacheBroker(Broker):
 
     kind = "apache"
 
-    def __init__(self, children: Children, folder: Path) -> None:
-        super().__init__(children, folder)
-        (self.namesrv_port,) = free_ports(1)
+    def __init__(self, children: Children, folder: Path, joins: Broker | None = None) -> None:
+        super().__init__(children, folder, joins)
+        self._running: list[Child] = []
+        (self.namesrv_port,) = [joins.namesrv_port] if joins else free_ports(1)
         self.port = free_broker_port()
         self._write_configuration()
 
     def start(self) -> None:
-        self._namesrv = self._start("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup")
-        self._namesrv.wait_for("the name server", lambda: "success" in _text(self._namesrv.lines))
-        self._broker = self._start("broker", "org.apache.rocketmq.broker.BrokerStartup")
-        self._broker.wait_for("the broker", lambda: "success" in _text(self._broker.lines))
+        if not self.joins:
+            self._start("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup")
+        self._start("broker", "org.apache.rocketmq.broker.BrokerStartup")
 
     def stop(self) -> None:
-        self._broker.stop()
-        self._namesrv.stop()
+        while self._running:
+            self._running.pop().stop()
 
     def kill(self) -> None:
-        self._broker.kill()
-        self._namesrv.kill()
+        while self._running:
+            self._running.pop().kill()
 
     def end(self) -> None:
         for child in self.children.all:  # a clean stop takes ten seconds
             child.kill()
 
-    def _start(self, name: str, main: str) -> Child:
+    def _start(self, name: str, main: str) -> None:
         home = self.folder / "home"
         options = (*OPENED, *MEMORY, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}")
         command = java(APACHE, main, "-c", str(home / f"{name}.conf"), options=options)
-        return self.children.start(f"apache-{name}", command, one_stream=True)
+        child = self.children.start(f"apache-{name}", command, one_stream=True)
+        self._running.append(child)
+        child.wait_for("its start", lambda: any("boot success" in line for line in child.lines))
 
     def _write_configuration(self) -> None:
         home, store = self.folder / "home", self.folder / "store"
@@ -80,7 +82,7 @@ class ApacheBroker(Broker):
         broker = {
             "namesrvAddr": self.namesrv,
             "brokerClusterName": "DefaultCluster",
-            "brokerName": "broker-a",
+            "brokerName": self.name,
             "brokerIP1": "127.0.0.1",
             "brokerIP2": "127.0.0.1",
             "listenPort": self.port,
@@ -94,10 +96,6 @@ class ApacheBroker(Broker):
         for name, keys in (("namesrv", namesrv), ("broker", broker)):
             text = "".join(f"{key}={value}\n" for key, value in keys.items())
             (home / f"{name}.conf").write_text(text)
-
-
-def _text(lines: list[str]) -> str:
-    return "\n".join(lines)
 
 
 def main() -> None:

@@ -20,15 +20,20 @@ FILE_SIZES = {
 
 
 class Broker(abc.ABC):
-    """A broker named broker-a and its name server, on loopback and on a store of their own."""
+    """A broker named broker-a and its name server, on loopback and on a store of their own.
+
+    Or a broker-b that joins another one's name server.
+    """
 
     kind: str
     namesrv_port: int
     port: int
 
-    def __init__(self, children: Children, folder: Path) -> None:
+    def __init__(self, children: Children, folder: Path, joins: Broker | None = None) -> None:
         self.children = children
         self.folder = folder
+        self.joins = joins
+        self.name = "broker-b" if joins else "broker-a"
 
     @property
     def namesrv(self) -> str:

@@ -12,33 +12,38 @@ COMMAND = Path(sys.executable).with_name("skylarkmq")
 
 
 class SkylarkBroker(Broker):
-    """`skylarkmq serve` on free ports, which a later start takes again."""
+    """`skylarkmq serve` (or `broker`) on free ports, which a later start takes again."""
 
     kind = "skylarkmq"
     namesrv_port = 0
     port = 0
 
-    def __init__(self, children: Children, folder: Path) -> None:
-        super().__init__(children, folder)
+    def __init__(self, children: Children, folder: Path, joins: Broker | None = None) -> None:
+        super().__init__(children, folder, joins)
         self._child: Child | None = None
 
     def start(self) -> None:
-        settings = {
-            "brokerName": "broker-a",
+        settings: dict[str, object] = {
+            "brokerName": self.name,
             "listenPort": self.port,
-            "namesrvListenPort": self.namesrv_port,
             "metricsPromExporterPort": 0,
             "storePathRootDir": self.folder / "store",
             **FILE_SIZES,
             "messageDelayLevel": DELAY_LEVELS,
         }
-        command = [str(COMMAND), "serve", "--log-format", "json"]
+        if self.joins:
+            settings["namesrvAddr"] = self.joins.namesrv
+        else:
+            settings["namesrvListenPort"] = self.namesrv_port
+        command = [str(COMMAND), "broker" if self.joins else "serve", "--log-format", "json"]
         for key, value in settings.items():
             command += ["--set", f"{key}={value}"]
         self._child = child = self.children.start("skylarkmq", command, one_stream=True)
         ready: list[Event] = child.wait_for("the broker", lambda: child.named("ready"))
         self.port = _port(ready[0]["brokerAddr"])
-        self.namesrv_port = _port(ready[0]["namesrvAddr"])
+        self.namesrv_port = (
+            self.joins.namesrv_port if self.joins else _port(ready[0]["namesrvAddr"])
+        )
 
     def stop(self) -> None:
         assert self._child is not None
