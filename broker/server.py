@@ -78,6 +78,7 @@ class RemotingServer:
 
     def opened(self, connection: Connection) -> bool:
         self.connections.add(connection)
+        self._empty.clear()
         self.stats.connections_opened += 1
         return len(self.connections) <= self._max_connections
 
@@ -92,6 +93,10 @@ class RemotingServer:
         for connection in list(self.connections):
             if connection.paused_since_s and now - connection.paused_since_s > DEAF_LIMIT_S:
                 connection.abort("slow_reader")
-            elif now - connection.last_active_s > self._idle_limit_s:
+            elif now - connection.last_active_s <= self._idle_limit_s:
+                continue
+            elif connection.close_reason:  # it was to end, and does not take its last answers
+                connection.abort(connection.close_reason)
+            else:
                 self.stats.protocol_errors["idle_timeout"] += 1
                 connection.close("idle_timeout")
