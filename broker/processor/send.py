@@ -223,7 +223,12 @@ class SendProcessor:
         inner = self._maker.single(connection.host_bytes, request.body, header, target)
         queue = self._store.queues.open(inner.topic, inner.queue_id)
         physical_offset = self._add(queue, inner)
-        self._count(queue, inner.topic, len(inner.body), 1)
+        if inner.delay_level:  # under the topic it was sent to, not the one where it waits
+            delayed = self._stats.topic_in(target.topic, "delay")
+            delayed.count += 1
+            delayed.bytes += len(inner.body)
+        else:
+            self._count(queue, inner.topic, len(inner.body), 1)
         self._note(request, target, physical_offset, queue.next_offset - 1, inner.wait_store_ok)
 
     def _put_batch(
