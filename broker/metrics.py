@@ -202,7 +202,8 @@ class BrokerCollector:
     def _requests(self) -> Iterator[Metric]:
         yield self._ours.histograms(
             "skylarkmq_request_duration_seconds",
-            "Time from a request's arrival to its answer; the wait of a held pull is not in it.",
+            "Time from a request's arrival to its answer; without the wait of held pulls, and "
+            "without sends: see skylarkmq_store_append_duration and skylarkmq_store_ack_wait.",
             ("request", "outcome"),
             [
                 ((RequestCode(code).name.lower(), outcome), durations)
