@@ -1,0 +1,186 @@
+"""`skylarkmq send` and `skylarkmq consume` as a shell sees them: output, exit codes, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skylarkmq.client import Client, Message, Producer
+from skylarkmq.client import cli as client_cli
+from skylarkmq.client.errors import (
+    BrokerError,
+    ConnectionFailed,
+    IllegalState,
+    RequestTimeout,
+    RocketMQError,
+    RouteNotFound,
+    broker_error,
+)
+from tests.support.live_broker import live_broker, namesrv_of
+
+HANG_S = 60.0
+
+
+class Shell:
+    """Runs the command against one broker."""
+
+    def __init__(self, namesrv: str) -> None:
+        self.namesrv = namesrv
+
+    async def start(self, *arguments: str) -> asyncio.subprocess.Process:
+        environment = {**os.environ, "NAMESRV_ADDR": self.namesrv, "PYTHONIOENCODING": "utf-8"}
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "skylarkmq.cli", *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+        )  # fmt: skip
+
+    async def run(
+        self, *arguments: str, stdin: bytes = b""
+    ) -> tuple[int | None, list[dict[str, Any]], str]:
+        """Return the exit code, the JSON lines of the output, and what was said beside."""
+        process = await self.start(*arguments)
+        async with asyncio.timeout(HANG_S):
+            out, err = await process.communicate(stdin)
+        return process.returncode, [json.loads(line) for line in out.splitlines()], err.decode()
+
+
+@pytest.fixture
+async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
+    async with live_broker(tmp_path) as broker:
+        yield Shell(namesrv_of(broker))
+
+
+async def test_what_is_sent_is_consumed(shell: Shell) -> None:
+    code, (sent,), _ = await shell.run(
+        "send", "orders", "Grüße", "--tags", "A", "--key", "k1", "--key", "k2",
+        "--property", "color=blue=green",
+    )  # fmt: skip
+    assert code == 0
+    assert sent["status"] == "SEND_OK"
+    code, (got,), _ = await shell.run(
+        "consume", "orders", "--group", "g", "--from", "first", "--max", "1"
+    )
+    assert code == 0
+    assert (got["body"], got["tags"], got["keys"]) == ("Grüße", "A", "k1 k2")
+    assert got["properties"]["color"] == "blue=green"
+    for name in ("msg_id", "topic", "broker", "queue_id", "queue_offset"):
+        assert got[name] == sent[name]
+    code, messages, _ = await shell.run(
+        "consume", "orders", "--group", "g", "--max", "1", "--timeout", "0.5"
+    )
+    assert (code, messages) == (client_cli.FAILED, []), "acknowledged, so it does not come again"
+
+
+async def test_standard_input_is_one_message_a_line_in_order(shell: Shell) -> None:
+    lines = [f"line {number} ü" for number in range(500)]
+    text = "\n".join(lines).encode() + b"\r\n" + b"\xff\xfe\nlast without end"
+    code, sent, _ = await shell.run("send", "orders", "-", stdin=text)
+    assert code == 0
+    assert len(sent) == 502
+    code, got, _ = await shell.run(
+        "consume", "orders", "--group", "g", "--from", "first", "--max", "502"
+    )
+    assert code == 0
+    by_id = {message["msg_id"]: message for message in got}
+    ordered = [by_id[result["msg_id"]] for result in sent]
+    assert [message.get("body") for message in ordered] == [*lines, None, "last without end"]
+    assert ordered[500]["body_base64"] == "//4="
+
+
+async def test_tags_select(shell: Shell) -> None:
+    for tag in "ABC":
+        await shell.run("send", "orders", tag, "--tags", tag)
+    _, got, _ = await shell.run(
+        "consume", "orders", "--group", "g", "--from", "first", "--tags", "A || C", "--max", "2"
+    )
+    assert sorted(message["body"] for message in got) == ["A", "C"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_signals_end_consume_cleanly_and_commit(shell: Shell, number: signal.Signals) -> None:
+    async with Client(shell.namesrv) as client, Producer(client) as producer:
+        await producer.send(Message("orders", b"first"))
+        process = await shell.start("consume", "orders", "--group", "g", "--from", "first")
+        assert process.stdout is not None
+        async with asyncio.timeout(HANG_S):
+            assert json.loads(await process.stdout.readline())["body"] == "first"
+            process.send_signal(number)
+            _, err = await process.communicate()
+        assert process.returncode == 0
+        assert b"Traceback" not in err
+        await producer.send(Message("orders", b"second"))
+    _, got, _ = await shell.run("consume", "orders", "--group", "g", "--max", "1")
+    assert got[0]["body"] == "second"
+
+
+async def test_a_reader_that_leaves_is_no_error(shell: Shell) -> None:
+    await shell.run("send", "orders", stdin=b"x\n" * 3000)
+    process = await shell.start("consume", "orders", "--group", "g", "--from", "first")
+    assert process.stdout is not None
+    async with asyncio.timeout(HANG_S):
+        await process.stdout.readline()
+        process.stdout._transport.close()  # type: ignore[attr-defined]
+        assert process.stderr is not None
+        err = await process.stderr.read()
+        await process.wait()
+    assert process.returncode == 0
+    assert b"Traceback" not in err
+
+
+async def test_exit_codes(shell: Shell) -> None:
+    async def outcome(*arguments: str) -> tuple[int | None, str]:
+        code, messages, said = await shell.run(*arguments)
+        assert messages == []
+        assert "Traceback" not in said
+        return code, said
+
+    code, said = await outcome("consume", "absent", "--group", "g", "--timeout", "0.5")
+    assert code == client_cli.NOT_FOUND
+    assert "absent" in said
+    nobody = ("--namesrv", "127.0.0.1:1")
+    assert (await outcome("send", "orders", "x", *nobody))[0] == client_cli.UNREACHABLE
+    assert (await outcome("consume", "orders", "--group", "g", *nobody))[0] == (
+        client_cli.UNREACHABLE
+    )
+    for wrong in (
+        ("send", "no topic", "x"),
+        ("send", "orders", "x", "--property", "novalue"),
+        ("send", "orders", "x", "--property", "TAGS=x"),
+        ("send", "orders", "x", "--delay-level", "19"),
+        ("consume", "orders"),
+        ("consume", "orders", "--group", "a b"),
+    ):
+        code, said = await outcome(*wrong)
+        assert code == client_cli.USAGE, said
+    code, said = await outcome("send", "SCHEDULE_TOPIC_XXXX", "x")
+    assert code in (client_cli.REFUSED, client_cli.UNREACHABLE)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RouteNotFound("t", "auto_create_off", ""), 3),
+        (RouteNotFound("t", "topic_missing", ""), 3),
+        (RouteNotFound("t", "no_broker", ""), 4),
+        (RouteNotFound("t", "address_unreachable", ""), 4),
+        (broker_error(17, "", "a:1"), 3),
+        (broker_error(16, "", "a:1"), 5),
+        (BrokerError(999, "", "a:1"), 5),
+        (ConnectionFailed("a:1", "down"), 4),
+        (RequestTimeout("late"), 4),
+        (IllegalState("no"), 1),
+    ],
+)
+def test_each_error_has_its_exit_code(error: RocketMQError, code: int) -> None:
+    assert client_cli._exit_code(error) == code
