@@ -142,14 +142,23 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.last_active_s = self._owner.clock.monotonic()
-        bad: BadFrameError | None = None
+        why = ""
         try:
             frames = self._decoder.feed(data)
         except BadFrameError as error:
-            frames, bad = error.frames, error
-        self._take(frames, bad)
+            frames, why = error.frames, self._fault(error)
+        self._take(frames, why)
 
-    def _take(self, frames: list[RawFrame], bad: BadFrameError | None = None) -> None:
+    def _fault(self, error: BadFrameError) -> str:
+        """Count a frame that can not be read, and return why.
+
+        The error itself is not kept: its traceback leads back to whoever keeps it, and so what a
+        hostile header was parsed into would stay until the collector comes.
+        """
+        self._owner.stats.protocol_errors[error.kind] += 1
+        return error.remark
+
+    def _take(self, frames: list[RawFrame], why_close: str = "") -> None:
         """Handle frames, write what they answered, and leave the rest for when there is room."""
         self._in_read = True
         if self._waiting:
@@ -158,13 +167,12 @@ class Connection(asyncio.Protocol):
             try:
                 self._waiting = self._handler.handle(self, frames)
             except BadFrameError as error:
-                bad = error
+                why_close = self._fault(error)
         self._in_read = False
         if self._out:
             self._write_out()
-        if bad is not None:
-            self._owner.stats.protocol_errors[bad.kind] += 1
-            log.warning("closing %s: %s", self.remote_address, bad.remark)
+        if why_close:
+            log.warning("closing %s: %s", self.remote_address, why_close)
             self.close("protocol_error")
         elif self._waiting:
             self._update_reading()

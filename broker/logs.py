@@ -3,8 +3,9 @@
     {"ts":"2024-01-31T12:00:00.123Z","level":"INFO","logger":"skylarkmq.store","msg":"...",
      "broker":"broker-a", ...}
 
-Fields of a record's `extra={"fields": {...}}` follow in the JSON form. Bodies, keys and secrets are
-never logged.
+Of lines that differ in their values alone, at most 20 a second are written: a peer that provokes
+warnings shall not fill the disk. Fields of a record's `extra={"fields": {...}}` follow in the JSON
+form. Bodies, keys and secrets are never logged.
 """
 
 from __future__ import annotations
@@ -20,6 +21,37 @@ import msgspec
 LogFormat = Literal["text", "json"]
 TEXT_FORMAT: Final = "%(asctime)s %(levelname)-8s %(name)s: %(message)s"
 FIELDS: Final = "fields"
+LINES_MAX: Final = 20
+"""Lines of one kind in one second."""
+KINDS_MAX: Final = 1000
+
+
+class RateLimit(logging.Filter):
+    """Leaves out lines of a kind that comes too often; the next one that is let through says so.
+
+    A kind is a logger with a message before its values are filled in. The second is the record's
+    own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[str, object], list[int]] = {}  # kind -> [second, lines in it]
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind, second = (record.name, record.msg), int(record.created)
+        seen = self._seen.get(kind)
+        if seen is None:
+            if len(self._seen) >= KINDS_MAX:
+                self._seen.clear()
+            seen = self._seen[kind] = [second, 0]
+        elif seen[0] != second:
+            left_out = seen[1] - LINES_MAX
+            seen[:] = second, 0
+            if left_out > 0:
+                record.msg = f"{record.getMessage()} ({left_out} lines like this were left out)"
+                record.args = ()
+        seen[1] += 1
+        return seen[1] <= LINES_MAX
 
 
 class JsonFormatter(logging.Formatter):
@@ -51,6 +83,7 @@ class JsonFormatter(logging.Formatter):
 def set_up_logs(log_format: LogFormat, level: str, broker: str = "") -> None:
     """Send the logs of this process to stderr; the JSON form names the broker in each line."""
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(RateLimit())
     handler.setFormatter(
         JsonFormatter(broker) if log_format == "json" else logging.Formatter(TEXT_FORMAT)
     )

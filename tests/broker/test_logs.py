@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from skylarkmq.broker.logs import FIELDS, JsonFormatter, set_up_logs
+from skylarkmq.broker.logs import FIELDS, LINES_MAX, JsonFormatter, RateLimit, set_up_logs
 
 
 def _record(message: str, *args: object, **extra: object) -> logging.LogRecord:
@@ -65,3 +65,18 @@ def test_logs_go_to_stderr(log_format: str, capsys: pytest.CaptureFixture[str]) 
     assert captured.out == ""
     assert "loud" in captured.err and "quiet" not in captured.err
     assert captured.err.startswith("{") is (log_format == "json")
+
+
+def test_a_flood_of_one_kind_is_cut_and_counted() -> None:
+    limit = RateLimit()
+    passed = [limit.filter(_record("closing %s", number)) for number in range(100)]
+    assert passed.count(True) == LINES_MAX
+    assert limit.filter(_record("something else"))
+    later = _record("closing %s", "peer")
+    later.created += 1
+    assert limit.filter(later)
+    assert later.getMessage() == "closing peer (80 lines like this were left out)"
+    after = _record("closing %s", "peer")
+    after.created += 1
+    assert limit.filter(after)
+    assert after.getMessage() == "closing peer"

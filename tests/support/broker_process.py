@@ -30,6 +30,7 @@ class BrokerProcess:
         self.process = process
         self.address = ("", 0)
         self.lines: deque[str] = deque(maxlen=200)
+        self.line_count = 0
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reader = asyncio.ensure_future(self._read())
 
@@ -101,6 +102,7 @@ class BrokerProcess:
         async for line in self.process.stderr:
             text = line.decode(errors="replace").rstrip("\n")
             self.lines.append(text)
+            self.line_count += 1
             if '"event":"ready"' in text and not self._ready.done():
                 host, _, port = json.loads(text)["listenAddr"].rpartition(":")
                 self.address = host, int(port)
