@@ -49,7 +49,12 @@ def parse_tags(expression: str) -> Matches | None:
     if expression.strip() in ("", SUBSCRIBE_ALL):
         return None
     tags = [tag for part in expression.split("||") if (tag := part.strip())]
-    return frozenset(tags_code(tag) for tag in tags).__contains__ if tags else None
+    if not tags:
+        raise RemoteProtocolError(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"parse the consumer's subscription failed: no tag in {expression[:64]!a}",
+        )
+    return frozenset(tags_code(tag) for tag in tags).__contains__
 
 
 def is_tag_type(expression_type: str | None) -> bool:

@@ -1,0 +1,82 @@
+"""Listening sockets: free pairs, taken ports, names."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from skylarkmq.broker import sockets
+from skylarkmq.broker.sockets import FAST_PORT_DISTANCE, bind, bind_pair, port_of, resolve
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def test_port_zero_takes_a_free_one() -> None:
+    bound = bind(HOST, 0)
+    assert port_of(bound) > 0
+    assert not bound.getblocking()
+    bound.close()
+
+
+def test_a_free_pair_lies_two_apart() -> None:
+    main, fast = bind_pair(HOST, 0)
+    assert port_of(fast) == port_of(main) - FAST_PORT_DISTANCE
+    for each in (main, fast):
+        each.listen()
+        each.close()
+
+
+def test_a_taken_port_is_named(taken: int) -> None:
+    with pytest.raises(OSError, match=f"can not listen on {HOST}:{taken}") as caught:
+        bind(HOST, taken)
+    assert caught.value.errno == errno.EADDRINUSE
+
+
+def test_a_taken_fast_port_is_named_and_lets_the_main_one_go(taken: int) -> None:
+    main = taken + FAST_PORT_DISTANCE
+    with pytest.raises(OSError, match=f"{HOST}:{taken}"):
+        bind_pair(HOST, main)
+    bind(HOST, main).close()
+
+
+def test_free_pairs_are_looked_for_past_taken_ones(
+    taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    real = sockets.bind
+
+    def first_beside_the_taken_one(host: str, port: int) -> socket.socket:
+        asked.append(port)
+        if len(asked) == 1:
+            return real(host, taken + FAST_PORT_DISTANCE)
+        return real(host, port)
+
+    monkeypatch.setattr(sockets, "bind", first_beside_the_taken_one)
+    main, fast = bind_pair(HOST, 0)
+    assert asked[:3] == [0, taken, 0]
+    for each in (main, fast):
+        each.close()
+
+
+def test_an_address_that_is_not_ours_is_named() -> None:
+    with pytest.raises(OSError, match=r"192\.0\.2\.1:5"):
+        bind("192.0.2.1", 5555)
+
+
+def test_names_become_addresses() -> None:
+    assert resolve("127.0.0.1") == "127.0.0.1"
+    assert resolve("::1") == "::1"
+    with pytest.raises(OSError):
+        resolve("no-such-host.invalid")
