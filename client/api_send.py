@@ -82,9 +82,9 @@ class SendTemplate:
         names = {"group": group, "topic": queue.topic, "broker": queue.broker_name}
         text = {name: _to_json(value).replace(b"%", b"%%") for name, value in names.items()}
         self._json: Final = (
-            b'{"code":310,"extFields":{"a":%(group)s,"b":%(topic)s,"c":"%(default)s","d":"%(count)d"'
-            b',"e":"%(queue)d","f":"%%d","g":"%%d","h":"%%d","i":%%s,"j":"0","k":"false",'
-            b'"m":"false","n":%(broker)s},"flag":0,"language":"PYTHON","opaque":%%d,'
+            b'{"code":310,"extFields":{"a":%(group)s,"b":%(topic)s,"c":"%(default)s",'
+            b'"d":"%(count)d","e":"%(queue)d","f":"%%d","g":"%%d","h":"%%d","i":%%s,"j":"0",'
+            b'"k":"false","m":"false","n":%(broker)s},"flag":0,"language":"PYTHON","opaque":%%d,'
             b'"serializeTypeCurrentRPC":"JSON","version":%(version)d}'
         ) % {
             **{name.encode(): value for name, value in text.items()},
