@@ -1,8 +1,7 @@
 """The address that clients are told to connect to.
 
     brokerIP1                            as it is; a host name is fine
-    bound to loopback                    127.0.0.1
-    bound to one other address           that one
+    bound to one address, loopback too   that one; `localhost` is 127.0.0.1
     bound to all, one interface          that interface's address
     bound to all, several or none        the start is refused, naming brokerIP1
 
@@ -52,7 +51,7 @@ def advertised_address(
     """
     if broker_ip1:
         return broker_ip1
-    if is_loopback(bind_address):
+    if bind_address in _LOOPBACK_NAMES:
         return _LOOPBACK_ADDRESS
     if bind_address not in _WILDCARDS:
         return bind_address

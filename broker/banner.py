@@ -97,15 +97,15 @@ def _lines(
     controller: BrokerController, ready_s: float, without_effect: list[str]
 ) -> Iterator[str]:
     config = controller.config
-    host, port = controller.listen_address
-    fast = port - FAST_PORT_DISTANCE
+    fast = controller.listen_address[1] - FAST_PORT_DISTANCE
     yield f"SkylarkMQ {__version__} is ready after {ready_s:.2f} s"
-    yield f"  broker       {host}:{port} (fast port {fast}), {config.broker_name},"
+    listening = text_of(controller.listen_address)
+    yield f"  broker       {listening} (fast port {fast}), {config.broker_name},"
     yield f"               told to clients as {controller.advertised}"
     if controller.namesrv_address is not None:
         yield f"  name server  {text_of(controller.namesrv_address)}"
     if config.namesrv_addr:
-        yield f"  registered   with {config.namesrv_addr}"
+        yield f"  registers    with {config.namesrv_addr}"
     if controller.metrics_address is not None:
         yield f"  metrics      http://{text_of(controller.metrics_address)}/metrics"
     yield f"  data         {config.store.store_path_root_dir.absolute()}"

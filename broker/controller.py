@@ -19,7 +19,7 @@ import os
 import random
 import socket
 
-from skylarkmq.broker.advertise import advertised_address, interface_addresses
+from skylarkmq.broker.advertise import advertised_address, interface_addresses, is_loopback
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.components import BrokerState, make_server
 from skylarkmq.broker.config import BrokerConfig
@@ -105,8 +105,11 @@ class BrokerController:
         try:
             # First what can be refused without touching the store.
             config = self.config
-            host = advertised_address(config.broker_ip1, config.bind_address, interface_addresses())
             self._sockets = bind_pair(config.bind_address, config.listen_port)
+            bound = config.bind_address
+            if is_loopback(bound):
+                bound = self._sockets[0].getsockname()[0]  # of `localhost` that may be ::1
+            host = advertised_address(config.broker_ip1, bound, interface_addresses())
             self.state.load()
             self.state.store.failure_listeners.append(self._store_failed)
             await self._serve(clock, host)
