@@ -53,7 +53,7 @@ class BrokerState:
         self.config = config
         self.stats = BrokerStats()
         self.store = MessageStore(config.store, files, clock, workers, memory_size=memory_size)
-        writer = TableWriter(files, workers.tables)
+        writer = TableWriter(files, workers.tables, self.store.fail)
         self.topics = TopicConfigManager(config, files, writer, clock)
         self.groups = SubscriptionGroupManager(config, files, writer, clock)
         self.offsets = ConsumerOffsetManager(config, files, writer, clock)

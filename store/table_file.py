@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from skylarkmq.store.files import Files
+from skylarkmq.store.files import Files, is_no_space
 from skylarkmq.store.worker import Worker
 
 TextSource = Callable[[], bytes]
@@ -21,9 +21,21 @@ Written = Callable[[BaseException | None], None]
 class TableWriter:
     """Writes whole tables, each to its file, in the order of their first change."""
 
-    def __init__(self, files: Files, worker: Worker) -> None:
+    def __init__(
+        self,
+        files: Files,
+        worker: Worker,
+        on_failure: Callable[[BaseException], object] | None = None,
+    ) -> None:
+        """Take the disk and the thread.
+
+        Args:
+            on_failure: called before the waiters when the disk failed, not when it was full: the
+                store lies on the same disk and must not go on either.
+        """
         self._files = files
         self._worker = worker
+        self._on_failure = on_failure
         # Invariant: a path is a key while a write of it is under way or wanted.
         self._waiting: dict[Path, tuple[TextSource, list[Written]]] = {}
         self._writing: set[Path] = set()
@@ -55,6 +67,8 @@ class TableWriter:
 
         def finished(_: None, error: BaseException | None) -> None:
             self._writing.discard(path)
+            if error is not None and self._on_failure is not None and not is_no_space(error):
+                self._on_failure(error)
             if path in self._waiting:
                 self._start(path)
             for waiter in waiters:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 from pathlib import Path
 from random import Random
 
@@ -14,7 +15,7 @@ from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from tests.support.broker_process import BrokerProcess
 from tests.support.frame_load import FrameLoad, read_back
-from tests.support.raw_client import RawClient, pull_fields
+from tests.support.raw_client import RawClient, pull_fields, send_fields
 from tests.support.send_history import Outcome, SendHistory
 
 CONNECTIONS = 8
@@ -208,6 +209,25 @@ async def test_a_stop_under_load_is_clean(tmp_path: Path, mode: str, stops: int)
         await read_back(process.address, history)
     finally:
         await process.kill()
+
+
+@pytest.mark.fault
+async def test_a_disk_that_fails_ends_the_process_with_74(tmp_path: Path) -> None:
+    """By a limit on the size of files, which lets writes behind the first page fail."""
+    process = await (await BrokerProcess.spawn(tmp_path)).ready()
+    try:
+        resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (4096, 4096))
+        client = await RawClient.open(process.address)
+        codes = [
+            (await client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), bytes(3000))).code
+            for _ in range(3)
+        ]
+        assert ResponseCode.SERVICE_NOT_AVAILABLE in codes
+        await client.close()
+        assert await process.ended() == 74, process.tail()
+    finally:
+        await process.kill()
+    assert (tmp_path / "abort").exists()
 
 
 async def test_a_second_broker_on_one_store_refuses_with_one_line(tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+"""A real disk whose calls fail where a test says so, for a real broker with its threads.
+
+The crash disk (`crash_disk.py`) is for one thread; this one takes the same faults.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+from skylarkmq.store.files import DiskFile, DiskFiles, StoreFile
+from tests.support.crash_faults import Faults
+
+
+class FailingFiles(DiskFiles):
+    """Takes the place of `DiskFiles`; faults may be ordered while the broker runs."""
+
+    def __init__(self) -> None:
+        self._faults = Faults()
+        self._lock = threading.Lock()
+
+    def fail(
+        self, op: str, *, at: int = 1, times: int = 1, error: int = errno.EIO, path: str = ""
+    ) -> None:
+        """Let calls of `op` fail: create, pwrite, datasync, allocate, truncate, rename, unlink."""
+        with self._lock:
+            self._faults.add(op, at=at, times=times, error=error, path=path, short=None)
+
+    def heal(self) -> None:
+        """The disk is sound again."""
+        with self._lock:
+            self._faults.clear()
+
+    def check(self, op: str, path: Path) -> None:
+        with self._lock:
+            self._faults.check(op, path)
+
+    def open(self, path: Path, *, create: bool = False) -> StoreFile:
+        if create:
+            self.check("create", path)
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return _FailingFile(self, path, os.open(path, flags, 0o640))
+
+    def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
+        self.check("rename", path)
+        super().replace(path, data, backup=backup)
+
+    def unlink(self, path: Path) -> None:
+        self.check("unlink", path)
+        super().unlink(path)
+
+
+class _FailingFile(DiskFile):
+    __slots__ = ("_files",)
+
+    def __init__(self, files: FailingFiles, path: Path, fd: int) -> None:
+        super().__init__(path, fd)
+        self._files = files
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        self._files.check("pwrite", self.path)
+        super().pwrite(data, position)
+
+    def datasync(self) -> None:
+        self._files.check("datasync", self.path)
+        super().datasync()
+
+    def allocate(self, position: int, size: int) -> None:
+        self._files.check("allocate", self.path)
+        super().allocate(position, size)
+
+    def truncate(self, size: int) -> None:
+        self._files.check("truncate", self.path)
+        super().truncate(size)
