@@ -160,7 +160,10 @@ class SendProcessor:
                 sys_flag,
                 java_int(fields.reconsume_times or "0", "reconsumeTimes"),
             )
-        except (RemoteProtocolError, StoreFullError, OSError):
+        except OSError as error:
+            self._store.fail(error)
+            return False
+        except (RemoteProtocolError, StoreFullError):
             return False  # the full road meets the same and words the refusal
         self._count(queue, topic, len(body), 1)
         if not command.flag & ONEWAY_FLAG:
@@ -183,7 +186,7 @@ class SendProcessor:
 
     def _request(self, connection: Connection, request: RemotingCommand) -> None:
         header = decode_send_header(request.code, request.ext_fields)
-        if not self.gathering and not self._begin():
+        if self._store.failure is not None or (not self.gathering and not self._begin()):
             why = self._store.refusal() or "the broker does not take messages yet"
             raise RemoteProtocolError(ResponseCode.SERVICE_NOT_AVAILABLE, why)
         target = self._checks.target(

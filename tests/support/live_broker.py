@@ -9,7 +9,9 @@ from typing import Any
 
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.controller import BrokerController
+from skylarkmq.protocol.clock import Clock
 from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.files import Files
 
 LOG_FILE_SIZE = 8 << 20
 
@@ -39,9 +41,12 @@ def broker_config(root: Path, **changes: Any) -> BrokerConfig:
 
 
 @asynccontextmanager
-async def live_broker(root: Path, **changes: Any) -> AsyncIterator[BrokerController]:
+async def live_broker(
+    root: Path, *, files: Files | None = None, clock: Clock | None = None, **changes: Any
+) -> AsyncIterator[BrokerController]:
     """Start a broker with its name server, and stop both cleanly afterwards."""
-    controller = BrokerController(broker_config(root, **changes), with_namesrv=True)
+    config = broker_config(root, **changes)
+    controller = BrokerController(config, with_namesrv=True, files=files, clock=clock)
     await controller.start()
     try:
         yield controller
