@@ -10,6 +10,9 @@ Flow control, all bounds fixed here:
                                              requests that were read already wait as well
     unsent > 16 MiB                          the connection is dropped
     parked > 1,024 requests                  we stop reading until some are answered
+    unfinished frames of all peers together  the peer that goes beyond is dropped
+      > 256 MiB
+    a frame unfinished for 30 s              the connection is dropped (`server.py`)
 
 Reading stops for one connection alone; the loop never waits for a peer.
 """
@@ -37,6 +40,7 @@ log = logging.getLogger(__name__)
 PAUSE_SIZE = 1 << 20
 OUTBOUND_MAX = 16 << 20
 PARKED_MAX = 1024
+UNFINISHED_MAX = 256 << 20
 CALLS_MAX = 1024
 
 CloseListener = Callable[["Connection"], None]
@@ -55,6 +59,7 @@ class ConnectionOwner(Protocol):
 
     stats: BrokerStats
     clock: Clock
+    unfinished_size: int  # bytes of unfinished frames that its connections hold
 
     def opened(self, connection: Connection) -> bool:
         """Take the connection in; False when there is no room for it."""
@@ -83,6 +88,7 @@ class Connection(asyncio.Protocol):
         "_reading_paused",
         "_scheduled",
         "_transport",
+        "_unfinished_size",
         "_waiting",
         "_writing_paused",
         "close_reason",
@@ -93,6 +99,7 @@ class Connection(asyncio.Protocol):
         "parked",
         "paused_since_s",
         "remote_address",
+        "unfinished_since_s",
     )
 
     _opaques = itertools.count(1)
@@ -117,6 +124,8 @@ class Connection(asyncio.Protocol):
         self.parked = 0  # requests that were read and not answered yet
         self.last_active_s = 0.0
         self.paused_since_s = 0.0  # since when the peer has not read enough, 0 when it has
+        self._unfinished_size = 0  # bytes of a frame whose end has not come
+        self.unfinished_since_s = 0.0  # since when the peer owes us that end, 0 when it does not
         self.remote_address = ""
         self.host_bytes = b""
 
@@ -147,7 +156,25 @@ class Connection(asyncio.Protocol):
             frames = self._decoder.feed(data)
         except BadFrameError as error:
             frames, why = error.frames, self._fault(error)
+        size = self._decoder.buffered_size
+        if size or self._unfinished_size:
+            self._note_unfinished(size, is_new=bool(frames))
         self._take(frames, why)
+
+    def _note_unfinished(self, size: int, *, is_new: bool) -> None:
+        self._owner.unfinished_size += size - self._unfinished_size
+        self._unfinished_size = size
+        if not size:
+            self.unfinished_since_s = 0.0
+        elif (is_new or not self.unfinished_since_s) and not self._reading_paused:
+            self.unfinished_since_s = self.last_active_s
+        if self._owner.unfinished_size > UNFINISHED_MAX and not self.closed:
+            log.warning(
+                "dropping %s: the peers' unfinished frames hold more than %d bytes",
+                self.remote_address,
+                UNFINISHED_MAX,
+            )
+            self.abort("limit")
 
     def _fault(self, error: BadFrameError) -> str:
         """Count a frame that can not be read, and return why.
@@ -213,6 +240,8 @@ class Connection(asyncio.Protocol):
             self.close_reason = "peer" if exc is None else "error"
         self._out.clear()
         self._waiting.clear()
+        self._owner.unfinished_size -= self._unfinished_size
+        self._unfinished_size = 0
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(ConnectionClosedError(f"{self.remote_address} has left"))
@@ -325,6 +354,9 @@ class Connection(asyncio.Protocol):
         pause = self._reading_ended or self._writing_paused or self.parked > PARKED_MAX
         if pause != self._reading_paused and not self.closed:
             self._reading_paused = pause
+            # A peer that we do not read can not finish its frame.
+            owes = self._unfinished_size and not pause
+            self.unfinished_since_s = self._owner.clock.monotonic() if owes else 0.0
             if pause:
                 self._transport.pause_reading()
             else:

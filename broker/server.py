@@ -22,6 +22,7 @@ BACKLOG = 1024
 MAX_CONNECTIONS = 10_000
 SCAN_INTERVAL_S = 5.0
 DEAF_LIMIT_S = 60.0  # how long a peer may leave our answers unread
+FRAME_LIMIT_S = 30.0  # how long a frame may take from its first byte to its last
 
 
 class RemotingServer:
@@ -38,6 +39,7 @@ class RemotingServer:
     ) -> None:
         self.stats = stats
         self.clock = clock
+        self.unfinished_size = 0
         self.connections: set[Connection] = set()
         self._handler = handler
         self._idle_limit_s = idle_limit_s
@@ -91,8 +93,11 @@ class RemotingServer:
     def _drop_idle(self) -> None:
         now = self.clock.monotonic()
         for connection in list(self.connections):
-            if connection.paused_since_s and now - connection.paused_since_s > DEAF_LIMIT_S:
+            if _is_older(connection.paused_since_s, now - DEAF_LIMIT_S):
                 connection.abort("slow_reader")
+            elif _is_older(connection.unfinished_since_s, now - FRAME_LIMIT_S):
+                log.warning("dropping %s: it does not finish its frame", connection.remote_address)
+                connection.abort("slow_sender")
             elif now - connection.last_active_s <= self._idle_limit_s:
                 continue
             elif connection.close_reason:  # it was to end, and does not take its last answers
@@ -100,3 +105,7 @@ class RemotingServer:
             else:
                 self.stats.protocol_errors["idle_timeout"] += 1
                 connection.close("idle_timeout")
+
+
+def _is_older(since_s: float, limit_s: float) -> bool:
+    return 0.0 < since_s < limit_s

@@ -37,13 +37,14 @@ PULL_RESULTS: Final = (
     "timeout",
 )
 # Why a connection ended: the peer closed it, the socket failed, the peer broke the protocol,
-# was silent or did not read; the broker stopped, or had no room for it.
+# was silent, did not read or did not finish a frame; the broker stopped, or had no room for it.
 CLOSE_REASONS: Final = (
     "peer",
     "error",
     "protocol_error",
     "idle_timeout",
     "slow_reader",
+    "slow_sender",
     "shutdown",
     "limit",
     "other",

@@ -111,6 +111,7 @@ EXACT = {
         f'skylarkmq_connections_closed_total{{{OURS},reason="protocol_error"}} 0.0',
         f'skylarkmq_connections_closed_total{{{OURS},reason="idle_timeout"}} 0.0',
         f'skylarkmq_connections_closed_total{{{OURS},reason="slow_reader"}} 0.0',
+        f'skylarkmq_connections_closed_total{{{OURS},reason="slow_sender"}} 0.0',
         f'skylarkmq_connections_closed_total{{{OURS},reason="shutdown"}} 0.0',
         f'skylarkmq_connections_closed_total{{{OURS},reason="limit"}} 0.0',
         f'skylarkmq_connections_closed_total{{{OURS},reason="other"}} 0.0',

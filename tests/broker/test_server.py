@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from skylarkmq.broker.connection import Connection, FrameHandler
-from skylarkmq.broker.server import DEAF_LIMIT_S, SCAN_INTERVAL_S, RemotingServer
+from skylarkmq.broker.server import DEAF_LIMIT_S, FRAME_LIMIT_S, SCAN_INTERVAL_S, RemotingServer
 from skylarkmq.broker.stats import BrokerStats
 from tests.support.manual_clock import ManualClock
 
@@ -18,6 +18,8 @@ class Peer:
     def __init__(self, now_s: float) -> None:
         self.last_active_s = now_s
         self.paused_since_s = 0.0
+        self.unfinished_since_s = 0.0
+        self.remote_address = "127.0.0.1:1"
         self.close_reason = ""
         self.calls: list[str] = []
 
@@ -52,16 +54,25 @@ async def test_a_silent_peer_is_closed_once_and_then_cut() -> None:
 
 
 async def test_a_peer_that_was_to_end_and_does_not_read_is_cut() -> None:
-    server, clock, peer = await _server()
+    _, clock, peer = await _server()
     peer.close_reason = "protocol_error"
     clock.advance(IDLE_LIMIT_S + SCAN_INTERVAL_S)
     assert (peer.calls, peer.close_reason) == (["abort"], "protocol_error")
 
 
 async def test_a_deaf_peer_is_cut() -> None:
-    server, clock, peer = await _server()
+    _, clock, peer = await _server()
     peer.paused_since_s = clock.monotonic()
     clock.advance(DEAF_LIMIT_S)
     assert peer.calls == []
     clock.advance(SCAN_INTERVAL_S)
     assert (peer.calls, peer.close_reason) == (["abort"], "slow_reader")
+
+
+async def test_a_peer_that_does_not_finish_a_frame_is_cut() -> None:
+    _, clock, peer = await _server()
+    peer.unfinished_since_s = clock.monotonic()
+    clock.advance(FRAME_LIMIT_S)
+    assert peer.calls == []
+    clock.advance(SCAN_INTERVAL_S)
+    assert (peer.calls, peer.close_reason) == (["abort"], "slow_sender")
