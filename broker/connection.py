@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
         self._waiting: list[RawFrame] = []  # read, and not looked at until the peer reads more
         self._in_read = False
         self._scheduled = False
-        self._reading_paused = False
+        self._reading_paused: bool = False
         self._reading_ended = False
         self._writing_paused = False
         self._calls: dict[int, asyncio.Future[RemotingCommand]] = {}
