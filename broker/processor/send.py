@@ -145,9 +145,8 @@ class SendProcessor:
             sys_flag = java_int(fields.sys_flag, "sysFlag")
             if not 0 <= queue_id < config.write_queue_nums or transaction_type(sys_flag):
                 return False
-            queue = self._store.queues.queues.get((topic, queue_id))
-            if queue is None:
-                queue = self._store.queues.open(topic, queue_id)
+            queues = self._store.queues
+            queue = queues.queues.get((topic, queue_id)) or queues.open(topic, queue_id)
             physical_offset = self._batch.add(
                 queue,
                 body,
@@ -167,8 +166,7 @@ class SendProcessor:
             return False  # the full road meets the same and words the refusal
         self._count(queue, topic, len(body), 1)
         if not command.flag & ONEWAY_FLAG:
-            offset = queue.next_offset - 1
-            sent = (command.opaque, kind, physical_offset, queue_id, offset, False)
+            sent = (command.opaque, kind, physical_offset, queue_id, queue.next_offset - 1, False)
             self._answers.add(sent, wait, topic)
         return True
 
