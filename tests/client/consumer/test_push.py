@@ -1,9 +1,8 @@
-"""Consumer: a share of the queues, messages once acked, retries, and a clean good-bye."""
+"""Consumer: messages to handlers, retries, and a clean good-bye."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -13,11 +12,9 @@ from skylarkmq.client import (
     ConsumerClosed,
     IllegalState,
     ReceivedMessage,
-    StartFrom,
     Tag,
 )
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.message import MessageQueue
 from tests.client.consumer.support import GROUP, Group
 from tests.support.manual_clock import settle
 
@@ -267,72 +264,6 @@ async def test_a_cancelled_run_gives_its_messages_back() -> None:
     await it.stop(consumer)
 
 
-async def test_two_members_share_the_queues_and_one_takes_over_from_the_other() -> None:
-    it = Group({"orders": 4})
-    told: list[tuple[str, str, list[int]]] = []
-
-    def note(who: str, what: str) -> Any:
-        return lambda queues: told.append((who, what, [queue.queue_id for queue in queues]))
-
-    def notes(who: str) -> dict[str, Any]:
-        return {"on_assigned": note(who, "assigned"), "on_revoked": note(who, "revoked")}
-
-    first = await it.consumer(**notes("first"))
-    assert [queue.queue_id for queue in first.assignment()] == [0, 1, 2, 3]
-    second = await it.consumer(**notes("second"))
-    await it.pass_time(1)
-    assert [queue.queue_id for queue in first.assignment()] == [0, 1]
-    assert [queue.queue_id for queue in second.assignment()] == [2, 3]
-    await it.wait(first.stop())
-    await it.pass_time(1)
-    assert [queue.queue_id for queue in second.assignment()] == [0, 1, 2, 3]
-    assert told == [
-        ("first", "assigned", [0, 1, 2, 3]),
-        ("first", "revoked", [2, 3]),
-        ("second", "assigned", [2, 3]),
-        ("first", "revoked", [0, 1]),
-        ("second", "assigned", [0, 1]),
-    ]
-    await it.stop(second)
-
-
-async def test_a_revoked_queue_is_committed_before_it_goes_and_late_acks_are_void() -> None:
-    it = Group({"orders": 2})
-    it.broker.add("orders", 1, *[b"%d" % n for n in range(5)])
-    order: list[str] = []
-
-    async def revoked(queues: list[MessageQueue]) -> None:
-        order.append("callback")
-        await given[1].ack()
-
-    first = await it.consumer(ack="manual", on_revoked=revoked)
-    given = [await it.wait(first.getone()) for _ in range(3)]
-    await given[0].ack()
-    it.broker.offsets.clear()
-    second = await it.consumer()
-    await it.pass_time(1)
-    assert order == ["callback"]
-    assert it.offset(1) == 2, "also what the callback acked"
-    await given[2].ack()
-    await it.wait(first.commit())
-    assert it.offset(1) == 2, "the queue is not ours any more"
-    got = await it.wait(second.getone())
-    assert got.body == b"2"
-    await it.wait(first.stop())
-    await it.stop(second)
-
-
-async def test_a_failing_callback_does_not_stop_the_rebalance() -> None:
-    it = Group({"orders": 2})
-
-    def fail(queues: list[MessageQueue]) -> None:
-        raise RuntimeError("on purpose")
-
-    consumer = await it.consumer(on_assigned=fail, on_revoked=fail)
-    assert len(consumer.assignment()) == 2
-    await it.stop(consumer)
-
-
 async def test_one_client_has_one_consumer_of_a_group() -> None:
     it = Group()
     client = it.client()
@@ -343,35 +274,6 @@ async def test_one_client_has_one_consumer_of_a_group() -> None:
         await it.wait(second.start())
     await it.wait(first.stop())
     await it.wait(client.close())
-
-
-async def test_a_topic_that_comes_later_is_found() -> None:
-    it = Group({"other": 1})
-    consumer = await it.consumer("fresh")
-    assert consumer.assignment() == []
-    from tests.support.fake_cluster import _topic
-
-    it.broker.topics["fresh"] = _topic(2)
-    it.broker.add("fresh", 0, b"hello")
-    message = await it.wait(consumer.getone(timeout=15))
-    assert message.body == b"hello"
-    await it.stop(consumer)
-
-
-async def test_subscribe_and_unsubscribe_while_running() -> None:
-    it = Group({"orders": 2, "bills": 1})
-    consumer = await it.consumer("orders")
-    await it.wait(consumer.subscribe("bills"))
-    await it.pass_time(1)
-    assert {queue.topic for queue in consumer.assignment()} == {"orders", "bills"}
-    await it.wait(consumer.unsubscribe("orders"))
-    await it.pass_time(1)
-    assert {queue.topic for queue in consumer.assignment()} == {"bills"}
-    topics = [
-        each.topic for each in it.broker.heartbeats[-1].consumer_data_set[0].subscription_data_set
-    ]
-    assert sorted(topics) == [f"%RETRY%{GROUP}", "bills"]
-    await it.stop(consumer)
 
 
 async def test_tags_are_compared_by_their_text() -> None:
@@ -391,20 +293,6 @@ async def test_tags_are_compared_by_their_text() -> None:
     await it.stop(consumer)
 
 
-async def test_a_broker_that_restarts_gets_the_group_back() -> None:
-    it = Group({"orders": 1})
-    consumer = await it.consumer()
-    it.broker.connect_error = ConnectionRefusedError("down")
-    it.broker.lose_all()
-    it.broker.clients.clear()
-    await it.pass_time(10)
-    it.broker.connect_error = None
-    it.broker.add("orders", 0, b"after")
-    message = await it.wait(consumer.getone(timeout=10))
-    assert message.body == b"after"
-    await it.stop(consumer)
-
-
 async def test_start_needs_a_name_server() -> None:
     it = Group()
     consumer = Consumer("nowhere:1", "orders", group=GROUP)
@@ -419,24 +307,3 @@ async def test_start_needs_a_name_server() -> None:
 def test_illegal_groups_are_refused(group: str) -> None:
     with pytest.raises(ValueError, match="group"):
         Consumer("nowhere:1", "orders", group=group)
-
-
-async def test_a_young_group_starts_where_it_is_told() -> None:
-    for start_from, expected in (
-        (StartFrom.FIRST, b"0"), (StartFrom.LAST, b"new"), (StartFrom("timestamp", 3), b"3"),
-    ):  # fmt: skip
-        it = Group({"orders": 1})
-        it.broker.add("orders", 0, *[b"%d" % n for n in range(5)])
-        consumer = await it.consumer(start_from=start_from)
-        it.broker.add("orders", 0, b"new")
-        assert (await it.wait(consumer.getone())).body == expected
-        await it.stop(consumer)
-
-
-async def test_a_known_group_goes_on_where_it_was() -> None:
-    it = Group({"orders": 1})
-    it.broker.add("orders", 0, *[b"%d" % n for n in range(5)])
-    it.broker.offsets[GROUP, "orders", 0] = 3
-    consumer = await it.consumer(start_from=StartFrom.FIRST)
-    assert (await it.wait(consumer.getone())).body == b"3"
-    await it.stop(consumer)
