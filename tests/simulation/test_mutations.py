@@ -32,7 +32,7 @@ from tests.support.crash_disk import CrashDisk
 from tests.support.crash_explorer import CrashFailure, explore
 
 SEEDS = 200
-CAUGHT = r"I\d+|visibility|FormatError|acknowledgement after"
+CAUGHT = r"I\d+|visibility|FormatError|acknowledgement after|StoreProfileError|CorruptFileError"
 
 Patch = pytest.MonkeyPatch
 

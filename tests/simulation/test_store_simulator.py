@@ -12,7 +12,7 @@ from tests.support.crash_explorer import explore, seeds
 POWER_PER_100_SEEDS = {
     "states": 2000,
     "acks": 1000,
-    "rolls": 700,
+    "rolls": 400,
     "torn tails": 40,
     "recoveries": 2000,
     "clean starts": 100,

@@ -214,10 +214,13 @@ class CrashFile:
         short = disk.faults.short_count("pwrite", self.path)
         part = memoryview(data)[:short]
         disk._reserve(inode, position, len(part), self.path)
-        before = len(inode.live)
-        inode.write(part, position, next(disk._touches))
-        if len(inode.live) != before:
-            disk.space.resized(self._key, inode)
+        for start in range(0, len(part), PAGE_SIZE):
+            if start and disk.before_step is not None:
+                disk.before_step("pwrite", self.path)  # killed between two pages of one write
+            before = len(inode.live)
+            inode.write(part[start : start + PAGE_SIZE], position + start, next(disk._touches))
+            if len(inode.live) != before:
+                disk.space.resized(self._key, inode)
         if len(part) != len(data):
             raise OSError(errno.EIO, f"short write of {len(part)} bytes", str(self.path))
         self.size = max(self.size, position + len(data))

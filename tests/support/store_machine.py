@@ -187,6 +187,7 @@ class StoreMachine:
             (2, lambda: self.workers.tables.step()),
             (1, self.create_topic),
             (3, lambda: self.clock.advance(self.rng.choice((0.001, 0.1, 0.7, 2.0)))),
+            (1, lambda: self.clock.step_wall(self.rng.choice((-3600, -1, 5, 86_400)))),
             (2, self.checkpoint),
             (3, self.settle),
             (1, self.restart),
@@ -249,7 +250,7 @@ class StoreMachine:
         count = self._acked_count
         self.clock.advance(0.5)
         self.workers.flush.run_all()
-        if not self.shape.sync:
+        if not self.shape.sync and self.store.failure is None:
             self._kept_count = max(self._kept_count, count)
 
     def checkpoint(self) -> None:
