@@ -28,7 +28,7 @@ from skylarkmq.broker.config_file import (
     load_broker_config,
     load_namesrv_config,
 )
-from skylarkmq.broker.controller import BrokerController
+from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController
 from skylarkmq.broker.logs import FIELDS, LogFormat, set_up_logs
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.process import keep_freed_memory, raise_file_limit
@@ -164,7 +164,7 @@ async def _serve(loaded: Loaded[BrokerConfig], with_namesrv: bool, log_format: L
     if not code:
         log.info("stopping")
     await controller.stop()
-    return code
+    return code or (EXIT_STORE_FAILED if controller.failed else 0)
 
 
 def _tell_oddities(loaded: Loaded[Any], bind_address: str) -> None:

@@ -102,8 +102,8 @@ class BrokerState:
 
 def make_server(
     state: BrokerState, clock: Clock, store_host: bytes, rng: random.Random
-) -> RemotingServer:
-    """Return the server of a broker's state, with every code that it answers.
+) -> tuple[RemotingServer, Router]:
+    """Return the server of a broker's state, and the router with every code that it answers.
 
     Args:
         store_host: packed advertised address; goes into every record and message id.
@@ -135,10 +135,11 @@ def make_server(
     for processor in processors:
         handlers.update(processor.handlers())
     router = Router(handlers, stats, clock, send=send)
-    return RemotingServer(
+    server = RemotingServer(
         router,
         clock,
         stats,
         idle_limit_s=config.server_channel_max_idle_time_seconds,
         max_connections=config.max_connections,
     )
+    return server, router

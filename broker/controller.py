@@ -29,6 +29,7 @@ from skylarkmq.broker.loop_lag import LoopLagService
 from skylarkmq.broker.metrics import MetricsSources, build_registry
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.registration import RegistrationService
+from skylarkmq.broker.router import Router
 from skylarkmq.broker.server import RemotingServer
 from skylarkmq.broker.sockets import bind_pair, port_of, resolve
 from skylarkmq.protocol.clock import Clock
@@ -79,6 +80,7 @@ class BrokerController:
         self._clock = clock
         self._tune_gc = tune_gc
         self._server: RemotingServer | None = None
+        self._router: Router | None = None
         self._metrics: MetricsServer | None = None
         self._registration: RegistrationService | None = None
         self._sockets: tuple[socket.socket, ...] = ()
@@ -131,7 +133,7 @@ class BrokerController:
         self.advertised = HostAddress(host, port)
         state.store.start()
         store_host = HostAddress(resolve(host), port).pack()
-        self._server = make_server(state, clock, store_host, random.Random())
+        self._server, self._router = make_server(state, clock, store_host, random.Random())
         await self._server.serve(*self._sockets)
         state.holding.start()
         state.housekeeping.start()
@@ -205,6 +207,8 @@ class BrokerController:
             self._server.stop_reading()
             await self._settled()
             state.holding.stop()
+            if self._router is not None:
+                await self._router.stop()
             await self._server.stop()
         if state.store.state is StoreState.RUNNING:
             await state.schedule.stop()
@@ -217,7 +221,15 @@ class BrokerController:
             await self._metrics.stop()
         if self.namesrv is not None:
             await self.namesrv.stop()
-        log.info("the broker has stopped")
+        if self.failed:
+            log.error("the broker has stopped, its store not cleanly: the next start recovers it")
+        elif self._started_at_ms:
+            log.info("the broker has stopped")
+
+    @property
+    def failed(self) -> bool:
+        """Whether the disk has failed, so that the store is not stopped cleanly."""
+        return self.state.store.state is StoreState.FAILED
 
     async def _settled(self) -> None:
         """Return when the sends that were read are answered, or can not be."""
@@ -234,14 +246,9 @@ class BrokerController:
 
     async def _abandon(self) -> None:
         """Undo a start that failed half-way."""
-        if self._server is not None:
-            await self._server.stop()
+        await self.stop()
         for bound in self._sockets:
             bound.close()
-        if self.namesrv is not None:
-            await self.namesrv.stop()
-        self.state.store.stop_writing()
-        await self._close_store()
 
     def _store_failed(self, error: BaseException) -> None:
         if not self.config.store.store_failure_exit:

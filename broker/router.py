@@ -42,6 +42,7 @@ Handler = Callable[
 CODEC_FIELD = "skylarkmq.codec"
 CODEC_MSGPACK = "msgpack.1"
 TASKS_MAX = 10_000
+STOP_LIMIT_S = 2.0
 REMARK_MAX = 1024
 
 
@@ -203,8 +204,10 @@ class Router:
                 response.ext_fields[CODEC_FIELD] = CODEC_MSGPACK
 
     async def stop(self) -> None:
-        """End the requests that still wait."""
-        tasks = list(self._tasks)
-        for task in tasks:
+        """Let the requests that still wait be answered; end those that take too long."""
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(self._tasks, timeout=STOP_LIMIT_S)
+        for task in late:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*late, return_exceptions=True)

@@ -143,10 +143,10 @@ class MessageStore(ReadFace):
             OSError: the disk failed.
         """
         self.state = StoreState.LOADING
-        self._files.make_folder(self.paths.root)
-        self._files.make_folder(self.paths.config)
-        self._lock.acquire()
         try:
+            self._files.make_folder(self.paths.root)
+            self._files.make_folder(self.paths.config)
+            self._lock.acquire()
             check_profile(
                 self._files,
                 self.paths.profile,
@@ -214,7 +214,7 @@ class MessageStore(ReadFace):
 
     def stop_writing(self) -> None:
         """Refuse further writes; `close` makes durable what is written."""
-        if self.state is StoreState.RUNNING:
+        if self.state in (StoreState.LOADING, StoreState.RUNNING):
             self.state = StoreState.STOPPING
         self.queues.end()
         for timer in self._timers:

@@ -1,0 +1,212 @@
+"""A broker's life: start and stop in order, starts that fail half-way, a disk that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skylarkmq.broker.controller import GC_THRESHOLDS, BrokerController
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.record import decode_messages
+from skylarkmq.store.errors import StoreLockedError
+from skylarkmq.store.files import DiskFiles
+from skylarkmq.store.message_store import StoreState
+from tests.support.faulty_files import HANG_LIMIT_S, FaultyFiles
+from tests.support.live_broker import broker_config, live_broker
+from tests.support.manual_clock import ManualClock
+from tests.support.raw_client import RawClient, pull_fields, send_fields
+
+SEND, PULL, CREATE_TOPIC = 310, 11, 17
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody else listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def store_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if "skylarkmq" in thread.name]
+
+
+async def test_a_clean_life_leaves_no_abort_no_thread_and_no_timer(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with live_broker(tmp_path, clock=clock) as broker:
+        assert (tmp_path / "abort").exists()
+        assert len(store_threads()) == 4
+        host, port = broker.listen_address
+        for each in (port, port - 2):
+            client = await RawClient.open((host, each))
+            assert (await client.call(SEND, send_fields("T"), b"x")).code == 0
+            await client.close()
+    assert not (tmp_path / "abort").exists()
+    assert store_threads() == []
+    assert clock.pending_count == 0
+    assert broker.state.store.state is StoreState.CLOSED
+
+
+async def test_what_was_sent_before_the_stop_is_there_after_it(tmp_path: Path) -> None:
+    for number in range(3):
+        async with live_broker(tmp_path) as broker:
+            client = await RawClient.open(broker.listen_address)
+            assert broker.state.store.recovery is not None
+            assert broker.state.store.recovery.clean
+            answer = await client.call(SEND, send_fields("T"), b"%d" % number)
+            assert answer.ext_fields["queueOffset"] == str(number)
+            await client.close()
+
+
+@pytest.mark.parametrize("key", ["metrics_prom_exporter_port", "namesrv_listen_port"])
+async def test_a_start_that_finds_a_port_taken_leaves_a_clean_store(
+    tmp_path: Path, taken: int, key: str
+) -> None:
+    clock = ManualClock()
+    broker = BrokerController(
+        broker_config(tmp_path, **{key: taken}), with_namesrv=True, clock=clock
+    )
+    with pytest.raises(OSError) as caught:
+        await broker.start()
+    assert str(taken) in str(caught.value)
+    assert not (tmp_path / "abort").exists()
+    assert store_threads() == []
+    assert clock.pending_count == 0
+    async with live_broker(tmp_path) as again:
+        assert again.state.store.recovery is not None
+        assert again.state.store.recovery.clean
+
+
+async def test_a_taken_listen_port_leaves_the_store_alone(tmp_path: Path, taken: int) -> None:
+    broker = BrokerController(broker_config(tmp_path / "store", listen_port=taken))
+    with pytest.raises(OSError, match=f"can not listen on 127.0.0.1:{taken}"):
+        await broker.start()
+    assert not (tmp_path / "store").exists()
+    assert store_threads() == []
+
+
+async def test_a_second_broker_of_this_process_is_refused_and_the_first_goes_on(
+    tmp_path: Path,
+) -> None:
+    async with live_broker(tmp_path) as broker:
+        with pytest.raises(StoreLockedError, match="in use by another broker"):
+            await BrokerController(broker_config(tmp_path)).start()
+        client = await RawClient.open(broker.listen_address)
+        assert (await client.call(SEND, send_fields("T"), b"x")).code == 0
+        await client.close()
+        assert (tmp_path / "abort").exists()
+    assert not (tmp_path / "abort").exists()
+
+
+async def test_a_held_pull_is_answered_at_the_stop(tmp_path: Path) -> None:
+    async with live_broker(tmp_path) as broker:
+        client = await RawClient.open(broker.listen_address)
+        await client.call(SEND, send_fields("T"), b"x")
+        held = client.send(PULL, pull_fields("T", 0, 1, sysFlag="6"))
+        await client.call(9999)
+        assert broker.state.holding.count == 1
+    answer = await client.answer(held)
+    assert answer.code == ResponseCode.PULL_NOT_FOUND
+    assert answer.ext_fields["nextBeginOffset"] == "1"
+    await client.closed()
+    await client.close()
+
+
+class GatedTables(DiskFiles):
+    """A disk that writes tables when the test lets it."""
+
+    def __init__(self) -> None:
+        self.writing = threading.Event()
+        self.writing.set()
+
+    def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
+        assert self.writing.wait(HANG_LIMIT_S)
+        super().replace(path, data, backup=backup)
+
+
+async def test_a_request_that_waits_for_its_table_is_answered_at_the_stop(tmp_path: Path) -> None:
+    files = GatedTables()
+    async with live_broker(tmp_path, files=files) as broker:
+        client = await RawClient.open(broker.listen_address)
+        files.writing.clear()
+        fields = {
+            "topic": "T", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
+            "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+        }  # fmt: skip
+        waiting = client.send(CREATE_TOPIC, fields)
+        await client.call(9999)
+        asyncio.get_running_loop().call_later(0.01, files.writing.set)
+    assert (await client.answer(waiting)).code == 0
+    assert b'"T"' in (tmp_path / "config" / "topics.json").read_bytes()
+    await client.close()
+
+
+async def test_sends_that_wait_for_the_disk_are_answered_at_the_stop(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    async with live_broker(tmp_path, files=files, flush_disk_type="SYNC_FLUSH") as broker:
+        client = await RawClient.open(broker.listen_address)
+        await client.call(SEND, send_fields("T"), b"first")
+        files.syncing.clear()
+        opaques = [client.send(SEND, send_fields("T"), b"%d" % number) for number in range(5)]
+        await client.call(9999)
+        asyncio.get_running_loop().call_later(0.01, files.syncing.set)
+    assert [(await client.answer(opaque)).code for opaque in opaques] == [0] * 5
+    await client.close()
+
+
+async def test_a_stop_that_can_not_sync_is_no_clean_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files, clock = FaultyFiles(), ManualClock()
+    async with live_broker(tmp_path, files=files, clock=clock) as broker:
+        client = await RawClient.open(broker.listen_address)
+        await client.call(SEND, send_fields("T"), b"x")
+        await client.close()
+        assert not broker.failed
+        files.failing["datasync"] = errno.EIO
+    assert broker.failed
+    assert (tmp_path / "abort").exists()
+    assert caplog.records[-1].getMessage().endswith("the next start recovers it")
+    assert caplog.records[-1].levelno == logging.ERROR
+    async with live_broker(tmp_path) as again:
+        assert again.state.store.recovery is not None
+        assert not again.state.store.recovery.clean
+        client = await RawClient.open(again.listen_address)
+        pulled = await client.call(PULL, pull_fields("T"))
+        assert [message.body for message in decode_messages(pulled.body)] == [b"x"]
+        await client.close()
+
+
+async def test_logs_of_a_start_and_a_stop_are_few(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with live_broker(tmp_path):
+        pass
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+    lines = [each.getMessage() for each in caplog.records if each.name.startswith("skylarkmq")]
+    assert len(lines) <= 6, "\n".join(lines)
+    assert any(line.startswith("recovered after a clean stop") for line in lines)
+    assert lines[-1] == "the broker has stopped"
+
+
+async def test_the_collector_is_set_for_a_daemon_when_asked(tmp_path: Path) -> None:
+    before = gc.get_threshold()
+    broker = BrokerController(broker_config(tmp_path), tune_gc=True)
+    await broker.start()
+    try:
+        assert gc.get_threshold() == GC_THRESHOLDS
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
+        await broker.stop()
