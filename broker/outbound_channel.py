@@ -78,6 +78,11 @@ class RemoteChannel:
         self._connecting = asyncio.Lock()
         self._is_closed = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection; the next call makes one where there is none."""
+        return self._peer is not None and self._peer.is_open
+
     async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         """Return the answer to a request; its opaque is set here.
 
@@ -112,9 +117,10 @@ class RemoteChannel:
         async with self._connecting:
             if self._is_closed:
                 raise ChannelClosedError(f"the channel to {self.address} is closed")
-            if self._peer is None or not self._peer.is_open:
-                self._peer = await self._connect(timeout_s)
-            return self._peer
+            peer = self._peer
+            if peer is None or not peer.is_open:
+                peer = self._peer = await self._connect(timeout_s)
+            return peer
 
     async def _connect(self, timeout_s: float) -> _Peer:
         host, _, port = self.address.rpartition(":")

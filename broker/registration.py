@@ -57,6 +57,11 @@ class Channel(Protocol):
 
     @property
     def address(self) -> str: ...
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection of the last call still stands."""
+        ...
+
     async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand: ...
     async def close(self) -> None: ...
 
@@ -190,7 +195,10 @@ class NamesrvLink:
                 self.is_registered = False
 
     async def _register(self) -> None:
-        registration, is_full = self._registration, self._all_wanted or not self.is_registered
+        # Where the connection has ended we may be forgotten; and a name server that meets us by a
+        # part takes no further topics from a whole of the same version.
+        is_known = self.is_registered and self._channel.is_open
+        registration, is_full = self._registration, self._all_wanted or not is_known
         names, self._changed, self._all_wanted = self._changed, set(), False
         if is_full and not registration.config.force_register and await self._is_current():
             self.is_registered = self._may_be_known = True
@@ -293,6 +301,8 @@ class RegistrationService:
     def _register_locally(self, names: set[str] | None) -> None:
         if self._routes is None:
             return
+        if self._routes.data_version(self._registration.address) is None:
+            names = None  # it does not know us: all topics, as `NamesrvLink` does
         try:
             self._routes.register(self._registration.header(), self._registration.body(names), None)
         except RemoteProtocolError as error:

@@ -42,6 +42,7 @@ class _Channel:
         self.timeouts_s: list[float] = []
         self.outcome: int | Exception | None = 0
         self.changed = "true"
+        self.is_open = True
         self.is_closed = False
 
     async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
@@ -276,3 +277,28 @@ async def test_a_restricted_broker_restricts_all_its_topics(
     assert setup.topics.table["TBW102"].perm == 7
     assert setup.channel.requests[0].ext_fields["haServerAddr"] == "10.9.9.9:10912"
     await setup.service.stop()
+
+
+async def test_a_name_server_that_came_back_is_told_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = _Setup(monkeypatch)
+    await setup.start()
+    await setup.create("Before")
+    assert setup.channel.topics() == {"Before"}
+    setup.channel.is_open = False  # it went, and forgot us
+    await setup.create("After")
+    assert setup.channel.topics() >= {"Before", "After"}
+    assert len(setup.channel.topics()) == SYSTEM_TOPIC_COUNT + 2
+
+
+async def test_the_built_in_name_server_is_told_everything_after_it_dropped_us(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = _Setup(monkeypatch)
+    await setup.start()
+    await setup.create("Before")
+    setup.namesrv.routes.unregister("broker-a", ADDRESS)  # as after a long stop of the process
+    await setup.create("After")
+    await setup.advance(60)
+    assert set(setup.namesrv.routes.topics()) >= {"Before", "After"}
