@@ -351,7 +351,12 @@ class Connection(asyncio.Protocol):
         self._update_reading()
 
     def _update_reading(self) -> None:
-        pause = self._reading_ended or self._writing_paused or self.parked > PARKED_MAX
+        pause = (
+            self._reading_ended
+            or self._writing_paused
+            or self.parked > PARKED_MAX
+            or bool(self._waiting)
+        )
         if pause != self._reading_paused and not self.closed:
             self._reading_paused = pause
             # A peer that we do not read can not finish its frame.

@@ -11,7 +11,7 @@ from tests.support.crash_explorer import explore, seeds
 # What one hundred seeds show at least; a run that shows less proves nothing.
 POWER_PER_100_SEEDS = {
     "states": 2000,
-    "acks": 1000,
+    "acks": 600,
     "rolls": 400,
     "torn tails": 40,
     "recoveries": 2000,
