@@ -20,7 +20,7 @@ from skylarkmq.store.stats import Histogram
 OTHER: Final = "__other__"
 SERIES_LIMIT: Final = 10_000
 
-MESSAGE_TYPES: Final = ("normal", "fifo", "delay", "transaction")
+MESSAGE_TYPES: Final = ("normal", "delay")
 PROTOCOL_ERROR_KINDS: Final = (
     "bad_length",
     "bad_header",
@@ -33,8 +33,6 @@ PULL_RESULTS: Final = (
     "no_new",
     "no_matched",
     "offset_moved",
-    "offset_illegal",
-    "timeout",
 )
 # Why a connection ended: the peer closed it, the socket failed, the peer broke the protocol,
 # was silent, did not read or did not finish a frame; the broker stopped, or had no room for it.
@@ -49,7 +47,7 @@ CLOSE_REASONS: Final = (
     "limit",
     "other",
 )
-OUTCOMES: Final = ("ok", "error", "timeout", "rejected")
+OUTCOMES: Final = ("ok", "error")
 
 
 class Traffic:
