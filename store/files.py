@@ -105,6 +105,11 @@ else:
     _allocate = os.posix_fallocate
 
 
+def _named(error: OSError, what: str, path: Path) -> OSError:
+    """The error of a call that knew a descriptor alone."""
+    return OSError(error.errno, f"{error.strerror} ({what})", str(path))
+
+
 class DiskFile:
     """A `StoreFile` on a real file system."""
 
@@ -116,34 +121,49 @@ class DiskFile:
         self.size = os.fstat(fd).st_size
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        written = os.pwrite(self._fd, data, position)
+        try:
+            written = os.pwrite(self._fd, data, position)
+        except OSError as error:
+            raise _named(error, "write", self.path) from error
         if written != len(data):
-            raise OSError(errno.EIO, f"short write of {written} of {len(data)} bytes", self._name)
+            why = f"short write of {written} of {len(data)} bytes"
+            raise OSError(errno.EIO, why, str(self.path))
         self.size = max(self.size, position + written)
 
     def pread(self, size: int, position: int) -> bytes:
-        return os.pread(self._fd, size, position)
+        try:
+            return os.pread(self._fd, size, position)
+        except OSError as error:
+            raise _named(error, "read", self.path) from error
 
     def datasync(self) -> None:
-        _datasync(self._fd)
+        try:
+            _datasync(self._fd)
+        except OSError as error:
+            raise _named(error, "sync", self.path) from error
 
     def allocate(self, position: int, size: int) -> None:
-        _allocate(self._fd, position, size)
+        try:
+            _allocate(self._fd, position, size)
+        except OSError as error:
+            raise _named(error, "allocation", self.path) from error
         self.size = max(self.size, position + size)
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._fd, size)
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise _named(error, "truncation", self.path) from error
         self.size = size
 
     def view(self) -> memoryview:
-        return memoryview(mmap.mmap(self._fd, self.size, prot=mmap.PROT_READ))
+        try:
+            return memoryview(mmap.mmap(self._fd, self.size, prot=mmap.PROT_READ))
+        except OSError as error:
+            raise _named(error, "mapping", self.path) from error
 
     def close(self) -> None:
         os.close(self._fd)
-
-    @property
-    def _name(self) -> str:
-        return str(self.path)
 
 
 class _RecordLock:
@@ -194,6 +214,8 @@ class DiskFiles:
             while view:
                 view = view[os.write(fd, view) :]
             _datasync(fd)
+        except OSError as error:
+            raise _named(error, "write", temporary) from error
         finally:
             os.close(fd)
         if backup and path.exists():
@@ -217,6 +239,8 @@ class DiskFiles:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
+        except OSError as error:
+            raise _named(error, "sync", path) from error
         finally:
             os.close(fd)
 
@@ -234,5 +258,5 @@ class DiskFiles:
             os.close(fd)
             if error.errno in _LOCKED:
                 return None
-            raise OSError(error.errno, error.strerror, str(path)) from error
+            raise _named(error, "lock", path) from error
         return _RecordLock(fd)

@@ -182,17 +182,7 @@ class MessageStore(ReadFace):
         self.stats.recovery_mode = "clean" if report.clean else "abnormal"
         self.stats.recovery_duration_s = duration_s
         self.stats.recovery_truncated_bytes["commitlog"] = report.truncated_bytes
-        log.info(
-            "recovered %s: log from %d to %d, %d records walked, %d queue units rebuilt, "
-            "%d bytes cut, %.2f s",
-            "after a clean stop" if report.clean else "after an unclean stop",
-            self.commit_log.min_offset,
-            report.end_offset,
-            report.records,
-            report.rebuilt,
-            report.truncated_bytes,
-            duration_s,
-        )
+        log.info("%s (%.2f s)", report.text(self.commit_log.min_offset), duration_s)
         self._flush.flushed_timestamp = report.store_timestamp
         try:
             self.queues.write_now(self._marks())

@@ -58,6 +58,16 @@ class RecoveryReport:
     rebuilt: int = 0  # queue units built again
     store_timestamp: int = 0  # of the last record, ms
 
+    def text(self, begin_offset: int) -> str:
+        """One line for the log, of a log that begins at an offset."""
+        if self.clean and self.end_offset == begin_offset:
+            return "the store is empty"
+        how = "the store was stopped cleanly" if self.clean else "recovered from an unclean stop"
+        return (
+            f"{how}: log from offset {begin_offset} to {self.end_offset}, {self.records} records "
+            f"read again, {self.rebuilt} queue units rebuilt, {self.truncated_bytes} bytes cut off"
+        )
+
 
 class Recovery:
     """One recovery of a loaded log and its loaded queues. Blocks; before the loop serves."""

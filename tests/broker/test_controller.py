@@ -195,7 +195,7 @@ async def test_logs_of_a_start_and_a_stop_are_few(
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
     lines = [each.getMessage() for each in caplog.records if each.name.startswith("skylarkmq")]
     assert len(lines) <= 6, "\n".join(lines)
-    assert any(line.startswith("recovered after a clean stop") for line in lines)
+    assert any(line.startswith("the store is empty") for line in lines)
     assert lines[-1] == "the broker has stopped"
 
 

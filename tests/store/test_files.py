@@ -7,6 +7,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,26 @@ def test_a_short_write_is_an_error_with_the_path(
     assert caught.value.errno == errno.EIO
     assert caught.value.filename == str(file.path)
     assert not is_no_space(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda file: file.pwrite(b"x", 0), "write"),
+        (lambda file: file.pread(1, 0), "read"),
+        (lambda file: file.datasync(), "sync"),
+        (lambda file: file.allocate(0, 4096), "allocation"),
+        (lambda file: file.truncate(1), "truncation"),
+        (lambda file: file.view(), "mapping"),
+    ],
+)
+def test_an_error_names_the_file_and_what_was_tried(
+    file: StoreFile, call: Callable[[StoreFile], object], what: str
+) -> None:
+    file.close()
+    with pytest.raises(OSError, match=rf"Bad file descriptor \({what}\)") as caught:
+        call(file)
+    assert (caught.value.errno, caught.value.filename) == (errno.EBADF, str(file.path))
 
 
 def test_a_closed_file_leaves_its_views(file: StoreFile) -> None:
@@ -177,6 +198,7 @@ def test_a_replace_that_fails_leaves_the_old_file(
         with pytest.raises(OSError) as caught:
             FILES.replace(path, b"new", backup=True)
     assert is_no_space(caught.value)
+    assert caught.value.filename is not None or call in ("link", "replace")
     assert path.read_bytes() == b"old"
     assert path.with_name("t.json.bak").exists()
     assert open_count() == before
@@ -200,6 +222,20 @@ def test_the_order_in_which_a_replace_becomes_durable(
     )
     FILES.replace(tmp_path / "t", b"new", backup=True)
     assert steps == ["write", "fdatasync", "link", "replace", "replace", "fsync"]
+
+
+def test_a_folder_that_can_not_be_synced_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    before = open_count()
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=r"broken \(sync\)") as caught:
+        FILES.sync_folder(tmp_path)
+    assert caught.value.filename == str(tmp_path)
+    assert open_count() == before
 
 
 # Locks
