@@ -27,6 +27,11 @@ async def test_two_members_share_the_queues_and_one_takes_over_from_the_other() 
     await it.pass_time(1)
     assert [queue.queue_id for queue in first.assignment()] == [0, 1]
     assert [queue.queue_id for queue in second.assignment()] == [2, 3]
+    it.broker.add("orders", 3, b"once")
+    await it.pass_time(1)
+    assert await it.wait(first.getmany()) == {}, "the queue is pulled by its new owner alone"
+    assert (await it.wait(second.getone())).body == b"once"
+    await it.wait(second.commit())
     await it.wait(first.stop())
     await it.pass_time(1)
     assert [queue.queue_id for queue in second.assignment()] == [0, 1, 2, 3]
