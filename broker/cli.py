@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -31,7 +32,7 @@ from skylarkmq.broker.config_file import (
 from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController
 from skylarkmq.broker.logs import FIELDS, LogFormat, set_up_logs
 from skylarkmq.broker.namesrv.controller import NamesrvController
-from skylarkmq.broker.process import keep_freed_memory, raise_file_limit
+from skylarkmq.broker.process import connections_possible, keep_freed_memory, raise_file_limit
 from skylarkmq.store.config_fields import ConfigError
 from skylarkmq.store.errors import StoreError
 
@@ -139,7 +140,7 @@ def _run_broker(
         return
     set_up_logs(log_format, log_level, loaded.config.broker_name)
     _tell_oddities(loaded, loaded.config.bind_address)
-    raise_file_limit()
+    loaded = _leave_room_for_files(loaded, servers=2 if with_namesrv else 1)
     keep_freed_memory()
     _run(_serve(loaded, with_namesrv, log_format))
 
@@ -176,6 +177,16 @@ def _tell_oddities(loaded: Loaded[Any], bind_address: str) -> None:
             "listening on %s: other machines can connect, and there is no access control yet",
             bind_address,
         )
+
+
+def _leave_room_for_files(loaded: Loaded[BrokerConfig], servers: int) -> Loaded[BrokerConfig]:
+    """Raise the limit of open files, and keep the connections below it."""
+    config, limit = loaded.config, raise_file_limit()
+    possible = connections_possible(config.max_connections, limit, servers)
+    if possible == config.max_connections:
+        return loaded
+    log.warning("maxConnections is %d here: there may be %d open files", possible, limit)
+    return replace(loaded, config=replace(config, max_connections=possible))
 
 
 def _stop_event() -> asyncio.Event:

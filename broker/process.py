@@ -16,6 +16,7 @@ from typing import Final
 _M_TRIM_THRESHOLD: Final = -1
 _M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
+FILES_RESERVED: Final = 1024  # descriptors: queue files, log files, tables, connections to refuse
 _MALLOC_SETTINGS: Final = (
     (_M_TRIM_THRESHOLD, 512 << 20),
     (_M_TOP_PAD, 16 << 20),
@@ -30,6 +31,16 @@ def raise_file_limit() -> int:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def connections_possible(wanted: int, file_limit: int, servers: int) -> int:
+    """Return how many connections each of `servers` may have, at most `wanted`.
+
+    A store that cannot open a file has failed, so connections must not take every descriptor: the
+    store keeps FILES_RESERVED of them, of a small limit half.
+    """
+    available = max(file_limit - FILES_RESERVED, file_limit // 2)
+    return max(1, min(wanted, available // servers))
 
 
 def keep_freed_memory() -> bool:
