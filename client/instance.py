@@ -207,8 +207,12 @@ class Client:
         """End the tasks and close all connections. Stop producers and consumers before."""
         self._closed = True
         services, self._services = self._services, None
+        # What needs no waiting comes first, so that a cancelled close has closed all the same.
         for task in self._tasks:
             task.cancel()
+        if services is not None:
+            services.routes.cancel()
+            services.remoting.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if services is not None:
             await services.routes.stop()

@@ -158,10 +158,12 @@ class Producer:
         except TimeoutError:
             log.warning("%d sends were still under way at stop", pipeline.in_flight.count)
         finally:
-            await pipeline.stop()
-            await self._client.leave_producer(self._config.group)
-            if self._owned:
-                await self._client.close()
+            try:
+                await pipeline.stop()
+                await self._client.leave_producer(self._config.group)
+            finally:
+                if self._owned:
+                    await self._client.close()
 
     @property
     def stats(self) -> SendStats:

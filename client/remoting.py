@@ -66,6 +66,7 @@ class Remoting:
         self._attempts: SingleFlight[Connection] = SingleFlight("connect")
         self._backoffs: dict[str, _Backoff] = {}
         self._stopping = False
+        self._closing: list[Connection] = []
 
     def ready(self, address: str) -> Connection | None:
         """Return the open connection to `address`, if there is one."""
@@ -104,14 +105,19 @@ class Remoting:
         await connection.writable()
         connection.post(command)
 
-    async def stop(self) -> None:
+    def close(self) -> None:
         """Close all connections; later calls fail."""
         self._stopping = True
-        await self._attempts.stop()
-        connections = self.connections
-        for connection in connections:
+        self._attempts.cancel()
+        self._closing += self.connections
+        for connection in self.connections:
             connection.close("the client has stopped")
-        for connection in connections:
+
+    async def stop(self) -> None:
+        """Do that, and wait until what was written has left."""
+        self.close()
+        await self._attempts.stop()
+        for connection in self._closing:
             await connection.wait_ended(CLOSE_TIMEOUT_S)
 
     async def _connect(self, address: str) -> Connection:

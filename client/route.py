@@ -139,8 +139,12 @@ class RouteTable:
         self._routes.pop(topic, None)
         self._asked_s.pop(topic, None)
 
-    async def stop(self) -> None:
+    def cancel(self) -> None:
         """End the calls under way."""
+        self._fetches.cancel()
+
+    async def stop(self) -> None:
+        """Do that, and wait for their end."""
         await self._fetches.stop()
 
     async def _fetch(self, topic: str) -> TopicRoute | None:

@@ -42,12 +42,16 @@ class SingleFlight(Generic[T]):
                 raise IllegalState("the client has stopped") from None
             raise
 
-    async def stop(self) -> None:
+    def cancel(self) -> None:
         """Cancel the calls under way and refuse new ones."""
         self._stopped = True
-        calls = list(self._calls.values())
-        for call in calls:
+        for call in self._calls.values():
             call.cancel()
+
+    async def stop(self) -> None:
+        """Do that, and wait for their end."""
+        calls = list(self._calls.values())
+        self.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
 
     def _ended(self, key: str, call: asyncio.Task[T]) -> None:

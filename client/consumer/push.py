@@ -180,11 +180,13 @@ class Consumer(LitePull):
                 if self._workers is not None:
                     await self._workers.drain(timeout if drain else 0.0)
         finally:
-            if inside is not None:
-                await self._leave(inside)
-            self._closed = True
-            if self._owned:
-                await self._client.close()
+            try:
+                if inside is not None:
+                    await self._leave(inside)
+            finally:
+                self._closed = True
+                if self._owned:
+                    await self._client.close()
 
     async def run(self, handler: Handler, *, concurrency: int = 20, max_batch: int = 1) -> None:
         """Give every message to `handler` until the consumer stops.
