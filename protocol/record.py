@@ -205,7 +205,7 @@ def read_record(
     if check_crc:
         if body_crc(buffer[body_position:tail_position]) != fields[2]:
             return failed_message(buffer, position, end, "the body's checksum is wrong", view)
-        if b"\0" in properties or b"\0" in topic:
+        if properties.find(0) >= 0 or topic.find(0) >= 0:
             return suspicious_message(buffer, tail_position, position + size, end, view)
     return view
 

@@ -192,7 +192,7 @@ def _check_properties(properties: bytes) -> None:
         )
     # Unlike RocketMQ, which takes them: recovery reads zeros there as a part that never reached
     # the disk, so that a sender of zeros could end the log for everybody.
-    if b"\0" in properties:
+    if properties.find(0) >= 0:
         raise _illegal("a property holds a zero byte")
 
 
