@@ -205,7 +205,7 @@ async def test_a_stop_under_load_is_clean(tmp_path: Path, mode: str, stops: int)
         assert "Traceback" not in process.tail()
     process = await (await BrokerProcess.spawn(tmp_path, settings)).ready()
     try:
-        assert "clean stop" in process.tail()
+        assert "stopped cleanly" in process.tail()
         await read_back(process.address, history)
     finally:
         await process.kill()
