@@ -1,140 +1,142 @@
-"""Flow control of one connection: what waits, what stops the reading, what ends it."""
+"""Flow control of one connection: who does not read, asks too much, or does not finish."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
 
-from skylarkmq.broker.connection import OUTBOUND_MAX, PAUSE_SIZE, Connection
-from skylarkmq.broker.stats import BrokerStats
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.broker.connection import (
+    OUTBOUND_MAX,
+    PARKED_MAX,
+    PAUSE_SIZE,
+    UNFINISHED_MAX,
+    Connection,
+)
 from skylarkmq.protocol.command import RemotingCommand, encode_command
 from skylarkmq.protocol.frame import RawFrame
-from tests.support.manual_clock import ManualClock
+from tests.support.fake_transport import Owner, connect
+from tests.support.manual_clock import settle
 
-FRAME = encode_command(RemotingCommand.request(11))
-
-
-class FakeTransport(asyncio.Transport):
-    """Takes everything, and says so or not."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 5)})
-        self.written: list[bytes] = []
-        self.reading = True
-        self.unsent_size = 0
-        self.aborted = False
-
-    def write(self, data: Any) -> None:
-        self.written.append(bytes(data))
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def get_write_buffer_size(self) -> int:
-        return self.unsent_size
-
-    def pause_reading(self) -> None:
-        assert self.reading
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        assert not self.reading
-        self.reading = True
-
-    def abort(self) -> None:
-        self.aborted = True
-
-    def close(self) -> None:
-        pass
-
-
-class Owner:
-    """A server that keeps nothing."""
-
-    def __init__(self) -> None:
-        self.stats = BrokerStats()
-        self.clock: Clock = ManualClock()
-        self.unfinished_size = 0
-
-    def opened(self, connection: Connection) -> bool:
-        return True
-
-    def closed(self, connection: Connection) -> None:
-        pass
-
-
-class BigAnswers:
-    """Answers each frame with 600 KiB, as a router does."""
-
-    def __init__(self) -> None:
-        self.handled = 0
-
-    def handle(self, connection: Connection, frames: list[RawFrame]) -> list[RawFrame]:
-        remaining = iter(frames)
-        for _ in remaining:
-            self.handled += 1
-            connection.send(bytes(600 << 10))
-            if connection.congested:
-                break
-        return list(remaining)
+REQUEST = encode_command(RemotingCommand.request(30, {"topic": "T"}, opaque=7))
 
 
 @pytest.fixture
-async def peer() -> tuple[Connection, FakeTransport, BigAnswers]:
-    handler, transport = BigAnswers(), FakeTransport()
-    connection = Connection(handler, Owner())
-    connection.connection_made(transport)
-    return connection, transport, handler
+def owner() -> Owner:
+    return Owner()
 
 
-Peer = tuple[Connection, FakeTransport, BigAnswers]
+async def test_a_peer_that_does_not_read_is_not_read_until_it_has(owner: Owner) -> None:
+    made, transport = connect(owner)
+    transport.keeps = True
+    made.send(bytes(PAUSE_SIZE))
+    await settle(1)
+    assert transport.reading
+    owner.clock.advance(3)
+    made.send(b"x")
+    await settle(1)
+    assert not transport.reading
+    assert made.paused_since_s == owner.clock.monotonic()
+    assert made.unsent_size == PAUSE_SIZE + 1
+    transport.take_all()
+    assert transport.reading
+    assert made.paused_since_s == 0
 
 
-async def test_requests_wait_until_the_answers_before_them_are_out(peer: Peer) -> None:
-    connection, transport, handler = peer
-    connection.data_received(FRAME * 5)
-    assert (handler.handled, transport.reading) == (2, False)
-    assert [len(data) for data in transport.written] == [1200 << 10]
-    connection.data_received(FRAME)  # was on its way when the reading stopped
-    assert handler.handled == 2
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert (handler.handled, transport.reading) == (6, True)
-    assert max(len(data) for data in transport.written) <= PAUSE_SIZE + (600 << 10)
+async def test_beyond_the_cap_the_peer_is_dropped(
+    owner: Owner, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, transport = connect(owner)
+    transport.keeps = True
+    for _ in range(16):
+        made.send(bytes(1 << 20))
+        await settle(1)
+    assert transport.ended == ""
+    made.send(b"x")
+    await settle(1)
+    assert (transport.ended, made.close_reason) == ("abort", "slow_reader")
+    assert "192.0.2.9:4711: it reads too slowly" in caplog.text
 
 
-async def test_while_the_peer_does_not_read_nothing_goes_on(peer: Peer) -> None:
-    connection, transport, handler = peer
-    connection.data_received(FRAME * 4)
-    connection.pause_writing()
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert (handler.handled, transport.reading) == (2, False)
-    connection.resume_writing()
-    assert not transport.reading, "there are requests that wait"
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert (handler.handled, transport.reading) == (4, True)
+def test_what_gathers_within_one_turn_is_capped_too(owner: Owner) -> None:
+    made, transport = connect(owner)
+    made._in_read = True
+    for _ in range(17):
+        made.send(bytes(1 << 20))
+    assert (transport.ended, made.close_reason) == ("abort", "slow_reader")
+    assert sum(map(len, made._out)) <= OUTBOUND_MAX + (1 << 20)
 
 
-async def test_what_waits_goes_with_its_connection(peer: Peer) -> None:
-    connection, _, handler = peer
-    connection.data_received(FRAME * 4)
-    connection.connection_lost(None)
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert handler.handled == 2
+async def test_one_answer_may_be_larger_than_the_cap(owner: Owner) -> None:
+    made, transport = connect(owner)
+    made.send(bytes(OUTBOUND_MAX + 1))
+    await settle(1)
+    assert (len(transport.writes), transport.ended) == (1, "")
 
 
-async def test_answers_that_come_by_themselves_are_bounded(peer: Peer) -> None:
-    """Held pulls that a message wakes do not ask whether there is room."""
-    connection, transport, _ = peer
-    for _ in range(OUTBOUND_MAX // (1 << 20) + 2):
-        connection.send(bytes(1 << 20))
-    assert transport.aborted
-    assert connection.closed
-    await asyncio.sleep(0)
-    assert transport.written == []
+async def test_requests_that_were_read_wait_for_the_peer_to_read(owner: Owner) -> None:
+    def big_answers(connection: Connection, frames: list[RawFrame]) -> list[RawFrame]:
+        remaining = list(frames)
+        while remaining and not connection.congested:
+            remaining.pop(0)
+            connection.send(bytes(600_000))
+        return remaining
+
+    owner.on_frames = big_answers
+    made, transport = connect(owner)
+    transport.keeps = True
+    made.data_received(REQUEST * 5)
+    assert (len(owner.handled), transport.reading) == (1, False)
+    made.data_received(REQUEST)  # it was on its way
+    await settle()
+    assert len(owner.handled) == 1
+    transport.take_all()
+    await settle()
+    assert [len(frames) for frames in owner.handled] == [5, 4]
+    transport.take_all()
+    await settle()
+    transport.take_all()
+    await settle()
+    assert sum(map(len, transport.writes)) == 6 * 600_000
+    assert transport.reading
+
+
+def test_many_unanswered_requests_stop_the_reading(owner: Owner) -> None:
+    def park(connection: Connection, frames: list[RawFrame]) -> list[RawFrame]:
+        connection.park(len(frames))
+        return []
+
+    owner.on_frames = park
+    made, transport = connect(owner)
+    made.data_received(REQUEST * PARKED_MAX)
+    assert transport.reading
+    made.data_received(REQUEST)
+    assert not transport.reading
+    made.park(-1)
+    assert transport.reading
+    assert made.parked == PARKED_MAX
+
+
+async def test_reading_waits_for_the_last_of_two_reasons(owner: Owner) -> None:
+    made, transport = connect(owner)
+    transport.keeps = True
+    made.park(PARKED_MAX + 1)
+    made.send(bytes(PAUSE_SIZE + 1))
+    await settle(1)
+    assert not transport.reading
+    transport.take_all()
+    assert not transport.reading
+    made.park(-1)
+    assert transport.reading
+    made.stop_reading()
+    made.park(-PARKED_MAX)
+    assert not transport.reading, "a broker that stops takes no more"
+
+
+def test_unfinished_frames_of_all_peers_have_one_limit(owner: Owner) -> None:
+    owner.unfinished_size = UNFINISHED_MAX - 5
+    made, transport = connect(owner)
+    made.data_received(REQUEST[:5])
+    assert transport.ended == ""
+    made.data_received(REQUEST[5:6])
+    assert (transport.ended, made.close_reason) == ("abort", "limit")
+    made.connection_lost(None)
+    assert owner.unfinished_size == UNFINISHED_MAX - 5
