@@ -92,6 +92,7 @@ class SendProcessor:
         self._maker = SendMessages(
             config.broker_cluster_name, store_host, config.store, store.delay_levels
         )
+        self._queue = store.queues.queues.get
         self._batch: AppendBatch = store.commit_log.batch
         self._counters: dict[ConsumeQueue, Traffic] = {}
         self.gathering = False
@@ -148,8 +149,7 @@ class SendProcessor:
             sys_flag = java_int(fields.sys_flag, "sysFlag")
             if not 0 <= queue_id < config.write_queue_nums or transaction_type(sys_flag):
                 return False
-            queues = self._store.queues
-            queue = queues.queues.get((topic, queue_id)) or queues.open(topic, queue_id)
+            queue = self._queue((topic, queue_id)) or self._store.queues.open(topic, queue_id)
             physical_offset = self._batch.add(
                 queue,
                 body,
