@@ -105,26 +105,29 @@ class MessageReader:
             result.status = GetMessageStatus.OFFSET_FOUND_NULL
             result.next_begin_offset = offset - offset % per_file + per_file
             return result
-        collector = _Collector(self._log, result)
-        memory_limits, disk_limits = self._limits(max_count, max_bytes)
+        gathered = _Gathered(self._log)
+        add = gathered.add
+        in_memory, on_disk = self._limits(max_count, max_bytes)
         disk_below = self._log.max_offset - self._memory_span
-        scanned = missing_below = 0
+        scanned = missing_below = count = size = 0
         for commit_offset, record_size, tags_code in UNIT.iter_unpack(units):
-            if commit_offset < missing_below:
-                scanned += 1
-                continue
-            if result.count:
-                count_max, size_max = disk_limits if commit_offset < disk_below else memory_limits
-                if result.count >= count_max or result.size + record_size > size_max:
+            if commit_offset >= missing_below:
+                count_max, size_max = on_disk if commit_offset < disk_below else in_memory
+                if count and (count >= count_max or size + record_size > size_max):
                     break
+                if matches is None or matches(tags_code):
+                    if add(commit_offset, record_size):
+                        count += 1
+                        size += record_size
+                    else:
+                        missing_below = self._log.next_file_offset(commit_offset)
             scanned += 1
-            if matches is not None and not matches(tags_code):
-                continue
-            if not collector.add(commit_offset, record_size):
-                if not result.count:
-                    result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-                missing_below = self._log.next_file_offset(commit_offset)
-        collector.finish()
+        if count:
+            result.status = GetMessageStatus.FOUND
+            result.views = gathered.finish()
+            result.count, result.size = count, size
+        elif missing_below:
+            result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
         result.next_begin_offset = offset + scanned
         return result
 
@@ -209,35 +212,45 @@ class MessageReader:
         return decode_message(found[0].view, found[1])
 
 
-class _Collector:
-    """Collects records, joining those that follow each other in the log."""
+class _Gathered:
+    """Records gathered for one reader, neighbours in the log as one view."""
 
-    __slots__ = ("_end", "_log", "_result", "_start")
+    __slots__ = ("_end", "_file_end", "_file_start", "_log", "_start", "_view", "_views")
 
-    def __init__(self, log: CommitLog, result: GetMessageResult) -> None:
+    def __init__(self, log: CommitLog) -> None:
         self._log = log
-        self._result = result
-        self._start = self._end = -1
+        self._views: list[memoryview] = []
+        self._view = memoryview(b"")
+        # Invariant: [_start, _end) is the run under way and lies in [_file_start, _file_end), the
+        # written part of the file that `_view` maps.
+        self._start = self._end = self._file_start = self._file_end = 0
 
     def add(self, commit_offset: int, record_size: int) -> bool:
         """Take a record; False when it is not in the log any more."""
-        if commit_offset != self._end or commit_offset % self._log.file_size == 0:
-            self.finish()
-            if self._log.record(commit_offset, record_size) is None:
-                self._start = self._end = -1
+        record_end = commit_offset + record_size
+        if commit_offset == self._end and record_end <= self._file_end:
+            self._end = record_end
+            return True
+        self._close_run()
+        if not self._file_start <= commit_offset < record_end <= self._file_end:
+            found = self._log.locate(commit_offset)
+            if found is None or found[1] + record_size > found[0].wrote_position:
                 return False
-            self._start = commit_offset
-        self._end = commit_offset + record_size
-        result = self._result
-        result.status = GetMessageStatus.FOUND
-        result.count += 1
-        result.size += record_size
+            mapped = found[0]
+            self._view = mapped.view
+            self._file_start = mapped.start_offset
+            self._file_end = mapped.start_offset + mapped.wrote_position
+        self._start = commit_offset
+        self._end = record_end
         return True
 
-    def finish(self) -> None:
-        """Hand over the run of neighbours collected so far."""
+    def finish(self) -> list[memoryview]:
+        """Hand over what was gathered."""
+        self._close_run()
+        return self._views
+
+    def _close_run(self) -> None:
+        start = self._file_start
         if self._end > self._start:
-            view = self._log.record(self._start, self._end - self._start)
-            if view is not None:
-                self._result.views.append(view)
+            self._views.append(self._view[self._start - start : self._end - start])
         self._start = self._end
