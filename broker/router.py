@@ -11,9 +11,9 @@ handler:
 Sends of one read gather in one store batch. Before any other request is looked at, that batch is
 committed, so a pull behind a send on the same connection finds it.
 
-A handler's `RemoteProtocolError` is answered with its code and remark; any other exception is a
-defect, logged with its traceback and answered with SYSTEM_ERROR. A frame whose header can not be
-read costs its connection (the caller closes it).
+A handler's `RemoteProtocolError` is answered with its code and remark; any other exception, on the
+road of sends too, is a defect, logged with its traceback and answered with SYSTEM_ERROR. A frame
+whose header can not be read costs its connection (the caller closes it).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command
-from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.errors import BadFrameError, RemoteProtocolError
 from skylarkmq.protocol.frame import RawFrame, SerializeType
 
 log = logging.getLogger(__name__)
@@ -103,9 +103,15 @@ class Router:
                 if counter is not None:
                     counter.count += 1
                     counter.bytes += len(frame.header) + len(frame.body) + 8
-                if settled and send is not None and send.take(connection, frame):
-                    continue
-                self._handle_decoded(connection, decode_command(frame))
+                try:
+                    if settled and send is not None and send.take(connection, frame):
+                        continue
+                    self._handle_decoded(connection, decode_command(frame))
+                except BadFrameError:
+                    raise
+                except Exception as error:
+                    request = decode_command(frame)
+                    connection.reply(request, self._error_reply(request, error))
                 settled = connection.codec_settled
                 if connection.congested:
                     break
@@ -129,13 +135,10 @@ class Router:
         handler = self._handlers.get(command.code)
         if handler is None:
             self._stats.protocol_errors["unknown_code"] += 1
-            connection.reply(
-                command,
-                command.reply(
-                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                    f" request type {command.code} not supported",
-                ),
-            )
+            why = f" request type {command.code} not supported"
+            response = command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why)
+            self._echo_codec(command, response)
+            connection.reply(command, response)
             return
         self._run(handler, connection, command)
 
@@ -178,8 +181,7 @@ class Router:
         outcome = "ok" if response is None or response.code == ResponseCode.SUCCESS else "error"
         self._stats.request(request.code, outcome).observe(self._clock.monotonic() - started)
         if response is not None:
-            if response is not request and CODEC_FIELD in request.ext_fields:
-                self._echo_codec(request, response)
+            self._echo_codec(request, response)
             connection.reply(request, response)
 
     @staticmethod
@@ -198,10 +200,9 @@ class Router:
 
     @staticmethod
     def _echo_codec(request: RemotingCommand, response: RemotingCommand) -> None:
-        if request.serialize_type == SerializeType.JSON:
-            offered = request.ext_fields[CODEC_FIELD]
-            if offered == CODEC_MSGPACK:
-                response.ext_fields[CODEC_FIELD] = CODEC_MSGPACK
+        offered = request.ext_fields.get(CODEC_FIELD)
+        if offered == CODEC_MSGPACK and request.serialize_type == SerializeType.JSON:
+            response.ext_fields[CODEC_FIELD] = CODEC_MSGPACK
 
     async def stop(self) -> None:
         """Let the requests that still wait be answered; end those that take too long."""
