@@ -242,13 +242,24 @@ class SendProcessor:
         header: SendMessageRequestHeader,
         target: Target,
     ) -> None:
-        inners = self._maker.batch(connection.host_bytes, request.body, header, target)
+        split = self._maker.batch(request.body, header, target)
         queue = self._store.queues.open(target.topic, target.queue_id)
-        self._batch.reserve(self._maker.stored_size(inners))
+        self._batch.reserve(split.stored_size)
         first_offset = queue.next_offset
-        offsets = tuple(self._add(queue, inner) for inner in inners)
-        self._count(queue, target.topic, len(request.body), len(inners))
-        self._note(request, target, offsets, first_offset, inners[0].wait_store_ok)
+        add, born_host, store_host = self._batch.add, connection.host_bytes, self._store_host
+        born_timestamp, reconsume_times = header.born_timestamp, header.reconsume_times
+        sys_flag = split.sys_flag
+        offsets = tuple(
+            [
+                add(
+                    queue, body, properties, born_timestamp, born_host, store_host, tags_code,
+                    flag, sys_flag, reconsume_times,
+                )
+                for body, properties, flag, tags_code in split.parts
+            ]
+        )  # fmt: skip
+        self._count(queue, target.topic, len(request.body), len(offsets))
+        self._note(request, target, offsets, first_offset, split.wait)
 
     def _note(
         self,

@@ -20,7 +20,6 @@ from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RESPONSE_FLAG, RemotingCommand, encode_command
 from skylarkmq.protocol.frame import SerializeType, encode_frame
-from skylarkmq.protocol.message_id import offset_message_id
 from skylarkmq.store.results import PutMessageStatus
 
 _CODES = {
@@ -110,7 +109,6 @@ class SendAnswers:
     ) -> None:
         self.topics = topics
         self._extras = {_MSG_REGION: region_id, _TRACE_ON: "true"}
-        self._store_host = store_host
         self._id_prefix = store_host.hex().upper()
         self._region_id = region_id
         self._stats = stats
@@ -169,14 +167,12 @@ class SendAnswers:
         out: list[bytes] = []
         for sent in entries:
             opaque, kind, physical_offset, queue_id, queue_offset, codec = sent
-            if plain and not codec and isinstance(physical_offset, int):
-                header = _ENCODERS[kind](
-                    opaque,
-                    f"{self._id_prefix}{physical_offset:016X}",
-                    queue_id,
-                    queue_offset,
-                    self._region_id,
-                )
+            if plain and not codec:
+                if isinstance(physical_offset, int):
+                    msg_id = f"{self._id_prefix}{physical_offset:016X}"
+                else:
+                    msg_id = self._msg_ids(physical_offset)
+                header = _ENCODERS[kind](opaque, msg_id, queue_id, queue_offset, self._region_id)
                 out.append(encode_frame(kind, header))
             else:
                 out.append(encode_command(self._full(sent, status, why)))
@@ -185,6 +181,10 @@ class SendAnswers:
         traffic.count += len(out)
         traffic.bytes += len(data)
         return data
+
+    def _msg_ids(self, physical_offsets: tuple[int, ...]) -> str:
+        prefix = self._id_prefix
+        return ",".join([f"{prefix}{offset:016X}" for offset in physical_offsets])
 
     def _full(self, sent: Sent, status: PutMessageStatus, why: str) -> RemotingCommand:
         opaque, kind, offsets, queue_id, queue_offset, codec = sent
@@ -195,8 +195,7 @@ class SendAnswers:
         if status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
             remark = why
         else:
-            ids = (offsets,) if isinstance(offsets, int) else offsets
-            fields["msgId"] = ",".join(offset_message_id(self._store_host, each) for each in ids)
+            fields["msgId"] = self._msg_ids((offsets,) if isinstance(offsets, int) else offsets)
             fields["queueId"] = str(queue_id)
             fields["queueOffset"] = str(queue_offset)
         return RemotingCommand(

@@ -11,6 +11,8 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProce
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from skylarkmq.broker.processor.send_checks import Target, multi_tag_flag
 from skylarkmq.protocol.batch import split_batch
 from skylarkmq.protocol.codes import ResponseCode
@@ -37,6 +39,20 @@ _PAIR_END = b"\x02"
 _PAIR_END_BYTE = 2
 BATCH_GROWTH_MAX = 8  # bytes stored for a byte of the largest batch body
 _FIXED_SIZE_MAX = max(layout.size for layout in FIXED_BY_HOSTS)
+
+
+# One message of a batch: body, stored properties, the application's flag, tags code. A plain tuple
+# because one is made for each of them.
+BatchPart = tuple[bytes, bytes, int, int]
+
+
+class SplitBatch(NamedTuple):
+    """The messages of a batch and what they share."""
+
+    parts: list[BatchPart]
+    stored_size: int  # an upper bound of what their records take, bytes
+    wait: bool
+    sys_flag: int
 
 
 class SendMessages:
@@ -81,9 +97,7 @@ class SendMessages:
         _check_properties(inner.properties)
         return inner
 
-    def batch(
-        self, born_host: bytes, body: bytes, header: SendMessageRequestHeader, target: Target
-    ) -> list[MessageInner]:
+    def batch(self, body: bytes, header: SendMessageRequestHeader, target: Target) -> SplitBatch:
         """Return the messages of a batch, at least one; nothing is stored before all are sound.
 
         Raises:
@@ -97,28 +111,24 @@ class SendMessages:
         _, wait = take_wait(batch_level)
         batch_level = with_property(batch_level, b"CLUSTER", self._cluster)
         items = split_batch(body)
+        if not items:
+            raise _illegal("the batch is empty")
         fixed = _FIXED_SIZE_MAX + LENGTHS_SIZE + len(target.topic) + len(batch_level) + 1
-        if len(body) + len(items) * fixed > self._batch_size_max:
+        size = len(body) + len(items) * fixed
+        if size > self._batch_size_max:
             raise _illegal(
                 f"the batch's {len(items)} messages would take more than {self._batch_size_max}B "
                 "in the log; split it"
             )
-        inners: list[MessageInner] = []
-        for item in items:
-            properties = join_properties(item.properties, batch_level)
-            _check_properties(properties)
-            inners.append(
-                self._inner(born_host, item.body, properties, item.flag, header, target, wait)
-            )
-        if not inners:
-            raise _illegal("the batch is empty")
-        return inners
-
-    @staticmethod
-    def stored_size(inners: list[MessageInner]) -> int:
-        """An upper bound of the bytes that the records of one topic take."""
-        fixed = _FIXED_SIZE_MAX + LENGTHS_SIZE + len(inners[0].topic)
-        return sum(fixed + len(inner.body) + len(inner.properties) for inner in inners)
+        parts: list[BatchPart] = []
+        for flag, part_body, inner_level in items:
+            properties = join_properties(inner_level, batch_level)
+            if len(properties) > MAX_PROPERTIES_SIZE or properties.find(0) >= 0:
+                _check_properties(properties)
+            tags = find_property(properties, _TAGS)
+            tags_code = 0 if tags is None else cached_tags_code(tags)
+            parts.append((part_body, properties, flag, tags_code))
+        return SplitBatch(parts, size, wait, header.sys_flag | multi_tag_flag(target.config))
 
     def _inner(
         self,
