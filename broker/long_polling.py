@@ -123,11 +123,7 @@ class PullRequestHoldService:
                 self._release(key, ready)
 
     def _release(self, key: QueueKey, woken: list[HeldPull]) -> None:
-        if len(woken) == len(self._held[key]):
-            del self._held[key]
-        else:
-            gone = set(woken)
-            self._held[key] = [held for held in self._held[key] if held not in gone]
+        self._remove(key, set(woken))
         for held in woken:
             self._forget(held)
         for held in woken:
@@ -140,11 +136,14 @@ class PullRequestHoldService:
             of_connection.discard(held)
 
     def _closed(self, connection: Connection) -> None:
-        for held in self._by_connection.pop(connection, ()):
-            key = (held.topic, held.queue_id)
-            remaining = [other for other in self._held.get(key, ()) if other is not held]
-            if remaining:
-                self._held[key] = remaining
-            else:
-                self._held.pop(key, None)
-            self.count -= 1
+        gone = self._by_connection.pop(connection, set())
+        self.count -= len(gone)
+        for key in {(held.topic, held.queue_id) for held in gone}:
+            self._remove(key, gone)
+
+    def _remove(self, key: QueueKey, gone: set[HeldPull]) -> None:
+        remaining = [held for held in self._held[key] if held not in gone]
+        if remaining:
+            self._held[key] = remaining
+        else:
+            del self._held[key]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
+from skylarkmq.broker import long_polling
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.long_polling import MATCH_UNITS_MAX, HeldPull, PullRequestHoldService
 from skylarkmq.store.message_store import ArrivalListener, MessageStore
@@ -95,3 +98,126 @@ def test_units_that_can_not_be_read_wake_and_do_not_hurt_the_sender() -> None:
     store.fails = True
     store.arrive(1)
     assert rig.woken == 1
+
+
+# Many pulls, many peers
+
+
+class LeavingPeer(Peer):
+    """A peer that can go."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Any] = []
+
+    def add_close_listener(self, listener: object) -> None:
+        self.listeners.append(listener)
+
+    def leave(self) -> None:
+        for listener in self.listeners:
+            listener(self)
+
+
+class ManyRig:
+    """Held pulls by name; `woken` tells which were woken, in order."""
+
+    def __init__(self, *, long_polling: bool = True) -> None:
+        self.store = OneQueue()
+        self.clock = ManualClock()
+        self.service = PullRequestHoldService(
+            cast(MessageStore, self.store), self.clock, long_polling=long_polling
+        )
+        self.service.start()
+        self.woken: list[str] = []
+
+    def hold(
+        self, name: str, peer: Any, *, queue_id: int = 0, offset: int = 0, wait_s: float = 15
+    ) -> bool:
+        deadline_s = self.clock.monotonic() + wait_s
+        return self.service.hold(
+            HeldPull(peer, "T", queue_id, offset, None, deadline_s, lambda: self.woken.append(name))
+        )
+
+
+def test_a_message_wakes_all_that_wait_for_it_and_no_others() -> None:
+    rig, peer = ManyRig(), LeavingPeer()
+    rig.hold("a", peer)
+    rig.hold("ahead", peer, offset=5)
+    rig.hold("b", LeavingPeer())
+    rig.hold("other queue", peer, queue_id=1)
+    rig.store.arrive(1)
+    assert rig.woken == ["a", "b"]
+    assert rig.service.count == 2
+    assert len(peer.listeners) == 1, "however many pulls a peer has"
+
+
+def test_an_expired_pull_is_answered_by_the_next_sweep() -> None:
+    rig = ManyRig()
+    rig.hold("short", LeavingPeer(), wait_s=4)
+    rig.hold("long", LeavingPeer(), queue_id=1, wait_s=12)
+    rig.clock.advance(4.9)
+    assert rig.woken == []
+    rig.clock.advance(0.1)
+    assert rig.woken == ["short"]
+    rig.clock.advance(10)
+    assert rig.woken == ["short", "long"]
+
+
+def test_short_polling_looks_each_second_and_not_at_arrivals() -> None:
+    rig = ManyRig(long_polling=False)
+    rig.hold("a", LeavingPeer(), wait_s=1000)
+    rig.store.arrive(1)
+    assert rig.woken == []
+    rig.clock.advance(1)
+    assert rig.woken == ["a"]
+
+
+def test_pulls_go_with_their_peer() -> None:
+    rig, leaving, staying = ManyRig(), LeavingPeer(), LeavingPeer()
+    for number in range(6):
+        rig.hold(f"gone {number}", leaving, queue_id=number % 2)
+        rig.hold(f"stays {number}", staying, queue_id=number % 2)
+    leaving.leave()
+    leaving.leave()
+    assert rig.service.count == 6
+    rig.store.arrive(1)
+    assert rig.woken == ["stays 0", "stays 2", "stays 4"]
+    staying.leave()
+    assert rig.service.count == 0
+    assert not rig.service._held
+
+
+def test_a_peer_with_very_many_pulls_on_one_queue_goes_at_once() -> None:
+    rig, peer = ManyRig(), LeavingPeer()
+    for number in range(20_000):
+        rig.hold(str(number), peer)
+    looked = 0
+
+    class Counted(set[HeldPull]):
+        def __contains__(self, held: object) -> bool:
+            nonlocal looked
+            looked += 1
+            return super().__contains__(held)
+
+    held = rig.service._by_connection
+    held[cast(Connection, peer)] = Counted(held[cast(Connection, peer)])
+    peer.leave()
+    assert rig.service.count == 0
+    assert looked == 20_000, "once for each, not once for each pair"
+
+
+def test_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_polling, "HELD_MAX", 3)
+    rig, peer = ManyRig(), LeavingPeer()
+    assert [rig.hold(str(number), peer) for number in range(4)] == [True, True, True, False]
+    rig.store.arrive(1)
+    assert rig.woken == ["0", "1", "2"]
+    assert rig.hold("again", peer, offset=5)
+
+
+def test_the_stop_answers_everything_and_ends_the_sweeps() -> None:
+    rig = ManyRig()
+    for number in range(4):
+        rig.hold(str(number), LeavingPeer(), queue_id=number % 2)
+    rig.service.stop()
+    assert sorted(rig.woken) == ["0", "1", "2", "3"]
+    assert (rig.service.count, rig.clock.pending_count) == (0, 0)
