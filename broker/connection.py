@@ -187,15 +187,16 @@ class Connection(asyncio.Protocol):
 
     def _take(self, frames: list[RawFrame], why_close: str = "") -> None:
         """Handle frames, write what they answered, and leave the rest for when there is room."""
-        self._in_read = True
         if self._waiting:
             self._waiting += frames
         elif frames:
+            self._in_read = True
             try:
                 self._waiting = self._handler.handle(self, frames)
             except BadFrameError as error:
                 why_close = self._fault(error)
-        self._in_read = False
+            finally:
+                self._in_read = False
         if self._out:
             self._write_out()
         if why_close:

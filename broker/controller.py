@@ -206,6 +206,7 @@ class BrokerController:
         if self._server is not None:
             self._server.stop_reading()
             await self._settled()
+            await state.topics.flush()  # acknowledgements of new topics wait for it
             state.holding.stop()
             if self._router is not None:
                 await self._router.stop()
@@ -213,7 +214,6 @@ class BrokerController:
         if state.store.state is StoreState.RUNNING:
             await state.schedule.stop()
             await state.offsets.stop()
-            await state.topics.flush()
             await state.groups.flush()
         state.store.stop_writing()
         await self._close_store()

@@ -24,6 +24,7 @@ from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.timers import IntervalTimer
 
 HELD_MAX = 100_000
+HELD_OF_CONNECTION_MAX = 20_000  # a consumer holds one pull a queue
 SWEEP_INTERVAL_S = 5.0
 SHORT_SWEEP_INTERVAL_S = 1.0
 MATCH_UNITS_MAX = 800  # new units that are looked at before a pull is woken without looking
@@ -82,6 +83,8 @@ class PullRequestHoldService:
         if of_connection is None:
             of_connection = self._by_connection[connection] = set()
             connection.add_close_listener(self._closed)
+        if len(of_connection) >= HELD_OF_CONNECTION_MAX:
+            return False
         of_connection.add(held)
         self._held.setdefault((held.topic, held.queue_id), []).append(held)
         self.count += 1
