@@ -24,6 +24,7 @@ from skylarkmq.protocol.properties import (
     find_property,
     join_properties,
     with_property,
+    without_property,
 )
 from skylarkmq.protocol.record import FIXED_BY_HOSTS, LENGTHS_SIZE, MIN_BLANK_SIZE
 from skylarkmq.protocol.tags_code import cached_tags_code
@@ -211,13 +212,17 @@ def take_wait(properties: bytes) -> tuple[bytes, bool]:
     start = properties.find(_WAIT)
     if start < 0:
         return properties, True
-    if start and properties[start - 1] != _PAIR_END_BYTE:
-        value = find_property(properties, _WAIT)
-        if value is None:
-            return properties, True
-        return with_property(properties, b"WAIT", b""), value.lower() == b"true"
-    end = properties.find(_PAIR_END, start)
-    value = properties[start + len(_WAIT) : end] if end >= 0 else properties[start + len(_WAIT) :]
+    value_start = start + len(_WAIT)
+    end = properties.find(_PAIR_END, value_start)
+    value = properties[value_start:end] if end >= 0 else properties[value_start:]
+    if (
+        (start and properties[start - 1] != _PAIR_END_BYTE)
+        or not value
+        or (end >= 0 and properties.find(_WAIT, end) >= 0)
+    ):  # part of another name, or not the only one: as a reader of the text would take it
+        found = find_property(properties, _WAIT)
+        wait = found is None or found.lower() == b"true"
+        return without_property(properties, b"WAIT"), wait
     rest = (
         properties[:start] + properties[end + 1 :] if end >= 0 else properties[: max(0, start - 1)]
     )
