@@ -30,6 +30,7 @@ from skylarkmq.protocol.record import (
 )
 from skylarkmq.store.consume_queue import ConsumeQueue
 from skylarkmq.store.mapped_file import MappedFile
+from skylarkmq.store.results import MessageInner
 
 IPV4_HOST_SIZE = 8
 HOSTS_BITS = HOSTS_MASK << HOSTS_SHIFT
@@ -149,6 +150,23 @@ class AppendBatch:
         self.count += 1
         self.size += size
         return physical_offset
+
+    def add_message(self, queue: ConsumeQueue, inner: MessageInner) -> int:
+        """`add` for a message that is an object."""
+        return self.add(
+            queue,
+            inner.body,
+            inner.properties,
+            inner.born_timestamp,
+            inner.born_host,
+            inner.store_host,
+            inner.tags_code,
+            inner.flag,
+            inner.sys_flag,
+            inner.reconsume_times,
+            inner.prepared_transaction_offset,
+            inner.delay_level,
+        )
 
     def reserve(self, size: int) -> None:
         """Have the next records, of `size` bytes together, in one file.

@@ -30,7 +30,6 @@ from skylarkmq.store.append import AppendBatch, Unit
 from skylarkmq.store.checkpoint import Checkpoint, Marks
 from skylarkmq.store.commit_log import CommitLog
 from skylarkmq.store.config import StoreConfig
-from skylarkmq.store.consume_queue import ConsumeQueue
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.files import Files, is_no_space
@@ -327,7 +326,7 @@ class MessageStore(ReadFace):
         batch = self.begin()
         queue = self.queues.open(inner.topic, inner.queue_id)
         try:
-            physical_offset = self._add(batch, queue, inner)
+            physical_offset = batch.add_message(queue, inner)
         except (OSError, StoreFullError) as error:
             if isinstance(error, OSError):
                 self.fail(error)
@@ -348,23 +347,6 @@ class MessageStore(ReadFace):
             stored = self.commit(None)
             refused_status = PutMessageStatus.SERVICE_NOT_AVAILABLE
             committed(PutMessageStatus.PUT_OK if stored else refused_status)
-
-    @staticmethod
-    def _add(batch: AppendBatch, queue: ConsumeQueue, inner: MessageInner) -> int:
-        return batch.add(
-            queue,
-            inner.body,
-            inner.properties,
-            inner.born_timestamp,
-            inner.born_host,
-            inner.store_host,
-            inner.tags_code,
-            inner.flag,
-            inner.sys_flag,
-            inner.reconsume_times,
-            inner.prepared_transaction_offset,
-            inner.delay_level,
-        )
 
     def add_arrival_listener(self, listener: ArrivalListener) -> None:
         """Call `listener` once a publishing for each queue that got messages."""

@@ -44,7 +44,7 @@ from skylarkmq.store.append import AppendBatch
 from skylarkmq.store.consume_queue import ConsumeQueue
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.results import MessageInner, PutMessageStatus
+from skylarkmq.store.results import PutMessageStatus
 
 _JSON = int(SerializeType.JSON)
 _MSGPACK = int(SerializeType.MSGPACK)
@@ -226,7 +226,7 @@ class SendProcessor:
                 self._answers.note_fresh(target.topic)
         inner = self._maker.single(connection.host_bytes, request.body, header, target)
         queue = self._store.queues.open(inner.topic, inner.queue_id)
-        physical_offset = self._add(queue, inner)
+        physical_offset = self._batch.add_message(queue, inner)
         if inner.delay_level:  # under the topic it was sent to, not the one where it waits
             delayed = self._stats.topic_in(target.topic, "delay")
             delayed.count += 1
@@ -280,21 +280,6 @@ class SendProcessor:
             self._answers.codec(request),
         )
         self._answers.add(sent, wait, target.topic)
-
-    def _add(self, queue: ConsumeQueue, inner: MessageInner) -> int:
-        return self._batch.add(
-            queue,
-            inner.body,
-            inner.properties,
-            inner.born_timestamp,
-            inner.born_host,
-            inner.store_host,
-            inner.tags_code,
-            inner.flag,
-            inner.sys_flag,
-            inner.reconsume_times,
-            delay_level=inner.delay_level,
-        )
 
     # One read
 
