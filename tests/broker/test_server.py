@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
 from typing import cast
 
+import pytest
+
 from skylarkmq.broker.connection import Connection, FrameHandler
+from skylarkmq.broker.router import Router
 from skylarkmq.broker.server import DEAF_LIMIT_S, FRAME_LIMIT_S, SCAN_INTERVAL_S, RemotingServer
+from skylarkmq.broker.sockets import bind, port_of
 from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.protocol.command import RemotingCommand
 from tests.support.manual_clock import ManualClock
+from tests.support.raw_client import RawClient
 
 IDLE_LIMIT_S = 120.0
 
@@ -76,3 +86,108 @@ async def test_a_peer_that_does_not_finish_a_frame_is_cut() -> None:
     assert peer.calls == []
     clock.advance(SCAN_INTERVAL_S)
     assert (peer.calls, peer.close_reason) == (["abort"], "slow_sender")
+
+
+# Over real sockets
+
+BIG = 15 << 20
+
+
+async def listening(max_connections: int = 100) -> tuple[RemotingServer, tuple[str, int]]:
+    """A server that answers code 1 with 15 MiB, and where it listens."""
+    clock, stats = ManualClock(), BrokerStats()
+
+    def big(connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        return request.reply(0, None, {}, bytes(BIG))
+
+    router = Router({1: big}, stats, clock)
+    server = RemotingServer(router, clock, stats, max_connections=max_connections)
+    bound = bind("127.0.0.1", 0)
+    address = ("127.0.0.1", port_of(bound))
+    await server.serve(bound)
+    return server, address
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until something has happened."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_peers_beyond_the_limit_are_closed_and_room_comes_back() -> None:
+    server, address = await listening(max_connections=2)
+    first, second = [await RawClient.open(address) for _ in range(2)]
+    assert (await first.call(9)).code == (await second.call(9)).code == 3
+    refused = await RawClient.open(address)
+    await refused.closed()
+    assert server.stats.connections_closed["limit"] == 1
+    await first.close()
+    await until(lambda: len(server.connections) == 1)
+    again = await RawClient.open(address)
+    assert (await again.call(9)).code == 3
+    for client in (second, again, refused):
+        await client.close()
+    await server.stop()
+    assert server.stats.connections_opened == 4
+
+
+async def test_the_stop_waits_for_answers_that_peers_still_take() -> None:
+    server, address = await listening()
+    early = await RawClient.open(address)
+    await early.call(9)
+    await early.close()
+    await until(lambda: not server.connections)  # nobody was there for a moment
+    client = await RawClient.open(address)
+    opaque = client.send(1)
+    await until(lambda: any(each.unsent_size for each in server.connections))
+    stop = asyncio.ensure_future(server.stop())
+    answer = await client.answer(opaque)
+    assert len(answer.body) == BIG
+    await client.closed()
+    await stop
+    assert server.stats.connections_closed["shutdown"] == 1
+    await client.close()
+
+
+async def test_after_the_stop_nobody_is_let_in() -> None:
+    server, address = await listening()
+    client = await RawClient.open(address)
+    await client.call(9)
+    await server.stop()
+    await client.closed()
+    with pytest.raises(OSError):
+        await RawClient.open(address)
+    assert not server.connections
+    await client.close()
+
+
+async def test_a_peer_that_ends_its_side_is_gone_with_everything_of_its() -> None:
+    server, address = await listening()
+    client = await RawClient.open(address)
+    await client.call(9)
+    left: list[Connection] = []
+    (connection,) = server.connections
+    connection.add_close_listener(left.append)
+    client.writer.write_eof()
+    await client.closed()
+    await until(lambda: not server.connections)
+    assert left == [connection]
+    assert server.stats.connections_closed["peer"] == 1
+    await client.close()
+    await server.stop()
+
+
+async def test_a_storm_of_resets_leaves_nothing() -> None:
+    server, address = await listening()
+    for number in range(50):
+        raw = socket.create_connection(address)
+        raw.sendall(b"\x00\x00\x01\x00\x00\x00\x00\x50half a frame"[: number % 16])
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        raw.close()
+    client = await RawClient.open(address)
+    assert (await client.call(9)).code == 3
+    await until(lambda: len(server.connections) == 1)
+    assert server.unfinished_size == 0
+    await client.close()
+    await server.stop()
