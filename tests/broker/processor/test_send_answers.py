@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
 
+import pytest
+
 from skylarkmq.broker.controller import BrokerController
+from skylarkmq.broker.processor.send_answers import SendAnswers
+from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.command import decode_command, encode_command
+from skylarkmq.protocol.frame import FrameDecoder, SerializeType
 from skylarkmq.store.files import DiskFiles
-from tests.support.live_broker import broker_config
+from skylarkmq.store.results import PutMessageStatus
+from tests.broker.group_rig import GroupRig
+from tests.store.support import HOST
+from tests.support.live_broker import broker_config, live_broker
 from tests.support.raw_client import RawClient, send_fields
 
 SEND = 310
@@ -48,3 +58,81 @@ async def test_no_message_is_acknowledged_while_its_topic_is_not_on_the_disk(
         await client.close()
     finally:
         await controller.stop()
+
+
+class GatedTables(DiskFiles):
+    """A disk that writes topic tables when the test lets it."""
+
+    def __init__(self) -> None:
+        self.writing = threading.Event()
+        self.writing.set()
+
+    def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
+        if path.name == "topics.json":
+            assert self.writing.wait(30)
+        super().replace(path, data, backup=backup)
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_all_sends_to_a_new_topic_wait_for_its_table_and_no_others(
+    tmp_path: Path, flush: str
+) -> None:
+    files = GatedTables()
+    async with live_broker(tmp_path, files=files, flush_disk_type=flush) as broker:
+        client, other = [await RawClient.open(broker.listen_address) for _ in range(2)]
+        await client.call(SEND, send_fields("Old"), b"x")
+        files.writing.clear()
+        waiting = [
+            (client, client.send(SEND, send_fields("New"), b"makes it")),
+            (client, client.send(SEND, send_fields("New"), b"quick road")),
+            (client, client.send(SEND, send_fields("New", 0, "WAIT\x01false"), b"in a hurry")),
+            (client, client.send(SEND, send_fields("%RETRY%g", j="99"), b"a dead letter")),
+        ]
+        await client.call(9999)
+        waiting.append((other, other.send(SEND, send_fields("New"), b"of another peer")))
+        for peer in (client, other):
+            assert (await peer.call(SEND, send_fields("Old"), b"y")).code == 0
+        assert len(client.frames) == 3
+        assert broker.state.store.max_offset("New", 0) == 4, "stored and readable all the same"
+        files.writing.set()
+        answers = [await peer.answer(opaque) for peer, opaque in waiting]
+        assert [answer.code for answer in answers] == [0] * 5
+        assert [answer.ext_fields["queueOffset"] for answer in answers] == ["0", "1", "2", "0", "3"]
+        table = (tmp_path / "config" / "topics.json").read_bytes()
+        assert all(name in table for name in (b'"New"', b'"%RETRY%g"', b'"%DLQ%g"'))
+        for peer in (client, other):
+            await peer.close()
+
+
+@pytest.mark.parametrize(
+    "kind", [SerializeType.JSON, SerializeType.ROCKETMQ, SerializeType.MSGPACK]
+)
+def test_templates_and_the_general_encoder_answer_alike(kind: int) -> None:
+    rig = GroupRig().start()
+    answers = SendAnswers("Region", HOST, BrokerStats(), rig.topics)
+    sent = (77, int(kind), 0x12AB, 3, 2**40, False)
+    made = answers.encode([sent, sent], PutMessageStatus.PUT_OK, "")
+    general = encode_command(answers._full(sent, PutMessageStatus.PUT_OK, ""))
+    quick, again = [decode_command(frame) for frame in FrameDecoder().feed(made)]
+    (full,) = [decode_command(frame) for frame in FrameDecoder().feed(general)]
+    for answer in (quick, again):
+        for name in ("code", "opaque", "flag", "remark", "ext_fields", "serialize_type"):
+            assert getattr(answer, name) == getattr(full, name), name
+    assert full.ext_fields == {
+        "MSG_REGION": "Region",
+        "TRACE_ON": "true",
+        "msgId": HOST.hex().upper() + "00000000000012AB",
+        "queueId": "3",
+        "queueOffset": str(2**40),
+    }
+
+
+async def test_answers_are_counted_with_their_bytes(tmp_path: Path) -> None:
+    async with live_broker(tmp_path) as broker:
+        client = await RawClient.open(broker.listen_address)
+        for _ in range(3):
+            await client.call(SEND, send_fields("T"), b"x")
+        out = broker.state.stats.frames_out[SerializeType.JSON]
+        assert out.count == 3
+        assert out.bytes == sum(8 + len(each.header) + len(each.body) for each in client.frames)
+        await client.close()
