@@ -24,7 +24,7 @@ from tests.support.live_broker import broker_config, live_broker
 from tests.support.manual_clock import ManualClock
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
-SEND, PULL, CREATE_TOPIC = 310, 11, 17
+SEND, PULL, CREATE_TOPIC, HEARTBEAT = 310, 11, 17, 34
 
 
 @pytest.fixture
@@ -133,20 +133,31 @@ class GatedTables(DiskFiles):
         super().replace(path, data, backup=backup)
 
 
-async def test_a_request_that_waits_for_its_table_is_answered_at_the_stop(tmp_path: Path) -> None:
+CREATE = {
+    "topic": "T", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
+    "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+}  # fmt: skip
+BEAT = b"""{"clientID": "c", "producerDataSet": [], "consumerDataSet": [{"groupName": "T",
+"consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING", "unitMode": false,
+"consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "subscriptionDataSet": []}]}"""
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "body", "table"),
+    [(CREATE_TOPIC, CREATE, b"", "topics.json"), (HEARTBEAT, {}, BEAT, "subscriptionGroup.json")],
+)
+async def test_a_request_that_waits_for_its_table_is_answered_at_the_stop(
+    tmp_path: Path, code: int, fields: dict[str, str], body: bytes, table: str
+) -> None:
     files = GatedTables()
     async with live_broker(tmp_path, files=files) as broker:
         client = await RawClient.open(broker.listen_address)
         files.writing.clear()
-        fields = {
-            "topic": "T", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
-            "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-        }  # fmt: skip
-        waiting = client.send(CREATE_TOPIC, fields)
+        waiting = client.send(code, fields, body)
         await client.call(9999)
         asyncio.get_running_loop().call_later(0.01, files.writing.set)
     assert (await client.answer(waiting)).code == 0
-    assert b'"T"' in (tmp_path / "config" / "topics.json").read_bytes()
+    assert b'"T"' in (tmp_path / "config" / table).read_bytes()
     await client.close()
 
 

@@ -86,6 +86,7 @@ async def test_after_the_end_nothing_runs() -> None:
     assert heard.results == []
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_loop_that_is_closed_ends_the_thread_quietly() -> None:
     loop = asyncio.new_event_loop()
     worker = ThreadWorker("skylarkmq-late", loop.call_soon_threadsafe)
@@ -94,7 +95,6 @@ def test_a_loop_that_is_closed_ends_the_thread_quietly() -> None:
     worker.stop()
 
 
-@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_the_stores_threads_have_names_and_end_together() -> None:
     workers = StoreWorkers.threads(asyncio.get_running_loop().call_soon_threadsafe)
     names = {thread.name for thread in threading.enumerate()}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from skylarkmq.broker.connection import PARKED_MAX
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.processor.send_answers import SendAnswers
 from skylarkmq.broker.stats import BrokerStats
@@ -102,6 +103,19 @@ async def test_all_sends_to_a_new_topic_wait_for_its_table_and_no_others(
         assert all(name in table for name in (b'"New"', b'"%RETRY%g"', b'"%DLQ%g"'))
         for peer in (client, other):
             await peer.close()
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_answered_sends_do_not_count_as_waiting(tmp_path: Path, flush: str) -> None:
+    async with live_broker(tmp_path, flush_disk_type=flush) as broker:
+        client = await RawClient.open(broker.listen_address)
+        opaques = [client.send(SEND, send_fields("T"), b"x") for _ in range(3 * PARKED_MAX)]
+        answers = [await client.answer(opaque) for opaque in opaques]
+        assert {answer.code for answer in answers} == {0}
+        assert broker._server is not None
+        (connection,) = broker._server.connections
+        assert connection.parked == 0
+        await client.close()
 
 
 @pytest.mark.parametrize(
