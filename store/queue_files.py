@@ -142,7 +142,8 @@ class QueueWriter:
         self._unsynced[path] = None
 
     def _open_for_write(self, folder: Path, path: Path, within: int) -> int:
-        if not self._files.exists(path):
+        # A file that is there and short was made when the disk had no room to size it.
+        if not self._files.exists(path) or self._files.size(path) < self._file_size:
             self._files.make_folder(folder)
             if folder in self._unsynced_folders:
                 # The name of the file before this one first: a queue whose first name was lost

@@ -130,6 +130,21 @@ def test_a_write_stays_within_allocated_blocks() -> None:
     assert rig.read_all(1) == units(0, 1)
 
 
+def test_a_file_that_could_not_be_sized_gets_its_size_with_the_next_write() -> None:
+    """Else a clean stop would leave a file of a size that no start accepts."""
+    rig = Rig()
+    size = 100_000
+    writer = QueueWriter(rig.disk, size)
+    write = [QueueWrite(rig.folder, 0, units(0, 1), True)]
+    rig.disk.fail("truncate", error=errno.ENOSPC)
+    with pytest.raises(OSError):
+        writer.write(write)
+    writer.write(write)
+    writer.sync()
+    assert rig.disk.size(rig.folder / file_name(0)) == size
+    assert QueueScanner(rig.disk, size).scan(rig.folder, unclean=False) == QueueExtent(0, 1)
+
+
 def test_sync_brings_files_and_names_once() -> None:
     rig = Rig()
     rig.write(0, 150, starts=True)
