@@ -56,13 +56,16 @@ async def test_beyond_the_cap_the_peer_is_dropped(
     assert "192.0.2.9:4711: it reads too slowly" in caplog.text
 
 
-def test_what_gathers_within_one_turn_is_capped_too(owner: Owner) -> None:
+def test_what_gathers_within_one_turn_is_capped_too(
+    owner: Owner, caplog: pytest.LogCaptureFixture
+) -> None:
     made, transport = connect(owner)
     made._in_read = True
-    for _ in range(17):
+    for _ in range(40):
         made.send(bytes(1 << 20))
     assert (transport.ended, made.close_reason) == ("abort", "slow_reader")
     assert sum(map(len, made._out)) <= OUTBOUND_MAX + (1 << 20)
+    assert caplog.text.count("reads too slowly") == 1
 
 
 async def test_one_answer_may_be_larger_than_the_cap(owner: Owner) -> None:
