@@ -9,13 +9,19 @@ from typing import Any
 import pytest
 
 from skylarkmq.protocol.host_address import HostAddress
-from skylarkmq.protocol.record import RecordStatus, decode_message, read_record
+from skylarkmq.protocol.record import (
+    RecordStatus,
+    decode_message,
+    decode_messages,
+    read_record,
+)
 from skylarkmq.store.append import AppendBatch
 from skylarkmq.store.consume_queue import UNIT, ConsumeQueue
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.mapped_file import MappedFile
 from tests.protocol.message_vectors import RECORDS, STORE, record_fields
+from tests.store.support import StoreRig
 from tests.support.crash_disk import CrashDisk
 
 NOW_MS = 1_700_000_000_000
@@ -288,3 +294,17 @@ def test_a_short_write_is_an_error_and_moves_nothing() -> None:
     with pytest.raises(OSError, match="short write"):
         rig.batch.write()
     assert rig.files[0].wrote_position == 0
+
+
+def test_records_with_ipv6_hosts_survive_a_kill() -> None:
+    host = HostAddress("2001:db8::1", 10911).pack()
+    rig = StoreRig().start()
+    for number in range(5):
+        rig.put("T", 0, b"%d" % number, born_host=host, store_host=(HOST, host)[number % 2])
+    again = StoreRig(rig.files.snapshot()).start()
+    assert again.store.recovery is not None
+    assert again.store.recovery.rebuilt == 5
+    found = again.store.get_message("T", 0, 0, 32)
+    messages = decode_messages(b"".join(found.views))
+    assert [message.body for message in messages] == [b"0", b"1", b"2", b"3", b"4"]
+    assert {message.born_host.ip for message in messages} == {"2001:db8::1"}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.broker.controller import BrokerController
+from skylarkmq.broker.sockets import bind
 from skylarkmq.protocol.batch import encode_batch
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.frame import SerializeType
@@ -193,3 +194,26 @@ async def test_a_delayed_message_counts_under_the_topic_it_was_sent_to(tmp_path:
             ("U", "delay"): (1, 8),
         }
         await client.close()
+
+
+def has_ipv6() -> bool:
+    try:
+        bind("::1", 0).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
+async def test_over_ipv6_records_and_ids_carry_long_hosts(tmp_path: Path) -> None:
+    for count in (2, 4):  # the second broker goes on with the same store
+        async with live_broker(tmp_path, bind_address="::1") as broker:
+            client = await RawClient.open(broker.listen_address)
+            for _ in range(2):
+                answer = await client.call(SEND, send_fields("T"), b"x")
+                host, place = decode_offset_message_id(answer.ext_fields["msgId"])
+                assert (host.ip, len(answer.ext_fields["msgId"])) == ("::1", 56)
+                assert broker.state.store.look_message(place) is not None
+            messages = await read(client, "T")
+            assert [message.born_host.ip for message in messages] == ["::1"] * count
+            await client.close()
