@@ -33,6 +33,7 @@ from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController
 from skylarkmq.broker.logs import FIELDS, LogFormat, set_up_logs
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.process import connections_possible, keep_freed_memory, raise_file_limit
+from skylarkmq.protocol.crc import using_extension
 from skylarkmq.store.config_fields import ConfigError
 from skylarkmq.store.errors import StoreError
 
@@ -140,6 +141,10 @@ def _run_broker(
         return
     set_up_logs(log_format, log_level, loaded.config.broker_name)
     _tell_oddities(loaded, loaded.config.bind_address)
+    if not using_extension():
+        log.warning(
+            "crcmod was installed without its compiled part: our own small files are slower"
+        )
     loaded = _leave_room_for_files(loaded, servers=2 if with_namesrv else 1)
     keep_freed_memory()
     _run(_serve(loaded, with_namesrv, log_format))

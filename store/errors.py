@@ -29,10 +29,6 @@ class StoreFullError(StoreError):
     """No room for the next file; passes when the disk has space again."""
 
 
-class StoreClosedError(StoreError):
-    """The store is stopped, or its writing has ended after a failure of the disk."""
-
-
 class StoreLockedError(StoreError):
     """Another broker has the store open."""
 

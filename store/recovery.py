@@ -27,7 +27,6 @@ import logging
 from dataclasses import dataclass
 
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC, validate_topic
-from skylarkmq.protocol.properties import find_property
 from skylarkmq.protocol.record import RecordStatus, RecordView, read_record
 from skylarkmq.protocol.tags_code import cached_tags_code
 from skylarkmq.store.append import TRANSACTION_BITS, TRANSACTION_COMMIT
@@ -232,9 +231,9 @@ class Recovery:
 
     def _tags_code(self, topic: str, record: RecordView) -> int:
         if topic == RMQ_SYS_SCHEDULE_TOPIC:
-            level = find_property(record.properties, b"DELAY\x01")
-            if level is not None and level.isdigit() and int(level) > 0:
-                return self._delay_levels.due_time(int(level), record.store_timestamp)
+            level = self._delay_levels.level_of(record.properties)
+            if level:
+                return self._delay_levels.due_time(level, record.store_timestamp)
         return 0 if record.tags is None else cached_tags_code(record.tags)
 
     def _refuse_durable_damage(self, mapped: MappedFile, position: int, record: RecordView) -> None:
