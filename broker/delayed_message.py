@@ -41,7 +41,7 @@ def read_parked(
         raise ValueError("its record is not in the log")
     mapped, position = found
     view = read_record(
-        mapped.view, position, limit=mapped.wrote_position, physical_offset=unit.commit_offset
+        mapped.view, position, limit=mapped.committed_position, physical_offset=unit.commit_offset
     )
     if view.status is not RecordStatus.MESSAGE:
         raise ValueError(f"its record is damaged: {view.why}")

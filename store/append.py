@@ -35,7 +35,10 @@ from skylarkmq.store.results import MessageInner
 IPV4_HOST_SIZE = 8
 HOSTS_BITS = HOSTS_MASK << HOSTS_SHIFT
 TRANSACTION_BITS = 0xC
+TRANSACTION_PREPARED = 0x4
 TRANSACTION_COMMIT = 0x8
+TRANSACTION_ROLLBACK = 0xC
+NO_QUEUE = -1
 # Bytes of a record around fixed part, body, topic and properties: both variable lengths.
 TOPIC_LENGTH_SIZE = 1
 PROPERTIES_LENGTH = struct.Struct(">h")
@@ -47,9 +50,10 @@ NextFile = Callable[[], MappedFile]
 DueTime = Callable[[int, int], int]  # (delay level, store timestamp ms) -> due time ms
 
 
-# A stored record that belongs to a queue, as a plain tuple because one is made for every message:
-# (queue, queue offset, physical offset, record size, tags code)
-Unit = tuple[ConsumeQueue, int, int, int, int]
+# A stored record on its way into its queue and the key index, as a plain tuple because one is made
+# for every message; queue offset -1 marks a prepared record, which enters the index alone:
+# (queue, queue offset, physical offset, record size, tags code, properties, store timestamp)
+Unit = tuple[ConsumeQueue, int, int, int, int, bytes, int]
 
 
 class AppendBatch:
@@ -133,13 +137,17 @@ class AppendBatch:
             position = 0
         physical_offset = self._file_start + position
         store_timestamp = self.store_timestamp
-        queue_offset = 0
-        if sys_flag & TRANSACTION_BITS in (0, TRANSACTION_COMMIT):
+        queue_offset, kind = 0, sys_flag & TRANSACTION_BITS
+        if kind in (0, TRANSACTION_COMMIT):
             if delay_level:
                 tags_code = self._due_time(delay_level, store_timestamp)
             queue_offset = queue.next_offset
             queue.next_offset = queue_offset + 1
-            self.units.append((queue, queue_offset, physical_offset, size, tags_code))
+        if kind != TRANSACTION_ROLLBACK:
+            number = NO_QUEUE if kind == TRANSACTION_PREPARED else queue_offset
+            self.units.append(
+                (queue, number, physical_offset, size, tags_code, properties, store_timestamp)
+            )
         head = fixed.pack(
             size, MESSAGE_MAGIC, crc32(body) & 0x7FFFFFFF, queue.queue_id, flag, queue_offset,
             physical_offset, sys_flag, born_timestamp, born_host, store_timestamp, store_host,
@@ -187,13 +195,14 @@ class AppendBatch:
         for mapped, start, parts in self._segments:
             data = b"".join(parts)
             mapped.file.pwrite(data, start)
-            mapped.wrote_position = start + len(data)
+            mapped.wrote_position = mapped.committed_position = start + len(data)
         file = self._file
         if file is None:
             return 0
         for rolled, _, _ in self._segments:
             if rolled is not file:
-                rolled.wrote_position = rolled.size  # its blank record reaches to the end
+                # Its blank record reaches to the end.
+                rolled.wrote_position = rolled.committed_position = rolled.size
         return file.start_offset + file.wrote_position
 
     def _close_segment(self) -> None:

@@ -102,7 +102,7 @@ class CommitLog:
         if mapped is None:
             return None
         position = physical_offset - mapped.start_offset
-        if position + size > mapped.wrote_position:
+        if position + size > mapped.committed_position:
             return None
         return mapped.view[position : position + size]
 
@@ -113,14 +113,14 @@ class CommitLog:
             return None
         mapped, position = found
         view = read_record(
-            mapped.view, position, limit=mapped.wrote_position, physical_offset=physical_offset
+            mapped.view, position, limit=mapped.committed_position, physical_offset=physical_offset
         )
         return view if view.status is RecordStatus.MESSAGE else None
 
     def locate(self, physical_offset: int) -> tuple[MappedFile, int] | None:
         """File and position of a byte of the log that is written."""
         mapped = self.mapped_files.find(physical_offset)
-        if mapped is None or physical_offset - mapped.start_offset >= mapped.wrote_position:
+        if mapped is None or physical_offset - mapped.start_offset >= mapped.committed_position:
             return None
         return mapped, physical_offset - mapped.start_offset
 
@@ -140,7 +140,7 @@ class CommitLog:
         files = [
             mapped
             for mapped in self.mapped_files.mapped[index:]
-            if mapped.wrote_position > mapped.flushed_position
+            if mapped.committed_position > mapped.flushed_position
         ]
         return FlushRequest(files, end_offset, self.store_timestamp)
 

@@ -18,7 +18,7 @@ import mmap
 import os
 import sys
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 # Errors that say "no space", which is refused and passes, unlike every other failure of the disk.
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -48,6 +48,14 @@ class StoreFile(Protocol):
         """A read-only mapping of the whole file as it is sized now; sees later writes."""
         ...
 
+    def writable_view(self) -> memoryview:
+        """A shared mapping of the whole file as it is sized now, for stores.
+
+        Stores reach the disk by `datasync`. Only bytes whose blocks `allocate` has reserved may be
+        stored to: beyond them a full disk would kill the process.
+        """
+        ...
+
     def close(self) -> None:
         """Drop the descriptor; views handed out stay valid until they are dropped."""
         ...
@@ -57,6 +65,13 @@ class FileLock(Protocol):
     """An exclusive lock held on a file until `release`."""
 
     def release(self) -> None: ...
+
+
+class DiskSpace(NamedTuple):
+    """What `df` says of a partition, bytes; blocks reserved for root are in neither."""
+
+    used: int
+    free: int
 
 
 class Files(Protocol):
@@ -81,6 +96,11 @@ class Files(Protocol):
     def unlink(self, path: Path) -> None: ...
     def sync_folder(self, path: Path) -> None: ...
     def free_bytes(self, path: Path) -> int: ...
+    def space(self, path: Path) -> DiskSpace: ...
+    def modified_ms(self, path: Path) -> int:
+        """When the file was last written to, ms since the epoch."""
+        ...
+
     def lock(self, path: Path) -> FileLock | None:
         """Take the exclusive record lock on byte 0 of `path`; None when another process has it."""
         ...
@@ -159,6 +179,12 @@ class DiskFile:
     def view(self) -> memoryview:
         try:
             return memoryview(mmap.mmap(self._fd, self.size, prot=mmap.PROT_READ))
+        except OSError as error:
+            raise _named(error, "mapping", self.path) from error
+
+    def writable_view(self) -> memoryview:
+        try:
+            return memoryview(mmap.mmap(self._fd, self.size))
         except OSError as error:
             raise _named(error, "mapping", self.path) from error
 
@@ -247,6 +273,14 @@ class DiskFiles:
     def free_bytes(self, path: Path) -> int:
         stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize
+
+    def space(self, path: Path) -> DiskSpace:
+        stat = os.statvfs(path)
+        used = (stat.f_blocks - stat.f_bfree) * stat.f_frsize
+        return DiskSpace(used, stat.f_bavail * stat.f_frsize)
+
+    def modified_ms(self, path: Path) -> int:
+        return path.stat().st_mtime_ns // 1_000_000
 
     def lock(self, path: Path) -> FileLock | None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)

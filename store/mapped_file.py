@@ -1,11 +1,12 @@
 """One file of the commit log: bytes at [start_offset, start_offset + size) of the log.
 
-    position           meaning
-    wrote_position     end of the bytes handed to the file (page cache)
-    flushed_position   end of the bytes known to be on the disk
+    position             meaning
+    wrote_position       end of the bytes handed in
+    committed_position   end of the bytes in the file (page cache): readers look no further
+    flushed_position     end of the bytes known to be on the disk
 
-Invariant: 0 <= flushed_position <= wrote_position <= size. Readers look no further than
-wrote_position. The blocks of the whole file are allocated before the first byte is written.
+Invariant: 0 <= flushed_position <= committed_position <= wrote_position <= size. The
+blocks of the whole file are allocated before the first byte is written.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../MappedFile.java
 """
@@ -28,7 +29,15 @@ def file_name(start_offset: int) -> str:
 class MappedFile:
     """An allocated log file, written by `pwrite` and read through a mapping."""
 
-    __slots__ = ("file", "flushed_position", "size", "start_offset", "view", "wrote_position")
+    __slots__ = (
+        "committed_position",
+        "file",
+        "flushed_position",
+        "size",
+        "start_offset",
+        "view",
+        "wrote_position",
+    )
 
     def __init__(self, file: StoreFile, start_offset: int, size: int) -> None:
         self.file = file
@@ -36,6 +45,7 @@ class MappedFile:
         self.size = size
         self.view = file.view()
         self.wrote_position = 0
+        self.committed_position = 0
         self.flushed_position = 0
 
     @classmethod
@@ -63,6 +73,7 @@ class MappedFile:
     def rewind(self, position: int) -> None:
         """Set the end of the written bytes, all of them being on the disk."""
         self.wrote_position = position
+        self.committed_position = position
         self.flushed_position = position
 
     def clear(self, position: int, size: int) -> None:

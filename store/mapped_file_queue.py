@@ -35,9 +35,9 @@ class MappedFileQueue:
 
     @property
     def max_offset(self) -> int:
-        """End of the written bytes."""
+        """End of the bytes that readers may see."""
         last = self.last
-        return last.start_offset + last.wrote_position if last else 0
+        return last.start_offset + last.committed_position if last else 0
 
     def find(self, offset: int) -> MappedFile | None:
         """The file that holds the byte at `offset`, if there is one."""

@@ -234,12 +234,12 @@ class _Gathered:
         self._close_run()
         if not self._file_start <= commit_offset < record_end <= self._file_end:
             found = self._log.locate(commit_offset)
-            if found is None or found[1] + record_size > found[0].wrote_position:
+            if found is None or found[1] + record_size > found[0].committed_position:
                 return False
             mapped = found[0]
             self._view = mapped.view
             self._file_start = mapped.start_offset
-            self._file_end = mapped.start_offset + mapped.wrote_position
+            self._file_end = mapped.start_offset + mapped.committed_position
         self._start = commit_offset
         self._end = record_end
         return True

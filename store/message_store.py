@@ -332,7 +332,7 @@ class MessageStore(ReadFace):
                 self.fail(error)
             done(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=str(error)))
             return
-        queue_offset = batch.units[0][1] if batch.units else 0
+        queue_offset = max(0, batch.units[0][1]) if batch.units else 0
         timestamp = batch.store_timestamp
 
         def committed(status: PutMessageStatus) -> None:
@@ -355,7 +355,7 @@ class MessageStore(ReadFace):
     def _publish(self, units: list[Unit]) -> None:
         self.queues.publish(units)
         if self._arrival_listeners:
-            for queue in {unit[0] for unit in units}:
+            for queue in {unit[0] for unit in units if unit[1] >= 0}:
                 for listener in self._arrival_listeners:
                     listener(queue.topic, queue.queue_id, queue.max_offset)
 

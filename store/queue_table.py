@@ -84,7 +84,9 @@ class QueueTable:
 
     def publish(self, units: Iterable[Unit]) -> None:
         """Make stored records visible in their queues."""
-        for queue, _, physical_offset, record_size, tags_code in units:
+        for queue, queue_offset, physical_offset, record_size, tags_code, _, _ in units:
+            if queue_offset < 0:
+                continue
             queue.append(physical_offset, record_size, tags_code)
             if not queue.dirty:
                 queue.dirty = True

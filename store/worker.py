@@ -1,4 +1,4 @@
-"""Threads of the store: one named thread a worker, jobs in order, results back on the loop.
+"""Threads of the store: named threads, a worker's jobs in order, results back on the loop.
 
 A job blocks on the disk and touches no state of the store; its result comes back as a call on the
 loop thread, where all state lives. The queue of a worker is bounded by its callers: each keeps at
@@ -10,12 +10,14 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 Done = Callable[[T | None, BaseException | None], None]
 CallSoon = Callable[..., object]
+
+READ_THREADS = 2
 
 
 class Worker(Protocol):
@@ -31,22 +33,27 @@ class Worker(Protocol):
 
 
 class ThreadWorker:
-    """A worker with a thread of its own."""
+    """A worker with a thread of its own, or with several that share one queue of jobs."""
 
-    def __init__(self, name: str, call_soon_threadsafe: CallSoon) -> None:
+    def __init__(self, name: str, call_soon_threadsafe: CallSoon, *, thread_count: int = 1) -> None:
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Done[Any]] | None] = (
             queue.SimpleQueue()
         )
         self._call_soon = call_soon_threadsafe
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run, name=name, daemon=True) for _ in range(thread_count)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, job: Callable[[], T], done: Done[T]) -> None:
         self._jobs.put((job, done))
 
     def stop(self) -> None:
-        self._jobs.put(None)
-        self._thread.join()
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
 
     def _run(self) -> None:
         while (item := self._jobs.get()) is not None:
@@ -67,20 +74,32 @@ class StoreWorkers:
     """The store's threads; D4 of the design names their owners."""
 
     flush: Worker  # commit-log datasync, group commit
-    prepare: Worker  # creation of the next log file
+    commit: Worker  # transient pool to the log file, under asynchronous flushing
+    prepare: Worker  # creation and warming of log files
     queues: Worker  # consume-queue files and the checkpoint
-    tables: Worker  # JSON tables
+    index: Worker  # the key index: building, queries, sync
+    tables: Worker  # JSON tables, removal of expired files
+    reads: Worker  # cold reads and heavy admin work; two threads, so jobs may overtake each other
 
     @classmethod
     def threads(cls, call_soon_threadsafe: CallSoon) -> StoreWorkers:
-        """Start one thread for each."""
+        """Start the threads."""
         return cls(
             *(
-                ThreadWorker(f"skylarkmq-{name}", call_soon_threadsafe)
-                for name in ("flush", "prepare", "queues", "tables")
+                ThreadWorker(
+                    f"skylarkmq-{field.name}",
+                    call_soon_threadsafe,
+                    thread_count=READ_THREADS if field.name == "reads" else 1,
+                )
+                for field in fields(cls)
             )
         )
 
+    def all(self) -> tuple[Worker, ...]:
+        """In the order in which they are stopped."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
     def stop(self) -> None:
-        for worker in (self.flush, self.prepare, self.queues, self.tables):
+        """End all of them; blocks until what was queued is done."""
+        for worker in self.all():
             worker.stop()

@@ -30,7 +30,7 @@ class Rig:
 
     def park(self, number: int, *, waits: bool = True) -> None:
         """A commit that ends at offset 100 * number."""
-        units: list[Unit] = [(QUEUE, number, 0, 100, 0)]
+        units: list[Unit] = [(QUEUE, number, 0, 100, 0, b"", 0)]
 
         def done(status: PutMessageStatus) -> None:
             self.events.append((status.name, number))

@@ -43,7 +43,7 @@ class Rig:
         queue = self.table.open(topic, queue_id)
         units: list[Unit] = []
         for _ in range(count):
-            units.append((queue, queue.next_offset, self.end, RECORD, 7))
+            units.append((queue, queue.next_offset, self.end, RECORD, 7, b"", 0))
             queue.next_offset += 1
             self.end += RECORD
         self.table.publish(units)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
+from skylarkmq.store.files import DiskSpace
 from tests.support.crash_faults import Faults
 from tests.support.crash_image import PAGE_SIZE, Inode, pages_of
 from tests.support.crash_states import CrashState, Names, NameSpace, folder_of
@@ -43,6 +44,7 @@ class CrashDisk:
         self.space = NameSpace(names)
         self._touches = itertools.count()
         self._locked: set[Path] = set()
+        self.now_ms: Callable[[], int] = lambda: 0  # the machine's clock, for times of files
 
     def fail(
         self, op: str, *, at: int = 1, times: int = 1, error: int = errno.EIO,
@@ -120,6 +122,13 @@ class CrashDisk:
 
     def free_bytes(self, path: Path) -> int:
         return 1 << 40 if self.free is None else self.free
+
+    def space(self, path: Path) -> DiskSpace:
+        used = sum(len(inode.blocks) * PAGE_SIZE for inode in set(self.space.live.values()))
+        return DiskSpace(used, self.free_bytes(path))
+
+    def modified_ms(self, path: Path) -> int:
+        return self._inode(path).modified_ms
 
     def lock(self, path: Path) -> CrashLock | None:
         if path in self._locked:
@@ -213,6 +222,7 @@ class CrashFile:
         disk, inode = self._disk, self._begin("pwrite")
         short = disk.faults.short_count("pwrite", self.path)
         part = memoryview(data)[:short]
+        inode.modified_ms = disk.now_ms()
         disk._reserve(inode, position, len(part), self.path)
         for start in range(0, len(part), PAGE_SIZE):
             if start and disk.before_step is not None:
@@ -263,6 +273,7 @@ class CrashFile:
         inode = self._inode
         if size == len(inode.live):
             return
+        assert not inode.mapped, "the size changes while the file is mapped for stores"
         start = min(size, len(inode.live))
         for page in pages_of(start, len(inode.live) - start):
             inode.touch(page, next(self._disk._touches))
@@ -274,6 +285,11 @@ class CrashFile:
         if self.size == 0:
             raise ValueError("cannot mmap an empty file")
         return memoryview(self._inode.live)[: self.size].toreadonly()
+
+    def writable_view(self) -> memoryview:
+        self._check_open()
+        self._inode.mapped = True
+        return memoryview(self._inode.live)[: self.size]
 
     def close(self) -> None:
         self._check_open()

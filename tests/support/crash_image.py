@@ -30,7 +30,7 @@ class DirtyPage:
 class Inode:
     """The bytes of one file, apart from its names."""
 
-    __slots__ = ("blocks", "dirty", "durable", "live", "lost", "mirrors")
+    __slots__ = ("blocks", "dirty", "durable", "live", "lost", "mapped", "mirrors", "modified_ms")
 
     def __init__(self) -> None:
         self.live = bytearray()
@@ -39,10 +39,14 @@ class Inode:
         self.dirty: dict[int, DirtyPage] = {}
         self.lost: set[int] = set()  # pages that a failed sync gave up; later syncs pass them over
         self.blocks: set[int] = set()  # pages that have room on the disk
+        self.mapped = False  # whether stores come through a mapping, unseen
+        self.modified_ms = 0
 
     def copy(self) -> Inode:
         """An independent copy without the views' mirrors."""
+        self.note_stores()
         twin = Inode()
+        twin.mapped, twin.modified_ms = self.mapped, self.modified_ms
         twin.live = bytearray(self.live)
         twin.durable = bytearray(self.durable)
         for page, dirty in self.dirty.items():
@@ -74,6 +78,22 @@ class Inode:
             if len(dirty.versions) < MAX_VERSIONS:
                 dirty.versions.append(page_of(self.live, page))
 
+    def note_stores(self) -> None:
+        """Find the pages that were stored to through a mapping.
+
+        Raises:
+            AssertionError: one has no block on the disk; a full one answers with a SIGBUS.
+        """
+        if not self.mapped:
+            return
+        durable = self.durable.ljust(len(self.live), b"\0")
+        for page in pages_of(0, len(self.live)):
+            start, end = page * PAGE_SIZE, (page + 1) * PAGE_SIZE
+            if page in self.lost or self.live[start:end] == durable[start:end]:
+                continue
+            assert page in self.blocks, f"a store to page {page}, which has no block: SIGBUS"
+            self.dirty.setdefault(page, DirtyPage(0))
+
     def resize(self, size: int) -> None:
         """Change the live size. A view keeps the range it was given, as a mapping does.
 
@@ -95,6 +115,7 @@ class Inode:
 
     def sync(self) -> None:
         """Bring the durable copy up to the live one, but for pages that a failed sync lost."""
+        self.note_stores()
         size = len(self.live)
         del self.durable[size:]
         self.durable += bytes(size - len(self.durable))
@@ -105,6 +126,7 @@ class Inode:
 
     def lose(self) -> None:
         """A sync failed: the kernel calls the pages clean and will not write them again."""
+        self.note_stores()
         self.lost.update(self.dirty)
         self.dirty.clear()
 

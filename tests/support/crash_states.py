@@ -125,6 +125,8 @@ class NameSpace:
     def dirty_pages(self) -> list[tuple[Inode, int]]:
         """Pages that a power cut may lose, in the order of their last touch."""
         inodes = {id(inode): inode for inode in self.live.values()}
+        for inode in inodes.values():
+            inode.note_stores()
         found = [
             (dirty.touched, inode, page)
             for inode in inodes.values()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skylarkmq.store.files import FileLock, StoreFile
+from skylarkmq.store.files import DiskSpace, FileLock, StoreFile
 from skylarkmq.store.table_file import TableWriter
 from tests.support.workers import ManualWorker
 
@@ -54,6 +54,12 @@ class MemoryFiles:
 
     def free_bytes(self, path: Path) -> int:
         return 1 << 40
+
+    def space(self, path: Path) -> DiskSpace:
+        return DiskSpace(0, 1 << 40)
+
+    def modified_ms(self, path: Path) -> int:
+        return 0
 
     def open(self, path: Path, *, create: bool = False) -> StoreFile:
         raise NotImplementedError("tables are read and written whole")

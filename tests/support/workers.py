@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from skylarkmq.store.worker import Done, StoreWorkers, T
@@ -76,13 +76,18 @@ class ManualStoreWorkers:
     """The workers of a store and the handles to drive them."""
 
     flush: ManualWorker
+    commit: ManualWorker
     prepare: ManualWorker
     queues: ManualWorker
+    index: ManualWorker
     tables: ManualWorker
+    reads: ManualWorker
     workers: StoreWorkers
 
     def all(self) -> tuple[ManualWorker, ...]:
-        return self.flush, self.prepare, self.queues, self.tables
+        return (
+            self.flush, self.commit, self.prepare, self.queues, self.index, self.tables, self.reads
+        )  # fmt: skip
 
     def run_all(self) -> None:
         """Step all of them until every one is at rest."""
@@ -94,7 +99,5 @@ class ManualStoreWorkers:
 
 def manual_store_workers() -> ManualStoreWorkers:
     """Return manual workers and the `StoreWorkers` made of them."""
-    flush, prepare = ManualWorker("flush"), ManualWorker("prepare")
-    queues, tables = ManualWorker("queues"), ManualWorker("tables")
-    workers = StoreWorkers(flush, prepare, queues, tables)
-    return ManualStoreWorkers(flush, prepare, queues, tables, workers)
+    manual = [ManualWorker(field.name) for field in fields(StoreWorkers)]
+    return ManualStoreWorkers(*manual, StoreWorkers(*manual))
