@@ -27,13 +27,15 @@ from tests.bench.frames import PULL_UP_TO
 from tests.bench.load import Figures
 from tests.bench.peers import Load, Server, broker, echo, load, resident_mib
 from tests.bench.report import Report, Row
-from tests.bench.scenarios import ASYNC, SYNC, Scenario, all_scenarios
+from tests.bench.scenarios import ASYNC, MAPPED, POOL, Scenario, all_scenarios
 
 SYNC_TRIES = 100
 CRC_TRIES = 200
 CRC_REPEATS = 100
 IDLE_S = 1.0
 STARTS = 3
+POOL_SIZE = 4
+NEVER_MS = 2**31 - 1
 
 
 def disk_sync_ms(folder: Path) -> float:
@@ -100,6 +102,18 @@ def fill(scenario: Scenario, server: Server, source: Load) -> None:
     )  # fmt: skip
 
 
+def settings_of(road: str, flushing: bool) -> dict[str, object]:
+    """The keys of a broker that writes on a road."""
+    settings: dict[str, object] = {}
+    if road == POOL:
+        settings |= {"transientStorePoolEnable": "true", "transientStorePoolSize": POOL_SIZE}
+    elif road == MAPPED:
+        settings |= {"commitLogWriteMode": "mapped", "warmMapedFileEnable": "true"}
+    if not flushing:
+        settings["flushIntervalCommitLog"] = NEVER_MS
+    return settings
+
+
 def measure(options: argparse.Namespace, folder: Path) -> Report:
     scenarios = [
         scenario
@@ -110,21 +124,22 @@ def measure(options: argparse.Namespace, folder: Path) -> Report:
     disk_ms = disk_sync_ms(folder)
     ready_s, idle_mib = idle_broker(folder)
     with contextlib.ExitStack() as stack:
-        servers: dict[str, Server] = {}
-        for flush in (ASYNC, SYNC):
-            (folder / flush).mkdir()
-            servers[flush] = stack.enter_context(broker(folder / flush, flush))
+        servers: dict[tuple[str, str, bool], Server] = {}
+        for needed in {scenario.server: None for scenario in scenarios}:
+            root = folder / "-".join(map(str, needed))
+            root.mkdir()
+            servers[needed] = stack.enter_context(broker(root, needed[0], settings_of(*needed[1:])))
         mirror = stack.enter_context(echo())
         source = stack.enter_context(load())
         for scenario in scenarios:
             if scenario.per_pull:
-                fill(scenario, servers[scenario.flush], source)
+                fill(scenario, servers[scenario.server], source)
         for number in range(options.rounds):
             for row in rows:
                 scenario = row.scenario
                 print(f"\r\x1b[Kround {number + 1}: {scenario.key}", end="", file=sys.stderr)
                 row.broker.append(
-                    run_one(scenario, servers[scenario.flush], source, options.seconds)
+                    run_one(scenario, servers[scenario.server], source, options.seconds)
                 )
                 if scenario.flush == ASYNC and not scenario.per_pull:
                     row.echo.append(run_echo(scenario, mirror, source, options.seconds))

@@ -53,9 +53,9 @@ def process(command: list[str], **settings: object) -> Iterator[subprocess.Popen
 
 
 @contextlib.contextmanager
-def broker(root: Path, flush: str) -> Iterator[Server]:
+def broker(root: Path, flush: str, settings: dict[str, object] | None = None) -> Iterator[Server]:
     """A broker on an empty store, ready for clients."""
-    settings = {
+    values: dict[str, object] = {
         "storePathRootDir": root / "store",
         "mappedFileSizeCommitLog": 256 * 1024 * 1024,
         "maxHashSlotNum": 20_000,
@@ -63,9 +63,10 @@ def broker(root: Path, flush: str) -> Iterator[Server]:
         "listenPort": 0,
         "namesrvListenPort": 0,
         "metricsPromExporterPort": 0,
+        **(settings or {}),
     }
     command = [str(Path(sys.executable).with_name("skylarkmq")), "serve", "--log-format", "json"]
-    for key, value in settings.items():
+    for key, value in values.items():
         command += ["--set", f"{key}={value}"]
     path = root / "broker.log"
     with path.open("w") as log:

@@ -17,6 +17,7 @@ CRC_REFERENCE_US = 0.3  # on the machine that the targets were set on, when it w
 READY_TARGET_S = 1.0
 SYNC_SHARE_TARGET = 0.6
 HEAD = ["", "flush", "bytes", "messages/s", "CPU us", "target", "echo us", "p50 ms", "p99 ms"]
+NEVER = "never flushed"
 MANY = "send, 512 connections, 128 B, "
 
 
@@ -37,6 +38,10 @@ class Row:
         return cpu_us(self.broker) * (PULL_COUNT if self.scenario.per_pull else 1)
 
     @property
+    def p99_ms(self) -> float:
+        return median(one.p99_s for one in self.broker) * 1000
+
+    @property
     def echo_us(self) -> float | None:
         return cpu_us(self.echo) if self.echo else None
 
@@ -51,7 +56,7 @@ class Row:
             f"<= {target:g}" if target is not None else "",
             f"{echo:.2f}" if echo is not None else "",
             f"{median(one.p50_s for one in self.broker) * 1000:.2f}",
-            f"{median(one.p99_s for one in self.broker) * 1000:.2f}",
+            f"{self.p99_ms:.2f}",
         ]
 
     def as_json(self) -> dict[str, object]:
@@ -66,7 +71,7 @@ class Row:
             "cpu_us_target": self.scenario.target_us,
             "echo_cpu_us": self.echo_us and round(self.echo_us, 3),
             "ack_p50_ms": round(median(one.p50_s for one in self.broker) * 1000, 3),
-            "ack_p99_ms": round(median(one.p99_s for one in self.broker) * 1000, 3),
+            "ack_p99_ms": round(self.p99_ms, 3),
             "rounds": len(self.broker),
         }
 
@@ -94,7 +99,16 @@ class Report:
             ("ready on an empty store", f"{self.ready_s:.2f} s", f"<= {READY_TARGET_S:g} s"),
             ("idle broker, resident", f"{self.idle_mib:.1f} MiB", f"< {RSS_TARGET_MIB:g} MiB"),
             *self._sync_share(),
+            *self._flush_tail(),
         ]
+
+    def _flush_tail(self) -> list[tuple[str, str, str]]:
+        tails = {row.scenario.key: row.p99_ms for row in self.rows}
+        with_flush, without = (f"{name}, 64 in flight, 1024 B, {ASYNC}" for name in ("send", NEVER))
+        if with_flush not in tails or without not in tails:
+            return []
+        ratio = tails[with_flush] / tails[without]
+        return [("p99 of async acks, flushing / never flushing", f"{ratio:.1f}", "<= 3")]
 
     def _sync_share(self) -> list[tuple[str, str, str]]:
         rates = {row.scenario.key: row.rate for row in self.rows}

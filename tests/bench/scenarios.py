@@ -9,6 +9,8 @@ from tests.bench.load import Job
 ASYNC = "ASYNC_FLUSH"
 SYNC = "SYNC_FLUSH"
 BATCH_COUNT = 32
+PWRITE, POOL, MAPPED = "pwrite", "pool", "mapped"
+ROADS = (PWRITE, POOL, MAPPED)
 SIZES = (128, 1024)
 
 
@@ -21,6 +23,8 @@ class Scenario:
     job: Job
     target_us: float | None = None  # broker CPU for each message, or each pull
     unit: str = "message"
+    road: str = PWRITE
+    flushing: bool = True  # False: the log is left to the system, to see what flushing costs
 
     @property
     def per_pull(self) -> bool:
@@ -29,6 +33,11 @@ class Scenario:
     @property
     def key(self) -> str:
         return f"{self.name}, {self.job.body_size} B, {self.flush}"
+
+    @property
+    def server(self) -> tuple[str, str, bool]:
+        """Which broker it needs."""
+        return self.flush, self.road, self.flushing
 
 
 def job(kind: str, size: int, connections: int, window: int, codec: str, batch: int = 1) -> Job:
@@ -59,6 +68,19 @@ def sends(flush: str, size: int, codec: str) -> list[Scenario]:
     ]  # fmt: skip
 
 
+def roads(codec: str) -> list[Scenario]:
+    """The other ways to the file, and the first one without flushing."""
+    rows: list[Scenario] = []
+    for flush in (ASYNC, SYNC):
+        for road in (POOL, MAPPED):
+            for name, connections, window in (("64 in flight", 1, 64), ("64 connections", 64, 1)):
+                work = job("send", 1024, connections, window, codec)
+                rows.append(Scenario(f"{road} road, {name}", flush, work, road=road))
+    work = job("send", 1024, 1, 64, codec)
+    rows.append(Scenario("never flushed, 64 in flight", ASYNC, work, flushing=False))
+    return rows
+
+
 def all_scenarios(codec: str, *, quick: bool) -> list[Scenario]:
     """The rows of a report, those of a quick one of 128 B only."""
     sizes = SIZES[:1] if quick else SIZES
@@ -67,6 +89,7 @@ def all_scenarios(codec: str, *, quick: bool) -> list[Scenario]:
         for size in sizes:
             rows += sends(flush, size, codec)
         rows.append(Scenario("send, 512 connections", flush, job("send", 128, 512, 1, codec)))
+    rows += roads(codec)
     for size in sizes:
         rows.append(
             Scenario(

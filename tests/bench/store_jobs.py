@@ -1,0 +1,217 @@
+"""One measurement of the store in a process of its own: a JSON job in, a JSON line of figures out.
+
+    python -m tests.bench.store_jobs '{"kind": "fill", "root": "...", "messages": 100000, ...}'
+
+The store runs as it does in a broker, with its threads and a loop, but without a socket. CPU time
+is that of all threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import resource
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skylarkmq.broker.clock import SystemClock
+from skylarkmq.protocol.host_address import HostAddress
+from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.files import DiskFiles
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.worker import StoreWorkers
+from tests.bench.peers import resident_mib
+
+HOST = HostAddress("127.0.0.1", 10911).pack()
+COMMIT_COUNT = 64  # messages of one write, as one read of a socket brings them
+PULL_COUNT = 32
+FILE_SIZE = 256 << 20
+CLEAN, KILLED = "clean", "killed"
+
+
+@dataclass(frozen=True)
+class StoreJob:
+    """What to do; sizes in bytes."""
+
+    kind: str  # fill, recover, read, index
+    root: str
+    messages: int = 0
+    body_size: int = 128
+    topics: int = 1
+    keys: bool = False  # each message carries a unique key
+    end: str = CLEAN
+    seed: int = 1
+
+
+@dataclass
+class Measured:
+    """Time that some part of a job took."""
+
+    seconds: float
+    cpu_s: float
+
+
+class Stopwatch:
+    """Wall time and CPU time of the whole process."""
+
+    def __init__(self) -> None:
+        self._started, self._cpu = time.perf_counter(), time.process_time()
+
+    def read(self) -> Measured:
+        return Measured(time.perf_counter() - self._started, time.process_time() - self._cpu)
+
+
+def memory_size() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+class Bench:
+    """A store on a real disk, driven from a loop."""
+
+    def __init__(self, job: StoreJob) -> None:
+        loop = asyncio.get_running_loop()
+        self.job = job
+        self.workers = StoreWorkers.threads(loop.call_soon_threadsafe)
+        config = StoreConfig(
+            store_path_root_dir=Path(job.root),
+            mapped_file_size_commit_log=FILE_SIZE,
+            message_index_enable=job.keys,
+        )
+        self.store = MessageStore(
+            config, DiskFiles(), SystemClock(loop), self.workers, memory_size=memory_size()
+        )
+
+    def topic(self, number: int) -> str:
+        return f"bench-{number}"
+
+    def key(self, number: int) -> str:
+        return f"{self.job.seed:08X}{number:024X}"
+
+    async def open(self) -> Measured:
+        watch = Stopwatch()
+        self.store.load()
+        loaded = watch.read()
+        self.store.start()
+        return loaded
+
+    async def close(self, how: str) -> None:
+        if how == KILLED:
+            return  # the process ends without a word
+        self.store.stop_writing()
+        await asyncio.get_running_loop().run_in_executor(None, self.workers.stop)
+        await asyncio.sleep(0)
+        self.store.close()
+
+    async def fill(self, first: int, count: int) -> Measured:
+        """Store messages `first` and following, evenly over the topics."""
+        store, job = self.store, self.job
+        queues = [store.queues.open(self.topic(number), 0) for number in range(job.topics)]
+        body = random.Random(job.seed).randbytes(job.body_size)
+        now_ms = 1_700_000_000_000
+        watch = Stopwatch()
+        for start in range(first, first + count, COMMIT_COUNT):
+            batch = store.begin()
+            for number in range(start, min(start + COMMIT_COUNT, first + count)):
+                text = f"UNIQ_KEY\x01{self.key(number)}\x02" if job.keys else "TAGS\x01a\x02"
+                queue = queues[number % job.topics]
+                batch.add(queue, body, text.encode(), now_ms, HOST, HOST, 97)
+            if not store.commit(None):
+                raise RuntimeError(f"the store does not take messages: {store.refusal()}")
+            await asyncio.sleep(0)
+        return watch.read()
+
+
+async def fill(bench: Bench) -> dict[str, Any]:
+    """Store messages; the cost of the first and of the last tenth apart."""
+    await bench.open()
+    count = bench.job.messages
+    tenth = max(COMMIT_COUNT, count // 10)
+    first = await bench.fill(0, tenth)
+    middle = await bench.fill(tenth, count - 2 * tenth)
+    last = await bench.fill(count - tenth, tenth)
+    await bench.close(bench.job.end)
+    return {
+        "messages_per_s": count / (first.seconds + middle.seconds + last.seconds),
+        "cpu_us": (first.cpu_s + middle.cpu_s + last.cpu_s) / count * 1e6,
+        "first_cpu_us": first.cpu_s / tenth * 1e6,
+        "last_cpu_us": last.cpu_s / tenth * 1e6,
+        "resident_mib": resident_mib(os.getpid()),
+        "anonymous_mib": anonymous_mib(),
+    }
+
+
+async def recover(bench: Bench) -> dict[str, Any]:
+    """Start on what is there."""
+    loaded = await bench.open()
+    report = bench.store.recovery
+    assert report is not None
+    figures = {
+        "seconds": loaded.seconds,
+        "records": report.records,
+        "clean": report.clean,
+        "resident_mib": resident_mib(os.getpid()),
+        "anonymous_mib": anonymous_mib(),
+    }
+    await bench.close(CLEAN)
+    return figures
+
+
+async def read(bench: Bench) -> dict[str, Any]:
+    """Pull a queue from front to back, then single messages at random places."""
+    await bench.open()
+    store, topic = bench.store, bench.topic(0)
+    end = store.max_offset(topic, 0)
+    watch = Stopwatch()
+    offset = 0
+    while offset < end:
+        offset = store.get_message(topic, 0, offset, PULL_COUNT).next_begin_offset
+    in_order = watch.read()
+    rng = random.Random(bench.job.seed)
+    places = [rng.randrange(end) for _ in range(min(end, 20_000))]
+    watch = Stopwatch()
+    for place in places:
+        bytes(store.get_message(topic, 0, place, 1).views[0])
+    at_random = watch.read()
+    await bench.close(CLEAN)
+    return {
+        "sequential_us": in_order.cpu_s / end * 1e6,
+        "sequential_per_s": end / in_order.seconds,
+        "random_us": at_random.cpu_s / len(places) * 1e6,
+        "random_per_s": len(places) / at_random.seconds,
+    }
+
+
+def anonymous_mib() -> float:
+    """Memory that is the process's own, not pages of files."""
+    status = Path("/proc/self/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("RssAnon"))
+    return int(line.split()[1]) / 1024
+
+
+JOBS: dict[str, Callable[[Bench], Awaitable[dict[str, Any]]]] = {
+    "fill": fill,
+    "recover": recover,
+    "read": read,
+}
+
+
+async def run(job: StoreJob) -> dict[str, Any]:
+    return await JOBS[job.kind](Bench(job))
+
+
+def main() -> None:
+    job = StoreJob(**json.loads(sys.argv[1]))
+    figures = asyncio.run(run(job))
+    figures["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps(figures), flush=True)
+    os._exit(0)  # a killed store must not be closed by anything that runs at exit
+
+
+if __name__ == "__main__":
+    main()
