@@ -25,14 +25,34 @@ def text_of(address: Address) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def loss_window_ms(config: StoreConfig) -> int:
+    """How much acknowledged time a power cut can take, without a sync's own time; 0 for none."""
+    if config.flush_disk_type == "SYNC_FLUSH":
+        return 0
+    window = config.flush_interval_commit_log
+    if config.flush_commit_log_least_pages:  # fewer dirty pages wait for the thorough flush
+        window = max(window, config.flush_commit_log_thorough_interval)
+    if config.transient_store_pool_enable:
+        window += _commit_window_ms(config)
+    return window
+
+
+def _commit_window_ms(config: StoreConfig) -> int:
+    return max(config.commit_interval_commit_log, config.commit_commit_log_thorough_interval)
+
+
 def loss_window(config: StoreConfig) -> str:
     """What acknowledged messages survive, in one sentence."""
-    if config.flush_disk_type == "SYNC_FLUSH":
+    window = loss_window_ms(config)
+    if not window:
         return "SYNC_FLUSH: a message is acknowledged once it is on the disk; no crash takes it"
-    window = config.flush_interval_commit_log
+    killed = "none"
+    if config.transient_store_pool_enable:
+        killed = f"the last {_commit_window_ms(config)} ms: they are in the pool alone"
     return (
-        f"ASYNC_FLUSH every {window} ms: a power cut or kernel crash can take the last {window} ms "
-        "of acknowledged messages (and a sync's time), a killed process none"
+        f"ASYNC_FLUSH every {config.flush_interval_commit_log} ms: a power cut or kernel crash can "
+        f"take the last {window} ms of acknowledged messages (and a sync's time), a killed process "
+        f"{killed}"
     )
 
 
@@ -77,11 +97,7 @@ def ready_fields(
         fields["metricsAddr"] = text_of(controller.metrics_address)
     fields["storePathRootDir"] = str(config.store.store_path_root_dir.absolute())
     fields["flushDiskType"] = config.store.flush_disk_type
-    fields["lossWindowMs"] = (
-        0
-        if config.store.flush_disk_type == "SYNC_FLUSH"
-        else config.store.flush_interval_commit_log
-    )
+    fields["lossWindowMs"] = loss_window_ms(config.store)
     fields["readyS"] = round(ready_s, 3)
     if without_effect:
         fields["withoutEffect"] = without_effect

@@ -8,6 +8,7 @@ import pytest
 from skylarkmq.broker.banner import (
     banner,
     loss_window,
+    loss_window_ms,
     namesrv_banner,
     namesrv_ready_fields,
     ready_fields,
@@ -69,6 +70,17 @@ def test_the_loss_window_is_told_without_flattery() -> None:
     assert "200 ms" in loss_window(config) and "a killed process none" in loss_window(config)
     config = dataclasses.replace(config, flush_disk_type="SYNC_FLUSH")
     assert "no crash" in loss_window(config) and "ms" not in loss_window(config).split()
+
+
+def test_the_pool_and_waiting_for_pages_widen_the_window() -> None:
+    pool = StoreConfig(store_path_root_dir=Path("x"), transient_store_pool_enable=True)
+    assert loss_window_ms(pool) == 700
+    assert "last 700 ms" in loss_window(pool)
+    assert "killed process the last 200 ms" in loss_window(pool)
+    pages = StoreConfig(store_path_root_dir=Path("x"), flush_commit_log_least_pages=4)
+    assert loss_window_ms(pages) == 10_000
+    synced = dataclasses.replace(pool, flush_disk_type="SYNC_FLUSH")
+    assert (loss_window_ms(synced), "no crash" in loss_window(synced)) == (0, True)
 
 
 def test_a_name_server_alone() -> None:
