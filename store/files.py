@@ -88,6 +88,14 @@ class Files(Protocol):
         """Create the folder and its parents, durably."""
         ...
 
+    def add_folder(self, path: Path) -> list[Path]:
+        """Create the folder and its missing parents.
+
+        Returns:
+            The folders to sync before the new names are durable, the deepest one first.
+        """
+        ...
+
     def read_all(self, path: Path) -> bytes: ...
     def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
         """Replace a small file atomically and durably; the old one stays as `<name>.bak`."""
@@ -228,6 +236,14 @@ class DiskFiles:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o750)
         self.sync_folder(path.parent)
+
+    def add_folder(self, path: Path) -> list[Path]:
+        if path.is_dir():
+            return []
+        parents = self.add_folder(path.parent)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o750)
+        return [path.parent, *parents]
 
     def read_all(self, path: Path) -> bytes:
         return path.read_bytes()

@@ -224,3 +224,22 @@ def test_a_file_may_not_shrink_under_a_view() -> None:
         file.truncate(0)
     del view
     file.truncate(0)
+
+
+@pytest.mark.parametrize("synced", [0, 1, 2])
+def test_an_added_folder_lasts_once_its_parents_are_synced(synced: int) -> None:
+    disk = CrashDisk()
+    folder = disk.root / "a" / "b"
+    parents = disk.add_folder(folder)
+    assert parents == [disk.root / "a", disk.root]
+    assert disk.add_folder(folder) == []
+    file = disk.open(folder / "file", create=True)
+    file.pwrite(b"kept", 0)
+    file.datasync()
+    disk.sync_folder(folder)
+    for parent in parents[:synced]:
+        disk.sync_folder(parent)
+    after = disk.crash(NOTHING, RNG)
+    assert after.exists(after.root / "a" / "b" / "file") == (synced == 2)
+    assert after.exists(after.root / "a") == (synced == 2)
+    assert disk.crash(EVERYTHING, RNG).contents() == {"a/b/file": b"kept"}

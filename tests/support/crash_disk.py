@@ -85,6 +85,16 @@ class CrashDisk:
             self.make_folder(path.parent)
             self._step("make_folder", path)
             self._folders.add(self._key(path))
+            self.space.folders.add(self._key(path))
+
+    def add_folder(self, path: Path) -> list[Path]:
+        if self._key(path) in self._folders:
+            return []
+        parents = self.add_folder(path.parent)
+        self._step("make_folder", path)
+        self._folders.add(self._key(path))
+        self.space.folder_made(self._key(path))
+        return [path.parent, *parents]
 
     def read_all(self, path: Path) -> bytes:
         return bytes(self._inode(path).live)
@@ -194,8 +204,10 @@ class CrashDisk:
     def crash(self, state: CrashState, rng: Random) -> CrashDisk:
         """The disk that is left, clean, mounted at another root. This one is not changed."""
         after = CrashDisk(self.space.mode, self.free)
-        after._folders = set(self._folders)
-        for key, image in self.space.after(state, rng).items():
+        files, folders = self.space.after(state, rng)
+        after._folders = folders
+        after.space.folders = set(folders)
+        for key, image in files.items():
             inode = Inode()
             inode.live, inode.durable = bytearray(image), bytearray(image)
             inode.blocks.update(pages_of(0, len(image)))

@@ -55,6 +55,7 @@ class Change:
     names: dict[str, Inode | None]
     inode: Inode | None = None  # the file whose size changed
     size: int = 0
+    made: str = ""  # a new folder
 
 
 class NameSpace:
@@ -67,6 +68,7 @@ class NameSpace:
         self.mode = mode
         self.live: dict[str, Inode] = {}
         self.durable: dict[str, Inode] = {}
+        self.folders = {""}  # durable ones; what lies in another is lost with it
         self._pending: list[Change] = []
 
     def change(self, names: dict[str, Inode | None]) -> None:
@@ -78,11 +80,17 @@ class NameSpace:
         """Note that a file's live size changed."""
         self._pending.append(Change(folder_of(path), {}, inode, len(inode.live)))
 
+    def folder_made(self, path: str) -> None:
+        """Note a new folder whose name is not durable yet."""
+        self._pending.append(Change(folder_of(path), {}, made=path))
+
     def folder_synced(self, folder: str) -> None:
         if self.mode is Names.ORDERED:
             self._commit(lambda change: True)
         else:
-            self._commit(lambda change: bool(change.names) and change.folder == folder)
+            self._commit(
+                lambda change: bool(change.names or change.made) and change.folder == folder
+            )
 
     def file_synced(self, inode: Inode) -> None:
         """Make the file's size durable, and in ORDERED mode whatever came before it."""
@@ -100,6 +108,8 @@ class NameSpace:
                 kept.append(change)
                 continue
             apply(change.names, self.durable)
+            if change.made:
+                self.folders.add(change.made)
             if change.inode is not None:
                 durable = change.inode.durable
                 del durable[change.size :]
@@ -116,10 +126,11 @@ class NameSpace:
         twin = NameSpace(self.mode)
         twin.live = {path: copies[id(inode)] for path, inode in self.live.items()}
         twin.durable = {path: copies[id(inode)] for path, inode in self.durable.items()}
+        twin.folders = set(self.folders)
         for change in self._pending:
             names = {path: copies[id(i)] if i else None for path, i in change.names.items()}
             inode = copies[id(change.inode)] if change.inode else None
-            twin._pending.append(Change(change.folder, names, inode, change.size))
+            twin._pending.append(Change(change.folder, names, inode, change.size, change.made))
         return twin
 
     def dirty_pages(self) -> list[tuple[Inode, int]]:
@@ -152,14 +163,17 @@ class NameSpace:
             states.append(CrashState(keep, index, rng.random() < 0.5, names))
         return states[:count]
 
-    def after(self, state: CrashState, rng: Random) -> dict[str, bytes]:
-        """The files that a crash leaves. Nothing is changed here."""
+    def after(self, state: CrashState, rng: Random) -> tuple[dict[str, bytes], set[str]]:
+        """The files and folders that a crash leaves. Nothing is changed here."""
         if state.keep is Keep.KILL:
-            return {path: bytes(inode.live) for path, inode in self.live.items()}
-        names = dict(self.durable)
+            folders = self.folders | {change.made for change in self._pending if change.made}
+            return {path: bytes(inode.live) for path, inode in self.live.items()}, folders
+        names, folders = dict(self.durable), set(self.folders)
         sizes: dict[int, list[int]] = {}
         for change in self._kept_changes(state.names, rng):
             apply(change.names, names)
+            if change.made:
+                folders.add(change.made)
             if change.inode is not None:
                 sizes.setdefault(id(change.inode), []).append(change.size)
         kept: dict[int, set[int]] = {}
@@ -171,7 +185,10 @@ class NameSpace:
             if key not in images:
                 image = inode.image(sizes.get(key, []), kept.get(key, set()), state.torn, rng)
                 images[key] = bytes(image)
-        return {path: images[id(inode)] for path, inode in names.items()}
+        folders = {path for path in folders if _is_reachable(path, folders)}
+        return {
+            path: images[id(inode)] for path, inode in names.items() if folder_of(path) in folders
+        }, folders
 
     def _kept_changes(self, keep: Keep, rng: Random) -> list[Change]:
         if keep is Keep.NONE:
@@ -198,6 +215,14 @@ class NameSpace:
                 return [page for page in pages if rng.random() < share]
             case _:
                 return pages
+
+
+def _is_reachable(path: str, folders: set[str]) -> bool:
+    while path:
+        if path not in folders:
+            return False
+        path = folder_of(path)
+    return True
 
 
 def folder_of(path: str) -> str:

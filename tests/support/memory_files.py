@@ -49,6 +49,9 @@ class MemoryFiles:
     def make_folder(self, path: Path) -> None:
         """Folders need no making here."""
 
+    def add_folder(self, path: Path) -> list[Path]:
+        return []
+
     def sync_folder(self, path: Path) -> None:
         """Nothing is ever lost here."""
 
