@@ -23,7 +23,7 @@ from skylarkmq.store.results import PutMessageStatus
 from skylarkmq.store.stats import StoreStats
 
 Committed = Callable[[PutMessageStatus], None]
-Publish = Callable[[list[Unit]], None]
+Publish = Callable[[list[Unit], int], None]  # (units, end offset of their commit)
 
 
 class _Parked:
@@ -74,7 +74,7 @@ class GroupCommitService:
         while self._parked and self._parked[0].end_offset <= offset:
             released.append(self._parked.popleft())
         for parked in released:
-            self._publish(parked.units)
+            self._publish(parked.units, parked.end_offset)
         size = 0
         for parked in released:
             if parked.done is not None:

@@ -30,6 +30,8 @@ class MappedFile:
     """An allocated log file, written by `pwrite` and read through a mapping."""
 
     __slots__ = (
+        "_closing",
+        "_holders",
         "committed_position",
         "file",
         "flushed_position",
@@ -47,6 +49,8 @@ class MappedFile:
         self.wrote_position = 0
         self.committed_position = 0
         self.flushed_position = 0
+        self._holders = 0
+        self._closing = False
 
     @classmethod
     def create(cls, files: Files, folder: Path, start_offset: int, size: int) -> MappedFile:
@@ -88,7 +92,27 @@ class MappedFile:
             self.file.pwrite(bytes(min(_CLEAR_SIZE, stop - start)), start)
         self.file.datasync()
 
+    def hold(self) -> None:
+        """Keep descriptor and mapping, also past `close`, until `release`. Loop thread."""
+        self._holders += 1
+
+    def release(self) -> None:
+        """End one `hold`; the last one closes a file that is to be closed. Loop thread."""
+        assert self._holders > 0, "released more often than held"
+        self._holders -= 1
+        if self._closing and not self._holders:
+            self._drop()
+
     def close(self) -> None:
-        """Drop the descriptor and our mapping; slices handed out stay readable."""
+        """Drop the descriptor and our mapping, now or with the last holder. Loop thread.
+
+        Slices handed out stay readable.
+        """
+        if self._holders:
+            self._closing = True
+        else:
+            self._drop()
+
+    def _drop(self) -> None:
         self.view = memoryview(b"")
         self.file.close()

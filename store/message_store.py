@@ -26,36 +26,28 @@ from collections.abc import Callable
 from enum import Enum
 
 from skylarkmq.protocol.clock import Clock
-from skylarkmq.store.append import AppendBatch, Unit
+from skylarkmq.store.append import AppendBatch
 from skylarkmq.store.checkpoint import Checkpoint, Marks
 from skylarkmq.store.commit_log import CommitLog
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.files import Files, is_no_space
-from skylarkmq.store.flush_service import FlushService
-from skylarkmq.store.group_commit import Committed, GroupCommitService
+from skylarkmq.store.group_commit import Committed
 from skylarkmq.store.message_reader import MessageReader
+from skylarkmq.store.message_writer import ArrivalListener, MessageWriter
 from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.profile import check_profile
-from skylarkmq.store.put_checks import check_message
 from skylarkmq.store.queue_table import QueueTable
 from skylarkmq.store.read_face import ReadFace
 from skylarkmq.store.recovery import Recovery, RecoveryReport
-from skylarkmq.store.results import (
-    STORED,
-    MessageInner,
-    PutMessageResult,
-    PutMessageStatus,
-)
+from skylarkmq.store.results import MessageInner, PutMessageResult
 from skylarkmq.store.stats import StoreStats
 from skylarkmq.store.store_lock import AbortFile, StoreLock
 from skylarkmq.store.timers import IntervalTimer
 from skylarkmq.store.worker import StoreWorkers
 
 log = logging.getLogger(__name__)
-
-ArrivalListener = Callable[[str, int, int], None]  # (topic, queue id, max offset)
 
 
 class StoreState(Enum):
@@ -91,8 +83,6 @@ class MessageStore(ReadFace):
         self.recovery: RecoveryReport | None = None
         self._files = files
         self._clock = clock
-        self._sync = config.flush_disk_type == "SYNC_FLUSH"
-        self._arrival_listeners: list[ArrivalListener] = []
         self._lock = StoreLock(files, self.paths)
         self._abort = AbortFile(files, self.paths)
         self.commit_log = CommitLog(
@@ -117,14 +107,17 @@ class MessageStore(ReadFace):
             MessageReader(self.commit_log, self.queues, config, memory_size),
             durable_only=config.flush_disk_type == "SYNC_FLUSH",
         )
-        self._flush = FlushService(
-            self.commit_log, workers.flush, clock, self.stats, self._flushed, self.fail
-        )
-        self._group_commit = GroupCommitService(
-            clock, config.sync_flush_timeout / 1000, self.stats, self._publish
+        self.writer = MessageWriter(
+            config,
+            clock,
+            workers,
+            self.stats,
+            self.commit_log,
+            self.queues,
+            self.refusal,
+            self.fail,
         )
         self._timers = [
-            IntervalTimer(clock, config.flush_interval_commit_log / 1000, self._flush.flush),
             IntervalTimer(clock, config.flush_interval_consume_queue / 1000, self.queues.tick),
             IntervalTimer(
                 clock, config.flush_consume_queue_thorough_interval / 1000, self._checkpoint
@@ -182,7 +175,7 @@ class MessageStore(ReadFace):
         self.stats.recovery_duration_s = duration_s
         self.stats.recovery_truncated_bytes["commitlog"] = report.truncated_bytes
         log.info("%s (%.2f s)", report.text(self.commit_log.min_offset), duration_s)
-        self._flush.flushed_timestamp = report.store_timestamp
+        self.writer.recovered(report.end_offset, report.store_timestamp)
         try:
             self.queues.write_now(self._marks())
         except OSError as error:
@@ -198,6 +191,7 @@ class MessageStore(ReadFace):
         except StoreFullError as error:
             log.warning("starting without room for messages: %s", error)
         self.state = StoreState.RUNNING
+        self.writer.start()
         for timer in self._timers:
             timer.start()
 
@@ -205,6 +199,7 @@ class MessageStore(ReadFace):
         """Refuse further writes; `close` makes durable what is written."""
         if self.state in (StoreState.LOADING, StoreState.RUNNING):
             self.state = StoreState.STOPPING
+        self.writer.stop()
         self.queues.end()
         for timer in self._timers:
             timer.stop()
@@ -227,12 +222,7 @@ class MessageStore(ReadFace):
             self.state = StoreState.CLOSED
 
     def _close_clean(self) -> None:
-        request = self.commit_log.flush_request()
-        if request is not None:
-            request.run()
-            self.commit_log.mark_flushed(request)
-            self._flush.flushed_timestamp = request.store_timestamp
-        self._group_commit.flushed(self.commit_log.flushed_offset)
+        self.writer.close_clean()
         self.queues.write_now(self._marks())
         self._abort.remove()
 
@@ -242,7 +232,7 @@ class MessageStore(ReadFace):
             return
         self.failure = error
         self.state = StoreState.FAILED
-        self._flush.end()
+        self.writer.fail(error)
         self.queues.end()
         for timer in self._timers:
             timer.stop()
@@ -252,13 +242,13 @@ class MessageStore(ReadFace):
             self.commit_log.max_offset,
             error,
         )
-        self._group_commit.failed()
+        self.writer.refuse_waiting()
         for listener in self.failure_listeners:
             listener(error)
 
     def _marks(self) -> Marks:
         """What the checkpoint may say once all published units are on the disk."""
-        flushed = self._flush.flushed_timestamp
+        flushed = self.writer.flushed_timestamp
         return Marks(flushed, flushed, 0)
 
     def _checkpoint(self) -> None:
@@ -278,95 +268,20 @@ class MessageStore(ReadFace):
 
     def begin(self) -> AppendBatch:
         """Start the batch of one read: `add` to it, then `commit`, without an await between."""
-        return self.commit_log.begin()
+        return self.writer.begin()
 
     def commit(self, done: Committed | None) -> bool:
-        """Store the batch. False when the disk refused it, or has failed since `begin`.
-
-        Args:
-            done: called with PUT_OK once the batch is durable under the flush mode, which may be
-                before this returns; with FLUSH_DISK_TIMEOUT when that takes too long; with
-                SERVICE_NOT_AVAILABLE when it failed. None: nobody waits (WAIT=false).
-        """
-        batch, end_offset = self.commit_log.batch, 0
-        started = self._clock.monotonic()
-        if self.failure is None:  # else the next log file could not be made
-            try:
-                end_offset = batch.write()
-            except OSError as error:
-                self.stats.write_errors += 1
-                self.fail(error)
-        if self.failure is not None:
-            if done is not None:
-                done(PutMessageStatus.SERVICE_NOT_AVAILABLE)
-            return False
-        stats = self.stats
-        stats.append_duration.observe(self._clock.monotonic() - started)
-        stats.messages_appended += batch.count
-        stats.bytes_appended += batch.size
-        if self._sync:
-            self._group_commit.park(end_offset, batch.units, done)
-            self._flush.flush()
-        else:
-            self._publish(batch.units)
-            if done is not None:
-                done(PutMessageStatus.PUT_OK)
-        return True
+        """Store the batch; see `MessageWriter.commit`."""
+        return self.writer.commit(done)
 
     def put_message(self, inner: MessageInner, done: Callable[[PutMessageResult], None]) -> None:
         """Store one message. `done` may be called before this returns."""
-        why = self.refusal()
-        if why is not None:
-            done(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=why))
-            return
-        refused = check_message(inner, self.config)
-        if refused is not None:
-            done(refused)
-            return
-        batch = self.begin()
-        queue = self.queues.open(inner.topic, inner.queue_id)
-        try:
-            physical_offset = batch.add_message(queue, inner)
-        except (OSError, StoreFullError) as error:
-            if isinstance(error, OSError):
-                self.fail(error)
-            done(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=str(error)))
-            return
-        queue_offset = max(0, batch.units[0][1]) if batch.units else 0
-        timestamp = batch.store_timestamp
-
-        def committed(status: PutMessageStatus) -> None:
-            if status in STORED:
-                done(PutMessageResult(status, queue_offset, physical_offset, timestamp))
-            else:
-                done(PutMessageResult(status, why=f"the disk failed: {self.failure}"))
-
-        if inner.wait_store_ok:
-            self.commit(committed)
-        else:
-            stored = self.commit(None)
-            refused_status = PutMessageStatus.SERVICE_NOT_AVAILABLE
-            committed(PutMessageStatus.PUT_OK if stored else refused_status)
-
-    def add_arrival_listener(self, listener: ArrivalListener) -> None:
-        """Call `listener` once a publishing for each queue that got messages."""
-        self._arrival_listeners.append(listener)
-
-    def _publish(self, units: list[Unit]) -> None:
-        self.queues.publish(units)
-        if self._arrival_listeners:
-            for queue in {unit[0] for unit in units if unit[1] >= 0}:
-                for listener in self._arrival_listeners:
-                    listener(queue.topic, queue.queue_id, queue.max_offset)
-
-    def _flushed(self, offset: int) -> None:
-        if self._sync:
-            self._group_commit.flushed(offset)
+        self.writer.put_message(inner, done)
 
     def settle(self, done: Committed) -> None:
         """Call `done` once every commit so far is answered."""
-        if self._group_commit.waiting:
-            self._group_commit.park(self.commit_log.max_offset, [], done)
-            self._flush.flush()
-        else:
-            done(PutMessageStatus.PUT_OK)
+        self.writer.settle(done)
+
+    def add_arrival_listener(self, listener: ArrivalListener) -> None:
+        """Call `listener` once a publishing for each queue that got messages."""
+        self.writer.arrival_listeners.append(listener)

@@ -80,7 +80,7 @@ def shown_before_the_sync(patch: Patch) -> None:
 
     def broken(self: message_store.MessageStore, done: Any) -> bool:
         if self.config.flush_disk_type == "SYNC_FLUSH":
-            self._publish(self.commit_log.batch.units)
+            self.writer._publish(self.commit_log.batch.units, self.commit_log.max_offset)
             self.commit_log.batch.units = []
         return commit(self, done)
 

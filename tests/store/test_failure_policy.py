@@ -94,7 +94,7 @@ def _check_at_rest(rig: FailingRig) -> None:
         rig.clock.advance(61)
         rig.workers.run_all()
     assert _changes(rig.files) == before, "something was written after the failure"
-    assert rig.store._group_commit.waiting == 0
+    assert rig.store.writer.waiting == 0
     _check_reads(rig, rig.acked)
 
 

@@ -25,7 +25,8 @@ class Rig:
         self.events: list[tuple[str, object]] = []
         self.service = GroupCommitService(self.clock, 5.0, self.stats, self.publish)
 
-    def publish(self, units: list[Unit]) -> None:
+    def publish(self, units: list[Unit], end_offset: int) -> None:
+        assert end_offset == 100 * units[0][1]
         self.events.append(("shown", units[0][1]))
 
     def park(self, number: int, *, waits: bool = True) -> None:

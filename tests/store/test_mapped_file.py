@@ -85,3 +85,29 @@ def test_rewind_sets_both_positions() -> None:
     mapped = create(CrashDisk())
     mapped.rewind(77)
     assert (mapped.wrote_position, mapped.flushed_position) == (77, 77)
+
+
+def test_a_held_file_is_readable_after_its_close_until_the_last_release() -> None:
+    disk = CrashDisk()
+    mapped = create(disk)
+    mapped.file.pwrite(b"abc", 0)
+    mapped.hold()
+    mapped.hold()
+    mapped.close()
+    mapped.release()
+    assert mapped.file.pread(3, 0) == b"abc"
+    assert bytes(mapped.view[:3]) == b"abc"
+    mapped.release()
+    assert len(mapped.view) == 0
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        mapped.file.pread(3, 0)
+
+
+def test_a_file_that_was_held_is_closed_at_once() -> None:
+    disk = CrashDisk()
+    mapped = create(disk)
+    mapped.hold()
+    mapped.release()
+    mapped.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        mapped.file.pread(3, 0)

@@ -1,0 +1,227 @@
+"""The writing half of the store: batches into the log, answers when due, units shown when due.
+
+    begin, add, ..., commit   one batch, one write; then by flush type
+    ASYNC_FLUSH               units are published and the waiter is answered in the same turn
+    SYNC_FLUSH                both wait for the sync that covers the batch (`group_commit.py`)
+
+What `published_offset` says: the units of all records below it are in their queues, and
+`on_published` was called with them. It is the end of a record.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java (asyncPutMessage,
+submitFlushRequest), DefaultMessageStore.java
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.store.append import AppendBatch, Unit
+from skylarkmq.store.commit_log import CommitLog
+from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.errors import StoreFullError
+from skylarkmq.store.flush_service import FlushService
+from skylarkmq.store.group_commit import Committed, GroupCommitService
+from skylarkmq.store.put_checks import check_message
+from skylarkmq.store.queue_table import QueueTable
+from skylarkmq.store.results import STORED, MessageInner, PutMessageResult, PutMessageStatus
+from skylarkmq.store.stats import StoreStats
+from skylarkmq.store.timers import IntervalTimer
+from skylarkmq.store.worker import StoreWorkers
+
+ArrivalListener = Callable[[str, int, int], None]  # (topic, queue id, max offset)
+OnPublished = Callable[[list[Unit]], None]
+
+
+def _nobody(_: list[Unit]) -> None:
+    """The hook as long as nothing hangs on it."""
+
+
+class MessageWriter:
+    """Appends, flushes and publishes. Loop thread.
+
+    Attributes:
+        on_published: called with every list of units that has become visible, in log order.
+        arrival_listeners: called once a publishing for each queue that got messages.
+        failure: why nothing is written any more.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        workers: StoreWorkers,
+        stats: StoreStats,
+        commit_log: CommitLog,
+        queues: QueueTable,
+        refusal: Callable[[], str | None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._stats = stats
+        self._log = commit_log
+        self._queues = queues
+        self._refusal = refusal
+        self._on_failure = on_failure
+        self._sync = config.flush_disk_type == "SYNC_FLUSH"
+        self.failure: BaseException | None = None
+        self.published_offset = 0
+        self.on_published: OnPublished = _nobody
+        self.arrival_listeners: list[ArrivalListener] = []
+        self._flush = FlushService(
+            commit_log, workers.flush, clock, stats, self._flushed, on_failure
+        )
+        self._group_commit = GroupCommitService(
+            clock, config.sync_flush_timeout / 1000, stats, self._publish
+        )
+        self._timers = [
+            IntervalTimer(clock, config.flush_interval_commit_log / 1000, self._flush.flush)
+        ]
+
+    # Life cycle
+
+    @property
+    def flushed_timestamp(self) -> int:
+        """Store time up to which the log is on the disk, ms."""
+        return self._flush.flushed_timestamp
+
+    @property
+    def waiting(self) -> int:
+        """Commits that are not published yet."""
+        return self._group_commit.waiting
+
+    def recovered(self, end_offset: int, store_timestamp: int) -> None:
+        """Recovery has synced and published everything below the log's end."""
+        self._flush.flushed_timestamp = store_timestamp
+        self.published_offset = end_offset
+
+    def start(self) -> None:
+        """Start the timed work."""
+        for timer in self._timers:
+            timer.start()
+
+    def stop(self) -> None:
+        """End the timed work; what a commit asked for goes on."""
+        for timer in self._timers:
+            timer.stop()
+
+    def close_clean(self) -> None:
+        """Make everything durable and answer who waits. Blocks; after the workers have ended.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        request = self._log.flush_request()
+        if request is not None:
+            request.run()
+            self._log.mark_flushed(request)
+            self._flush.flushed_timestamp = request.store_timestamp
+        self._group_commit.flushed(self._log.flushed_offset)
+
+    def fail(self, error: BaseException) -> None:
+        """Write and flush no more."""
+        self.failure = error
+        self._flush.end()
+        self.stop()
+
+    def refuse_waiting(self) -> None:
+        """Answer all that wait, after `fail`."""
+        self._group_commit.failed()
+
+    # Writing
+
+    def begin(self) -> AppendBatch:
+        """Start the batch of one read: `add` to it, then `commit`, without an await between."""
+        return self._log.begin()
+
+    def commit(self, done: Committed | None) -> bool:
+        """Store the batch. False when the disk refused it, or has failed since `begin`.
+
+        Args:
+            done: called with PUT_OK once the batch is durable under the flush mode, which may be
+                before this returns; with FLUSH_DISK_TIMEOUT when that takes too long; with
+                SERVICE_NOT_AVAILABLE when it failed. None: nobody waits (WAIT=false).
+        """
+        batch, end_offset = self._log.batch, 0
+        started = self._clock.monotonic()
+        if self.failure is None:  # else the next log file could not be made
+            try:
+                end_offset = batch.write()
+            except OSError as error:
+                self._stats.write_errors += 1
+                self._on_failure(error)
+        if self.failure is not None:
+            if done is not None:
+                done(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+            return False
+        stats = self._stats
+        stats.append_duration.observe(self._clock.monotonic() - started)
+        stats.messages_appended += batch.count
+        stats.bytes_appended += batch.size
+        if self._sync:
+            self._group_commit.park(end_offset, batch.units, done)
+            self._flush.flush()
+        else:
+            self._publish(batch.units, end_offset)
+            if done is not None:
+                done(PutMessageStatus.PUT_OK)
+        return True
+
+    def put_message(self, inner: MessageInner, done: Callable[[PutMessageResult], None]) -> None:
+        """Store one message. `done` may be called before this returns."""
+        why = self._refusal()
+        if why is not None:
+            done(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=why))
+            return
+        refused = check_message(inner, self._config)
+        if refused is not None:
+            done(refused)
+            return
+        batch = self.begin()
+        queue = self._queues.open(inner.topic, inner.queue_id)
+        try:
+            physical_offset = batch.add_message(queue, inner)
+        except (OSError, StoreFullError) as error:
+            if isinstance(error, OSError):
+                self._on_failure(error)
+            done(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=str(error)))
+            return
+        queue_offset = max(0, batch.units[0][1]) if batch.units else 0
+        timestamp = batch.store_timestamp
+
+        def committed(status: PutMessageStatus) -> None:
+            if status in STORED:
+                done(PutMessageResult(status, queue_offset, physical_offset, timestamp))
+            else:
+                done(PutMessageResult(status, why=f"the disk failed: {self.failure}"))
+
+        if inner.wait_store_ok:
+            self.commit(committed)
+        else:
+            stored = self.commit(None)
+            refused_status = PutMessageStatus.SERVICE_NOT_AVAILABLE
+            committed(PutMessageStatus.PUT_OK if stored else refused_status)
+
+    def settle(self, done: Committed) -> None:
+        """Call `done` once every commit so far is answered."""
+        if self._group_commit.waiting:
+            self._group_commit.park(self._log.max_offset, [], done)
+            self._flush.flush()
+        else:
+            done(PutMessageStatus.PUT_OK)
+
+    # Showing
+
+    def _publish(self, units: list[Unit], end_offset: int) -> None:
+        self._queues.publish(units)
+        self.published_offset = end_offset
+        self.on_published(units)
+        if self.arrival_listeners:
+            for queue in {unit[0] for unit in units if unit[1] >= 0}:
+                for listener in self.arrival_listeners:
+                    listener(queue.topic, queue.queue_id, queue.max_offset)
+
+    def _flushed(self, offset: int) -> None:
+        if self._sync:
+            self._group_commit.flushed(offset)
