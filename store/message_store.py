@@ -41,7 +41,7 @@ from skylarkmq.store.profile import check_profile
 from skylarkmq.store.queue_table import QueueTable
 from skylarkmq.store.read_face import ReadFace
 from skylarkmq.store.recovery import Recovery, RecoveryReport
-from skylarkmq.store.results import MessageInner, PutMessageResult
+from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
 from skylarkmq.store.stats import StoreStats
 from skylarkmq.store.store_lock import AbortFile, StoreLock
 from skylarkmq.store.timers import IntervalTimer
@@ -276,6 +276,10 @@ class MessageStore(ReadFace):
 
     def put_message(self, inner: MessageInner, done: Callable[[PutMessageResult], None]) -> None:
         """Store one message. `done` may be called before this returns."""
+        why = self.refusal()
+        if why is not None:
+            done(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=why))
+            return
         self.writer.put_message(inner, done)
 
     def settle(self, done: Committed) -> None:

@@ -54,7 +54,6 @@ class MessageWriter:
         stats: StoreStats,
         commit_log: CommitLog,
         queues: QueueTable,
-        refusal: Callable[[], str | None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._config = config
@@ -62,7 +61,6 @@ class MessageWriter:
         self._stats = stats
         self._log = commit_log
         self._queues = queues
-        self._refusal = refusal
         self._on_failure = on_failure
         self._sync = config.flush_disk_type == "SYNC_FLUSH"
         self.failure: BaseException | None = None
@@ -170,10 +168,6 @@ class MessageWriter:
 
     def put_message(self, inner: MessageInner, done: Callable[[PutMessageResult], None]) -> None:
         """Store one message. `done` may be called before this returns."""
-        why = self._refusal()
-        if why is not None:
-            done(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=why))
-            return
         refused = check_message(inner, self._config)
         if refused is not None:
             done(refused)
