@@ -1,4 +1,6 @@
-"""Checkpoint: up to which store time the files are on the disk; it bounds an unclean recovery.
+"""Checkpoint: up to where the files are on the disk; it bounds an unclean recovery.
+
+RocketMQ's file, `checkpoint`, speaks in store times:
 
     position  size  field                    type
     0         8     physic_msg_timestamp     int64 BE   commit log synced up to this store time, ms
@@ -9,16 +11,26 @@
 Every field is a lower bound: written only after a successful sync of what it speaks of, so an old
 checkpoint makes recovery longer, never wrong. No checksum: 24 bytes lie within one disk sector.
 
+Ours, `skylarkmq/recovery-point`, speaks in bytes, so that a recovery need not begin at the start of
+a log file, and the index need not be dropped. It carries a copy of the three times: where they are
+not those of `checkpoint`, somebody else has run on the store, or a crash came between the two
+files, and it counts for nothing.
+
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../StoreCheckpoint.java
 """
 
 from __future__ import annotations
 
+import logging
 import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from skylarkmq.store.files import Files
+from skylarkmq.store.errors import CorruptFileError
+from skylarkmq.store.files import Files, is_no_space
+from skylarkmq.store.sidecar import Kind, decode_sidecar, encode_sidecar
+
+log = logging.getLogger(__name__)
 
 FILE_SIZE = 4096
 FIELDS = struct.Struct(">qqq")
@@ -26,47 +38,110 @@ assert FIELDS.size == 24
 
 # A record stored within this time before the mark may have been written after one behind it.
 SAFETY_MS = 3000
+UNKNOWN = -1
+
+
+class IndexPoint(NamedTuple):
+    """How far the key index is on the disk: its newest file, up to an item."""
+
+    file_name: str  # empty while there is no file
+    count: int  # the number that the next item of that file gets
+    end_offset: int  # the keys of all records below it are in the files
+    end_timestamp: int  # store time of the newest item, ms
 
 
 class Marks(NamedTuple):
-    """The three store times, ms since the epoch; 0 is unknown."""
+    """The three store times, ms since the epoch, 0 for unknown; and the places behind them."""
 
     physic_timestamp: int = 0
     logics_timestamp: int = 0
     index_timestamp: int = 0
+    # End of a record: log and queues are on the disk for everything below it. -1 is unknown.
+    commit_log_offset: int = UNKNOWN
+    index_point: IndexPoint | None = None
 
     @property
     def min_timestamp(self) -> int:
         """Everything stored up to this time is in the log and in the queues on the disk."""
         return max(0, min(self.physic_timestamp, self.logics_timestamp) - SAFETY_MS)
 
+    @property
+    def times(self) -> tuple[int, int, int]:
+        """What RocketMQ's file holds."""
+        return self[:3]
+
 
 class Checkpoint:
-    """The checkpoint file. `save` blocks: queues thread, or the loading and stopping thread."""
+    """The two files. `save` blocks: queues thread, or the loading and stopping thread."""
 
-    def __init__(self, files: Files, path: Path) -> None:
+    def __init__(self, files: Files, path: Path, point_path: Path) -> None:
         self._files = files
         self._path = path
+        self._point_path = point_path
 
     def load(self) -> Marks:
-        """Read the marks; all zero when the file is missing or too short to hold them."""
+        """Read the marks; unknown is what is missing, too short or does not fit together."""
         if not self._files.exists(self._path):
             return Marks()
         data = self._files.read_all(self._path)[: FIELDS.size]
         if len(data) < FIELDS.size:
             return Marks()
-        return Marks(*(max(0, field) for field in FIELDS.unpack(data)))
+        marks = Marks(*(max(0, field) for field in FIELDS.unpack(data)))
+        if not self._files.exists(self._point_path):
+            return marks
+        try:
+            content = self._files.read_all(self._point_path)
+            return _with_point(
+                marks, decode_sidecar(self._point_path, Kind.RECOVERY_POINT, content)
+            )
+        except CorruptFileError as error:
+            log.warning("%s; recovery goes by the times in %s", error, self._path)
+            return marks
 
     def save(self, marks: Marks) -> None:
-        """Write the marks and sync them."""
+        """Write the marks and sync them.
+
+        Raises:
+            OSError: the disk failed. A full disk leaves the old recovery point, which then counts
+                for nothing, and is no error.
+        """
         fresh = not self._files.exists(self._path)
         file = self._files.open(self._path, create=fresh)
         try:
             if file.size < FILE_SIZE:
                 file.allocate(0, FILE_SIZE)
-            file.pwrite(FIELDS.pack(*marks), 0)
+            file.pwrite(FIELDS.pack(*marks.times), 0)
             file.datasync()
         finally:
             file.close()
         if fresh:
             self._files.sync_folder(self._path.parent)
+        if marks.commit_log_offset != UNKNOWN:
+            self._save_point(marks)
+
+    def _save_point(self, marks: Marks) -> None:
+        content: dict[str, Any] = {"times": marks.times, "offset": marks.commit_log_offset}
+        if marks.index_point is not None:
+            content["index"] = tuple(marks.index_point)
+        data = encode_sidecar(Kind.RECOVERY_POINT, content)
+        try:
+            self._files.make_folder(self._point_path.parent)
+            self._files.replace(self._point_path, data, backup=False)
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            log.warning("no room for %s; a recovery would take longer: %s", self._point_path, error)
+
+
+def _with_point(marks: Marks, content: dict[str, Any]) -> Marks:
+    """Add the recovery point's places to the times that it belongs to."""
+    match content:
+        case {"times": [*times], "offset": int(offset)} if tuple(times) == marks.times:
+            marks = marks._replace(commit_log_offset=offset)
+        case _:
+            return marks
+    match content.get("index"):
+        case [str(name), int(count), int(end_offset), int(end_timestamp)]:
+            return marks._replace(index_point=IndexPoint(name, count, end_offset, end_timestamp))
+        case _:
+            return marks

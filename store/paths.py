@@ -30,6 +30,7 @@ class StorePaths:
         self.lock = root / "lock"
         self.own = root / "skylarkmq"
         self.profile = self.own / "profile"
+        self.recovery_point = self.own / "recovery-point"
 
     def queue_folder(self, topic: str, queue_id: int) -> Path:
         """Folder of one consume queue.

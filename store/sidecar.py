@@ -39,6 +39,7 @@ class Kind(IntEnum):
     """The files that use this framing."""
 
     PROFILE = 1
+    RECOVERY_POINT = 2
 
 
 def encode_sidecar(kind: Kind, content: dict[str, Any]) -> bytes:

@@ -7,7 +7,8 @@ import struct
 
 import pytest
 
-from skylarkmq.store.checkpoint import FILE_SIZE, SAFETY_MS, Checkpoint, Marks
+from skylarkmq.store.checkpoint import FILE_SIZE, SAFETY_MS, Checkpoint, IndexPoint, Marks
+from skylarkmq.store.sidecar import Kind, encode_sidecar
 from tests.protocol.message_vectors import STORE
 from tests.support.crash_disk import CrashDisk
 
@@ -17,7 +18,7 @@ FIRST = bytes.fromhex(GOLDEN["first24BytesHex"])
 
 def checkpoint() -> tuple[CrashDisk, Checkpoint]:
     disk = CrashDisk()
-    return disk, Checkpoint(disk, disk.root / "checkpoint")
+    return disk, Checkpoint(disk, disk.root / "checkpoint", disk.root / "own" / "recovery-point")
 
 
 def test_the_bytes_are_rocketmqs() -> None:
@@ -80,3 +81,56 @@ def test_no_room_leaves_nothing_that_misleads() -> None:
     assert saved.load() == Marks()
     saved.save(Marks(1, 1, 0))
     assert saved.load() == Marks(1, 1, 0)
+
+
+PLACED = Marks(5, 6, 7, 4096, IndexPoint("20231114221320000", 12, 4000, 1_700_000_000_000))
+
+
+def test_the_places_come_back_with_the_times_they_belong_to() -> None:
+    disk, saved = checkpoint()
+    saved.save(PLACED)
+    assert saved.load() == PLACED
+    saved.save(PLACED._replace(index_point=None))
+    assert saved.load() == PLACED._replace(index_point=None)
+    assert disk.size(disk.root / "checkpoint") == FILE_SIZE
+
+
+def test_places_of_other_times_count_for_nothing() -> None:
+    disk, saved = checkpoint()
+    saved.save(PLACED)
+    file = disk.open(disk.root / "checkpoint")
+    file.pwrite(struct.pack(">q", 6), 0)  # as a Java broker does, which knows no recovery point
+    assert saved.load() == Marks(6, 6, 7)
+
+
+def test_a_damaged_recovery_point_counts_for_nothing() -> None:
+    disk, saved = checkpoint()
+    saved.save(PLACED)
+    file = disk.open(disk.root / "own" / "recovery-point")
+    file.pwrite(b"\xff", 20)
+    assert saved.load() == Marks(5, 6, 7)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"times": [5, 6, 7]},
+        {"times": 3, "offset": 1},
+        {"times": [5, 6, 7], "offset": "x"},
+    ],
+)
+def test_a_recovery_point_of_another_make_counts_for_nothing(content: dict[str, object]) -> None:
+    disk, saved = checkpoint()
+    saved.save(PLACED)
+    path = disk.root / "own" / "recovery-point"
+    disk.replace(path, encode_sidecar(Kind.RECOVERY_POINT, content), backup=False)
+    assert saved.load() == Marks(5, 6, 7)
+
+
+def test_a_full_disk_costs_the_places_alone() -> None:
+    disk, saved = checkpoint()
+    saved.save(PLACED)
+    disk.fail("pwrite", error=errno.ENOSPC, path="recovery-point")
+    saved.save(PLACED._replace(physic_timestamp=50, commit_log_offset=9000))
+    assert saved.load() == Marks(50, 6, 7)
