@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +42,8 @@ SAFETY_MS = 3000
 UNKNOWN = -1
 
 
-class IndexPoint(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class IndexPoint:
     """How far the key index is on the disk: its newest file, up to an item."""
 
     file_name: str  # empty while there is no file
@@ -74,10 +76,10 @@ class Marks(NamedTuple):
 class Checkpoint:
     """The two files. `save` blocks: queues thread, or the loading and stopping thread."""
 
-    def __init__(self, files: Files, path: Path, point_path: Path) -> None:
+    def __init__(self, files: Files, path: Path, point_path: Path | None = None) -> None:
         self._files = files
         self._path = path
-        self._point_path = point_path
+        self._point_path = point_path or path.parent / "skylarkmq" / "recovery-point"
 
     def load(self) -> Marks:
         """Read the marks; unknown is what is missing, too short or does not fit together."""
@@ -122,7 +124,7 @@ class Checkpoint:
     def _save_point(self, marks: Marks) -> None:
         content: dict[str, Any] = {"times": marks.times, "offset": marks.commit_log_offset}
         if marks.index_point is not None:
-            content["index"] = tuple(marks.index_point)
+            content["index"] = astuple(marks.index_point)
         data = encode_sidecar(Kind.RECOVERY_POINT, content)
         try:
             self._files.make_folder(self._point_path.parent)
