@@ -11,7 +11,9 @@ Unit n of the queue is at byte 20 * n of the logical file. A file's unused front
 New units are published in memory and written to the file in the background, which costs a send one
 `bytearray` append; a crash loses nothing that the log cannot give back.
 
-    min_offset <= ... <= written <= max_offset <= next_offset
+    first_offset <= min_offset <= max_offset, written <= max_offset <= next_offset
+    first_offset   the first unit of the oldest file
+    min_offset     the first unit whose record is still in the log
     tail           the units [tail_start, max_offset), always reaching down to `written` at least
     written        units below it are in the file (page cache)
     max_offset     units below it are visible; the next one to be published
@@ -24,6 +26,10 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from skylarkmq.store.consume_queue_ext import ConsumeQueueExt
 
 UNIT = struct.Struct(">qiq")
 UNIT_SIZE = 20
@@ -42,11 +48,13 @@ class ConsumeQueue:
 
     __slots__ = (
         "dirty",
+        "ext",
         "first_offset",
         "folder",
         "max_offset",
         "max_physical_offset",
         "min_offset",
+        "min_physical_offset",
         "next_offset",
         "queue_id",
         "tail",
@@ -65,12 +73,14 @@ class ConsumeQueue:
         self.tail = bytearray()
         self.dirty = False  # Invariant: True exactly while the queue table's list holds it
         self.max_physical_offset = 0  # end of the newest record of this queue
+        self.ext: ConsumeQueueExt | None = None  # with `enableConsumeQueueExt`
         self.reset(0)
 
     def reset(self, offset: int) -> None:
         """Make the queue empty, the next unit being number `offset`."""
         self.tail.clear()
         self.min_offset = self.first_offset = offset
+        self.min_physical_offset = 0  # no record of a unit from min_offset on lies below it
         self.tail_start = self.written = self.max_offset = self.next_offset = offset
 
     def append(self, commit_offset: int, record_size: int, tags_code: int) -> None:

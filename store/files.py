@@ -88,7 +88,7 @@ class Files(Protocol):
         """Create the folder and its parents, durably."""
         ...
 
-    def add_folder(self, path: Path) -> list[Path]:
+    def add_folder(self, path: Path) -> tuple[Path, ...]:
         """Create the folder and its missing parents.
 
         Returns:
@@ -237,13 +237,13 @@ class DiskFiles:
             path.mkdir(mode=0o750)
         self.sync_folder(path.parent)
 
-    def add_folder(self, path: Path) -> list[Path]:
+    def add_folder(self, path: Path) -> tuple[Path, ...]:
         if path.is_dir():
-            return []
+            return ()
         parents = self.add_folder(path.parent)
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o750)
-        return [path.parent, *parents]
+        return (path.parent, *parents)
 
     def read_all(self, path: Path) -> bytes:
         return path.read_bytes()

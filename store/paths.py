@@ -2,6 +2,8 @@
 
     <root>/commitlog/<20 digits>                          all messages
     <root>/consumequeue/<topic>/<queueId>/<20 digits>     the queues' indexes
+    <root>/consumequeue_ext/<topic>/<queueId>/<20 digits> what does not fit into their units
+    <root>/index/<yyyyMMddHHmmssSSS>                      the key index
     <root>/config/*.json                                  tables, each with a .bak
     <root>/checkpoint  <root>/abort  <root>/lock          recovery marks and the owner's lock
     <root>/skylarkmq/                                     what is ours alone; RocketMQ ignores it
@@ -24,6 +26,8 @@ class StorePaths:
         self.root = root
         self.commit_log = commit_log or root / "commitlog"
         self.consume_queue = root / "consumequeue"
+        self.consume_queue_ext = root / "consumequeue_ext"
+        self.index = root / "index"
         self.config = root / "config"
         self.checkpoint = root / "checkpoint"
         self.abort = root / "abort"
@@ -38,7 +42,19 @@ class StorePaths:
         Raises:
             StoreError: the topic's name could leave the folder.
         """
+        return self.consume_queue / self._queue_part(topic, queue_id)
+
+    def queue_ext_folder(self, topic: str, queue_id: int) -> Path:
+        """Folder of a consume queue's extension.
+
+        Raises:
+            StoreError: as `queue_folder`.
+        """
+        return self.consume_queue_ext / self._queue_part(topic, queue_id)
+
+    @staticmethod
+    def _queue_part(topic: str, queue_id: int) -> Path:
         why = validate_topic(topic)
         if why is not None or topic in (".", "..") or queue_id < 0:
             raise StoreError(f"no queue folder for topic {topic!r}, queue {queue_id}: {why}")
-        return self.consume_queue / topic / str(queue_id)
+        return Path(topic, str(queue_id))

@@ -101,6 +101,8 @@ class Recovery:
 
     def _run_clean(self) -> RecoveryReport | None:
         """Walk the newest files; None when what is there does not look like a clean stop."""
+        if self._queues.lacking:
+            return None
         files = self._log.mapped_files.mapped
         report = RecoveryReport(clean=True)
         if files:
@@ -132,7 +134,7 @@ class Recovery:
         if self._queues.lacking and begin > self._log.min_offset:
             log.warning("queue files are missing or damaged; building all queues from the log")
             begin, report = self._log.min_offset, RecoveryReport(clean=False)
-            self._queues.clear()
+            self._queues.clear(self._log.min_offset)
             self._rebuild_from(begin, report)
         report.truncated_bytes = self._nonzero_bytes(report.end_offset, written_end)
         if report.truncated_bytes:
@@ -226,7 +228,9 @@ class Recovery:
             log.error("the record at offset %d has no usable topic", record.physical_offset)
             return 0
         unit = record.physical_offset, record.size, self._tags_code(topic, record)
-        self._queues.rebuild_unit(topic, record.queue_id, record.queue_offset, unit)
+        self._queues.rebuild_unit(
+            topic, record.queue_id, record.queue_offset, unit, record.store_timestamp
+        )
         return 1
 
     def _tags_code(self, topic: str, record: RecordView) -> int:

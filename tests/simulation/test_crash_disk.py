@@ -231,8 +231,8 @@ def test_an_added_folder_lasts_once_its_parents_are_synced(synced: int) -> None:
     disk = CrashDisk()
     folder = disk.root / "a" / "b"
     parents = disk.add_folder(folder)
-    assert parents == [disk.root / "a", disk.root]
-    assert disk.add_folder(folder) == []
+    assert parents == (disk.root / "a", disk.root)
+    assert disk.add_folder(folder) == ()
     file = disk.open(folder / "file", create=True)
     file.pwrite(b"kept", 0)
     file.datasync()

@@ -100,7 +100,9 @@ def files_behind_the_end_stay(patch: Patch) -> None:
 
 
 def duplicate_on_recovery(patch: Patch) -> None:
-    def broken(self: Any, topic: str, queue_id: int, _offset: int, unit: Any) -> None:
+    def broken(
+        self: Any, topic: str, queue_id: int, _offset: int, unit: Any, _timestamp: int
+    ) -> None:
         queue = self.open(topic, queue_id)
         queue.append(*unit)
         queue.next_offset = queue.max_offset
@@ -159,7 +161,7 @@ def new_log_file_without_its_name(patch: Patch) -> None:
 
 
 def checkpoint_ahead_of_the_queues(patch: Patch) -> None:
-    patch.setattr(queue_files.QueueWriter, "sync", lambda self: None)
+    patch.setattr(queue_files.QueueWriter, "sync_some", lambda self, count: True)
 
 
 def checkpoint_ahead_of_the_log(patch: Patch) -> None:

@@ -139,9 +139,9 @@ def test_folders_are_made_with_their_parents(tmp_path: Path) -> None:
 
 def test_added_folders_are_told_to_whoever_syncs_them(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
-    assert FILES.add_folder(folder) == [tmp_path / "a", tmp_path]
-    assert FILES.add_folder(folder) == []
-    assert FILES.add_folder(tmp_path / "a" / "c") == [tmp_path / "a"]
+    assert FILES.add_folder(folder) == (tmp_path / "a", tmp_path)
+    assert FILES.add_folder(folder) == ()
+    assert FILES.add_folder(tmp_path / "a" / "c") == (tmp_path / "a",)
     assert oct(folder.stat().st_mode & 0o777) == "0o750"
 
 

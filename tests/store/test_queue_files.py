@@ -14,13 +14,12 @@ from skylarkmq.store.mapped_file import file_name
 from skylarkmq.store.queue_files import (
     ALLOCATE_AHEAD,
     HandleCache,
-    QueueExtent,
     QueueReader,
-    QueueScanner,
     QueueWrite,
     QueueWriter,
     allocation_end,
 )
+from skylarkmq.store.queue_scanner import QueueExtent, QueueScanner
 from tests.protocol.message_vectors import STORE
 from tests.support.crash_disk import CrashDisk
 
@@ -43,7 +42,7 @@ class Rig:
         self.scanner = QueueScanner(self.disk, SIZE)
 
     def write(self, first: int, count: int, *, starts: bool = False) -> None:
-        self.writer.write([QueueWrite(self.folder, first, units(first, count), starts)])
+        self.writer.write([QueueWrite(self.folder, first * UNIT_SIZE, units(first, count), starts)])
 
     def read_all(self, count: int) -> bytes:
         found = b""
@@ -112,7 +111,7 @@ def test_a_real_file_has_its_length_and_few_blocks(tmp_path: Path) -> None:
     stat = (tmp_path / file_name(0)).stat()
     assert stat.st_size == size
     assert stat.st_blocks * 512 <= 2 * 4096
-    writer.write([QueueWrite(tmp_path, 3, units(3, 10_000), False)])
+    writer.write([QueueWrite(tmp_path, 3 * UNIT_SIZE, units(3, 10_000), False)])
     blocks = (tmp_path / file_name(0)).stat().st_blocks * 512
     assert 10_003 * UNIT_SIZE <= blocks <= 10_003 * UNIT_SIZE + 2 * ALLOCATE_AHEAD
     assert QueueReader(DiskFiles(), size).units(tmp_path, 0, 10_003) == units(0, 10_003)
@@ -203,7 +202,9 @@ def test_more_queues_than_handles_are_all_written_and_synced() -> None:
     writer = QueueWriter(disk, SIZE, handle_limit=2)
     folders = [disk.root / "consumequeue" / "T" / str(number) for number in range(6)]
     for first in (0, 3):
-        writer.write([QueueWrite(folder, first, units(first, 3), first == 0) for folder in folders])
+        position = first * UNIT_SIZE
+        data = units(first, 3)
+        writer.write([QueueWrite(folder, position, data, first == 0) for folder in folders])
     writer.sync()
     assert disk.calls["datasync"] == 6
     reader = QueueReader(disk, SIZE, handle_limit=2)
@@ -280,7 +281,7 @@ def test_a_cut_leaves_zeros_behind_the_end(end: int, files: int) -> None:
     rig = Rig()
     rig.write(0, 350, starts=True)
     syncs = rig.disk.calls["datasync"]
-    rig.scanner.cut(rig.folder, end)
+    rig.scanner.cut(rig.folder, end * UNIT_SIZE)
     assert len(rig.names()) == files
     assert rig.disk.calls["datasync"] == syncs + (0 if end % PER_FILE == 0 and end else 1)
     assert rig.scanner.scan(rig.folder, unclean=False) == QueueExtent(0, end)
@@ -292,7 +293,7 @@ def test_a_cut_leaves_zeros_behind_the_end(end: int, files: int) -> None:
 def test_a_writer_goes_on_after_a_cut() -> None:
     rig = Rig()
     rig.write(0, 150, starts=True)
-    rig.scanner.cut(rig.folder, 120)
+    rig.scanner.cut(rig.folder, 120 * UNIT_SIZE)
     rig.writer.forget(rig.folder / file_name(SIZE))
     rig.write(120, 10)
     assert rig.read_all(130) == units(0, 130)

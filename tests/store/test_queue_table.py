@@ -150,7 +150,9 @@ def test_sync_writes_everything_and_then_the_checkpoint() -> None:
     rig.table.sync(Marks(5, 5, 0))
     rig.worker.run_all()
     assert steps[-1] == f"sync_folder {rig.paths.root.name}", "the checkpoint's name, made last"
-    assert Checkpoint(rig.disk, rig.paths.checkpoint).load() == Marks(5, 5, 0)
+    assert Checkpoint(rig.disk, rig.paths.checkpoint, rig.paths.recovery_point).load() == Marks(
+        5, 5, 0
+    )
     synced = [step for step in steps if step.startswith("datasync")]
     assert len(synced) == 6
     assert synced[-1] == "datasync checkpoint"
@@ -163,7 +165,9 @@ def test_a_sync_that_is_wanted_during_a_write_comes_after_it() -> None:
     rig.publish()
     rig.table.sync(Marks(9, 9, 0))
     rig.worker.run_all()
-    assert Checkpoint(rig.disk, rig.paths.checkpoint).load() == Marks(9, 9, 0)
+    assert Checkpoint(rig.disk, rig.paths.checkpoint, rig.paths.recovery_point).load() == Marks(
+        9, 9, 0
+    )
     assert len(numbers(rig.reopened())) == 2
 
 

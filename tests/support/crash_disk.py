@@ -87,14 +87,14 @@ class CrashDisk:
             self._folders.add(self._key(path))
             self.space.folders.add(self._key(path))
 
-    def add_folder(self, path: Path) -> list[Path]:
+    def add_folder(self, path: Path) -> tuple[Path, ...]:
         if self._key(path) in self._folders:
-            return []
+            return ()
         parents = self.add_folder(path.parent)
         self._step("make_folder", path)
         self._folders.add(self._key(path))
         self.space.folder_made(self._key(path))
-        return [path.parent, *parents]
+        return (path.parent, *parents)
 
     def read_all(self, path: Path) -> bytes:
         return bytes(self._inode(path).live)

@@ -49,8 +49,8 @@ class MemoryFiles:
     def make_folder(self, path: Path) -> None:
         """Folders need no making here."""
 
-    def add_folder(self, path: Path) -> list[Path]:
-        return []
+    def add_folder(self, path: Path) -> tuple[Path, ...]:
+        return ()
 
     def sync_folder(self, path: Path) -> None:
         """Nothing is ever lost here."""
