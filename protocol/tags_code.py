@@ -29,6 +29,17 @@ _CHUNK_SIZE: Final = 256
 _POWERS: Final = tuple(pow(_BASE, exponent, _MODULUS) for exponent in range(_CHUNK_SIZE + 1))
 assert len(_DIGITS) == _BASE
 
+# The unique keys that clients make have digits and capitals only. Of the 31 characters from `0` to
+# `N` each is a digit of base 31 and 48 more, so one number is read of such a key.
+_CAPITAL: Final = ord("0")
+_CAPITALS: Final = bytes(
+    _DIGITS[byte - _CAPITAL] if 0 <= byte - _CAPITAL < _BASE else ord("~") for byte in range(256)
+)
+_CAPITAL_SIZE_MAX: Final = 64
+_CAPITAL_CODES: Final = tuple(
+    sum(_CAPITAL * _POWERS[place] for place in range(size)) for size in range(_CAPITAL_SIZE_MAX + 1)
+)
+
 
 def java_string_hash(text: str) -> int:
     """Return Java's `text.hashCode()` as a signed 32-bit integer."""
@@ -52,13 +63,49 @@ def cached_tags_code(tags: bytes) -> int:
 
 def index_key_hash(topic: str, key: str) -> int:
     """Return the hash under which the index files keep `key` of `topic`, never negative."""
-    code = _fold(_topic_prefix_code(topic), key)
+    code = _fold(topic_prefix_code(topic), key)
     return code if code < _SIGN else (_MODULUS - code) & ~_SIGN
 
 
 @lru_cache(maxsize=4096)
-def _topic_prefix_code(topic: str) -> int:
+def topic_prefix_code(topic: str) -> int:
+    """Return the unsigned hash of `topic#`, with which each of its keys in the index begins."""
     return _fold(0, topic + "#")
+
+
+def index_hash(prefix_code: int, key: bytes) -> int:
+    """Return `index_key_hash` of a key in UTF-8, given the `topic_prefix_code`.
+
+    For keys in bulk. Bytes that are no UTF-8 count as U+FFFD, as in Java.
+    """
+    size = len(key)
+    try:
+        if size > _CAPITAL_SIZE_MAX:
+            raise ValueError  # the other way is as good
+        code = (
+            prefix_code * _POWERS[size]
+            + int(key.translate(_CAPITALS), _BASE)
+            + _CAPITAL_CODES[size]
+        ) & _MASK
+    except ValueError:
+        if key.isascii():
+            code = _fold_bytes(prefix_code, key)
+        else:
+            code = _fold(prefix_code, key.decode("utf-8", "replace"))
+    return code if code < _SIGN else (_MODULUS - code) & ~_SIGN
+
+
+def index_hash_of_text(prefix_code: int, key: bytes) -> int:
+    """Return the same as `index_hash`, sooner for keys with other characters than `0` to `N`."""
+    if not key.isascii():
+        code = _fold(prefix_code, key.decode("utf-8", "replace"))
+    elif len(key) <= _CHUNK_SIZE and key:
+        quotients = int(key.translate(_QUOTIENTS), _BASE)
+        remainders = int(key.translate(_REMAINDERS), _BASE)
+        code = (prefix_code * _POWERS[len(key)] + quotients * _BASE + remainders) & _MASK
+    else:
+        code = _fold_bytes(prefix_code, key)
+    return code if code < _SIGN else (_MODULUS - code) & ~_SIGN
 
 
 def _fold(code: int, text: str) -> int:

@@ -1,8 +1,13 @@
 """Prepares the next log file off the loop, so that a roll finds it ready.
 
-One file is made ahead of need on the prepare thread. When a roll comes before it is ready the loop
-waits for it (it is being made) or makes it itself (the thread has not begun): RocketMQ waits up to
-5 s in the same place. `stats.inline_allocations` counts those.
+A roll needs the next file now and asks for the one after it: RocketMQ's `next` and `next-next`. So
+one file is always ahead of the log, made, allocated and, on the mapped road, mapped and warmed on
+the prepare thread. When a roll comes before it is ready the loop waits for it (it is being made) or
+makes it itself (the thread has not begun): RocketMQ waits up to 5 s in the same place.
+`stats.inline_allocations` counts those.
+
+A file is made only while the disk has room for it and for the queue units and index items of the
+messages that it will hold; otherwise these would meet the full disk after the messages are taken.
 
     state of a request    meaning
     WAITING               queued, the thread has not looked at it
@@ -15,8 +20,10 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../AllocateMappedFileService.j
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
@@ -44,8 +51,9 @@ class _State(Enum):
 class _Request:
     """A file to be made, shared between the loop and the prepare thread."""
 
-    def __init__(self, start_offset: int) -> None:
+    def __init__(self, start_offset: int, room: int) -> None:
         self.start_offset = start_offset
+        self.room = room
         self.lock = threading.Lock()  # guards `state`; held for assignments only
         self.state = _State.WAITING
         self.ended = threading.Event()
@@ -65,7 +73,18 @@ class AllocateService:
         stats: StoreStats,
         folder: Path,
         file_size: int,
+        *,
+        equip: Callable[[MappedFile], None] | None = None,
+        room: Callable[[], int] | None = None,
     ) -> None:
+        """Make a service that has nothing to do yet.
+
+        Args:
+            equip: makes a new file ready for its road; blocks, on the prepare thread or the loop.
+            room: bytes that must be free before a file is made; None: as many as it has.
+        """
+        self._equip = equip
+        self._room = room or (lambda: file_size)
         self._stats = stats
         self._files = files
         self._worker = worker
@@ -79,7 +98,7 @@ class AllocateService:
         """Ask for the file that starts at `start_offset`, if it is not being made yet."""
         if self._request is not None and self._request.start_offset == start_offset:
             return
-        request = self._request = _Request(start_offset)
+        request = self._request = _Request(start_offset, self._room())
         self._worker.submit(lambda: self._make(request), self._made)
 
     def take(self, start_offset: int) -> MappedFile:
@@ -125,9 +144,25 @@ class AllocateService:
     def _make_inline(self, start_offset: int) -> MappedFile:
         self._stats.inline_allocations += 1
         try:
-            return MappedFile.create(self._files, self._folder, start_offset, self._file_size)
+            return self._create(start_offset, self._room())
         except OSError as error:
             raise self._refusal(error) from error
+
+    def _create(self, start_offset: int, room: int) -> MappedFile:
+        self._files.make_folder(self._folder)
+        free = self._files.free_bytes(self._folder)
+        if free < room:
+            why = f"{room} bytes are needed for it, its queue units and its index, {free} are free"
+            raise OSError(errno.ENOSPC, why, str(self._folder))
+        mapped = MappedFile.create(self._files, self._folder, start_offset, self._file_size)
+        if self._equip is not None:
+            try:
+                self._equip(mapped)
+            except BaseException:
+                mapped.close()
+                self._files.unlink(mapped.file.path)
+                raise
+        return mapped
 
     def _refusal(self, error: BaseException) -> BaseException:
         if not is_no_space(error):
@@ -141,9 +176,7 @@ class AllocateService:
                 return
             request.state = _State.RUNNING
         try:
-            request.mapped = MappedFile.create(
-                self._files, self._folder, request.start_offset, self._file_size
-            )
+            request.mapped = self._create(request.start_offset, request.room)
             request.state = _State.READY
         except BaseException as error:
             request.error = error

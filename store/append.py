@@ -1,7 +1,8 @@
 """One batch of appends: all records of one read are laid out in memory and stored with one write.
 
     add, add, ...   take a queue offset and a place in the log, collect the record's parts
-    write           one `pwrite` for each log file touched (more than one only at a roll)
+    write           one write for each log file touched (more than one only at a roll), on the road
+                    of the file (`mapped_file.py`)
 
 The event loop is the put lock: nothing awaits between `begin` and `write`, so offsets are dense and
 records lie in the order of the calls. When `write` fails the store ends its writing for good, so
@@ -68,7 +69,6 @@ class AppendBatch:
         "_parts",
         "_position",
         "_segments",
-        "_start",
         "count",
         "size",
         "store_timestamp",
@@ -80,7 +80,7 @@ class AppendBatch:
         self._next_file = next_file
         self._due_time = due_time
         self._file: MappedFile | None = None
-        self._segments: list[tuple[MappedFile, int, list[bytes]]] = []
+        self._segments: list[tuple[MappedFile, list[bytes]]] = []
         self.store_timestamp = 0
         self._file_start = 0
 
@@ -94,10 +94,10 @@ class AppendBatch:
         self.size = 0
         self.store_timestamp = store_timestamp
         if file is None:
-            self._position = self._start = self._file_size  # nothing fits: the first add rolls
+            self._position = self._file_size  # nothing fits: the first add rolls
         else:
             self._file_start = file.start_offset
-            self._position = self._start = file.wrote_position
+            self._position = file.wrote_position
 
     def add(
         self,
@@ -133,8 +133,8 @@ class AppendBatch:
             size += fixed.size - FIXED_IPV4.size
         position = self._position
         if position + size + MIN_BLANK_SIZE > self._file_size:
-            self._roll()
-            position = 0
+            self._make_room(size)
+            position = self._position
         physical_offset = self._file_start + position
         store_timestamp = self.store_timestamp
         queue_offset, kind = 0, sys_flag & TRANSACTION_BITS
@@ -183,7 +183,7 @@ class AppendBatch:
             StoreFullError, OSError: as `add`.
         """
         if self._position + size + MIN_BLANK_SIZE > self._file_size:
-            self._roll()
+            self._make_room(size)
 
     def write(self) -> int:
         """Store the batch and return the end offset of the log. One blocking write a file.
@@ -192,23 +192,25 @@ class AppendBatch:
             OSError: the disk refused; the caller must end all writing.
         """
         self._close_segment()
-        for mapped, start, parts in self._segments:
-            data = b"".join(parts)
-            mapped.file.pwrite(data, start)
-            mapped.wrote_position = mapped.committed_position = start + len(data)
+        for mapped, parts in self._segments:
+            mapped.append(b"".join(parts))
         file = self._file
         if file is None:
             return 0
-        for rolled, _, _ in self._segments:
+        for rolled, _ in self._segments:
             if rolled is not file:
-                # Its blank record reaches to the end.
-                rolled.wrote_position = rolled.committed_position = rolled.size
+                rolled.fill()
         return file.start_offset + file.wrote_position
 
     def _close_segment(self) -> None:
         if self._file is not None and self._parts:
-            self._segments.append((self._file, self._start, self._parts))
+            self._segments.append((self._file, self._parts))
             self._parts = []
+
+    def _make_room(self, size: int) -> None:
+        self._roll()
+        if self._position + size + MIN_BLANK_SIZE > self._file_size:
+            self._roll()  # a file of an earlier run that could not be had before
 
     def _roll(self) -> None:
         following = self._next_file()  # first: without it the old file must stay as it is
@@ -218,4 +220,4 @@ class AppendBatch:
         self._close_segment()
         self._file = following
         self._file_start = following.start_offset
-        self._position = self._start = 0
+        self._position = following.wrote_position  # 0, unless the first file could not be had

@@ -88,7 +88,8 @@ class Checkpoint:
         data = self._files.read_all(self._path)[: FIELDS.size]
         if len(data) < FIELDS.size:
             return Marks()
-        marks = Marks(*(max(0, field) for field in FIELDS.unpack(data)))
+        physic, logics, index = (max(0, field) for field in FIELDS.unpack(data))
+        marks = Marks(physic, logics, index)
         if not self._files.exists(self._point_path):
             return marks
         try:

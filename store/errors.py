@@ -29,6 +29,10 @@ class StoreFullError(StoreError):
     """No room for the next file; passes when the disk has space again."""
 
 
+class NoBufferError(StoreFullError):
+    """The transient pool has no buffer for the next file, and that is to be refused."""
+
+
 class StoreLockedError(StoreError):
     """Another broker has the store open."""
 

@@ -9,6 +9,8 @@ of the log: acknowledged means readable, and nothing is shown that a power cut c
                           published when the sync passes them after all
     parked -> failed      the sync failed: SERVICE_NOT_AVAILABLE, never published
 
+On the pool road under ASYNC_FLUSH nobody waits; there the units alone are parked, until the commit.
+
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java (GroupCommitService)
 """
 
@@ -67,14 +69,19 @@ class GroupCommitService:
             if self._timer is None:
                 self._timer = self._clock.call_at(parked.deadline, self._expire)
 
-    def flushed(self, offset: int) -> None:
-        """The log is synced up to `offset`: publish and release what lies below it."""
-        now = self._clock.monotonic()
+    def release(self, offset: int) -> list[_Parked]:
+        """Publish what lies below `offset`."""
         released: list[_Parked] = []
         while self._parked and self._parked[0].end_offset <= offset:
             released.append(self._parked.popleft())
         for parked in released:
             self._publish(parked.units, parked.end_offset)
+        return released
+
+    def flushed(self, offset: int) -> None:
+        """The log is synced up to `offset`: publish and answer what lies below it."""
+        now = self._clock.monotonic()
+        released = self.release(offset)
         size = 0
         for parked in released:
             if parked.done is not None:

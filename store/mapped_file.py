@@ -8,6 +8,13 @@
 Invariant: 0 <= flushed_position <= committed_position <= wrote_position <= size. The
 blocks of the whole file are allocated before the first byte is written.
 
+Three roads lead a record into the file; the bytes in it are the same:
+
+    road     target               committed
+    pwrite   None                 with the write
+    mapped   mapping of the file  with the store
+    pool     a borrowed buffer    when a commit has written [committed, data_end) to the file
+
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../MappedFile.java
 """
 
@@ -27,16 +34,19 @@ def file_name(start_offset: int) -> str:
 
 
 class MappedFile:
-    """An allocated log file, written by `pwrite` and read through a mapping."""
+    """An allocated log file, written on one of three roads and read through a mapping."""
 
     __slots__ = (
         "_closing",
         "_holders",
+        "buffer",
         "committed_position",
+        "data_end",
         "file",
         "flushed_position",
         "size",
         "start_offset",
+        "target",
         "view",
         "wrote_position",
     )
@@ -49,6 +59,9 @@ class MappedFile:
         self.wrote_position = 0
         self.committed_position = 0
         self.flushed_position = 0
+        self.target: memoryview | None = None  # where stores go instead of `pwrite`
+        self.buffer: memoryview | None = None  # the target, when it is borrowed from the pool
+        self.data_end = 0  # of the bytes in `buffer`; less than wrote_position once it is full
         self._holders = 0
         self._closing = False
 
@@ -73,6 +86,53 @@ class MappedFile:
             file.close()
             files.unlink(path)
             raise
+
+    def map_for_stores(self) -> None:
+        """Store through a mapping from now on, and read through the same one.
+
+        Raises:
+            OSError: the system has no room for the mapping.
+        """
+        self.target = self.file.writable_view()
+        self.view = self.target.toreadonly()
+
+    def stage_in(self, buffer: memoryview) -> None:
+        """Store into a buffer from now on; commits bring the bytes into the file."""
+        self.target = self.buffer = buffer
+        self.data_end = self.wrote_position
+
+    def append(self, data: bytes) -> None:
+        """Put bytes behind the last ones.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        start = self.wrote_position
+        end = start + len(data)
+        if self.target is None:
+            self.file.pwrite(data, start)
+            self.committed_position = end
+        else:
+            self.target[start:end] = data
+            if self.buffer is None:
+                self.committed_position = end
+            else:
+                self.data_end = end
+        self.wrote_position = end
+
+    def fill(self) -> None:
+        """The blank record behind the last bytes reaches to the end of the file."""
+        self.wrote_position = self.size
+        if self.buffer is None:
+            self.committed_position = self.size
+
+    def unstage(self) -> memoryview | None:
+        """Give up the buffer of a file that is full and completely committed, None before."""
+        buffer = self.buffer
+        if buffer is None or self.committed_position < self.size:
+            return None
+        self.target = self.buffer = None
+        return buffer
 
     def rewind(self, position: int) -> None:
         """Set the end of the written bytes, all of them being on the disk."""
@@ -115,4 +175,5 @@ class MappedFile:
 
     def _drop(self) -> None:
         self.view = memoryview(b"")
+        self.target = self.buffer = None
         self.file.close()

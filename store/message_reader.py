@@ -1,10 +1,13 @@
 """Reading messages back: by queue offset, by time, by physical offset.
 
 `get_message` walks queue units and hands out the records' own bytes; neighbours in the log become
-one view. Its limits and its correction of wrong offsets are RocketMQ's, branch by branch.
+one view. Its limits and its correction of wrong offsets are RocketMQ's, branch by branch. What is
+too old to be in memory is read by `cold_reads.py`, which shares the walk.
 
-Unlike RocketMQ, a search by time goes over all units of the queue, not over the one file whose
-modification time fits, so copied files do not mislead it.
+Unlike RocketMQ, the checksum of a record that comes from the disk is checked before the record is
+handed out: a damaged one is passed over, counted and logged. And a search by time goes over all
+units of the queue, not over the one file whose modification time fits, so copied files do not
+mislead it.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java (getMessage,
 isTheBatchFull), ConsumeQueue.java (getOffsetInQueueByTime)
@@ -12,16 +15,22 @@ isTheBatchFull), ConsumeQueue.java (getOffsetInQueueByTime)
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from skylarkmq.protocol.message import MessageExt
-from skylarkmq.protocol.record import SYS_FLAG_POSITION, decode_message
+from skylarkmq.protocol.record import SYS_FLAG_POSITION, decode_message, is_intact
 from skylarkmq.store.commit_log import CommitLog
 from skylarkmq.store.config import StoreConfig
-from skylarkmq.store.consume_queue import UNIT, ConsumeQueue
+from skylarkmq.store.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
+from skylarkmq.store.mapped_file import MappedFile
 from skylarkmq.store.queue_table import QueueTable
 from skylarkmq.store.results import ConsumeQueueUnit, GetMessageResult, GetMessageStatus
+from skylarkmq.store.stats import StoreStats
+
+log = logging.getLogger(__name__)
 
 Matches = Callable[[int], bool]  # tags code of a unit -> whether the reader wants the message
 
@@ -31,6 +40,8 @@ SCANNED_UNITS_PER_WANTED = 1
 BIG_PULL_BYTES = 4 << 20
 BIG_PULL_COUNT = 1024
 
+CORRUPT_LOGGED_MAX = 1000  # damaged records that get a line of their own in the log
+
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _BORN_HOST_IPV6 = 0x10
@@ -38,17 +49,51 @@ _STORE_TIMESTAMP_POSITION = 56  # with an IPv4 born host
 _IPV6_EXTRA = 12
 
 
+class Take(Protocol):
+    """What a walk over units does with the ones that are wanted."""
+
+    def add(self, commit_offset: int, record_size: int) -> bool:
+        """Take a record; False when it is not to be had."""
+        ...
+
+    @property
+    def corrupt(self) -> bool:
+        """Whether the record that was refused last is there, and damaged."""
+        ...
+
+
+class Wanted(NamedTuple):
+    """How much a reader takes: (messages, bytes) while in memory, and on the disk."""
+
+    in_memory: tuple[int, int]
+    on_disk: tuple[int, int]
+    matches: Matches | None
+
+
 class MessageReader:
-    """Reads from the log through the queues. Loop thread."""
+    """Reads from the log through the queues. Loop thread.
+
+    Attributes:
+        verify_below: records below this place of the log were there before the start, so their
+            bytes may come from the disk: their checksum is checked before they are handed out.
+    """
 
     def __init__(
-        self, log: CommitLog, queues: QueueTable, config: StoreConfig, memory_size: int
+        self,
+        commit_log: CommitLog,
+        queues: QueueTable,
+        config: StoreConfig,
+        memory_size: int,
+        stats: StoreStats,
     ) -> None:
-        self._log = log
+        self._log = commit_log
         self._queues = queues
         self._config = config
+        self._stats = stats
         # What lies further back than this from the end is taken to be on the disk alone.
         self._memory_span = memory_size * config.access_message_in_memory_max_ratio // 100
+        self._corrupt_logged: set[int] = set()
+        self.verify_below = 0
 
     def get_message(
         self,
@@ -70,6 +115,25 @@ class MessageReader:
             go on. The views stay readable after their file is removed.
         """
         queue = self._queues.get(topic, queue_id)
+        outside = self.outside(queue, offset)
+        if outside is not None or queue is None:
+            return outside or GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE)
+        try:
+            units = self._units(queue, offset, max(SCANNED_UNITS_MIN, max_count))
+        except FileNotFoundError:
+            units = b""
+        if not units:
+            return self.gone(queue, offset)
+        gathered = _Gathered(self._log, self)
+        result = self.walk(
+            queue, offset, units, self.wanted(max_count, max_bytes, matches), gathered
+        )
+        if result.count:
+            result.views = gathered.finish()
+        return result
+
+    def outside(self, queue: ConsumeQueue | None, offset: int) -> GetMessageResult | None:
+        """The answer to an offset at which a queue has no message; None when it has one."""
         if queue is None:
             return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE)
         low, high = queue.min_offset, queue.max_offset
@@ -82,34 +146,40 @@ class MessageReader:
         elif offset > high:
             status, following = GetMessageStatus.OFFSET_OVERFLOW_BADLY, high
         else:
-            return self._scan(queue, offset, max_count, max_bytes, matches)
+            return None
         return GetMessageResult(status, following, low, high)
 
-    def _scan(
-        self,
-        queue: ConsumeQueue,
-        offset: int,
-        max_count: int,
-        max_bytes: int | None,
-        matches: Matches | None,
-    ) -> GetMessageResult:
-        result = GetMessageResult(
-            GetMessageStatus.NO_MATCHED_MESSAGE, offset, queue.min_offset, queue.max_offset
+    def gone(self, queue: ConsumeQueue, offset: int) -> GetMessageResult:
+        """The answer when the queue file with the units at `offset` was removed."""
+        per_file = self._queues.units_per_file
+        return GetMessageResult(
+            GetMessageStatus.OFFSET_FOUND_NULL,
+            offset - offset % per_file + per_file,
+            queue.min_offset,
+            queue.max_offset,
         )
-        try:
-            units = self._queues.units(queue, offset, max(SCANNED_UNITS_MIN, max_count))
-        except FileNotFoundError:
-            units = b""
-        if not units:
-            per_file = self._queues.units_per_file
-            result.status = GetMessageStatus.OFFSET_FOUND_NULL
-            result.next_begin_offset = offset - offset % per_file + per_file
-            return result
-        gathered = _Gathered(self._log)
-        add = gathered.add
-        in_memory, on_disk = self._limits(max_count, max_bytes)
-        disk_below = self._log.max_offset - self._memory_span
-        scanned = missing_below = count = size = 0
+
+    def _units(self, queue: ConsumeQueue, offset: int, max_count: int) -> bytes:
+        """Units up to the end of their file, from the file and from memory in one piece."""
+        units = self._queues.units(queue, offset, max_count)
+        count = len(units) // UNIT_SIZE
+        following = offset + count
+        if not 0 < count < max_count or following % self._queues.units_per_file == 0:
+            return units
+        if queue.tail_start <= following < queue.max_offset:
+            room = self._queues.units_per_file - following % self._queues.units_per_file
+            units += self._queues.units(queue, following, min(max_count - count, room))
+        return units
+
+    def walk(
+        self, queue: ConsumeQueue, offset: int, units: bytes, wanted: Wanted, take: Take
+    ) -> GetMessageResult:
+        """Go over units and hand the wanted ones to `take`, up to the limits."""
+        add = take.add
+        in_memory, on_disk, matches = wanted
+        log_end = self._log.max_offset
+        disk_below = log_end - self._memory_span
+        scanned = missing_below = count = size = commit_offset = 0
         for commit_offset, record_size, tags_code in UNIT.iter_unpack(units):
             if commit_offset >= missing_below:
                 count_max, size_max = on_disk if commit_offset < disk_below else in_memory
@@ -119,26 +189,30 @@ class MessageReader:
                     if add(commit_offset, record_size):
                         count += 1
                         size += record_size
-                    else:
+                    elif not take.corrupt:
                         missing_below = self._log.next_file_offset(commit_offset)
             scanned += 1
+        status = GetMessageStatus.NO_MATCHED_MESSAGE
         if count:
-            result.status = GetMessageStatus.FOUND
-            result.views = gathered.finish()
-            result.count, result.size = count, size
+            status = GetMessageStatus.FOUND
         elif missing_below:
-            result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-        result.next_begin_offset = offset + scanned
+            status = GetMessageStatus.MESSAGE_WAS_REMOVING
+        result = GetMessageResult(status, offset + scanned, queue.min_offset, queue.max_offset)
+        result.count, result.size = count, size
+        result.suggest_pulling_from_slave = commit_offset < disk_below
         return result
 
-    def _limits(
-        self, max_count: int, max_bytes: int | None
-    ) -> tuple[tuple[int, int], tuple[int, int]]:
-        """(count, bytes) in memory, and on the disk."""
+    def wanted(self, max_count: int, max_bytes: int | None, matches: Matches | None) -> Wanted:
+        """The limits of a reader that asks for so much.
+
+        Args:
+            max_bytes: above RocketMQ's own cap, the reader's own limits hold; None, or less, asks
+                for RocketMQ's.
+        """
         config = self._config
         if max_bytes is not None and max_bytes > config.max_transfer_bytes_on_message_in_memory:
             big = min(max_count, BIG_PULL_COUNT), min(max_bytes, BIG_PULL_BYTES)
-            return big, big
+            return Wanted(big, big, matches)
         in_memory = (
             min(max_count, config.max_transfer_count_on_message_in_memory),
             config.max_transfer_bytes_on_message_in_memory,
@@ -147,7 +221,30 @@ class MessageReader:
             min(max_count, config.max_transfer_count_on_message_in_disk),
             config.max_transfer_bytes_on_message_in_disk,
         )
-        return in_memory, on_disk
+        return Wanted(in_memory, on_disk, matches)
+
+    def report_corrupt(self, mapped: MappedFile, physical_offset: int) -> None:
+        """Count and log a damaged record that a reader wanted."""
+        self._stats.corrupt_records += 1
+        known = self._corrupt_logged
+        if physical_offset not in known and len(known) < CORRUPT_LOGGED_MAX:
+            known.add(physical_offset)
+            log.error(
+                "%s at byte %d: the record is damaged and is not handed out; "
+                "`store verify` on the stopped store tells more",
+                mapped.file.path,
+                physical_offset - mapped.start_offset,
+            )
+
+    @property
+    def has_cold(self) -> bool:
+        """Whether the log is longer than what memory is taken to hold."""
+        return self._log.max_offset - self._log.min_offset > self._memory_span
+
+    @property
+    def cold_below(self) -> int:
+        """Records below this place of the log are taken to be on the disk alone."""
+        return self._log.max_offset - self._memory_span
 
     def is_in_memory(self, physical_offset: int) -> bool:
         """Whether a record is young enough to be taken as cached by the system."""
@@ -169,13 +266,7 @@ class MessageReader:
         found = self._log.locate(commit_offset)
         if found is None:
             return -1
-        mapped, position = found
-        (sys_flag,) = _INT.unpack_from(mapped.view, position + SYS_FLAG_POSITION)
-        position += _STORE_TIMESTAMP_POSITION
-        if sys_flag & _BORN_HOST_IPV6:
-            position += _IPV6_EXTRA
-        timestamp: int = _LONG.unpack_from(mapped.view, position)[0]
-        return timestamp
+        return store_timestamp_at(found[0].view, found[1])
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Queue offset of the message stored nearest to a time, the earlier one on a tie.
@@ -186,20 +277,12 @@ class MessageReader:
         queue = self._queues.get(topic, queue_id)
         if queue is None or queue.min_offset >= queue.max_offset:
             return 0
-        low, high = queue.min_offset, queue.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            if self.message_time(queue, middle) < timestamp_ms:
-                low = middle + 1
-            else:
-                high = middle
-        if low == queue.max_offset:
-            return low - 1
-        if low == queue.min_offset:
-            return low
-        after = self.message_time(queue, low) - timestamp_ms
-        before = timestamp_ms - self.message_time(queue, low - 1)
-        return low if after < before or after == 0 else low - 1
+        return nearest_in_time(
+            queue.min_offset,
+            queue.max_offset,
+            timestamp_ms,
+            lambda offset: self.message_time(queue, offset),
+        )
 
     def look_message(self, physical_offset: int, end_offset: int) -> MessageExt | None:
         """Decode the record at a physical offset below `end_offset`, None if none starts there."""
@@ -212,13 +295,55 @@ class MessageReader:
         return decode_message(found[0].view, found[1])
 
 
+def store_timestamp_at(buffer: memoryview | bytes, position: int) -> int:
+    """The store time of the record at a position, ms."""
+    (sys_flag,) = _INT.unpack_from(buffer, position + SYS_FLAG_POSITION)
+    position += _STORE_TIMESTAMP_POSITION
+    if sys_flag & _BORN_HOST_IPV6:
+        position += _IPV6_EXTRA
+    timestamp: int = _LONG.unpack_from(buffer, position)[0]
+    return timestamp
+
+
+def nearest_in_time(low: int, high: int, timestamp_ms: int, time_of: Callable[[int], int]) -> int:
+    """The offset in [low, high) of the message stored nearest to a time, the earlier on a tie."""
+    first, end = low, high
+    while low < high:
+        middle = (low + high) // 2
+        if time_of(middle) < timestamp_ms:
+            low = middle + 1
+        else:
+            high = middle
+    if low == end:
+        return low - 1
+    if low == first:
+        return low
+    after = time_of(low) - timestamp_ms
+    before = timestamp_ms - time_of(low - 1)
+    return low if after < before or after == 0 else low - 1
+
+
 class _Gathered:
     """Records gathered for one reader, neighbours in the log as one view."""
 
-    __slots__ = ("_end", "_file_end", "_file_start", "_log", "_start", "_view", "_views")
+    __slots__ = (
+        "_end",
+        "_file_end",
+        "_file_start",
+        "_log",
+        "_reader",
+        "_start",
+        "_verify_below",
+        "_view",
+        "_views",
+        "corrupt",
+    )
 
-    def __init__(self, log: CommitLog) -> None:
-        self._log = log
+    def __init__(self, commit_log: CommitLog, reader: MessageReader) -> None:
+        self._log = commit_log
+        self._reader = reader
+        self._verify_below = reader.verify_below
+        self.corrupt = False
         self._views: list[memoryview] = []
         self._view = memoryview(b"")
         # Invariant: [_start, _end) is the run under way and lies in [_file_start, _file_end), the
@@ -227,6 +352,8 @@ class _Gathered:
 
     def add(self, commit_offset: int, record_size: int) -> bool:
         """Take a record; False when it is not in the log any more."""
+        if commit_offset < self._verify_below and not self._is_intact(commit_offset, record_size):
+            return False
         record_end = commit_offset + record_size
         if commit_offset == self._end and record_end <= self._file_end:
             self._end = record_end
@@ -243,6 +370,15 @@ class _Gathered:
         self._start = commit_offset
         self._end = record_end
         return True
+
+    def _is_intact(self, commit_offset: int, record_size: int) -> bool:
+        found = self._log.locate(commit_offset)
+        self.corrupt = found is not None and not is_intact(
+            found[0].view, found[1], record_size, commit_offset
+        )
+        if found is not None and self.corrupt:
+            self._reader.report_corrupt(found[0], commit_offset)
+        return found is not None and not self.corrupt
 
     def finish(self) -> list[memoryview]:
         """Hand over what was gathered."""

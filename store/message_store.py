@@ -28,7 +28,7 @@ from enum import Enum
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.store.append import AppendBatch
 from skylarkmq.store.checkpoint import Checkpoint, Marks
-from skylarkmq.store.commit_log import CommitLog
+from skylarkmq.store.cold_reads import ColdReads
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import StoreFullError
@@ -46,6 +46,7 @@ from skylarkmq.store.stats import StoreStats
 from skylarkmq.store.store_lock import AbortFile, StoreLock
 from skylarkmq.store.timers import IntervalTimer
 from skylarkmq.store.worker import StoreWorkers
+from skylarkmq.store.write_road import open_log
 
 log = logging.getLogger(__name__)
 
@@ -83,16 +84,11 @@ class MessageStore(ReadFace):
         self.recovery: RecoveryReport | None = None
         self._files = files
         self._clock = clock
+        self._memory_size = memory_size
         self._lock = StoreLock(files, self.paths)
         self._abort = AbortFile(files, self.paths)
-        self.commit_log = CommitLog(
-            files,
-            workers.prepare,
-            clock,
-            self.stats,
-            self.paths.commit_log,
-            config.mapped_file_size_commit_log,
-            self.delay_levels.due_time,
+        self.commit_log = open_log(
+            config, files, workers.prepare, clock, self.stats, self.paths, self.delay_levels
         )
         self.queues = QueueTable(
             files,
@@ -101,10 +97,12 @@ class MessageStore(ReadFace):
             config.mapped_file_size_consume_queue,
             self.fail,
         )
+        reader = MessageReader(self.commit_log, self.queues, config, memory_size, self.stats)
         super().__init__(
             self.commit_log,
             self.queues,
-            MessageReader(self.commit_log, self.queues, config, memory_size),
+            reader,
+            ColdReads(reader, self.commit_log, self.queues, files, workers.reads, self.stats),
             durable_only=config.flush_disk_type == "SYNC_FLUSH",
         )
         self.writer = MessageWriter(
@@ -114,7 +112,6 @@ class MessageStore(ReadFace):
             self.stats,
             self.commit_log,
             self.queues,
-            self.refusal,
             self.fail,
         )
         self._timers = [
@@ -147,6 +144,8 @@ class MessageStore(ReadFace):
                     "mappedFileSizeConsumeQueue": self.config.mapped_file_size_consume_queue,
                 },
             )
+            if self.commit_log.pool is not None:
+                self.commit_log.pool.open(self._memory_size)
             return self._recover()
         except BaseException:
             self.state = StoreState.CLOSED
@@ -158,7 +157,7 @@ class MessageStore(ReadFace):
     def _recover(self) -> RecoveryReport:
         unclean = self._abort.exists()
         self._abort.create()
-        marks = Checkpoint(self._files, self.paths.checkpoint).load()
+        marks = Checkpoint(self._files, self.paths.checkpoint, self.paths.recovery_point).load()
         self.commit_log.mapped_files.load()
         self.queues.load(unclean=unclean)
         recovery = Recovery(
@@ -170,6 +169,7 @@ class MessageStore(ReadFace):
         )
         started = self._clock.monotonic()
         report = self.recovery = recovery.run(unclean=unclean)
+        self._reader.verify_below = report.end_offset
         duration_s = self._clock.monotonic() - started
         self.stats.recovery_mode = "clean" if report.clean else "abnormal"
         self.stats.recovery_duration_s = duration_s
@@ -239,7 +239,7 @@ class MessageStore(ReadFace):
         log.critical(
             "the store has failed and takes no more writes (flushed up to offset %d of %d): %s",
             self.commit_log.flushed_offset,
-            self.commit_log.max_offset,
+            self.commit_log.wrote_offset,
             error,
         )
         self.writer.refuse_waiting()

@@ -2,6 +2,7 @@
 
     begin, add, ..., commit   one batch, one write; then by flush type
     ASYNC_FLUSH               units are published and the waiter is answered in the same turn
+    ASYNC_FLUSH, pool road    the waiter is answered at once; units are published with the commit
     SYNC_FLUSH                both wait for the sync that covers the batch (`group_commit.py`)
 
 What `published_offset` says: the units of all records below it are in their queues, and
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.store.append import AppendBatch, Unit
 from skylarkmq.store.commit_log import CommitLog
+from skylarkmq.store.commit_service import CommitService
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.flush_service import FlushService
@@ -67,15 +69,31 @@ class MessageWriter:
         self.published_offset = 0
         self.on_published: OnPublished = _nobody
         self.arrival_listeners: list[ArrivalListener] = []
+        pool = commit_log.write_road == "pool"
+        self._notes_writes = commit_log.write_road != "pwrite"
         self._flush = FlushService(
-            commit_log, workers.flush, clock, stats, self._flushed, on_failure
+            commit_log,
+            workers.flush,
+            clock,
+            stats,
+            self._flushed,
+            on_failure,
+            commits=pool and self._sync,
+            least_pages=0 if self._sync else config.flush_commit_log_least_pages,
+            thorough_s=config.flush_commit_log_thorough_interval / 1000,
         )
+        self._flush_woken = not (self._sync or config.flush_commit_log_timed)
+        self._commit: CommitService | None = None
+        if pool and not self._sync:
+            self._commit = CommitService(
+                commit_log, workers.commit, clock, stats, config, self._committed, on_failure
+            )
         self._group_commit = GroupCommitService(
             clock, config.sync_flush_timeout / 1000, stats, self._publish
         )
-        self._timers = [
-            IntervalTimer(clock, config.flush_interval_commit_log / 1000, self._flush.flush)
-        ]
+        self._flush_timer = IntervalTimer(
+            clock, config.flush_interval_commit_log / 1000, self._flush.tick
+        )
 
     # Life cycle
 
@@ -96,13 +114,15 @@ class MessageWriter:
 
     def start(self) -> None:
         """Start the timed work."""
-        for timer in self._timers:
-            timer.start()
+        self._flush_timer.start()
+        if self._commit is not None:
+            self._commit.start()
 
     def stop(self) -> None:
         """End the timed work; what a commit asked for goes on."""
-        for timer in self._timers:
-            timer.stop()
+        self._flush_timer.stop()
+        if self._commit is not None:
+            self._commit.stop()
 
     def close_clean(self) -> None:
         """Make everything durable and answer who waits. Blocks; after the workers have ended.
@@ -110,7 +130,7 @@ class MessageWriter:
         Raises:
             OSError: the disk refused.
         """
-        request = self._log.flush_request()
+        request = self._log.flush_request(commit=True)
         if request is not None:
             request.run()
             self._log.mark_flushed(request)
@@ -121,7 +141,9 @@ class MessageWriter:
         """Write and flush no more."""
         self.failure = error
         self._flush.end()
-        self.stop()
+        if self._commit is not None:
+            self._commit.end()
+        self._flush_timer.stop()
 
     def refuse_waiting(self) -> None:
         """Answer all that wait, after `fail`."""
@@ -157,13 +179,23 @@ class MessageWriter:
         stats.append_duration.observe(self._clock.monotonic() - started)
         stats.messages_appended += batch.count
         stats.bytes_appended += batch.size
+        if self._notes_writes:
+            self._log.wrote()
         if self._sync:
             self._group_commit.park(end_offset, batch.units, done)
             self._flush.flush()
-        else:
+            return True
+        if self._commit is None:
             self._publish(batch.units, end_offset)
-            if done is not None:
-                done(PutMessageStatus.PUT_OK)
+            if self._flush_woken:
+                self._flush.wake()
+        else:
+            self._group_commit.park(end_offset, batch.units, None)
+            if self._log.max_offset >= end_offset:  # the file had no buffer
+                self._committed(end_offset)
+            self._commit.appended()
+        if done is not None:
+            done(PutMessageStatus.PUT_OK)
         return True
 
     def put_message(self, inner: MessageInner, done: Callable[[PutMessageResult], None]) -> None:
@@ -199,8 +231,8 @@ class MessageWriter:
 
     def settle(self, done: Committed) -> None:
         """Call `done` once every commit so far is answered."""
-        if self._group_commit.waiting:
-            self._group_commit.park(self._log.max_offset, [], done)
+        if self._sync and self._group_commit.waiting:
+            self._group_commit.park(self._log.wrote_offset, [], done)
             self._flush.flush()
         else:
             done(PutMessageStatus.PUT_OK)
@@ -215,6 +247,11 @@ class MessageWriter:
             for queue in {unit[0] for unit in units if unit[1] >= 0}:
                 for listener in self.arrival_listeners:
                     listener(queue.topic, queue.queue_id, queue.max_offset)
+
+    def _committed(self, offset: int) -> None:
+        self._group_commit.release(offset)
+        if self._flush_woken:
+            self._flush.wake()
 
     def _flushed(self, offset: int) -> None:
         if self._sync:

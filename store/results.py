@@ -5,7 +5,8 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../PutMessageStatus.java, GetM
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -83,6 +84,7 @@ class GetMessageResult:
     next_begin_offset: int = 0
     min_offset: int = 0
     max_offset: int = 0
-    views: list[memoryview] = field(default_factory=list[memoryview])
+    views: Sequence[memoryview | bytes] = ()
     count: int = 0
     size: int = 0
+    suggest_pulling_from_slave: bool = False  # the last message looked at is not in memory

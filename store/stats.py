@@ -58,9 +58,15 @@ class StoreStats:
         "ack_wait",
         "append_duration",
         "bytes_appended",
+        "cold_reads",
+        "commit_duration",
+        "corrupt_records",
         "fsync_commit_log",
         "fsync_errors",
+        "fsync_index",
         "group_commit_size",
+        "index_entries",
+        "index_records_read",
         "inline_allocations",
         "messages_appended",
         "recovery_duration_s",
@@ -72,12 +78,18 @@ class StoreStats:
     def __init__(self) -> None:
         self.messages_appended = 0
         self.bytes_appended = 0  # whole records
+        self.cold_reads = 0  # reads that were done off the loop
+        self.corrupt_records = 0  # damaged ones that a reader wanted and did not get
         self.append_duration = Histogram(APPEND_BOUNDS)  # s, one value a batch
+        self.commit_duration = Histogram()  # s, from the transient pool to the file, ASYNC_FLUSH
         self.ack_wait = Histogram()  # s, from append to sync, SYNC_FLUSH alone
         self.group_commit_size = Histogram(GROUP_COMMIT_BOUNDS)  # messages released by one sync
         self.fsync_commit_log = Histogram()  # s
+        self.fsync_index = Histogram()  # s, the key index before a checkpoint
         self.fsync_errors = 0
         self.write_errors = 0
+        self.index_entries = 0  # keys put into the index
+        self.index_records_read = 0  # records read from the log again because the index was behind
         self.inline_allocations = 0  # files made on the loop because none was ready
         self.recovery_mode = ""  # "clean" or "abnormal"; empty until a recovery has run
         self.recovery_duration_s = 0.0

@@ -9,6 +9,7 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store.errors import StoreLockedError
 from skylarkmq.store.files import DiskFiles
 from skylarkmq.store.message_store import StoreState
+from skylarkmq.store.worker import StoreWorkers
 from tests.support.faulty_files import HANG_LIMIT_S, FaultyFiles
 from tests.support.live_broker import broker_config, live_broker
 from tests.support.manual_clock import ManualClock
@@ -44,7 +46,8 @@ async def test_a_clean_life_leaves_no_abort_no_thread_and_no_timer(tmp_path: Pat
     clock = ManualClock()
     async with live_broker(tmp_path, clock=clock) as broker:
         assert (tmp_path / "abort").exists()
-        assert len(store_threads()) == 4
+        names = {f"skylarkmq-{field.name}" for field in fields(StoreWorkers)}
+        assert set(store_threads()) == names
         host, port = broker.listen_address
         for each in (port, port - 2):
             client = await RawClient.open((host, each))

@@ -33,7 +33,11 @@ def reader(rig: StoreRig, memory_size: int, **config: object) -> MessageReader:
     """A reader that believes in so much memory, of which 40 percent hold the log's end."""
     store = rig.store
     return MessageReader(
-        store.commit_log, store.queues, store_config(rig.files.root, **config), memory_size
+        store.commit_log,
+        store.queues,
+        store_config(rig.files.root, **config),
+        memory_size,
+        store.stats,
     )
 
 
@@ -131,7 +135,7 @@ def test_a_removed_log_file_is_skipped_and_said() -> None:
     rig.store.commit_log.mapped_files.mapped.clear()
     nothing = rig.store.get_message("T", 0, 0, 32)
     assert nothing.status is GetMessageStatus.MESSAGE_WAS_REMOVING
-    assert (nothing.count, nothing.views, nothing.next_begin_offset) == (0, [], 40)
+    assert (nothing.count, nothing.views, nothing.next_begin_offset) == (0, (), 40)
 
 
 def test_views_stay_readable_when_the_file_is_removed() -> None:

@@ -1,0 +1,322 @@
+"""Reads of what memory is not taken to hold: the disk's time is spent on the reads worker.
+
+    1  worker  the queue's units, when its memory tail does not have them
+    2  loop    the walk over them, by the same rules as a read from memory (`message_reader.py`);
+               the log files of the wanted records are held, so that cleaning leaves them open
+    3  worker  `pread` of the records, their checksums included; neighbours in one call
+    4  loop    the files are let go, the answer is handed over
+
+A record that turns out to be damaged is passed over: the answer has one message less and goes on
+behind it. A file that was removed between the steps answers as it does in memory.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java (getMessage,
+checkInDiskByCommitOffset)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from skylarkmq.protocol.record import (
+    SYS_FLAG_POSITION,
+    RecordStatus,
+    is_intact,
+    read_record,
+)
+from skylarkmq.store.commit_log import CommitLog
+from skylarkmq.store.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
+from skylarkmq.store.files import Files
+from skylarkmq.store.mapped_file import MappedFile
+from skylarkmq.store.message_reader import (
+    SCANNED_UNITS_MIN,
+    Matches,
+    MessageReader,
+    Wanted,
+    nearest_in_time,
+    store_timestamp_at,
+)
+from skylarkmq.store.queue_files import QueueReader
+from skylarkmq.store.queue_table import QueueTable
+from skylarkmq.store.results import GetMessageResult, GetMessageStatus
+from skylarkmq.store.stats import StoreStats
+from skylarkmq.store.worker import Worker
+
+GotMessages = Callable[[GetMessageResult | None, BaseException | None], None]
+GotRecords = Callable[[list[bytes | None]], None]
+GotOffset = Callable[[int, BaseException | None], None]
+
+HEAD_SIZE = 128  # bytes that hold the store time of every record
+RECORD_SIZE_MAX = 1 << 30
+
+
+class _Place(NamedTuple):
+    """A record to be read: its file, where it lies in it, how long it is."""
+
+    mapped: MappedFile
+    position: int
+    size: int
+
+
+class ColdReads:
+    """Reads off the loop. Loop thread; `done` is called on it, never before a call returns."""
+
+    def __init__(
+        self,
+        reader: MessageReader,
+        commit_log: CommitLog,
+        queues: QueueTable,
+        files: Files,
+        worker: Worker,
+        stats: StoreStats,
+    ) -> None:
+        self._reader = reader
+        self._log = commit_log
+        self._queues = queues
+        self._files = files
+        self._worker = worker
+        self._stats = stats
+
+    # Messages of a queue
+
+    def is_cold(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether a read from this queue offset on may have to wait for the disk."""
+        if not self._reader.has_cold:
+            return False
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return False
+        if offset < queue.tail_start:
+            return True  # where its units point to is in a file as well
+        commit_offset, _, _ = UNIT.unpack(self._queues.units(queue, offset, 1))
+        return bool(commit_offset < self._reader.cold_below)
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int | None,
+        matches: Matches | None,
+        done: GotMessages,
+    ) -> None:
+        """As `MessageReader.get_message`; `done` gets the answer, or the disk's error."""
+        self._stats.cold_reads += 1
+        queue = self._queues.get(topic, queue_id)
+        outside = self._reader.outside(queue, offset)
+        wanted = self._reader.wanted(max_count, max_bytes, matches)
+        if outside is not None or queue is None:
+            self._worker.submit(lambda: outside, done)
+        elif offset >= queue.tail_start:
+            units = self._queues.units(queue, offset, max(SCANNED_UNITS_MIN, max_count))
+            self._walk(queue, offset, units, wanted, done)
+        else:
+            self._read_units(queue, offset, max(SCANNED_UNITS_MIN, max_count), wanted, done)
+
+    def _read_units(
+        self, queue: ConsumeQueue, offset: int, count: int, wanted: Wanted, done: GotMessages
+    ) -> None:
+        count = min(count, queue.written - offset)
+        file_size = self._queues.units_per_file * UNIT_SIZE
+
+        def read() -> bytes:
+            files = QueueReader(self._files, file_size, handle_limit=1)
+            try:
+                return files.units(queue.folder, offset, count)
+            finally:
+                files.close()
+
+        def finished(units: bytes | None, error: BaseException | None) -> None:
+            outside = self._reader.outside(queue, offset)
+            if outside is not None:
+                done(outside, None)  # it expired meanwhile
+            elif isinstance(error, FileNotFoundError) or units == b"":
+                done(self._reader.gone(queue, offset), None)
+            elif units is None:
+                done(None, error)
+            else:
+                units = self._queues.resolved(queue, units)
+                self._walk(queue, offset, units, wanted, done)
+
+        self._worker.submit(read, finished)
+
+    def _walk(
+        self, queue: ConsumeQueue, offset: int, units: bytes, wanted: Wanted, done: GotMessages
+    ) -> None:
+        take = _Held(self._log)
+        result = self._reader.walk(queue, offset, units, wanted, take)
+        places = take.places
+
+        def finished(records: list[bytes | None] | None, error: BaseException | None) -> None:
+            for mapped in take.files:
+                mapped.release()
+            if records is None:
+                done(None, error)
+                return
+            for place, record in zip(places, records, strict=True):
+                if record is None:
+                    self._report(place)
+            done(_filled(result, [record for record in records if record is not None]), None)
+
+        self._worker.submit(lambda: _read_places(places), finished)
+
+    def _report(self, place: _Place) -> None:
+        self._reader.report_corrupt(place.mapped, place.mapped.start_offset + place.position)
+
+    # Records by their place in the log
+
+    def read_records(self, physical_offsets: list[int], end_offset: int, done: GotRecords) -> None:
+        """Whole records by where they start; None where no sound record starts.
+
+        Args:
+            end_offset: records that reach behind it are not shown.
+        """
+        found: list[tuple[MappedFile, int, int] | None] = []
+        for physical_offset in physical_offsets:
+            located = self._log.locate(physical_offset) if physical_offset >= 0 else None
+            if located is None or physical_offset >= end_offset:
+                found.append(None)
+                continue
+            mapped, position = located
+            mapped.hold()
+            limit = min(mapped.committed_position, end_offset - mapped.start_offset)
+            found.append((mapped, position, limit))
+
+        def read() -> list[bytes | None]:
+            return [None if place is None else _read_record(*place) for place in found]
+
+        def finished(records: list[bytes | None] | None, error: BaseException | None) -> None:
+            for place in found:
+                if place is not None:
+                    place[0].release()
+            done(records if records is not None else [None] * len(found))
+
+        self._worker.submit(read, finished)
+
+    # Time
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, done: GotOffset) -> None:
+        """As `MessageReader.offset_by_time`, a search through many places of the log."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or queue.min_offset >= queue.max_offset:
+            self._worker.submit(lambda: 0, lambda found, error: done(found or 0, error))
+            return
+        search = _TimeSearch(self._log, self._queues, queue, self._files)
+
+        def finished(offset: int | None, error: BaseException | None) -> None:
+            search.release()
+            done(offset or 0, error)
+
+        self._worker.submit(lambda: search.run(timestamp_ms), finished)
+
+
+class _Held:
+    """Takes records by holding their files."""
+
+    def __init__(self, commit_log: CommitLog) -> None:
+        self._log = commit_log
+        self.places: list[_Place] = []
+        self.files: list[MappedFile] = []
+        self.corrupt = False
+
+    def add(self, commit_offset: int, record_size: int) -> bool:
+        """Take a record; False when it is not in the log any more."""
+        found = self._log.locate(commit_offset)
+        if found is None or found[1] + record_size > found[0].committed_position:
+            return False
+        mapped, position = found
+        if not self.files or self.files[-1] is not mapped:
+            mapped.hold()
+            self.files.append(mapped)
+        self.places.append(_Place(mapped, position, record_size))
+        return True
+
+
+class _TimeSearch:
+    """What a search by time needs of the store, for a worker."""
+
+    def __init__(
+        self, commit_log: CommitLog, queues: QueueTable, queue: ConsumeQueue, files: Files
+    ) -> None:
+        self._low, self._high = queue.min_offset, queue.max_offset
+        self._folder: Path = queue.folder
+        self._tail_start = queue.tail_start
+        self._tail = queue.tail_units(queue.tail_start, queue.max_offset - queue.tail_start)
+        self._units = QueueReader(files, queues.units_per_file * UNIT_SIZE, handle_limit=4)
+        self._log_file_size = commit_log.file_size
+        self._first = commit_log.min_offset
+        self._held = list(commit_log.mapped_files.mapped)
+        for mapped in self._held:
+            mapped.hold()
+
+    def release(self) -> None:
+        """Let the log's files go. Loop thread."""
+        for mapped in self._held:
+            mapped.release()
+
+    def run(self, timestamp_ms: int) -> int:
+        """The offset nearest in time. Blocks; reads worker."""
+        try:
+            return nearest_in_time(self._low, self._high, timestamp_ms, self._time_of)
+        finally:
+            self._units.close()
+
+    def _time_of(self, offset: int) -> int:
+        if offset >= self._tail_start:
+            (commit_offset, _, _) = UNIT.unpack_from(
+                self._tail, (offset - self._tail_start) * UNIT.size
+            )
+        else:
+            (commit_offset, _, _) = UNIT.unpack(self._units.units(self._folder, offset, 1))
+        index: int = (commit_offset - self._first) // self._log_file_size
+        if not 0 <= index < len(self._held):
+            return -1
+        mapped = self._held[index]
+        head = mapped.file.pread(HEAD_SIZE, commit_offset - mapped.start_offset)
+        return store_timestamp_at(head, 0)
+
+
+def _read_places(places: list[_Place]) -> list[bytes | None]:
+    """The bytes of each record, None for a damaged one; neighbours are read together."""
+    records: list[bytes | None] = []
+    for run in _runs(places):
+        first, last = run[0], run[-1]
+        start = first.position
+        data = first.mapped.file.pread(last.position + last.size - start, start)
+        for mapped, position, size in run:
+            at = position - start
+            sound = is_intact(data, at, size, mapped.start_offset + position)
+            records.append(data[at : at + size] if sound else None)
+    return records
+
+
+def _runs(places: list[_Place]) -> list[list[_Place]]:
+    runs: list[list[_Place]] = []
+    end: tuple[MappedFile | None, int] = (None, 0)
+    for place in places:
+        if end == (place.mapped, place.position):
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+        end = place.mapped, place.position + place.size
+    return runs
+
+
+def _read_record(mapped: MappedFile, position: int, limit: int) -> bytes | None:
+    size = int.from_bytes(mapped.file.pread(4, position), "big")
+    if not SYS_FLAG_POSITION < size <= min(RECORD_SIZE_MAX, limit - position):
+        return None
+    data = mapped.file.pread(size, position)
+    view = read_record(data, 0, physical_offset=mapped.start_offset + position)
+    return data if view.status is RecordStatus.MESSAGE and view.size == size else None
+
+
+def _filled(result: GetMessageResult, records: list[bytes]) -> GetMessageResult:
+    result.views = list(records)
+    result.count = len(records)
+    result.size = sum(map(len, records))
+    if not records and result.status is GetMessageStatus.FOUND:
+        result.status = GetMessageStatus.NO_MATCHED_MESSAGE  # all that were wanted are damaged
+    return result
