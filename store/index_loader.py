@@ -66,14 +66,9 @@ class IndexLoader:
         self._damaged: IndexFile | None = None
 
     def load(self, marks: Marks, *, unclean: bool) -> LoadedIndex:
-        """Open what may be trusted, remove the rest.
-
-        Raises:
-            StoreProfileError: a file was made with another number of slots; nothing was changed.
-        """
+        """Open what may be trusted, remove the rest; `refuse_other_shapes` comes before."""
         names = self._names()
         point = self._usable(marks.index_point, names)
-        self._refuse_other_shapes(names, unclean=unclean)
         kept = self._keep(names, point, marks, unclean=unclean)
         if point is not None and point.file_name != (kept[-1].name if kept else ""):
             point = None
@@ -108,8 +103,13 @@ class IndexLoader:
             return None
         return point if not point.file_name or point.file_name in names else None
 
-    def _refuse_other_shapes(self, names: list[str], *, unclean: bool) -> None:
-        for name in names:
+    def refuse_other_shapes(self, *, unclean: bool) -> None:
+        """Look at the sizes alone; nothing is changed.
+
+        Raises:
+            StoreProfileError: a file was made with another number of slots.
+        """
+        for name in self._names():
             path = self._folder / name
             size = self._files.size(path)
             if size == self._shape.file_size or (unclean and size < self._shape.file_size):
@@ -198,7 +198,7 @@ class IndexLoader:
         if not unclean and file.header.next_item == point.count:
             return True
         last = file.item(point.count - 1)
-        if last.physical_offset >= point.end_offset:
+        if last.physical_offset > point.end_offset:
             return False
         position = self._shape.item_position(point.count)
         file.file.truncate(position)

@@ -34,7 +34,7 @@ from skylarkmq.store.index_search import IndexSearch
 from skylarkmq.store.index_sync import SyncedIndex, sync_index
 from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.stats import StoreStats
-from skylarkmq.store.worker import Worker
+from skylarkmq.store.worker import StoreWorkers
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,7 @@ class IndexService:
     def __init__(
         self,
         files: Files,
-        worker: Worker,
-        sync_worker: Worker,
+        workers: StoreWorkers,
         clock: Clock,
         stats: StoreStats,
         paths: StorePaths,
@@ -68,8 +67,8 @@ class IndexService:
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._files = files
-        self._worker = worker
-        self._sync_worker = sync_worker
+        self._worker = workers.index
+        self._sync_worker = workers.queues
         self._clock = clock
         self._stats = stats
         self._log = commit_log
@@ -80,7 +79,7 @@ class IndexService:
         self._loader = IndexLoader(files, paths.index, shape, commit_log)
         self._builder = IndexBuilder(files, paths.index, shape, clock.now_ms)
         self._follower = IndexFollower(
-            self._builder, worker, clock, stats, commit_log, on_failure, enabled=self.enabled
+            self._builder, workers.index, clock, stats, commit_log, on_failure, enabled=self.enabled
         )
         self.take = self._follower.take
         self.point: IndexPoint | None = None  # what is on the disk, for the checkpoint
@@ -93,11 +92,18 @@ class IndexService:
 
     # Life cycle
 
+    def check_files(self, *, unclean: bool) -> None:
+        """Refuse files of other sizes before anything is changed. Blocks.
+
+        Raises:
+            StoreProfileError: the files have another number of slots.
+        """
+        self._loader.refuse_other_shapes(unclean=unclean)
+
     def load(self, marks: Marks, *, unclean: bool) -> None:
         """Open what a stop left, once the log was recovered. Blocks, whatever the size not long.
 
         Raises:
-            StoreProfileError: the files have another number of slots; nothing was changed.
             OSError: the disk failed.
         """
         loaded = self._loader.load(marks, unclean=unclean)

@@ -2,7 +2,8 @@
 
 Threads and locks. All state belongs to the event-loop thread; the loop is the put lock. Workers run
 blocking jobs and hand results back to the loop: flush (datasync of the log), prepare (next log
-file), queues (queue files, checkpoint), tables (JSON). One real lock exists, inside
+file), queues (queue files, syncs of the key index, checkpoint), index (building and searching the
+key index), tables (JSON). One real lock exists, inside
 `allocate_service.py`, held for an assignment, and never together with another.
 
 On the loop thread these calls touch the disk: the `pwrite` of a commit, the reading of queue units
@@ -27,17 +28,18 @@ from enum import Enum
 
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.store.append import AppendBatch
-from skylarkmq.store.checkpoint import Checkpoint, Marks
+from skylarkmq.store.checkpoint import Checkpoint, IndexPoint, Marks
 from skylarkmq.store.cold_reads import ColdReads
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.files import Files, is_no_space
 from skylarkmq.store.group_commit import Committed
+from skylarkmq.store.index_service import IndexService
 from skylarkmq.store.message_reader import MessageReader
 from skylarkmq.store.message_writer import ArrivalListener, MessageWriter
 from skylarkmq.store.paths import StorePaths
-from skylarkmq.store.profile import check_profile
+from skylarkmq.store.profile import check_profile, save_profile
 from skylarkmq.store.queue_table import QueueTable
 from skylarkmq.store.read_face import ReadFace
 from skylarkmq.store.recovery import Recovery, RecoveryReport
@@ -106,14 +108,13 @@ class MessageStore(ReadFace):
             durable_only=config.flush_disk_type == "SYNC_FLUSH",
         )
         self.writer = MessageWriter(
-            config,
-            clock,
-            workers,
-            self.stats,
-            self.commit_log,
-            self.queues,
-            self.fail,
+            config, clock, workers, self.stats, self.commit_log, self.queues, self.fail
         )
+        self.index = IndexService(
+            files, workers, clock, self.stats, self.paths, config, self.commit_log, self.fail
+        )
+        if config.message_index_enable:
+            self.writer.on_published = self.index.take
         self._timers = [
             IntervalTimer(clock, config.flush_interval_consume_queue / 1000, self.queues.tick),
             IntervalTimer(
@@ -136,26 +137,29 @@ class MessageStore(ReadFace):
             self._files.make_folder(self.paths.root)
             self._files.make_folder(self.paths.config)
             self._lock.acquire()
-            check_profile(
-                self._files,
-                self.paths.profile,
-                {
-                    "mappedFileSizeCommitLog": self.config.mapped_file_size_commit_log,
-                    "mappedFileSizeConsumeQueue": self.config.mapped_file_size_consume_queue,
-                },
-            )
+            sizes = {
+                "mappedFileSizeCommitLog": self.config.mapped_file_size_commit_log,
+                "mappedFileSizeConsumeQueue": self.config.mapped_file_size_consume_queue,
+                "maxHashSlotNum": self.config.max_hash_slot_num,
+                "maxIndexNum": self.config.max_index_num,
+            }
+            check_profile(self._files, self.paths.profile, sizes)
             if self.commit_log.pool is not None:
                 self.commit_log.pool.open(self._memory_size)
-            return self._recover()
+            report = self._recover()
+            save_profile(self._files, self.paths.profile, sizes)
+            return report
         except BaseException:
             self.state = StoreState.CLOSED
             self.commit_log.close()
             self.queues.close()
+            self.index.close()
             self._lock.release()
             raise
 
     def _recover(self) -> RecoveryReport:
         unclean = self._abort.exists()
+        self.index.check_files(unclean=unclean)
         self._abort.create()
         marks = Checkpoint(self._files, self.paths.checkpoint, self.paths.recovery_point).load()
         self.commit_log.mapped_files.load()
@@ -176,6 +180,7 @@ class MessageStore(ReadFace):
         self.stats.recovery_truncated_bytes["commitlog"] = report.truncated_bytes
         log.info("%s (%.2f s)", report.text(self.commit_log.min_offset), duration_s)
         self.writer.recovered(report.end_offset, report.store_timestamp)
+        self.index.load(marks, unclean=unclean)
         try:
             self.queues.write_now(self._marks())
         except OSError as error:
@@ -192,6 +197,7 @@ class MessageStore(ReadFace):
             log.warning("starting without room for messages: %s", error)
         self.state = StoreState.RUNNING
         self.writer.start()
+        self.index.start()
         for timer in self._timers:
             timer.start()
 
@@ -201,6 +207,7 @@ class MessageStore(ReadFace):
             self.state = StoreState.STOPPING
         self.writer.stop()
         self.queues.end()
+        self.index.end()
         for timer in self._timers:
             timer.stop()
 
@@ -217,12 +224,14 @@ class MessageStore(ReadFace):
                 self.fail(error)
         self.commit_log.close()
         self.queues.close()
+        self.index.close()
         self._lock.release()
         if self.state is not StoreState.FAILED:
             self.state = StoreState.CLOSED
 
     def _close_clean(self) -> None:
         self.writer.close_clean()
+        self.index.close_clean()
         self.queues.write_now(self._marks())
         self._abort.remove()
 
@@ -234,6 +243,7 @@ class MessageStore(ReadFace):
         self.state = StoreState.FAILED
         self.writer.fail(error)
         self.queues.end()
+        self.index.end()
         for timer in self._timers:
             timer.stop()
         log.critical(
@@ -248,11 +258,16 @@ class MessageStore(ReadFace):
 
     def _marks(self) -> Marks:
         """What the checkpoint may say once all published units are on the disk."""
-        flushed = self.writer.flushed_timestamp
-        return Marks(flushed, flushed, 0)
+        flushed, index = self.writer.flushed_timestamp, self.index
+        end_offset = min(self.writer.published_offset, self.commit_log.flushed_offset)
+        return Marks(flushed, flushed, index.full_timestamp, end_offset, index.point)
 
     def _checkpoint(self) -> None:
-        self.queues.sync(self._marks())
+        self.index.sync(self._index_synced)
+
+    def _index_synced(self, _: IndexPoint | None, error: BaseException | None) -> None:
+        if error is None:
+            self.queues.sync(self._marks())
 
     # Writing
 
@@ -261,10 +276,18 @@ class MessageStore(ReadFace):
         if self.state is StoreState.RUNNING:
             if self.queues.disk_full:
                 return "the disk is full: consume queues cannot grow; free some space"
+            if self.index.disk_full:
+                return "the disk is full: the key index cannot grow; free some space"
             return None
         if self.state is StoreState.FAILED:
             return f"the store has failed and needs a restart: {self.failure}"
         return "the broker is starting or shutting down"
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether producers must wait: every buffer of the transient pool is out."""
+        pool = self.commit_log.pool
+        return pool is not None and pool.is_deficient
 
     def begin(self) -> AppendBatch:
         """Start the batch of one read: `add` to it, then `commit`, without an await between."""

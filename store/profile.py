@@ -7,6 +7,7 @@ configuration one by one when they are loaded.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from skylarkmq.store.errors import StoreProfileError
 from skylarkmq.store.files import Files
@@ -14,23 +15,33 @@ from skylarkmq.store.sidecar import Kind, decode_sidecar, encode_sidecar
 
 
 def check_profile(files: Files, path: Path, sizes: dict[str, int]) -> None:
-    """Hold the configured sizes against the remembered ones; remember them at the first start.
+    """Hold the configured sizes against the remembered ones; changes nothing.
 
     Args:
         sizes: RocketMQ's key names with their values in bytes or counts.
 
     Raises:
-        StoreProfileError: a size differs; nothing was changed.
+        StoreProfileError: a size differs.
         CorruptFileError: the profile is damaged.
     """
-    if not files.exists(path):
-        files.make_folder(path.parent)
-        files.replace(path, encode_sidecar(Kind.PROFILE, sizes), backup=False)
-        return
-    known = decode_sidecar(path, Kind.PROFILE, files.read_all(path))
+    known = _known(files, path)
     for key, value in sizes.items():
         if key in known and known[key] != value:
             raise StoreProfileError(
                 f"{path.parent.parent} was written with {key}={known[key]}, "
                 f"the configuration says {value}; start with --set {key}={known[key]}"
             )
+
+
+def save_profile(files: Files, path: Path, sizes: dict[str, int]) -> None:
+    """Remember the sizes that were not known, once all files turned out to have them."""
+    known = _known(files, path)
+    if sizes.keys() - known.keys():
+        files.make_folder(path.parent)
+        files.replace(path, encode_sidecar(Kind.PROFILE, {**known, **sizes}), backup=False)
+
+
+def _known(files: Files, path: Path) -> dict[str, Any]:
+    if not files.exists(path):
+        return {}
+    return decode_sidecar(path, Kind.PROFILE, files.read_all(path))

@@ -25,6 +25,8 @@ def store_config(root: Path, **changes: Any) -> StoreConfig:
         "mapped_file_size_commit_log": LOG_SIZE,
         "mapped_file_size_consume_queue": 2000,
         "max_message_size": MESSAGE_MAX,
+        "max_hash_slot_num": 100,
+        "max_index_num": 500,
         **changes,
     }
     return StoreConfig(store_path_root_dir=root, **values)

@@ -27,6 +27,8 @@ def broker_config(root: Path, **changes: Any) -> BrokerConfig:
                 "store_path_root_dir": root,
                 "mapped_file_size_commit_log": LOG_FILE_SIZE,
                 "mapped_file_size_consume_queue": 20_000,
+                "max_hash_slot_num": 1000,
+                "max_index_num": 20_000,
                 **store,
             }
         ),

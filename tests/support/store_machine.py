@@ -74,6 +74,8 @@ def _checked_config(shape: Shape) -> StoreConfig:
         mapped_file_size_commit_log=1 << 20,
         max_message_size=MAX_BODY_SIZE,
         mapped_file_size_consume_queue=shape.queue_file_size,
+        max_hash_slot_num=64,
+        max_index_num=256,
         flush_disk_type="SYNC_FLUSH" if shape.sync else "ASYNC_FLUSH",
     )
 
