@@ -36,7 +36,8 @@ final class Out {
             fields.put("queue_offset", message.getQueueOffset());
             fields.put("physical_offset", message.getCommitLogOffset());
             fields.put("store_size", message.getStoreSize());
-            fields.put("body", new String(message.getBody(), StandardCharsets.UTF_8));
+            byte[] body = message.getBody() == null ? new byte[0] : message.getBody();
+            fields.put("body", new String(body, StandardCharsets.UTF_8));
             fields.put("body_crc", message.getBodyCRC());
             fields.put("properties", message.getProperties());
             fields.put("flag", message.getFlag());
