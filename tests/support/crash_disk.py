@@ -41,7 +41,7 @@ class CrashDisk:
         self.before_step: Callable[[str, Path], None] | None = None
         self._prefix = str(self.root)
         self._folders = {""}
-        self.space = NameSpace(names)
+        self.name_space = NameSpace(names)
         self._touches = itertools.count()
         self._locked: set[Path] = set()
         self.now_ms: Callable[[], int] = lambda: 0  # the machine's clock, for times of files
@@ -57,7 +57,7 @@ class CrashDisk:
 
     def open(self, path: Path, *, create: bool = False) -> CrashFile:
         key = self._key(path)
-        inode = self.space.live.get(key)
+        inode = self.name_space.live.get(key)
         if inode is None:
             if not create or folder_of(key) not in self._folders:
                 raise _missing(path)
@@ -68,11 +68,11 @@ class CrashDisk:
 
     def exists(self, path: Path) -> bool:
         key = self._key(path)
-        return key in self.space.live or key in self._folders
+        return key in self.name_space.live or key in self._folders
 
     def list(self, path: Path) -> list[str]:
         folder = self._key(path)
-        entries = (*self.space.live, *self._folders)
+        entries = (*self.name_space.live, *self._folders)
         return sorted(
             entry[len(folder) + 1 :] for entry in entries if entry and folder_of(entry) == folder
         )
@@ -85,7 +85,7 @@ class CrashDisk:
             self.make_folder(path.parent)
             self._step("make_folder", path)
             self._folders.add(self._key(path))
-            self.space.folders.add(self._key(path))
+            self.name_space.folders.add(self._key(path))
 
     def add_folder(self, path: Path) -> tuple[Path, ...]:
         if self._key(path) in self._folders:
@@ -93,7 +93,7 @@ class CrashDisk:
         parents = self.add_folder(path.parent)
         self._step("make_folder", path)
         self._folders.add(self._key(path))
-        self.space.folder_made(self._key(path))
+        self.name_space.folder_made(self._key(path))
         return (path.parent, *parents)
 
     def read_all(self, path: Path) -> bytes:
@@ -106,7 +106,7 @@ class CrashDisk:
         file.truncate(0)
         file.pwrite(data, 0)
         file.datasync()
-        live, key = self.space.live, self._key(path)
+        live, key = self.name_space.live, self._key(path)
         if backup and key in live:
             staged = path.with_name(path.name + ".bak.tmp")
             if self.exists(staged):
@@ -128,13 +128,15 @@ class CrashDisk:
         if self._key(path) not in self._folders:
             raise _missing(path)
         self._step("sync_folder", path)
-        self.space.folder_synced(self._key(path))
+        self.name_space.folder_synced(self._key(path))
 
     def free_bytes(self, path: Path) -> int:
         return 1 << 40 if self.free is None else self.free
 
     def space(self, path: Path) -> DiskSpace:
-        used = sum(len(inode.blocks) * PAGE_SIZE for inode in set(self.space.live.values()))
+        self.faults.check("space", path)
+        inodes = {id(inode): inode for inode in self.name_space.live.values()}
+        used = sum(len(inode.blocks) * PAGE_SIZE for inode in inodes.values())
         return DiskSpace(used, self.free_bytes(path))
 
     def modified_ms(self, path: Path) -> int:
@@ -163,15 +165,15 @@ class CrashDisk:
         return text[len(self._prefix) :]
 
     def _inode(self, path: Path) -> Inode:
-        inode = self.space.live.get(self._key(path))
+        inode = self.name_space.live.get(self._key(path))
         if inode is None:
             raise _missing(path)
         return inode
 
     def _change(self, names: dict[str, Inode | None]) -> None:
-        before = [self.space.live[key] for key in names if key in self.space.live]
-        self.space.change(names)
-        remaining = {id(inode) for inode in self.space.live.values()}
+        before = [self.name_space.live[key] for key in names if key in self.name_space.live]
+        self.name_space.change(names)
+        remaining = {id(inode) for inode in self.name_space.live.values()}
         for inode in before:
             if id(inode) not in remaining and self.free is not None:
                 self.free += len(inode.blocks) * PAGE_SIZE
@@ -192,31 +194,31 @@ class CrashDisk:
 
     def snapshot(self) -> CrashDisk:
         """The machine as it stands, apart from what goes on with it."""
-        twin = CrashDisk(self.space.mode, self.free)
+        twin = CrashDisk(self.name_space.mode, self.free)
         twin._folders = set(self._folders)
-        twin.space = self.space.copy()
+        twin.name_space = self.name_space.copy()
         return twin
 
     def crash_states(self, rng: Random, count: int) -> Sequence[CrashState]:
         """`count` ways to end here: the plain ones first, then chosen by `rng`."""
-        return self.space.states(rng, count)
+        return self.name_space.states(rng, count)
 
     def crash(self, state: CrashState, rng: Random) -> CrashDisk:
         """The disk that is left, clean, mounted at another root. This one is not changed."""
-        after = CrashDisk(self.space.mode, self.free)
-        files, folders = self.space.after(state, rng)
+        after = CrashDisk(self.name_space.mode, self.free)
+        files, folders = self.name_space.after(state, rng)
         after._folders = folders
-        after.space.folders = set(folders)
+        after.name_space.folders = set(folders)
         for key, image in files.items():
             inode = Inode()
             inode.live, inode.durable = bytearray(image), bytearray(image)
             inode.blocks.update(pages_of(0, len(image)))
-            after.space.live[key] = after.space.durable[key] = inode
+            after.name_space.live[key] = after.name_space.durable[key] = inode
         return after
 
     def contents(self) -> dict[str, bytes]:
         """Every file's live bytes by its path below the root."""
-        return {key[1:]: bytes(inode.live) for key, inode in sorted(self.space.live.items())}
+        return {key[1:]: bytes(inode.live) for key, inode in sorted(self.name_space.live.items())}
 
 
 class CrashFile:
@@ -242,7 +244,7 @@ class CrashFile:
             before = len(inode.live)
             inode.write(part[start : start + PAGE_SIZE], position + start, next(disk._touches))
             if len(inode.live) != before:
-                disk.space.resized(self._key, inode)
+                disk.name_space.resized(self._key, inode)
         if len(part) != len(data):
             raise OSError(errno.EIO, f"short write of {len(part)} bytes", str(self.path))
         self.size = max(self.size, position + len(data))
@@ -258,7 +260,7 @@ class CrashFile:
         except OSError:
             self._inode.lose()
             raise
-        self._disk.space.file_synced(inode)
+        self._disk.name_space.file_synced(inode)
         inode.sync()
 
     def allocate(self, position: int, size: int) -> None:
@@ -290,7 +292,7 @@ class CrashFile:
         for page in pages_of(start, len(inode.live) - start):
             inode.touch(page, next(self._disk._touches))
         inode.resize(size)
-        self._disk.space.resized(self._key, inode)
+        self._disk.name_space.resized(self._key, inode)
 
     def view(self) -> memoryview:
         self._check_open()
