@@ -134,7 +134,8 @@ class IndexFollower:
         self._waiting_size += offset + size - units[0][2]
         if len(waiting) > WAITING_UNITS_MAX or self._waiting_size > WAITING_SIZE_MAX:
             self._fall_behind("too much was published meanwhile")
-        if self._live and not self._jobs:
+            self._go_on()
+        elif self._live and not self._jobs:
             if len(waiting) >= BATCH_UNITS:
                 self._go_on()
             elif self._linger is None:

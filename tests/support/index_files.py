@@ -128,7 +128,9 @@ def check(data: bytes, slot_count: int, item_count: int) -> int:
     if offsets != sorted(offsets) or offsets[:1] + offsets[-1:] != (
         [begin_offset, end_offset] if offsets else []
     ):
-        raise FormatError(f"items from {begin_offset} to {end_offset} have offsets {offsets}")
+        raise FormatError(
+            f"items from {begin_offset} to {end_offset} have offsets {offsets[:9]}..."
+        )
     if {slot: number for slot, number in enumerate(slots) if number} != newest:
         raise FormatError("the slots do not name the newest items")
     if used != len(newest) or begin > end:
