@@ -237,13 +237,23 @@ class IndexLoader:
 
     def _follows(self, kept: Sequence[IndexFile], file: IndexFile) -> bool:
         if not kept:
-            return True
+            return self._is_first(file)
         end_offset, begin_offset = kept[-1].header.end_offset, file.header.begin_offset
         if not kept[-1].is_full or begin_offset < end_offset:
             return False
         if begin_offset == end_offset or file.is_empty or end_offset < self._log.min_offset:
             return True
-        return self._next_with_keys(end_offset) in (None, begin_offset)
+        return self._with_keys_behind(end_offset) in (None, begin_offset)
+
+    def _is_first(self, file: IndexFile) -> bool:
+        """Whether no file is missing in front of this one."""
+        start = self._log.min_offset
+        if file.is_empty or file.header.begin_offset <= start:
+            return True
+        record = self._record(start)
+        if record is not None and record.status is RecordStatus.MESSAGE and record_entries(record):
+            return False
+        return self._with_keys_behind(start) in (None, file.header.begin_offset)
 
     # The log
 
@@ -269,7 +279,7 @@ class IndexLoader:
             return -1
         return record.store_timestamp
 
-    def _next_with_keys(self, offset: int) -> int | None:
+    def _with_keys_behind(self, offset: int) -> int | None:
         """The next record behind the one at `offset` that has entries; None when it is far."""
         for number in range(LOOK_AHEAD):
             record = self._record(offset)
