@@ -13,6 +13,7 @@ from tests.support.store_samples import SIZES, Command, Fields, expected, from_j
 
 STORE = HERE / "java_store"
 MAIN = "skylarkmq.interop.store.Shell"
+EXPIRE_S = 120
 OPTIONS = (
     "-Xmx128m",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -79,6 +80,13 @@ class JavaStore:
             {"op": "time", "topic": topic, "queue_id": queue_id, "time": time} for time in times
         ]
         return [event["offset"] for event in self._ask("time", asked)]
+
+    def expire(self) -> int:
+        """Remove all log files but the last; the log's new first offset. Takes a minute."""
+        self._tell([{"op": "expire"}])
+        found = self._child.wait_for("expired", lambda: self._child.named("expired"), EXPIRE_S)
+        offset: int = found[0]["min_offset"]
+        return offset
 
     def stop(self) -> None:
         """A clean stop."""

@@ -70,11 +70,11 @@ def date_queue_files(root: Path, stored: list[Fields]) -> None:
             os.utime(path, ns=(times[units[-1][0]] * 1_000_000,) * 2)
 
 
-def check_java(java: JavaStore, stored: list[Fields], *, indexed: bool = True) -> None:
+def check_java(java: JavaStore, stored: list[Fields]) -> None:
     """RocketMQ's store has all of these messages, by queue, by place, by key and by time."""
     assert java.read() == by_queue(stored)
     assert java.look([one["physical_offset"] for one in stored]) == without_code(stored)
-    keys = by_key(stored) if indexed else {}
+    keys = by_key(stored)
     assert java.query(keys) == list(keys.values())
     for (topic, queue_id), messages in by_queue(stored).items():
         times = [one["store_timestamp"] for one in messages]
@@ -88,9 +88,8 @@ def check_ours(ours: DiskStore, stored: list[Fields]) -> None:
     assert ours.read() == by_queue(stored)
     found = [ours.look(one["physical_offset"]) for one in stored]
     assert found == without_code(stored)
-    if ours.has_index:
-        for (topic, key), places in by_key(stored).items():
-            assert ours.query(topic, key) == places, (topic, key)
+    for (topic, key), places in by_key(stored).items():
+        assert ours.query(topic, key) == places, (topic, key)
     for (topic, queue_id), messages in by_queue(stored).items():
         times = [one["store_timestamp"] for one in messages]
         found_at = [ours.store.offset_by_time(topic, queue_id, at) for at in times]
@@ -108,7 +107,7 @@ def test_java_reads_and_goes_on(children: Children, root: Path, road: str, flush
     java = JavaStore(children, root, flushDiskType=flush)
     assert not java.loaded["unclean"]
     assert java.loaded["max_offset"] == stored[-1]["physical_offset"] + record_size(stored[-1])
-    check_java(java, stored, indexed=ours.has_index)
+    check_java(java, stored)
     stored += java.run(sample_commands(10, 40))
     assert java.read() == by_queue(stored)
     java.stop()
@@ -152,7 +151,7 @@ def test_we_read_and_go_on(children: Children, root: Path, kind: str) -> None:
     ours.stop()
     date_queue_files(root, stored + added)
     java = JavaStore(children, root, **JAVA[kind])
-    check_java(java, stored + added, indexed=ours.has_index)
+    check_java(java, stored + added)
     java.stop()
 
 

@@ -58,7 +58,6 @@ class DiskStore:
             self.clock,
             self.workers.workers,
         )
-        self.has_index = hasattr(self.store, "index")
 
     def start(self) -> RecoveryReport:
         """Recover and take writes; the index is caught up with."""

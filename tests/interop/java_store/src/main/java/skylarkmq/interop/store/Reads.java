@@ -22,6 +22,7 @@ final class Reads {
     private static final int FOUND_MAX = 64;
     private static final int TAGS_CODE_POSITION = 12;
     private static final long STEP_NS = 1_000_000;
+    private static final long CLEANER_MS = 2000;
 
     private final DefaultMessageStore store;
 
@@ -100,6 +101,19 @@ final class Reads {
         fields.put("offsets", offsets);
         fields.put("last_offset", found.getIndexLastUpdatePhyoffset());
         fields.put("last_timestamp", found.getIndexLastUpdateTimestamp());
+        Out.line(fields);
+    }
+
+    /** The cleaner takes queue files after those of the log; a moment later both have gone. */
+    void expire() throws InterruptedException {
+        long before = store.getMinPhyOffset();
+        store.executeDeleteFilesManually();
+        while (store.getMinPhyOffset() == before) {
+            Thread.sleep(CLEANER_MS);
+        }
+        Thread.sleep(CLEANER_MS);
+        Map<String, Object> fields = Out.event("expired");
+        fields.put("min_offset", store.getMinPhyOffset());
         Out.line(fields);
     }
 

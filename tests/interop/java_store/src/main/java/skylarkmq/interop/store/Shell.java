@@ -27,6 +27,9 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  *     time     topic, queue_id, time     -> time with the queue offset
  *     look     physical offset           -> message
  *     flush                              -> flushed
+ *     expire   all log files but the last, as soon as the store's cleaner runs, which is
+ *              one minute after the start at the earliest
+ *                                        -> expired with the log's first offset
  * </pre>
  *
  * A command sees all that was put before it: puts answer at once, reads wait for the dispatch.
@@ -120,6 +123,9 @@ public final class Shell {
             case "flush":
                 store.flush();
                 Out.line(Out.event("flushed"));
+                break;
+            case "expire":
+                reads.expire();
                 break;
             default:
                 throw new IllegalArgumentException("no such op: " + op);

@@ -1,0 +1,153 @@
+"""Makes tests/golden/stores: stores written by RocketMQ's own store, and what it read from them.
+
+    .venv/bin/python -m tests.interop.make_golden_stores        needs Maven and a JDK, two minutes
+
+Each archive has the folder `store` and `expected.json`:
+
+    messages   in the order of the log; those in queues as RocketMQ read them from there, the others
+               by their place; bodies whole
+    queues     [topic, queue id, first offset, end offset]
+    keys       [topic, key, physical offsets], as RocketMQ's key index answered
+    begin      first offset of the log
+
+The manifest beside them says how each was made.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.interop.children import Children
+from tests.interop.store_shell import MAIN, JavaStore
+from tests.support.store_samples import SIZES, Fields, by_key, by_queue, sample_commands
+
+TARGET = Path(__file__).resolve().parent.parent / "golden" / "stores"
+VERSION = "org.apache.rocketmq:rocketmq-store:4.9.8"
+ROUNDS = 40
+ROUNDS_OF_POOL = 60  # until a buffer that was used before has filled a file
+UNREAD_ROUNDS = 4  # stored right before a kill
+
+STORES: dict[str, dict[str, Any]] = {
+    "clean": {"options": {}, "end": "stopped cleanly"},
+    "killed": {
+        "options": {"flushDiskType": "SYNC_FLUSH"},
+        "end": "killed with SIGKILL right after the last answer",
+    },
+    "pool-killed": {
+        "options": {"transientStorePoolEnable": True, "transientStorePoolSize": 3},
+        "end": "killed with SIGKILL once all was committed; buffers were used twice, so that log "
+        "files have leftovers of older ones behind their blank records",
+    },
+    "expired": {
+        "options": {"fileReservedTime": 0},
+        "end": "all log files but the last removed by executeDeleteFilesManually, with the queue "
+        "and index files that go with them; then more messages; stopped cleanly",
+    },
+}
+
+
+def main() -> None:
+    """Make all stores and their manifest."""
+    TARGET.mkdir(parents=True, exist_ok=True)
+    made = {name: _make(name, **how) for name, how in STORES.items()}
+    manifest = {
+        "made_by": f"tests/interop/make_golden_stores.py, {MAIN} over {VERSION}",
+        "jdk": _jdk(),
+        "date": time.strftime("%Y-%m-%d"),
+        "sizes": SIZES,
+        "stores": made,
+    }
+    text = json.dumps(manifest, indent=2, ensure_ascii=False)
+    (TARGET / "manifest.json").write_text(f"{text}\n", "utf-8")
+
+
+def _make(name: str, options: dict[str, Any], end: str) -> dict[str, Any]:
+    with _folder() as (folder, children):
+        root = folder / "store"
+        expected = _write(JavaStore(children, root, **options), name)
+        path = TARGET / f"{name}.tar.xz"
+        _pack(path, root, expected)
+        log_files = sorted(file.name for file in (root / "commitlog").iterdir())
+        return {
+            "file": path.name,
+            "options": options,
+            "end": end,
+            "messages": len(expected["messages"]),
+            "begin": expected["begin"],
+            "log_files": log_files,
+            "index_files": sorted(file.name for file in (root / "index").iterdir()),
+        }
+
+
+@contextmanager
+def _folder() -> Iterator[tuple[Path, Children]]:
+    with tempfile.TemporaryDirectory() as name:
+        children = Children(Path(name))
+        try:
+            yield Path(name), children
+        finally:
+            children.stop_all()
+
+
+def _write(java: JavaStore, name: str) -> dict[str, Any]:
+    stored = java.run(sample_commands(ROUNDS_OF_POOL if "pool" in name else ROUNDS))
+    begin = 0
+    if name == "expired":
+        begin = java.expire()
+        stored += java.run(sample_commands(UNREAD_ROUNDS, ROUNDS))
+        stored = [one for one in stored if one["physical_offset"] >= begin]
+    queues, keys = java.read(), by_key(stored)
+    if queues != by_queue(stored) or java.query(keys) != list(keys.values()):
+        raise AssertionError(f"{name}: RocketMQ does not read what it was told to write")
+    if name == "killed":
+        stored += java.run(sample_commands(UNREAD_ROUNDS, ROUNDS))
+    if "killed" in name:
+        java.kill()
+    else:
+        java.stop()
+    return _expected(stored, begin)
+
+
+def _expected(stored: list[Fields], begin: int) -> dict[str, Any]:
+    return {
+        "begin": begin,
+        "messages": stored,
+        "queues": [
+            [*queue, messages[0]["queue_offset"], messages[-1]["queue_offset"] + 1]
+            for queue, messages in sorted(by_queue(stored).items())
+        ],
+        "keys": [[*key, places] for key, places in by_key(stored).items()],
+    }
+
+
+def _pack(path: Path, root: Path, expected: dict[str, Any]) -> None:
+    with tarfile.open(path, "w:xz", preset=9) as archive:
+        archive.add(root, "store", filter=_anonymous)
+        text = json.dumps(expected, ensure_ascii=False, indent=1).encode()
+        entry = tarfile.TarInfo("expected.json")
+        entry.size = len(text)
+        archive.addfile(entry, io.BytesIO(text))
+
+
+def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    return entry
+
+
+def _jdk() -> str:
+    result = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True)
+    return result.stderr.splitlines()[1]
+
+
+if __name__ == "__main__":
+    main()
