@@ -82,6 +82,8 @@ class StoreConfig:
     delete_when: str = "04"  # hours of the day, separated by `;`
     file_reserved_time: Count = 72  # hours
     disk_max_used_space_ratio: Percent = 75
+    disk_space_clean_forcibly_ratio: Percent = 85
+    disk_space_warning_level_ratio: Percent = 90
     clean_file_forcibly_enable: bool = True
     clean_resource_interval: Interval = 10_000  # ms
     delete_commit_log_files_interval: Milliseconds = 100  # ms between two files
@@ -151,7 +153,40 @@ class StoreConfig:
                 f"use at least {smallest}, the room that one message of "
                 f"maxMessageSize={self.max_message_size} can need, or lower maxMessageSize",
             )
+        if self.transient_store_pool_enable and self.transient_store_pool_size < 2:
+            raise ConfigError(
+                "transientStorePoolSize",
+                self.transient_store_pool_size,
+                "use 2 or more: one buffer is always in use, and none left refuses messages",
+            )
+        self._check_cleaning()
         try:
             DelayLevels(self.message_delay_level)
         except ValueError as error:
             raise ConfigError("messageDelayLevel", self.message_delay_level, str(error)) from error
+
+    def _check_cleaning(self) -> None:
+        try:
+            delete_hours(self.delete_when)
+        except ValueError as error:
+            raise ConfigError("deleteWhen", self.delete_when, str(error)) from error
+        if self.disk_space_clean_forcibly_ratio > self.disk_space_warning_level_ratio:
+            raise ConfigError(
+                "diskSpaceCleanForciblyRatio",
+                self.disk_space_clean_forcibly_ratio,
+                f"use at most diskSpaceWarningLevelRatio={self.disk_space_warning_level_ratio}, "
+                "or messages are refused before room is made",
+            )
+
+
+def delete_hours(text: str) -> frozenset[int]:
+    """The hours of the day that `deleteWhen` names.
+
+    Raises:
+        ValueError: one of them is none.
+    """
+    words = [word.strip() for word in text.split(";") if word.strip()]
+    hours = {int(word) if word.isascii() and word.isdigit() else -1 for word in words}
+    if not hours or not hours <= set(range(24)):
+        raise ValueError("use hours from 00 to 23, separated by `;`")
+    return frozenset(hours)

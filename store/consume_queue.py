@@ -25,6 +25,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../ConsumeQueue.java
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,3 +121,20 @@ class ConsumeQueue:
 def is_valid_unit(commit_offset: int, record_size: int) -> bool:
     """Whether something was written there (a padding unit counts)."""
     return commit_offset >= 0 and record_size > 0
+
+
+def first_unit_at(read: Callable[[int], bytes], low: int, high: int, physical_offset: int) -> int:
+    """The first of the units [low, high) whose record is at or behind a place of the log.
+
+    Args:
+        read: gives the bytes of one unit by its number.
+    """
+    middle = low  # mostly nothing has gone
+    while low < high:
+        commit_offset, record_size, _ = UNIT.unpack(read(middle))
+        if commit_offset < physical_offset or record_size == PRE_BLANK_SIZE:
+            low = middle + 1
+        else:
+            high = middle
+        middle = (low + high) // 2
+    return low

@@ -14,7 +14,13 @@ from collections.abc import Callable
 from functools import partial
 
 from skylarkmq.store.checkpoint import Checkpoint, Marks
-from skylarkmq.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
+from skylarkmq.store.consume_queue import (
+    PRE_BLANK_SIZE,
+    UNIT,
+    UNIT_SIZE,
+    ConsumeQueue,
+    first_unit_at,
+)
 from skylarkmq.store.consume_queue_ext import (
     EXT_UNIT_MAX,
     LONG_MIN,
@@ -124,16 +130,12 @@ class LoadedQueues:
 
     def first_at(self, queue: ConsumeQueue, physical_offset: int) -> int:
         """Queue offset of the first unit whose record is at or behind `physical_offset`."""
-        low, high = queue.first_offset, queue.max_offset
-        middle = low  # mostly nothing has gone
-        while low < high:
-            commit_offset, record_size, _ = UNIT.unpack(self.stored_units(queue, middle, 1))
-            if commit_offset < physical_offset or record_size == PRE_BLANK_SIZE:
-                low = middle + 1
-            else:
-                high = middle
-            middle = (low + high) // 2
-        return low
+        return first_unit_at(
+            lambda unit: self.stored_units(queue, unit, 1),
+            queue.first_offset,
+            queue.max_offset,
+            physical_offset,
+        )
 
     # Loading and recovery: the calls below block
 
@@ -285,12 +287,12 @@ class LoadedQueues:
                 self._move_start(queue, queue_offset)
         while queue.max_offset < queue_offset:
             queue.append(0, PRE_BLANK_SIZE, 0)
-            self._count_rebuilt()
+            self.count_rebuilt()
         if self.writes_ext and queue.ext is not None:
             tags_code = queue.ext.append(tags_code, store_timestamp)
         queue.append(commit_offset, record_size, tags_code)
         queue.next_offset = queue.max_offset
-        self._count_rebuilt()
+        self.count_rebuilt()
 
     def _move_start(self, queue: ConsumeQueue, offset: int) -> None:
         """Let a queue without units begin elsewhere; its empty file would leave a gap."""
@@ -298,8 +300,10 @@ class LoadedQueues:
         QueueScanner(self._files, self._file_size).remove_all(queue.folder)
         queue.reset(offset)
 
-    def _count_rebuilt(self) -> None:
-        self._rebuilt_size += UNIT_SIZE
+    def count_rebuilt(self, count: int = 1) -> None:
+        """Note units that were appended to queues by a rebuild, and write them when they are many.
+        """
+        self._rebuilt_size += count * UNIT_SIZE
         if self._rebuilt_size >= LOAD_WRITE_SIZE:
             self.write_now()
 

@@ -152,6 +152,11 @@ class MappedFile:
             self.file.pwrite(bytes(min(_CLEAR_SIZE, stop - start)), start)
         self.file.datasync()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether a `close` would wait for a `release`. Loop thread."""
+        return self._holders > 0
+
     def hold(self) -> None:
         """Keep descriptor and mapping, also past `close`, until `release`. Loop thread."""
         self._holders += 1

@@ -50,6 +50,10 @@ class MappedFileQueue:
         """Put the next file behind the last one."""
         self.mapped.append(mapped)
 
+    def drop_first(self) -> MappedFile:
+        """Let the log begin at the second file; the first one is the caller's to close."""
+        return self.mapped.pop(0)
+
     def load(self) -> None:
         """Map every file of the folder; each is taken as full until recovery says otherwise.
 

@@ -29,6 +29,7 @@ from enum import Enum
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.store.append import AppendBatch
 from skylarkmq.store.checkpoint import Checkpoint, IndexPoint, Marks
+from skylarkmq.store.cleaning import CleanService
 from skylarkmq.store.cold_reads import ColdReads
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.delay_levels import DelayLevels
@@ -92,13 +93,7 @@ class MessageStore(ReadFace):
         self.commit_log = open_log(
             config, files, workers.prepare, clock, self.stats, self.paths, self.delay_levels
         )
-        self.queues = QueueTable(
-            files,
-            workers.queues,
-            self.paths,
-            config.mapped_file_size_consume_queue,
-            self.fail,
-        )
+        self.queues = self._queue_table(workers)
         reader = MessageReader(self.commit_log, self.queues, config, memory_size, self.stats)
         super().__init__(
             self.commit_log,
@@ -113,14 +108,38 @@ class MessageStore(ReadFace):
         self.index = IndexService(
             files, workers, clock, self.stats, self.paths, config, self.commit_log, self.fail
         )
+        self.cleaning = CleanService(
+            files,
+            workers.tables,
+            clock,
+            self.stats,
+            self.paths,
+            config,
+            self.commit_log,
+            self.queues,
+            self.index.expire,
+            self.fail,
+        )
         if config.message_index_enable:
             self.writer.on_published = self.index.take
+        queue_s = config.flush_interval_consume_queue / 1000
+        checkpoint_s = config.flush_consume_queue_thorough_interval / 1000
         self._timers = [
-            IntervalTimer(clock, config.flush_interval_consume_queue / 1000, self.queues.tick),
-            IntervalTimer(
-                clock, config.flush_consume_queue_thorough_interval / 1000, self._checkpoint
-            ),
+            IntervalTimer(clock, queue_s, self.queues.tick),
+            IntervalTimer(clock, checkpoint_s, self._checkpoint),
         ]
+
+    def _queue_table(self, workers: StoreWorkers) -> QueueTable:
+        return QueueTable(
+            self._files,
+            workers.queues,
+            self.paths,
+            self.config.mapped_file_size_consume_queue,
+            self.fail,
+            least_pages=self.config.flush_consume_queue_least_pages,
+            ext_file_size=self.config.mapped_file_size_consume_queue_ext,
+            write_ext=self.config.enable_consume_queue_ext,
+        )
 
     # Life cycle
 
@@ -187,6 +206,8 @@ class MessageStore(ReadFace):
             if not is_no_space(error):
                 raise
             self.queues.disk_full = True
+            if report.clean:
+                self.queues.covered = marks  # so that cleaning can make room
         return report
 
     def start(self) -> None:
@@ -198,6 +219,7 @@ class MessageStore(ReadFace):
         self.state = StoreState.RUNNING
         self.writer.start()
         self.index.start()
+        self.cleaning.start()
         for timer in self._timers:
             timer.start()
 
@@ -208,6 +230,7 @@ class MessageStore(ReadFace):
         self.writer.stop()
         self.queues.end()
         self.index.end()
+        self.cleaning.stop()
         for timer in self._timers:
             timer.stop()
 
@@ -244,6 +267,7 @@ class MessageStore(ReadFace):
         self.writer.fail(error)
         self.queues.end()
         self.index.end()
+        self.cleaning.stop()
         for timer in self._timers:
             timer.stop()
         log.critical(
@@ -274,6 +298,9 @@ class MessageStore(ReadFace):
     def refusal(self) -> str | None:
         """Why messages are not taken now, for the remark of code 14; None when they are."""
         if self.state is StoreState.RUNNING:
+            why = self.cleaning.refusal()
+            if why is not None:
+                return why
             if self.queues.disk_full:
                 return "the disk is full: consume queues cannot grow; free some space"
             if self.index.disk_full:

@@ -18,8 +18,8 @@ cut off and built again from the log (`recovery.py`).
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import logging
 from collections import OrderedDict
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +27,8 @@ from typing import NamedTuple
 from skylarkmq.store.consume_queue import PRE_BLANK, UNIT_SIZE
 from skylarkmq.store.files import Files, StoreFile
 from skylarkmq.store.mapped_file import file_name
+
+log = logging.getLogger(__name__)
 
 ALLOCATE_MIN = 4096  # blocks of a new file, bytes; doubled as it grows
 ALLOCATE_AHEAD = 65536  # until they are this many
@@ -155,17 +157,29 @@ class QueueWriter:
                 raise _failed_sync(error) from error
             del self._unsynced_folders[folder]
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: Path) -> bool:
         """Delete a file that is not the last of its queue, the oldest first. Blocks.
 
         Its name is gone for good with the next sync, or before another one of this folder goes: a
         queue that lost a file in its middle would have to be built again.
+
+        Returns:
+            False when there is no such file, or the system keeps it.
+
+        Raises:
+            OSError: the folder could not be synced.
         """
         self.forget(path)
         self._sync_folder(path.parent)
-        with contextlib.suppress(FileNotFoundError):
+        try:
             self._files.unlink(path)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            log.error("cannot remove an expired file: %s", error)
+            return False
         self._unsynced_folders[path.parent] = None
+        return True
 
     def forget(self, path: Path) -> None:
         """The file was cut or removed behind our back."""

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skylarkmq.store.checkpoint import Marks
-from skylarkmq.store.consume_queue import TAIL_WRITE_COUNT
+from skylarkmq.store.consume_queue import TAIL_WRITE_COUNT, UNIT, UNIT_SIZE, ConsumeQueue
+from skylarkmq.store.consume_queue_ext import LONG_MIN, is_address
 from skylarkmq.store.files import Files
 from skylarkmq.store.loaded_queues import EXT_SIZE, LoadedQueues
+from skylarkmq.store.mapped_file import file_name
 from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.queue_flush import QueueFlushService
 from skylarkmq.store.worker import Done, Worker
@@ -79,8 +81,18 @@ class QueueTable(LoadedQueues):
 
     @property
     def covered(self) -> Marks | None:
-        """What the newest checkpoint of this run says; None before the first one."""
+        """What the newest checkpoint says, when this run wrote it or trusts it; else None."""
         return self._flush.covered
+
+    @covered.setter
+    def covered(self, marks: Marks) -> None:
+        self._flush.covered = marks
+
+    def write_now(self, marks: Marks | None = None) -> None:
+        """Write all units here and now; with `marks`, sync them and save the checkpoint."""
+        super().write_now(marks)
+        if marks is not None:
+            self.covered = marks
 
     def tick(self) -> None:
         """Write what is unwritten, and free the memory of queues that fell idle."""
@@ -102,22 +114,58 @@ class QueueTable(LoadedQueues):
         """Start no more writes in the background, and drop the one that is wanted."""
         self._flush.end()
 
-    def remove_files(self, paths: list[Path], ext_paths: list[Path], done: Done[int]) -> None:
-        """Delete expired files of one queue, the oldest first, never its last one.
+    # Expiry: see `queue_cleaner.py`
 
-        Readers that still hold one keep it. `done` gets the count.
+    def expired_end(self, queue: ConsumeQueue) -> int:
+        """Queue offset in front of which no file is needed: never the last file, nor its units."""
+        per_file = self.units_per_file
+        last_unit = max(queue.first_offset, queue.written - 1)
+        return min(queue.min_offset, last_unit) // per_file * per_file
+
+    def remove_expired(self, queue: ConsumeQueue, done: Done[int]) -> None:
+        """Delete the files that are not needed, of a queue and its extension, the oldest first.
+
+        Args:
+            done: gets the count, or the error of a failed sync.
         """
-        for path in paths:
-            self._reader.forget(path)
-        for path in ext_paths:
-            self._ext_reader.forget(path)
-        units, extensions = self.writer, self.ext_writer
+        per_file, end = self.units_per_file, self.expired_end(queue)
+        first = queue.first_offset // per_file * per_file
+        paths = [queue.folder / file_name(unit * UNIT_SIZE) for unit in range(first, end, per_file)]
+        queue.first_offset = max(queue.first_offset, end)
+        ext, ext_end = queue.ext, self._expired_ext_end(queue)
+        ext_size = self._ext_file_size
 
-        def job() -> int:
-            for path in paths:
-                units.remove(path)
-            for path in ext_paths:
-                extensions.remove(path)
-            return len(paths) + len(ext_paths)
+        def job() -> tuple[list[Path], list[Path]]:
+            ext_paths: list[Path] = []
+            if ext is not None and ext_end:
+                names = [name for name in self._files.list(ext.folder) if name.isdigit()]
+                ext_paths = [ext.folder / name for name in names if int(name) + ext_size <= ext_end]
+            return (
+                [path for path in paths if self.writer.remove(path)],
+                [path for path in ext_paths if self.ext_writer.remove(path)],
+            )
 
-        self._worker.submit(job, done)
+        def removed(
+            found: tuple[list[Path], list[Path]] | None, error: BaseException | None
+        ) -> None:
+            if found is None:
+                done(None, error)
+                return
+            for path in found[0]:
+                self._reader.forget(path)
+            for path in found[1]:
+                self._ext_reader.forget(path)
+            done(len(found[0]) + len(found[1]), None)
+
+        self._worker.submit(job, removed)
+
+    def _expired_ext_end(self, queue: ConsumeQueue) -> int:
+        """Byte offset in front of which no file of the extension is needed, but for the last."""
+        ext = queue.ext
+        if ext is None:
+            return 0
+        end = max(0, ext.written - 1)
+        if queue.min_offset < queue.max_offset:
+            _, _, address = UNIT.unpack(self.stored_units(queue, queue.min_offset, 1))
+            end = min(end, address - LONG_MIN) if is_address(address) else 0
+        return end // ext.file_size * ext.file_size

@@ -61,6 +61,7 @@ class StoreStats:
         "cold_reads",
         "commit_duration",
         "corrupt_records",
+        "disk_used_percent",
         "fsync_commit_log",
         "fsync_errors",
         "fsync_index",
@@ -68,7 +69,9 @@ class StoreStats:
         "index_entries",
         "index_records_read",
         "inline_allocations",
+        "log_files_deleted",
         "messages_appended",
+        "queue_files_deleted",
         "recovery_duration_s",
         "recovery_mode",
         "recovery_truncated_bytes",
@@ -91,6 +94,10 @@ class StoreStats:
         self.index_entries = 0  # keys put into the index
         self.index_records_read = 0  # records read from the log again because the index was behind
         self.inline_allocations = 0  # files made on the loop because none was ready
+        self.log_files_deleted = 0  # expired ones, and those that a full disk cost
+        self.queue_files_deleted = 0  # expired ones of queues and their extensions
+        # Partition ("commitlog", "consumequeue") -> percent of it that is used; -1 for unknown.
+        self.disk_used_percent: dict[str, int] = {}
         self.recovery_mode = ""  # "clean" or "abnormal"; empty until a recovery has run
         self.recovery_duration_s = 0.0
         self.recovery_truncated_bytes: dict[str, int] = {}  # file kind -> bytes cut off

@@ -27,6 +27,8 @@ def store_config(root: Path, **changes: Any) -> StoreConfig:
         "max_message_size": MESSAGE_MAX,
         "max_hash_slot_num": 100,
         "max_index_num": 500,
+        "disk_space_warning_level_ratio": 100,  # a disk may be as full as a test wants it
+        "disk_space_clean_forcibly_ratio": 100,
         **changes,
     }
     return StoreConfig(store_path_root_dir=root, **values)
