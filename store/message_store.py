@@ -28,7 +28,7 @@ from enum import Enum
 
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.store.append import AppendBatch
-from skylarkmq.store.checkpoint import Checkpoint, IndexPoint, Marks
+from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint, IndexPoint, Marks
 from skylarkmq.store.cleaning import CleanService
 from skylarkmq.store.cold_reads import ColdReads
 from skylarkmq.store.config import StoreConfig
@@ -40,7 +40,9 @@ from skylarkmq.store.index_service import IndexService
 from skylarkmq.store.message_reader import MessageReader
 from skylarkmq.store.message_writer import ArrivalListener, MessageWriter
 from skylarkmq.store.paths import StorePaths
+from skylarkmq.store.point_tracker import Point, PointTracker
 from skylarkmq.store.profile import check_profile, save_profile
+from skylarkmq.store.progress import Progress, ProgressLog
 from skylarkmq.store.queue_table import QueueTable
 from skylarkmq.store.read_face import ReadFace
 from skylarkmq.store.recovery import Recovery, RecoveryReport
@@ -52,6 +54,10 @@ from skylarkmq.store.worker import StoreWorkers
 from skylarkmq.store.write_road import open_log
 
 log = logging.getLogger(__name__)
+
+
+# Bytes of messages after which the next checkpoint is due, whatever the clock says.
+CHECKPOINT_SIZE = 256 << 20
 
 
 class StoreState(Enum):
@@ -122,10 +128,11 @@ class MessageStore(ReadFace):
         )
         if config.message_index_enable:
             self.writer.on_published = self.index.take
-        queue_s = config.flush_interval_consume_queue / 1000
         checkpoint_s = config.flush_consume_queue_thorough_interval / 1000
+        self._points = PointTracker()
+        self._checkpoint_offset = 0
         self._timers = [
-            IntervalTimer(clock, queue_s, self.queues.tick),
+            IntervalTimer(clock, config.flush_interval_consume_queue / 1000, self.queues.tick),
             IntervalTimer(clock, checkpoint_s, self._checkpoint),
         ]
 
@@ -143,8 +150,11 @@ class MessageStore(ReadFace):
 
     # Life cycle
 
-    def load(self) -> RecoveryReport:
+    def load(self, progress: Progress | None = None) -> RecoveryReport:
         """Take the folder, recover, and be ready to start. Blocks.
+
+        Args:
+            progress: told how far a long recovery is.
 
         Raises:
             StoreError: the folder is in use, was written with other sizes, or is damaged in a way
@@ -165,7 +175,7 @@ class MessageStore(ReadFace):
             check_profile(self._files, self.paths.profile, sizes)
             if self.commit_log.pool is not None:
                 self.commit_log.pool.open(self._memory_size)
-            report = self._recover()
+            report = self._recover(ProgressLog(self._clock, progress))
             save_profile(self._files, self.paths.profile, sizes)
             return report
         except BaseException:
@@ -176,7 +186,7 @@ class MessageStore(ReadFace):
             self._lock.release()
             raise
 
-    def _recover(self) -> RecoveryReport:
+    def _recover(self, progress: Progress) -> RecoveryReport:
         unclean = self._abort.exists()
         self.index.check_files(unclean=unclean)
         self._abort.create()
@@ -189,6 +199,7 @@ class MessageStore(ReadFace):
             marks,
             self.delay_levels,
             check_crc=self.config.check_crc_on_recover,
+            progress=progress,
         )
         started = self._clock.monotonic()
         report = self.recovery = recovery.run(unclean=unclean)
@@ -199,6 +210,7 @@ class MessageStore(ReadFace):
         self.stats.recovery_truncated_bytes["commitlog"] = report.truncated_bytes
         log.info("%s (%.2f s)", report.text(self.commit_log.min_offset), duration_s)
         self.writer.recovered(report.end_offset, report.store_timestamp)
+        self._checkpoint_offset = report.end_offset
         self.index.load(marks, unclean=unclean)
         try:
             self.queues.write_now(self._marks())
@@ -283,10 +295,23 @@ class MessageStore(ReadFace):
     def _marks(self) -> Marks:
         """What the checkpoint may say once all published units are on the disk."""
         flushed, index = self.writer.flushed_timestamp, self.index
-        end_offset = min(self.writer.published_offset, self.commit_log.flushed_offset)
-        return Marks(flushed, flushed, index.full_timestamp, end_offset, index.point)
+        self._note_point()
+        point = self._points.newest(self.commit_log.flushed_offset)
+        places = (UNKNOWN, index.point) if point is None else (point[0], index.point, *point[1:])
+        return Marks(flushed, flushed, index.full_timestamp, *places)
+
+    def _note_point(self) -> None:
+        self._points.note(Point(self.writer.published_offset, *self.queues.totals()))
+
+    def _tick(self) -> None:
+        """Write units, and checkpoint sooner when a recovery would have much to read."""
+        self._note_point()
+        self.queues.tick()
+        if self.writer.published_offset - self._checkpoint_offset >= CHECKPOINT_SIZE:
+            self._checkpoint()
 
     def _checkpoint(self) -> None:
+        self._checkpoint_offset = self.writer.published_offset
         self.index.sync(self._index_synced)
 
     def _index_synced(self, _: IndexPoint | None, error: BaseException | None) -> None:
