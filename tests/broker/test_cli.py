@@ -74,13 +74,13 @@ def _connects(address: str) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_tells_where_it_is_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     root = tmp_path / "store"
-    settings = (f"storePathRootDir={root}", *SMALL, *PORTS, "deleteWhen=05")
+    settings = (f"storePathRootDir={root}", *SMALL, *PORTS, "traceOn=true")
     with _running("serve", *_arguments(settings)) as (child, fields):
         for name in ("listenAddr", "namesrvAddr", "metricsAddr"):
             assert _connects(fields[name])
         host, _, port = fields["listenAddr"].rpartition(":")
         assert _connects(f"{host}:{int(port) - 2}")
-        assert fields["withoutEffect"] == ["deleteWhen"]
+        assert fields["withoutEffect"] == ["traceOn"]
         assert (root / "abort").exists()
         assert _stop(child, number) == 0
     assert not (root / "abort").exists()

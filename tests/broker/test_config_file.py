@@ -160,7 +160,6 @@ def test_a_setting_without_a_value_says_how_to_write_it() -> None:
         "commitLogWriteMode=mapped",
         "warmMapedFileEnable=true",
         "enablePropertyFilter=true",
-        "enableConsumeQueueExt=true",
         "duplicationEnable=true",
         "enableLmq=true",
         "enableMultiDispatch=true",
