@@ -19,7 +19,7 @@ from __future__ import annotations
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.processor.send_answers import SendAnswers
-from skylarkmq.broker.processor.send_checks import SendChecks, Target
+from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
 from skylarkmq.broker.processor.send_messages import SendMessages, take_wait
 from skylarkmq.broker.stats import BrokerStats, Traffic
 from skylarkmq.broker.topic_config import TopicConfigManager
@@ -188,7 +188,10 @@ class SendProcessor:
     def _request(self, connection: Connection, request: RemotingCommand) -> None:
         header = decode_send_header(request.code, request.ext_fields)
         if self._store.failure is not None or (not self.gathering and not self._begin()):
-            why = self._store.refusal() or "the broker does not take messages yet"
+            why = self._store.refusal()
+            if why is None:
+                check_busy(self._store)
+                why = "the broker does not take messages yet"
             raise RemoteProtocolError(ResponseCode.SERVICE_NOT_AVAILABLE, why)
         target = self._checks.target(
             header.topic,
@@ -285,7 +288,7 @@ class SendProcessor:
 
     def _begin(self) -> bool:
         """Open the batch of this read; False when the store does not take messages."""
-        if self._store.refusal() is not None:
+        if self._store.refusal() is not None or self._store.is_busy:
             return False
         self._batch = self._store.begin()
         if self._batch.store_timestamp < self._config.start_accept_send_request_time_stamp:

@@ -26,6 +26,7 @@ from skylarkmq.broker.config import READ_WRITE, BrokerConfig
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.durable import durable
 from skylarkmq.broker.processor.name_checks import check_group
+from skylarkmq.broker.processor.send_checks import check_busy
 from skylarkmq.broker.router import Handler
 from skylarkmq.broker.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.topic_config import TopicConfigManager
@@ -85,6 +86,7 @@ class SendBackProcessor:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand]:
         """Check, make the copy, store it."""
+        check_busy(self._store)
         header = decode_fields(ConsumerSendMsgBackRequestHeader, request.ext_fields)
         group = self._find_group(header.group)
         if not is_writeable(self._config.broker_permission):

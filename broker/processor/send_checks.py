@@ -25,9 +25,18 @@ from skylarkmq.protocol.flags import (
     validate_topic,
 )
 from skylarkmq.protocol.version import MQVersion
+from skylarkmq.store.message_store import MessageStore
 
 DLQ_QUEUE_NUMS = 1
 PERM_READ_WRITE = PermName.PERM_READ | PermName.PERM_WRITE
+
+BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
+
+
+def check_busy(store: MessageStore) -> None:
+    """Refuse what comes while the disk is behind the transient pool; clients try elsewhere."""
+    if store.is_busy:
+        raise RemoteProtocolError(ResponseCode.SYSTEM_BUSY, BUSY)
 
 
 @dataclass(frozen=True, slots=True)
