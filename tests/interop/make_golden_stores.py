@@ -1,6 +1,6 @@
 """Makes tests/golden/stores: stores written by RocketMQ's own store, and what it read from them.
 
-    .venv/bin/python -m tests.interop.make_golden_stores        needs Maven and a JDK, two minutes
+    .venv/bin/python -m tests.interop.make_golden_stores        needs Maven and a JDK, three minutes
 
 Each archive has the folder `store` and `expected.json`:
 
@@ -10,7 +10,7 @@ Each archive has the folder `store` and `expected.json`:
     keys       [topic, key, physical offsets], as RocketMQ's key index answered
     begin      first offset of the log
 
-The manifest beside them says how each was made.
+The manifest beside them says how each was made; `pause_s` is between two rounds of messages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ ROUNDS_OF_POOL = 60  # until a buffer that was used before has filled a file
 UNREAD_ROUNDS = 4  # stored right before a kill
 
 STORES: dict[str, dict[str, Any]] = {
-    "clean": {"options": {}, "end": "stopped cleanly"},
+    "clean": {
+        "options": {},
+        "pause_s": 1.1,  # items of the index have whole seconds
+        "end": "stopped cleanly",
+    },
     "killed": {
         "options": {"flushDiskType": "SYNC_FLUSH"},
         "end": "killed with SIGKILL right after the last answer",
@@ -70,16 +74,17 @@ def main() -> None:
     (TARGET / "manifest.json").write_text(f"{text}\n", "utf-8")
 
 
-def _make(name: str, options: dict[str, Any], end: str) -> dict[str, Any]:
+def _make(name: str, options: dict[str, Any], end: str, pause_s: float = 0) -> dict[str, Any]:
     with _folder() as (folder, children):
         root = folder / "store"
-        expected = _write(JavaStore(children, root, **options), name)
+        expected = _write(JavaStore(children, root, **options), name, pause_s)
         path = TARGET / f"{name}.tar.xz"
         _pack(path, root, expected)
         log_files = sorted(file.name for file in (root / "commitlog").iterdir())
         return {
             "file": path.name,
             "options": options,
+            "pause_s": pause_s,
             "end": end,
             "messages": len(expected["messages"]),
             "begin": expected["begin"],
@@ -98,8 +103,11 @@ def _folder() -> Iterator[tuple[Path, Children]]:
             children.stop_all()
 
 
-def _write(java: JavaStore, name: str) -> dict[str, Any]:
-    stored = java.run(sample_commands(ROUNDS_OF_POOL if "pool" in name else ROUNDS))
+def _write(java: JavaStore, name: str, pause_s: float) -> dict[str, Any]:
+    stored: list[Fields] = []
+    for number in range(ROUNDS_OF_POOL if "pool" in name else ROUNDS):
+        stored += java.run(sample_commands(1, number))
+        time.sleep(pause_s)
     begin = 0
     if name == "expired":
         begin = java.expire()

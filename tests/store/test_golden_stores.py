@@ -173,6 +173,18 @@ def test_the_index_is_built_again_byte_for_byte(golden: Golden, left: int) -> No
     assert ours == theirs
 
 
+@pytest.mark.parametrize("golden", ["clean"], indirect=True)
+def test_an_index_file_was_begun_late(golden: Golden) -> None:
+    """What makes that store worth having: its first item counts from the end of the file before."""
+    item = 40 + 4 * SIZES["maxHashSlotNum"] + 20
+    differences = [
+        struct.unpack_from(">i", data, item + 12)[0]
+        for _, data in sorted(golden.files("index").items())
+    ]
+    assert differences[0] == 0
+    assert all(seconds > 0 for seconds in differences[1:])
+
+
 @all_stores
 def test_what_is_sound_stays_as_it_is(golden: Golden) -> None:
     """A start and a stop change no byte that RocketMQ wrote into log and queues."""
