@@ -21,6 +21,7 @@ from skylarkmq.broker.processor.lock import LockProcessor
 from skylarkmq.broker.processor.pull import PullProcessor
 from skylarkmq.broker.processor.pull_answers import PullAnswers
 from skylarkmq.broker.processor.query import QueryProcessor
+from skylarkmq.broker.processor.query_message import QueryMessageProcessor
 from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.processor.send_back import SendBackProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
@@ -128,6 +129,7 @@ def make_server(
         ConsumerManageProcessor(state.consumers, state.offsets, state.groups, state.topics, store),
         LockProcessor(state.locks, state.groups, state.topics),
         QueryProcessor(store),
+        QueryMessageProcessor(config, store, state.topics),
         AdminTopicProcessor(config, state.topics),
         SendBackProcessor(config, store, state.topics, state.groups, rng),
     )

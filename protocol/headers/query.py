@@ -1,4 +1,5 @@
-"""Headers of looking things up: by key (12), offsets (29, 30, 31), times (32), by place (33).
+"""Headers of looking things up: by key (12), offsets (29, 30, 31), times (32), by place (33), what
+a topic holds (202).
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../protocol/header/ (the class of each name)
 """
@@ -89,3 +90,9 @@ class ViewMessageRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename
     """The record at a physical offset."""
 
     offset: JavaLong
+
+
+class GetTopicStatsInfoRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """The offsets of a topic's queues."""
+
+    topic: str

@@ -65,7 +65,7 @@ class GroupRig(StoreRig):
     """Tables, managers and a store; nothing moves by itself."""
 
     def __init__(self, files: CrashDisk | None = None, **config: Any) -> None:
-        store_keys = {"flush_disk_type", "message_delay_level"}
+        store_keys = {"flush_disk_type", "message_delay_level", "message_index_enable"}
         store = {key: config.pop(key) for key in store_keys & config.keys()}
         super().__init__(files, **store)
         self.config = BrokerConfig(store=self.store.config, **config)

@@ -28,8 +28,9 @@ from skylarkmq.protocol.bodies.subscription import (
 )
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
+from skylarkmq.protocol.bodies.topic_stats import TopicStatsTable
 from skylarkmq.protocol.errors import RemoteProtocolError
-from tests.protocol.message_vectors import STORE
+from tests.protocol.message_vectors import FRAMES, STORE
 
 QUEUE = MessageQueueBody(topic="T", broker_name="b", queue_id=3)
 
@@ -145,3 +146,12 @@ def test_what_came_of_one_message() -> None:
         b'{"autoCommit":true,"consumeResult":"CR_SUCCESS","order":false,"spentTimeMills":3}'
     )
     assert decode_body(ConsumeMessageDirectlyResult, encode_body(body)) == body
+
+
+def test_the_golden_topic_statistics() -> None:
+    golden = bytes.fromhex(FRAMES["topic_stats_body"]["hex"])
+    body = decode_body(TopicStatsTable, golden)
+    assert body.offset_table
+    again = decode_body(TopicStatsTable, encode_body(body))
+    assert again == body
+    assert encode_body(body) == golden

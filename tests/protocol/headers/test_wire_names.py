@@ -61,6 +61,7 @@ NAMES: list[tuple[type[msgspec.Struct], str]] = [
     (query.GetEarliestMsgStoretimeRequestHeader, "topic! queueId!"),
     (query.GetEarliestMsgStoretimeResponseHeader, "timestamp!"),
     (query.ViewMessageRequestHeader, "offset!"),
+    (query.GetTopicStatsInfoRequestHeader, "topic!"),
     (consumer.QueryConsumerOffsetRequestHeader, "consumerGroup! topic! queueId!"),
     (consumer.QueryConsumerOffsetResponseHeader, "offset!"),
     (
