@@ -61,6 +61,9 @@ class Marks(NamedTuple):
     # End of a record: log and queues are on the disk for everything below it. -1 is unknown.
     commit_log_offset: int = UNKNOWN
     index_point: IndexPoint | None = None
+    # Of the queues with units of those records: how many, and the sum of their ends.
+    queue_count: int = UNKNOWN
+    unit_count: int = UNKNOWN
 
     @property
     def min_timestamp(self) -> int:
@@ -124,6 +127,8 @@ class Checkpoint:
 
     def _save_point(self, marks: Marks) -> None:
         content: dict[str, Any] = {"times": marks.times, "offset": marks.commit_log_offset}
+        if marks.unit_count != UNKNOWN:
+            content["queues"] = marks.queue_count, marks.unit_count
         if marks.index_point is not None:
             content["index"] = astuple(marks.index_point)
         data = encode_sidecar(Kind.RECOVERY_POINT, content)
@@ -143,6 +148,11 @@ def _with_point(marks: Marks, content: dict[str, Any]) -> Marks:
             marks = marks._replace(commit_log_offset=offset)
         case _:
             return marks
+    match content.get("queues"):
+        case [int(queue_count), int(unit_count)]:
+            marks = marks._replace(queue_count=queue_count, unit_count=unit_count)
+        case _:
+            pass
     match content.get("index"):
         case [str(name), int(count), int(end_offset), int(end_timestamp)]:
             return marks._replace(index_point=IndexPoint(name, count, end_offset, end_timestamp))

@@ -38,6 +38,10 @@ class StoreFile(Protocol):
         ...
 
     def pread(self, size: int, position: int) -> bytes: ...
+    def data_start(self, position: int) -> int:
+        """A place not before `position` up to which there are zeros, because nothing was written."""
+        ...
+
     def datasync(self) -> None: ...
     def allocate(self, position: int, size: int) -> None:
         """Reserve real blocks for the range and grow the file over it if it was shorter."""
@@ -163,6 +167,12 @@ class DiskFile:
             return os.pread(self._fd, size, position)
         except OSError as error:
             raise _named(error, "read", self.path) from error
+
+    def data_start(self, position: int) -> int:
+        try:
+            return os.lseek(self._fd, position, os.SEEK_DATA)
+        except OSError as error:
+            return max(position, self.size) if error.errno == errno.ENXIO else position
 
     def datasync(self) -> None:
         try:

@@ -76,6 +76,11 @@ class LoadedQueues:
         """The queue, None when nothing was ever stored in it."""
         return self.queues.get((topic, queue_id))
 
+    def totals(self) -> tuple[int, int]:
+        """How many queues have units, and the sum of their ends."""
+        ends = [queue.max_offset for queue in self.queues.values() if queue.max_offset]
+        return len(ends), sum(ends)
+
     def open(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, made when it is new. For writers, which have checked the topic."""
         queue = self.queues.get((topic, queue_id))
@@ -301,8 +306,7 @@ class LoadedQueues:
         queue.reset(offset)
 
     def count_rebuilt(self, count: int = 1) -> None:
-        """Note units that were appended to queues by a rebuild, and write them when they are many.
-        """
+        """Note units that a rebuild appended to queues; many of them are written."""
         self._rebuilt_size += count * UNIT_SIZE
         if self._rebuilt_size >= LOAD_WRITE_SIZE:
             self.write_now()

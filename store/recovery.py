@@ -1,14 +1,21 @@
 """Recovery: find the end of the log, and make the queues say what the log says.
 
-    clean stop (no `abort`)    walk the newest three files; trust the queues up to the end found
-    unclean stop               walk from the newest file that the checkpoint covers, cut every queue
-                               back to where the walk began, and build their units again on the way
+    clean stop (no `abort`)    walk the newest records; trust the queues up to the end found
+    unclean stop               walk from where the checkpoint says that log and queues are on the
+                               disk, cut every queue back to there, and build the units of the
+                               walked records again
+
+Where a walk begins is a place in bytes when our own `recovery-point` goes with the checkpoint, so
+that its length follows what was appended since; else, in a store that RocketMQ wrote, the start of
+a file: the third newest one after a clean stop, or the newest that is old enough.
 
 The walk checks each record: sizes, magic, body CRC, and the physical offset inside it, so a
 leftover of another place or time is not taken for a record. It ends at the first place that holds
-none. What lies behind was never synced and is cut off, with one exception: when a sound record
-behind is older than what the checkpoint says is on the disk, the damage lies inside acknowledged
-data. Then the start is refused, naming file and byte, and nothing is changed.
+none. What lies behind was never synced and is cut off, with one exception: when it was on the disk
+by what the checkpoint says, the damage lies inside acknowledged data. Then the start is refused,
+naming file and byte, and the log is not changed. What was on the disk is everything below the
+recovery point; without one, whatever has a sound record behind it that is older than the
+checkpoint's time.
 
 An unclean walk that ends early is the normal case after a crash; the bytes behind the end become
 zeros and the tail is synced before anybody reads it. A crash during recovery leaves `abort` in
@@ -26,24 +33,24 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC, validate_topic
-from skylarkmq.protocol.record import RecordStatus, RecordView, read_record
-from skylarkmq.protocol.tags_code import cached_tags_code
-from skylarkmq.store.append import TRANSACTION_BITS, TRANSACTION_COMMIT
+from skylarkmq.protocol.record import RecordStatus, read_record
 from skylarkmq.store.checkpoint import Marks
 from skylarkmq.store.commit_log import CommitLog
-from skylarkmq.store.consume_queue import ConsumeQueue
+from skylarkmq.store.consume_queue import UNIT, ConsumeQueue
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import CorruptFileError
-from skylarkmq.store.mapped_file import MappedFile
+from skylarkmq.store.log_walk import LogWalk, bytes_behind, next_record
+from skylarkmq.store.mapped_file import MappedFile, file_name
+from skylarkmq.store.progress import Progress
 from skylarkmq.store.queue_table import QueueTable
 from skylarkmq.store.results import ConsumeQueueUnit
+from skylarkmq.store.unit_rebuild import UnitCheck, UnitRebuild
 
 log = logging.getLogger(__name__)
 
 CLEAN_WALK_FILES = 3
-_MAGIC_BYTES = b"\xda\xa3\x20\xa7"
-_SEARCH_SIZE = 1 << 20
+# Bytes in front of a recovery point that are read again, for the disk may have lied.
+CHECK_SIZE = 16 << 20
 
 
 @dataclass(slots=True)
@@ -79,12 +86,17 @@ class Recovery:
         delay_levels: DelayLevels,
         *,
         check_crc: bool,
+        progress: Progress | None = None,
     ) -> None:
         self._log = commit_log
+        self._files = commit_log.mapped_files
         self._queues = queues
         self._marks = marks
         self._delay_levels = delay_levels
         self._check_crc = check_crc
+        self._progress = progress
+        # The recovery point; None when there is none, or the files with it have expired.
+        self._point: int | None = None
 
     def run(self, *, unclean: bool) -> RecoveryReport:
         """Recover, and leave log and queues at the end of the last sound record.
@@ -92,6 +104,8 @@ class Recovery:
         Raises:
             CorruptFileError: a record that was on the disk for certain is damaged.
         """
+        if self._marks.commit_log_offset >= self._log.min_offset:
+            self._point = self._marks.commit_log_offset
         report = self._run_clean() if not unclean else None
         if report is None:
             report = self._run_unclean()
@@ -100,16 +114,16 @@ class Recovery:
         return report
 
     def _run_clean(self) -> RecoveryReport | None:
-        """Walk the newest files; None when what is there does not look like a clean stop."""
+        """Walk the newest records; None when what is there does not look like a clean stop."""
+        self._check_totals()
         if self._queues.lacking:
             return None
-        files = self._log.mapped_files.mapped
         report = RecoveryReport(clean=True)
-        if files:
-            begin = files[max(0, len(files) - CLEAN_WALK_FILES)].start_offset
-            if not self._walk(begin, report, dispatch_from=None):
-                log.warning("the log ends in damaged bytes after a clean stop; recovering in full")
-                return None
+        if not self._walk(self._clean_begin(), report, dispatch_from=None):
+            log.warning("the log ends in damaged bytes after a clean stop; recovering in full")
+            return None
+        if self._queues.lacking:
+            return None
         behind = max(
             (queue.max_physical_offset for queue in self._queues.queues.values()), default=0
         )
@@ -119,45 +133,88 @@ class Recovery:
             rebuild = RecoveryReport(clean=True)
             self._walk(max(behind, self._log.min_offset), rebuild, dispatch_from=behind)
             report.rebuilt = rebuild.rebuilt
-        self._log.mapped_files.truncate(report.end_offset)
+        self._files.truncate(report.end_offset)
         return report
+
+    def _clean_begin(self) -> int:
+        files = self._files.mapped
+        begin = self._begin_before_point()
+        if begin is None:
+            begin = files[max(0, len(files) - CLEAN_WALK_FILES)].start_offset if files else 0
+        return begin
+
+    def _begin_before_point(self) -> int | None:
+        """Where a record begins some way before the recovery point, by what the queues say."""
+        newest = max(
+            self._queues.queues.values(),
+            key=lambda queue: queue.max_physical_offset,
+            default=None,
+        )
+        if self._point is None or newest is None:
+            return None
+        wanted = max(self._log.min_offset, self._point - CHECK_SIZE)
+        unit = self._queues.first_at(newest, wanted)
+        if unit == newest.max_offset:
+            return None
+        offset: int = UNIT.unpack(self._queues.stored_units(newest, unit, 1))[0]
+        in_range = wanted <= offset < self._point
+        return offset if in_range and self._is_record(offset) else None
 
     def _run_unclean(self) -> RecoveryReport:
         report = RecoveryReport(clean=False)
-        files = self._log.mapped_files.mapped
-        if not files:
-            self._queues.cut(0, self._is_sound)
-            return report
-        begin = self._first_file().start_offset
-        written_end = files[-1].start_offset + files[-1].size
-        self._rebuild_from(begin, report)
-        if self._queues.lacking and begin > self._log.min_offset:
+        files = self._files.mapped
+        begin, dispatch_from = self._unclean_begin()
+        self._rebuild_from(begin, dispatch_from, report)
+        if self._queues.lacking and dispatch_from > self._log.min_offset:
             log.warning("queue files are missing or damaged; building all queues from the log")
             begin, report = self._log.min_offset, RecoveryReport(clean=False)
-            self._queues.clear(self._log.min_offset)
-            self._rebuild_from(begin, report)
-        report.truncated_bytes = self._nonzero_bytes(report.end_offset, written_end)
+            # From here on the queues are on the disk up to nowhere, should this be cut short.
+            self._queues.checkpoint.save(Marks(self._marks.physic_timestamp))
+            self._queues.clear(begin)
+            self._rebuild_from(begin, begin, report)
+        report.truncated_bytes = bytes_behind(self._files, report.end_offset)
         if report.truncated_bytes:
             log.warning(
                 "cutting the log at offset %d: %d bytes behind it were not stored completely",
                 report.end_offset,
                 report.truncated_bytes,
             )
-        self._log.mapped_files.truncate(report.end_offset, clear_size=report.truncated_bytes)
-        for mapped in self._log.mapped_files.mapped:
-            if mapped.start_offset >= begin:
+        self._files.truncate(report.end_offset, clear_size=report.truncated_bytes)
+        for mapped in files:
+            if mapped.start_offset + mapped.size > begin:
                 mapped.file.datasync()
         return report
 
-    def _rebuild_from(self, begin: int, report: RecoveryReport) -> None:
-        """Cut the queues back to `begin`, walk from there, and build their units again."""
-        self._queues.cut(begin, self._is_sound)
-        self._walk(begin, report, dispatch_from=begin)
+    def _rebuild_from(self, begin: int, dispatch_from: int, report: RecoveryReport) -> None:
+        """Cut the queues back to an offset, walk, and build the units from there on again."""
+        self._queues.cut(dispatch_from, self._is_sound)
+        if dispatch_from == self._point:
+            self._check_totals()
+        self._walk(begin, report, dispatch_from=dispatch_from)
 
-    def _first_file(self) -> MappedFile:
-        """The newest file whose first record was on the disk, in log and queues, for certain."""
-        files = self._log.mapped_files.mapped
-        for mapped in reversed(files):
+    def _check_totals(self) -> None:
+        """Notice when a queue has lost units that it had on the disk."""
+        if self._point is None or self._marks.unit_count < 0:
+            return
+        found, known = self._queues.totals(), (self._marks.queue_count, self._marks.unit_count)
+        if found != known:
+            log.warning(
+                "there are %d queues with %d units in all, there were %d with %d", *found, *known
+            )
+            self._queues.lacking = True
+
+    def _unclean_begin(self) -> tuple[int, int]:
+        """Where to begin the walk, and the offset below which log and queues were on the disk."""
+        point = self._point
+        if point is not None:
+            begin = self._begin_before_point()
+            if begin is None:
+                begin = point
+                mapped = self._files.find(point)
+                if mapped is not None and not self._may_begin(mapped, point):
+                    begin = mapped.start_offset
+            return begin, point
+        for mapped in reversed(self._files.mapped):
             first = read_record(
                 mapped.view, 0, check_crc=False, physical_offset=mapped.start_offset
             )
@@ -165,14 +222,27 @@ class Recovery:
                 first.status is RecordStatus.MESSAGE
                 and 0 < first.store_timestamp <= self._marks.min_timestamp
             ):
-                return mapped
-        return files[0]
+                return mapped.start_offset, mapped.start_offset
+        return self._log.min_offset, self._log.min_offset
+
+    @staticmethod
+    def _may_begin(mapped: MappedFile, offset: int) -> bool:
+        """Whether a record, a blank one, or nothing begins at an offset."""
+        record = read_record(mapped.view, offset - mapped.start_offset, physical_offset=offset)
+        return record.status in (RecordStatus.MESSAGE, RecordStatus.BLANK, RecordStatus.UNWRITTEN)
+
+    def _is_record(self, offset: int) -> bool:
+        mapped = self._files.find(offset)
+        if mapped is None:
+            return False
+        record = read_record(mapped.view, offset - mapped.start_offset, physical_offset=offset)
+        return record.status is RecordStatus.MESSAGE
 
     def _is_sound(self, queue: ConsumeQueue, queue_offset: int, unit: ConsumeQueueUnit) -> bool:
         """Whether the log holds the record that a unit speaks of; expired ones are believed."""
         if unit.commit_offset < self._log.min_offset:
             return True
-        mapped = self._log.mapped_files.find(unit.commit_offset)
+        mapped = self._files.find(unit.commit_offset)
         if mapped is None:
             return False
         record = read_record(
@@ -196,101 +266,57 @@ class Recovery:
         Returns:
             Whether the log ends properly, in bytes that were never written.
         """
-        offset = report.end_offset = begin
-        while (mapped := self._log.mapped_files.find(offset)) is not None:
-            position = offset - mapped.start_offset
-            record = read_record(
-                mapped.view, position, check_crc=self._check_crc, physical_offset=offset
-            )
-            if record.status is RecordStatus.MESSAGE:
-                report.records += 1
-                report.store_timestamp = max(report.store_timestamp, record.store_timestamp)
-                if dispatch_from is not None and offset >= dispatch_from:
-                    report.rebuilt += self._rebuild(record)
-                offset += record.size
-                report.end_offset = offset
-            elif record.status is RecordStatus.BLANK:
-                offset = mapped.start_offset + mapped.size
-                if self._log.mapped_files.find(offset) is None:
-                    return True  # the end is in front of the blank record
-                report.end_offset = offset
-            else:
-                self._refuse_durable_damage(mapped, position, record)
-                return record.status is RecordStatus.UNWRITTEN
-        return True
-
-    def _rebuild(self, record: RecordView) -> int:
-        """Put the record's unit into its queue; 1 when it has one."""
-        if record.sys_flag & TRANSACTION_BITS not in (0, TRANSACTION_COMMIT):
-            return 0
-        topic = record.topic.decode("ascii", "replace")
-        if validate_topic(topic) is not None:
-            log.error("the record at offset %d has no usable topic", record.physical_offset)
-            return 0
-        unit = record.physical_offset, record.size, self._tags_code(topic, record)
-        self._queues.rebuild_unit(
-            topic, record.queue_id, record.queue_offset, unit, record.store_timestamp
+        walk = LogWalk(
+            self._files,
+            check_crc=self._check_crc,
+            what="recovering the log",
+            progress=self._progress,
         )
-        return 1
+        rebuild = UnitRebuild(self._queues, self._delay_levels)
+        check = UnitCheck(self._queues) if self._point is not None else None
+        rebuild.run(walk.records(begin), dispatch_from, check)
+        if check is not None and not check.is_sound:
+            self._queues.lacking = True
+        report.end_offset = walk.end_offset
+        report.records += rebuild.records
+        report.rebuilt += rebuild.rebuilt
+        report.store_timestamp = max(
+            report.store_timestamp, rebuild.store_timestamp, self._timestamp_before(begin)
+        )
+        self._refuse_durable_damage(walk)
+        return walk.stop is None or walk.stop.status is RecordStatus.UNWRITTEN
 
-    def _tags_code(self, topic: str, record: RecordView) -> int:
-        if topic == RMQ_SYS_SCHEDULE_TOPIC:
-            level = self._delay_levels.level_of(record.properties)
-            if level:
-                return self._delay_levels.due_time(level, record.store_timestamp)
-        return 0 if record.tags is None else cached_tags_code(record.tags)
+    def _timestamp_before(self, begin: int) -> int:
+        """Store time that no record before a walk exceeds, as far as that is known."""
+        return self._marks.physic_timestamp if begin > self._log.min_offset else 0
 
-    def _refuse_durable_damage(self, mapped: MappedFile, position: int, record: RecordView) -> None:
-        behind = self._next_record(mapped, position)
-        if behind is not None and behind.store_timestamp < self._marks.physic_timestamp:
-            why = record.why or "nothing is written here"
-            raise CorruptFileError(
-                mapped.file.path,
-                position,
-                f"{why}, but messages behind it are sound and were on the disk before the stop "
-                f"(the next one is at offset {behind.physical_offset}); nothing was changed: "
+    def _refuse_durable_damage(self, walk: LogWalk) -> None:
+        if self._point is not None:
+            if walk.reached < self._point:
+                raise self._damage(walk, f"the log was on the disk up to offset {self._point}")
+        elif walk.stop is not None:
+            behind = next_record(self._files, walk.end_offset)
+            if behind is not None and behind.store_timestamp < self._marks.physic_timestamp:
+                raise self._damage(
+                    walk,
+                    "messages behind it are sound and were on the disk "
+                    f"(the next one is at offset {behind.physical_offset})",
+                )
+
+    def _damage(self, walk: LogWalk, but: str) -> CorruptFileError:
+        """The refusal of a log that lacks what was on the disk."""
+        mapped = self._files.find(walk.end_offset)
+        if mapped is None or walk.stop is None:
+            start = walk.reached - walk.reached % self._log.file_size
+            return CorruptFileError(
+                self._files.folder / file_name(start),
+                walk.reached - start,
+                f"the file is missing, but {but} before the stop; the log was not changed: "
                 "put a good copy of this file in its place",
             )
-
-    def _next_record(self, mapped: MappedFile, position: int) -> RecordView | None:
-        """The first sound record behind a place that holds none."""
-        for candidate in self._log.mapped_files.mapped:
-            if candidate.start_offset < mapped.start_offset:
-                continue
-            start = position + 1 if candidate is mapped else 0
-            found = _search_record(candidate, start)
-            if found is not None:
-                return found
-        return None
-
-    def _nonzero_bytes(self, begin: int, end: int) -> int:
-        """How far behind `begin` the last byte lies that is not zero."""
-        last = begin
-        offset = begin
-        while offset < end and (mapped := self._log.mapped_files.find(offset)) is not None:
-            position = offset - mapped.start_offset
-            chunk = bytes(mapped.view[position : position + _SEARCH_SIZE])
-            stripped = len(chunk.rstrip(b"\0"))
-            if stripped:
-                last = offset + stripped
-            offset += len(chunk)
-        return last - begin
-
-
-def _search_record(mapped: MappedFile, start: int) -> RecordView | None:
-    """Find a sound record in a file by its magic and the offset that it carries."""
-    position = start
-    while position < mapped.size:
-        chunk = bytes(mapped.view[position : position + _SEARCH_SIZE + len(_MAGIC_BYTES)])
-        at = chunk.find(_MAGIC_BYTES)
-        while at >= 0:
-            place = position + at - 4
-            if place >= start:
-                record = read_record(
-                    mapped.view, place, physical_offset=mapped.start_offset + place
-                )
-                if record.status is RecordStatus.MESSAGE:
-                    return record
-            at = chunk.find(_MAGIC_BYTES, at + 1)
-        position += _SEARCH_SIZE
-    return None
+        return CorruptFileError(
+            mapped.file.path,
+            walk.end_offset - mapped.start_offset,
+            f"{walk.stop.why or 'nothing is written here'}, but {but} before the stop; the log "
+            "was not changed: put a good copy of this file in its place",
+        )

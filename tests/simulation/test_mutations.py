@@ -26,6 +26,7 @@ from skylarkmq.store import (
     recovery,
     store_lock,
     table_file,
+    unit_rebuild,
 )
 from skylarkmq.store.results import MessageInner, PutMessageStatus
 from tests.support.crash_disk import CrashDisk
@@ -112,7 +113,12 @@ def duplicate_on_recovery(patch: Patch) -> None:
 
 
 def nothing_rebuilt(patch: Patch) -> None:
-    patch.setattr(recovery.Recovery, "_rebuild", lambda self, record: 0)
+    run = unit_rebuild.UnitRebuild.run
+
+    def broken(self: Any, records: Any, _from: int | None, check: Any = None) -> None:
+        run(self, records, None, check)
+
+    patch.setattr(unit_rebuild.UnitRebuild, "run", broken)
 
 
 def queues_not_cut(patch: Patch) -> None:
@@ -172,6 +178,17 @@ def checkpoint_ahead_of_the_log(patch: Patch) -> None:
     patch.setattr(message_store.MessageStore, "_marks", broken)
 
 
+def recovery_point_ahead_of_the_log(patch: Patch) -> None:
+    marks_of = message_store.MessageStore._marks
+
+    def broken(self: message_store.MessageStore) -> checkpoint.Marks:
+        return marks_of(self)._replace(
+            commit_log_offset=self.writer.published_offset, queue_count=-1, unit_count=-1
+        )
+
+    patch.setattr(message_store.MessageStore, "_marks", broken)
+
+
 def no_abort_file(patch: Patch) -> None:
     patch.setattr(store_lock.AbortFile, "create", lambda self: None)
     patch.setattr(store_lock.AbortFile, "remove", lambda self: None)
@@ -216,6 +233,7 @@ MUTATIONS = [
     no_abort_file,
     recovered_tail_not_synced,
     # These take a hundred seeds.
+    pytest.param(recovery_point_ahead_of_the_log, marks=pytest.mark.fault),
     pytest.param(checkpoint_ahead_of_the_log, marks=pytest.mark.fault),
     pytest.param(body_crc_not_checked, marks=pytest.mark.fault),
 ]

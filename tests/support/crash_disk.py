@@ -254,6 +254,12 @@ class CrashFile:
         self._disk.faults.check("pread", self.path)
         return bytes(self._inode.live[position : position + size])
 
+    def data_start(self, position: int) -> int:
+        live = self._inode.live
+        while position < len(live) and not any(live[position : position + PAGE_SIZE]):
+            position += PAGE_SIZE - position % PAGE_SIZE
+        return position
+
     def datasync(self) -> None:
         try:
             inode = self._begin("datasync")

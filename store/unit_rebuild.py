@@ -1,0 +1,174 @@
+"""Building queue units again from the records of a walk over the log.
+
+Most records follow the last unit of their queue, and their units are appended to it straight away;
+what does not fit so plainly goes through `LoadedQueues.rebuild_unit`, which knows gaps, units that
+are there, and queues that lost their files.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java
+(CommitLogDispatcherBuildConsumeQueue)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC, validate_topic
+from skylarkmq.protocol.properties import TAGS, find_property
+from skylarkmq.protocol.tags_code import cached_tags_code
+from skylarkmq.store.append import TRANSACTION_BITS, TRANSACTION_COMMIT
+from skylarkmq.store.consume_queue import UNIT, ConsumeQueue
+from skylarkmq.store.delay_levels import DelayLevels
+from skylarkmq.store.loaded_queues import LoadedQueues
+from skylarkmq.store.log_walk import WalkedRecord
+
+log = logging.getLogger(__name__)
+
+_TAGS_AND_SEPARATOR: Final = TAGS.encode() + b"\x01"
+_COUNT_STEP: Final = 4096  # units between two looks at the memory they take
+_CHECK_STEP: Final = 512  # units of a queue that are looked at together
+
+
+class UnitRebuild:
+    """What one walk builds. Loading thread.
+
+    Attributes:
+        records: how many were walked.
+        rebuilt: how many of them have a unit in a queue.
+        store_timestamp: the newest of the records, ms.
+    """
+
+    def __init__(self, queues: LoadedQueues, delay_levels: DelayLevels) -> None:
+        self._queues = queues
+        self._delay_levels = delay_levels
+        # Queues whose units need nothing but the record; None for a topic that is no topic.
+        self._plain: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self.records = 0
+        self.rebuilt = 0
+        self.store_timestamp = 0
+
+    def run(
+        self,
+        records: Iterable[WalkedRecord],
+        dispatch_from: int | None,
+        check: UnitCheck | None = None,
+    ) -> None:
+        """Walk, and build the units of records at or behind an offset; None builds none.
+
+        Args:
+            check: gets the records before that offset.
+        """
+        newest = count = built = appended = 0
+        plain, tags_of = self._plain, cached_tags_code
+        for offset, size, queue_id, queue_offset, flag, timestamp, topic, properties in records:
+            count += 1
+            if timestamp > newest:
+                newest = timestamp
+            if flag & TRANSACTION_BITS not in (0, TRANSACTION_COMMIT):
+                continue
+            if dispatch_from is None or offset < dispatch_from:
+                if check is not None:
+                    check.add(topic, queue_id, queue_offset, offset, size)
+                continue
+            queue = plain.get((topic, queue_id))
+            if (
+                queue is None
+                or queue_offset != queue.max_offset
+                or offset + size <= queue.max_physical_offset
+            ):
+                built += self._rebuild(
+                    offset, size, queue_id, queue_offset, timestamp, topic, properties
+                )
+                continue
+            tags = find_property(properties, _TAGS_AND_SEPARATOR)
+            queue.append(offset, size, 0 if tags is None else tags_of(tags))
+            queue.next_offset = queue_offset + 1
+            built += 1
+            appended += 1
+            if appended == _COUNT_STEP:
+                self._queues.count_rebuilt(appended)
+                appended = 0
+        self._queues.count_rebuilt(appended)
+        if check is not None:
+            check.finish()
+        self.records += count
+        self.rebuilt += built
+        self.store_timestamp = max(self.store_timestamp, newest)
+
+    def _rebuild(
+        self,
+        offset: int,
+        size: int,
+        queue_id: int,
+        queue_offset: int,
+        timestamp: int,
+        topic_bytes: bytes,
+        properties: bytes,
+    ) -> int:
+        """Put the record's unit into its queue; 1 when it has one."""
+        topic = topic_bytes.decode("ascii", "replace")
+        if validate_topic(topic) is not None or queue_id < 0:
+            log.error("the record at offset %d has no usable topic or queue", offset)
+            return 0
+        is_delay = topic == RMQ_SYS_SCHEDULE_TOPIC
+        tags = find_property(properties, _TAGS_AND_SEPARATOR)
+        code = 0 if tags is None else cached_tags_code(tags)
+        level = self._delay_levels.level_of(properties) if is_delay else 0
+        if level:
+            code = self._delay_levels.due_time(level, timestamp)
+        self._queues.rebuild_unit(topic, queue_id, queue_offset, (offset, size, code), timestamp)
+        queue = self._queues.open(topic, queue_id)
+        if not is_delay and queue.ext is None:
+            self._plain[topic_bytes, queue_id] = queue
+        return 1
+
+
+class UnitCheck:
+    """Holds records against the units that should speak of them. Loading thread.
+
+    Attributes:
+        is_sound: whether each record so far has its unit.
+    """
+
+    def __init__(self, queues: LoadedQueues) -> None:
+        self._queues = queues
+        # By topic and queue id: (queue offset, commit offset, record size) since the last look.
+        self._waiting: dict[tuple[bytes, int], list[tuple[int, int, int]]] = {}
+        self.is_sound = True
+
+    def add(self, topic: bytes, queue_id: int, queue_offset: int, offset: int, size: int) -> None:
+        """Note that a unit should be there."""
+        waiting = self._waiting.setdefault((topic, queue_id), [])
+        waiting.append((queue_offset, offset, size))
+        if len(waiting) == _CHECK_STEP:
+            self._look(topic, queue_id, waiting)
+            waiting.clear()
+
+    def finish(self) -> None:
+        """Look for those that were noted last."""
+        for (topic, queue_id), waiting in self._waiting.items():
+            self._look(topic, queue_id, waiting)
+        self._waiting.clear()
+
+    def _look(self, topic: bytes, queue_id: int, waiting: list[tuple[int, int, int]]) -> None:
+        if not self.is_sound or not waiting:
+            return
+        name = topic.decode("ascii", "replace")
+        if validate_topic(name) is not None or queue_id < 0:
+            return  # such a record has no unit
+        queue = self._queues.get(name, queue_id)
+        first, last = waiting[0][0], waiting[-1][0]
+        found: list[tuple[int, int, int]] = []
+        if queue is not None and queue.first_offset <= first and last < queue.max_offset:
+            offset = first
+            while offset <= last:
+                units = self._queues.stored_units(queue, offset, last - offset + 1)
+                for commit_offset, size, _ in UNIT.iter_unpack(units):
+                    found.append((offset, commit_offset, size))
+                    offset += 1
+                if not units:
+                    break
+        if found != waiting:
+            log.warning("queue %d of %s does not have the units of its messages", queue_id, name)
+            self.is_sound = False
