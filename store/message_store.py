@@ -131,16 +131,22 @@ class MessageStore(ReadFace):
         checkpoint_s = config.flush_consume_queue_thorough_interval / 1000
         self._points = PointTracker()
         self._checkpoint_offset = 0
-        self._timers = self._make_timers()
-
-    def _make_timers(self) -> list[IntervalTimer]:
-        config, clock = self.config, self._clock
-        return [
+        self._timers = [
             IntervalTimer(clock, config.flush_interval_consume_queue / 1000, self._tick),
-            IntervalTimer(
-                clock, config.flush_consume_queue_thorough_interval / 1000, self._checkpoint
-            ),
+            IntervalTimer(clock, checkpoint_s, self._checkpoint),
         ]
+
+    def _queue_table(self, workers: StoreWorkers) -> QueueTable:
+        return QueueTable(
+            self._files,
+            workers.queues,
+            self.paths,
+            self.config.mapped_file_size_consume_queue,
+            self.fail,
+            least_pages=self.config.flush_consume_queue_least_pages,
+            ext_file_size=self.config.mapped_file_size_consume_queue_ext,
+            write_ext=self.config.enable_consume_queue_ext,
+        )
 
     # Life cycle
 
