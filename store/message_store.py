@@ -114,18 +114,7 @@ class MessageStore(ReadFace):
         self.index = IndexService(
             files, workers, clock, self.stats, self.paths, config, self.commit_log, self.fail
         )
-        self.cleaning = CleanService(
-            files,
-            workers.tables,
-            clock,
-            self.stats,
-            self.paths,
-            config,
-            self.commit_log,
-            self.queues,
-            self.index.expire,
-            self.fail,
-        )
+        self.cleaning = self._cleaning(workers)
         if config.message_index_enable:
             self.writer.on_published = self.index.take
         checkpoint_s = config.flush_consume_queue_thorough_interval / 1000
@@ -135,6 +124,20 @@ class MessageStore(ReadFace):
             IntervalTimer(clock, config.flush_interval_consume_queue / 1000, self._tick),
             IntervalTimer(clock, checkpoint_s, self._checkpoint),
         ]
+
+    def _cleaning(self, workers: StoreWorkers) -> CleanService:
+        return CleanService(
+            self._files,
+            workers.tables,
+            self._clock,
+            self.stats,
+            self.paths,
+            self.config,
+            self.commit_log,
+            self.queues,
+            self.index.expire,
+            self.fail,
+        )
 
     def _queue_table(self, workers: StoreWorkers) -> QueueTable:
         return QueueTable(
