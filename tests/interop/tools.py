@@ -72,6 +72,13 @@ class JavaTools:
         child.finish()
         return child.named("queue")
 
+    def find(self, topic: str, **args: str | int) -> list[Event]:
+        """Look messages up by `key`, `place` or `unique`: what was found, or the error."""
+        child = self._start("Find", {"group": "P_find", **args, "topic": topic})
+        child.event("done")
+        child.finish()
+        return child.named("message") + child.named("error")
+
     def _start(self, main: str, args: dict[str, str | int], *options: str) -> Child:
         folder = self._children.folder
         options = (
