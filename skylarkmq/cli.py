@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "namesrv": ("skylarkmq.broker.cli", "namesrv", "Run a name server alone."),
     "send": ("skylarkmq.client.cli", "send", "Send messages to a topic."),
     "consume": ("skylarkmq.client.cli", "consume", "Print the messages of a topic as JSON lines."),
+    "store": ("skylarkmq.store.tools.cli", "store", "Look at, check and mend stopped stores."),
 }
 
 

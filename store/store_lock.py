@@ -53,6 +53,11 @@ class StoreLock:
             _held.discard(self._key)
 
 
+def is_held_here(paths: StorePaths) -> bool:
+    """Whether this very process has the store, which a test of the file's lock does not tell."""
+    return paths.root.resolve() in _held
+
+
 class AbortFile:
     """The mark of a store that was not stopped cleanly."""
 

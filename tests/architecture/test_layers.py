@@ -42,6 +42,7 @@ BANNED = {
 ALLOWED = {
     ("protocol/compression.py", "lz4"): "optional; the extra `compression`",
     ("protocol/compression.py", "zstandard"): "optional; the extra `compression`",
+    ("store/tools/cli.py", "click"): "the command line of the tools for stopped stores",
 }
 
 

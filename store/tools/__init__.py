@@ -1,0 +1,1 @@
+"""Tools for stopped stores, ours or RocketMQ's: `skylarkmq store`."""
