@@ -111,11 +111,29 @@ def starting(folder: Path, messages: int) -> Iterator[Line]:
     shutil.rmtree(folder / f"{CLEAN}-{large}")
 
 
+def indexing(folder: Path, messages: int) -> Iterator[Line]:
+    """The key index: building it live and again, and queries."""
+    job = StoreJob("index", str(folder / "index"), messages=messages, topics=10, keys=True)
+    figures = run(job)
+    yield Line("index a unique key, on the loop", figures["take_us"], "us CPU", "< 0.3")
+    yield Line("index a unique key, on the index thread", figures["build_us"], "us CPU")
+    yield Line(
+        "store messages with keys until all are in the index", figures["messages_per_s"], "msg/s"
+    )
+    yield Line("query by unique key, median", figures["query_us"], "us")
+    yield Line("query by unique key, 99 of 100", figures["query_p99_us"], "us")
+    again = run(replace(job, kind="rebuild"))
+    yield Line("build the index again from the log", again["messages_per_s"], "msg/s")
+    yield Line("build the index again from the log, a message", again["cpu_us"], "us CPU")
+    shutil.rmtree(folder / "index")
+
+
 def measure(options: argparse.Namespace, folder: Path) -> list[Line]:
     messages = 50_000 if options.quick else 1_000_000
     lines = [
         *growing(folder, options.rounds, messages),
         *starting(folder, messages),
+        *indexing(folder, messages),
     ]
     print("\r\x1b[K", end="", file=sys.stderr)
     return lines

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -22,8 +23,10 @@ from typing import Any
 
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.protocol.host_address import HostAddress
+from skylarkmq.store.append import Unit
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.files import DiskFiles
+from skylarkmq.store.index_service import IndexAnswer
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.worker import StoreWorkers
 from tests.bench.peers import resident_mib
@@ -39,7 +42,7 @@ CLEAN, KILLED = "clean", "killed"
 class StoreJob:
     """What to do; sizes in bytes."""
 
-    kind: str  # fill, recover, read, index
+    kind: str  # fill, recover, read, index, rebuild
     root: str
     messages: int = 0
     body_size: int = 128
@@ -58,7 +61,7 @@ class Measured:
 
 
 class Stopwatch:
-    """Wall time and CPU time of the whole process."""
+    """Wall time, and CPU time of the whole process."""
 
     def __init__(self) -> None:
         self._started, self._cpu = time.perf_counter(), time.process_time()
@@ -187,6 +190,90 @@ async def read(bench: Bench) -> dict[str, Any]:
     }
 
 
+async def index(bench: Bench) -> dict[str, Any]:
+    """Store messages with keys, then look single ones up.
+
+    The cost of handing units over is that of the loop thread, the cost of building that of the
+    index thread.
+    """
+    await bench.open()
+    store, count = bench.store, bench.job.messages
+    taken_s = 0.0
+    take = store.writer.on_published
+
+    def timed(units: list[Unit]) -> None:
+        nonlocal taken_s
+        started = time.thread_time()
+        take(units)
+        taken_s += time.thread_time() - started
+
+    store.writer.on_published = timed
+    before_s = await index_thread_s(bench)
+    watch = Stopwatch()
+    await bench.fill(0, count)
+    await caught_up(bench)
+    lasted = watch.read()
+    build_s = await index_thread_s(bench) - before_s
+    rng = random.Random(bench.job.seed)
+    latencies: list[float] = []
+    for _ in range(min(count, 2000)):
+        number = rng.randrange(count)
+        watch = Stopwatch()
+        answer = await look_up(bench, number)
+        latencies.append(watch.read().seconds * 1e6)
+        if len(answer.offsets) != 1:
+            raise RuntimeError(f"{bench.key(number)} was found {len(answer.offsets)} times")
+    await bench.close(CLEAN)
+    latencies.sort()
+    return {
+        "messages_per_s": count / lasted.seconds,
+        "read_again": store.stats.index_records_read,
+        "take_us": taken_s / count * 1e6,
+        "build_us": build_s / count * 1e6,
+        "query_us": latencies[len(latencies) // 2],
+        "query_p99_us": latencies[len(latencies) * 99 // 100],
+    }
+
+
+async def rebuild(bench: Bench) -> dict[str, Any]:
+    """Start on a store whose index was removed."""
+    shutil.rmtree(bench.store.paths.index)
+    await bench.open()
+    watch = Stopwatch()
+    await caught_up(bench)
+    lasted = watch.read()
+    count = bench.store.stats.index_records_read
+    await bench.close(CLEAN)
+    return {"messages_per_s": count / lasted.seconds, "cpu_us": lasted.cpu_s / count * 1e6}
+
+
+async def caught_up(bench: Bench) -> None:
+    while bench.store.index.behind_bytes:  # noqa: ASYNC110  # nobody tells
+        await asyncio.sleep(0.005)
+
+
+async def index_thread_s(bench: Bench) -> float:
+    """CPU time of the index thread."""
+    told: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+    bench.workers.index.submit(time.thread_time, lambda seconds, _: told.set_result(seconds or 0.0))
+    return await told
+
+
+async def look_up(bench: Bench, number: int) -> IndexAnswer:
+    """What the index knows of a message's unique key."""
+    told: asyncio.Future[IndexAnswer] = asyncio.get_running_loop().create_future()
+
+    def done(answer: IndexAnswer | None, error: BaseException | None) -> None:
+        if answer is None:
+            told.set_exception(error or RuntimeError("no answer"))
+        else:
+            told.set_result(answer)
+
+    topic = bench.topic(number % bench.job.topics)
+    bench.store.index.query(topic, bench.key(number), 64, 0, 2**62, done)
+    return await told
+
+
 def anonymous_mib() -> float:
     """Memory that is the process's own, not pages of files."""
     status = Path("/proc/self/status").read_text()
@@ -198,6 +285,8 @@ JOBS: dict[str, Callable[[Bench], Awaitable[dict[str, Any]]]] = {
     "fill": fill,
     "recover": recover,
     "read": read,
+    "index": index,
+    "rebuild": rebuild,
 }
 
 
