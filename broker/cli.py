@@ -33,6 +33,7 @@ from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController
 from skylarkmq.broker.logs import FIELDS, LogFormat, set_up_logs
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.process import connections_possible, keep_freed_memory, raise_file_limit
+from skylarkmq.broker.start_progress import StartProgress
 from skylarkmq.protocol.crc import using_extension
 from skylarkmq.store.config_fields import ConfigError
 from skylarkmq.store.errors import StoreError
@@ -154,8 +155,14 @@ async def _serve(loaded: Loaded[BrokerConfig], with_namesrv: bool, log_format: L
     loop = asyncio.get_running_loop()
     started = loop.time()
     stop = _stop_event()
-    controller = BrokerController(loaded.config, with_namesrv=with_namesrv, tune_gc=True)
-    await controller.start()
+    progress = StartProgress(sys.stderr)
+    controller = BrokerController(
+        loaded.config, with_namesrv=with_namesrv, tune_gc=True, progress=progress
+    )
+    try:
+        await controller.start()
+    finally:
+        progress.end()
     ready_s = loop.time() - started
     if log_format == "json":
         fields = ready_fields(controller, ready_s, loaded.without_effect)

@@ -36,6 +36,7 @@ from skylarkmq.broker.topic_config import TopicConfigManager
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.store.files import Files
 from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.progress import Progress
 from skylarkmq.store.table_file import TableWriter
 from skylarkmq.store.worker import StoreWorkers
 
@@ -71,14 +72,17 @@ class BrokerState:
             self.store, clock, long_polling=config.long_polling_enable
         )
 
-    def load(self) -> None:
+    def load(self, progress: Progress | None = None) -> None:
         """Take the store's folder and read everything. Blocks.
+
+        Args:
+            progress: told how far a long recovery is.
 
         Raises:
             StoreError: the folder is in use, of other sizes, or damaged.
             OSError: the disk failed.
         """
-        self.store.load()
+        self.store.load(progress)
         for table in (self.topics, self.groups, self.offsets, self.delay_offsets):
             table.load()
 

@@ -36,6 +36,7 @@ from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.store.files import DiskFiles, Files
 from skylarkmq.store.message_store import StoreState
+from skylarkmq.store.progress import Progress
 from skylarkmq.store.worker import StoreWorkers
 
 log = logging.getLogger(__name__)
@@ -62,12 +63,14 @@ class BrokerController:
         files: Files | None = None,
         clock: Clock | None = None,
         tune_gc: bool = False,
+        progress: Progress | None = None,
     ) -> None:
         """Take the configuration; nothing is opened yet.
 
         Args:
             with_namesrv: run a name server beside, on `namesrvListenPort`.
             tune_gc: set the process's garbage collector for a daemon.
+            progress: told how far a long recovery is.
         """
         self.config = config
         self.listen_address: tuple[str, int] = (config.bind_address, 0)
@@ -79,6 +82,7 @@ class BrokerController:
         self._files: Files = files or DiskFiles()
         self._clock = clock
         self._tune_gc = tune_gc
+        self._progress = progress
         self._server: RemotingServer | None = None
         self._router: Router | None = None
         self._metrics: MetricsServer | None = None
@@ -112,7 +116,7 @@ class BrokerController:
             if is_loopback(bound):
                 bound = self._sockets[0].getsockname()[0]  # of `localhost` that may be ::1
             host = advertised_address(config.broker_ip1, bound, interface_addresses())
-            self.state.load()
+            self.state.load(self._progress)
             self.state.store.failure_listeners.append(self._store_failed)
             await self._serve(clock, host)
         except BaseException:

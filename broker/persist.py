@@ -10,8 +10,10 @@
 
 Standard JSON with quoted keys, tabs, a line for each row; RocketMQ reads it. What RocketMQ writes
 (numbers as keys, without quotes) is read. A file that is missing, empty or no JSON gives way to its
-`.bak`: a Java broker that dies between its delete and its rename leaves no file at all. Only a
-`.bak` that can not be read ends the start.
+`.bak`: a Java broker that dies between its delete and its rename leaves no file at all. What can
+not be read and has no good `.bak` ends the start, and stays as it is.
+
+Unlike RocketMQ, which starts with an empty table then.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../ConfigManager.java (load, loadBak, persist),
 common/.../MixAll.java (string2File)
@@ -62,30 +64,38 @@ def load_table(files: Files, path: Path, cls: type[T]) -> T | None:
     """Return what the file or its `.bak` holds, None when neither is there. Blocks.
 
     Makes the folder too, so that the table can be written later.
-    A file that can not be read is moved to `<name>.broken`, so that the next write does not make it
-    the new `.bak`.
+    A file that can not be read and has a good `.bak` is moved to `<name>.broken`, so that the next
+    write does not make it the new `.bak`.
 
     Raises:
-        CorruptFileError: the `.bak` can not be read, and it was needed.
+        CorruptFileError: what there is can not be read; nothing was changed.
     """
     files.make_folder(path.parent)
     backup = path.with_name(path.name + ".bak")
-    if files.exists(path):
-        data = files.read_all(path)
+    data = files.read_all(path) if files.exists(path) else b""
+    fault: CorruptFileError | None = None
+    if data.strip():
         try:
-            if data.strip():
-                return _decode(path, data, cls)
-            log.warning("%s is empty, reading %s", path, backup.name)
+            return _decode(path, data, cls)
         except CorruptFileError as error:
-            log.error("%s; reading %s", error, backup.name)
+            fault = error
+    spare = files.read_all(backup) if files.exists(backup) else b""
+    if not spare.strip():
+        if fault is not None:
+            raise CorruptFileError(
+                path,
+                fault.position,
+                f"{fault.why}; there is no {backup.name}: put a good copy in its place, or remove "
+                "it to begin with an empty table",
+            ) from fault
+        return None
+    table = _decode(backup, spare, cls)
+    log.warning("%s; reading %s", fault or f"{path} is missing or empty", backup.name)
+    if files.exists(path):
         files.replace(path.with_name(path.name + ".broken"), data, backup=False)
         files.unlink(path)
         files.sync_folder(path.parent)
-    if files.exists(backup):
-        data = files.read_all(backup)
-        if data.strip():
-            return _decode(backup, data, cls)
-    return None
+    return table
 
 
 def _decode(path: Path, data: bytes, cls: type[T]) -> T:

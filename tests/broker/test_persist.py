@@ -45,10 +45,20 @@ def test_a_bad_file_gives_way_to_its_backup_and_never_replaces_it(text: bytes) -
     assert files.texts[BACKUP] == OLDER
 
 
-def test_a_bad_file_without_a_backup_is_an_empty_start() -> None:
-    offsets, files = _load({PATH: b"{"})
-    assert offsets is None
-    assert files.texts[BROKEN] == b"{"
+@pytest.mark.parametrize("backup", [None, b"", b"{"])
+def test_a_bad_file_without_a_good_backup_ends_the_start_and_stays(backup: bytes | None) -> None:
+    texts = {PATH: b'{"offsetTable":{"T@g":{0:7', **({} if backup is None else {BACKUP: backup})}
+    files = MemoryFiles(texts)
+    before = dict(files.texts)
+    with pytest.raises(CorruptFileError) as caught:
+        load_table(files, PATH, ConsumerOffsetSerializeWrapper)
+    assert caught.value.path == (BACKUP if backup else PATH)
+    assert str(caught.value.path) in str(caught.value)
+    assert files.texts == before
+
+
+def test_an_empty_file_without_a_backup_is_an_empty_start() -> None:
+    assert _load({PATH: b""})[0] is None
 
 
 def test_a_bad_backup_ends_the_start_with_file_and_position() -> None:
