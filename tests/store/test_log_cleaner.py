@@ -20,7 +20,7 @@ from tests.support.workers import manual_store_workers
 
 ALL_HOURS = ";".join(str(hour) for hour in range(24))
 RUN_S = 75.0
-SMALL_QUEUES = {"mapped_file_size_consume_queue": 80}  # of four units
+SMALL_QUEUES: dict[str, Any] = {"mapped_file_size_consume_queue": 80}  # of four units
 
 
 def _filled(file_count: int = 4, **config: Any) -> CleanRig:
@@ -38,7 +38,7 @@ def test_a_clock_that_steps_ahead_costs_no_file() -> None:
 
 
 def test_a_clock_that_steps_back_keeps_no_file() -> None:
-    config = {"delete_when": ALL_HOURS, "file_reserved_time": 1}
+    config: dict[str, Any] = {"delete_when": ALL_HOURS, "file_reserved_time": 1}
     rig = _filled().again(0.5, **config).fill(6).settle()
     rig.clock.step_wall(-24 * HOUR_S)
     assert rig.spend(0.4 * HOUR_S).names() == [0, 1, 2, 3, 4, 5]
@@ -57,7 +57,7 @@ def test_files_from_the_future_age_from_the_start_on() -> None:
 
 
 def test_a_file_of_this_run_ages_from_its_end() -> None:
-    config = {"delete_when": ALL_HOURS, "file_reserved_time": 1}
+    config: dict[str, Any] = {"delete_when": ALL_HOURS, "file_reserved_time": 1}
     rig = CleanRig(**config).start()
     rig.put("orders", 0, bytes(MESSAGE_MAX))
     rig.spend(2 * HOUR_S)
@@ -136,8 +136,7 @@ def test_readers_keep_a_removed_file_and_its_space_counts_as_free(tmp_path: Path
     assert store.stats.log_files_deleted == 1, "one file is one percent here"
     assert not (tmp_path / "commitlog" / f"{0:020d}").exists()
     assert bytes(view) == before
-    result.views.clear()
-    del view
+    del result, view
     _run(store, workers, clock)
     assert store.stats.log_files_deleted > 3, "the disk is as full as before, and nobody reads"
 
