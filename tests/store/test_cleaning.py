@@ -152,6 +152,16 @@ def test_messages_are_taken_as_soon_as_a_run_made_room() -> None:
     assert rig.names() == [2, 3, 4]
 
 
+def test_the_last_file_that_may_go_makes_room_as_well() -> None:
+    rig = _filled(2)
+    rig.percent = 95
+    rig.spend_until(lambda: rig.store.stats.log_files_deleted == 1)
+    assert rig.store.refusal() is not None
+    rig.percent = 80
+    rig.spend(0.2)
+    assert rig.store.refusal() is None
+
+
 def test_an_unknown_usage_changes_nothing() -> None:
     rig = _old()
     rig.files.fail("space", times=1000)
@@ -175,6 +185,19 @@ def test_nothing_is_planned_any_more_after_a_stop() -> None:
     assert rig.clock.pending_count == 0
     rig.clock.advance(100)
     assert CleanRig(rig.files, age_h=OLD_H).start().names() == [0, 1, 2, 3, 4]
+
+
+def test_a_stop_within_a_run_ends_it() -> None:
+    rig = _filled()
+    rig.percent = 86
+    rig.spend_until(lambda: rig.store.stats.log_files_deleted == 1)
+    rig.store.stop_writing()
+    rig.workers.run_all()
+    assert rig.clock.pending_count == 0
+    rig.clock.advance(10)
+    rig.workers.run_all()
+    assert rig.on_disk() == [1, 2, 3, 4]
+    rig.store.close()
 
 
 @pytest.mark.parametrize("text", ["", "24", "-1", "four", "04;x", ";"])

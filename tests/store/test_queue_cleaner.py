@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -52,7 +53,22 @@ def test_files_without_a_readable_unit_go() -> None:
     assert record.commit_offset >= 5 * LOG_SIZE
     assert _unit_files(rig) == before[minimum // 4 :]
     assert rig.store.stats.queue_files_deleted == minimum // 4
+    assert rig.store.queues.open("orders", 0).first_offset == minimum // 4 * 4
     assert rig.readable() == list(range(minimum, count))
+
+
+def test_names_go_in_order_each_durably_before_the_next() -> None:
+    rig = CleanRig(**SMALL).start().fill(8).settle()
+    steps: list[str] = []
+
+    def note(op: str, path: Path) -> None:
+        if op in ("unlink", "sync_folder") and "orders" in str(path):
+            steps.append(op)
+
+    rig.files.before_step = note
+    _expire(rig, 7)
+    assert steps.count("unlink") > 3
+    assert ("unlink", "unlink") not in pairwise(steps)
 
 
 def test_the_last_file_of_a_queue_stays_and_so_does_its_next_offset() -> None:
@@ -71,11 +87,12 @@ def test_units_in_memory_alone_are_looked_at() -> None:
     rig = CleanRig(**SMALL).start().fill(4).settle()
     queue = rig.store.queues.open("orders", 0)
     count = rig.store.max_offset("orders", 0)
-    queue.tail = bytearray(rig.store.queues.stored_units(queue, count - 1, 1))
-    queue.tail_start = queue.written = count - 1
+    units = [rig.store.queues.stored_units(queue, number, 1) for number in range(count)]
+    queue.tail = bytearray(b"".join(units[2:]))
+    queue.tail_start = queue.written = 2
     _expire(rig, 3)
     minimum = rig.store.min_offset("orders", 0)
-    assert rig.readable() == list(range(minimum, count))
+    assert UNIT.unpack(units[minimum])[0] >= 3 * LOG_SIZE > UNIT.unpack(units[minimum - 1])[0]
 
 
 def test_all_of_many_queues_follow_in_slices() -> None:
@@ -153,7 +170,7 @@ def test_a_queue_file_that_cannot_be_read_keeps_its_minimum() -> None:
 
 def test_a_failed_sync_of_a_queue_folder_fails_the_store() -> None:
     rig = CleanRig(**SMALL).start().fill(8).settle()
-    rig.files.fail("sync_folder", path="consumequeue/orders", times=100)
+    rig.files.fail("sync_folder", path="consumequeue/orders")
     rig.percent = 86
     rig.spend_until(lambda: rig.store.state is StoreState.FAILED)
 
