@@ -14,13 +14,16 @@ from typing import Any, Final
 
 import click
 
+from skylarkmq.store.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from skylarkmq.store.errors import StoreError
 from skylarkmq.store.index_file import IndexShape
 from skylarkmq.store.tools import dump as dumps
 from skylarkmq.store.tools import info as infos
 from skylarkmq.store.tools.output import as_json
 from skylarkmq.store.tools.ownership import reading
+from skylarkmq.store.tools.progress import ProgressBar
 from skylarkmq.store.tools.reader import StoppedStore
+from skylarkmq.store.tools.verify import Verification
 
 FINDINGS: Final = 1
 REFUSED: Final = 2
@@ -74,6 +77,20 @@ def common(command: Command) -> Command:
     return wrapped
 
 
+def _levels(_context: click.Context, _parameter: click.Parameter, text: str) -> DelayLevels:
+    try:
+        return DelayLevels(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+levels_option = click.option(
+    "--delay-levels",
+    "levels",
+    default=DEFAULT_DELAY_LEVELS,
+    callback=_levels,
+    help="The broker's messageDelayLevel, if not RocketMQ's default.",
+)
 json_option = click.option("--json", "json_output", is_flag=True, help="Print JSON.")
 
 
@@ -151,3 +168,28 @@ def _row_text(row: dict[str, Any]) -> str:
         if name not in ("position", "kind") and value is not None
     )
     return f"{place:>12}  {kind:<10} {rest}"
+
+
+@store.command(epilog=EXIT_CODES)
+@common
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Findings of each kind that are printed; all are counted.",
+)
+@levels_option
+@json_option
+def verify(opened: StoppedStore, limit: int, levels: DelayLevels, json_output: bool) -> None:
+    """Hold everything in the store in DIR against everything else.
+
+    Every record of the log, each unit of each queue, each entry of the index, the checkpoint and
+    the tables. Each finding names file, byte, cause and cure. An error is lost or damaged data or
+    keeps a broker from starting; a warning is mended or worked around by brokers.
+    """
+    with reading(opened.files, opened.paths), ProgressBar() as progress:
+        found = Verification(opened, levels, limit=limit, progress=progress).run()
+    show([as_json(found.as_dict())] if json_output else found.lines())
+    if not found.findings.is_sound:
+        raise SystemExit(FINDINGS)

@@ -13,7 +13,7 @@ from skylarkmq.cli import main
 from tests.support.disk_store import DiskStore
 from tests.support.store_samples import SIZES, Fields, sample_commands
 
-ROUNDS = 24
+ROUNDS = 48
 
 
 @dataclass(frozen=True)
