@@ -92,7 +92,6 @@ WITHOUT_EFFECT: Final = frozenset(
         "serverSocketRcvBufSize",
         "serverSocketSndBufSize",
         "serverWorkerThreads",
-        "slaveReadEnable",
         "slaveTimeout",
         "storeReplyMessageEnable",
         "traceOn",
@@ -140,5 +139,4 @@ REFUSED: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
         lambda value: value is not None and "," in str(value),
         f"several folders are {_NOT_BUILT}; name one",
     ),
-    "warmMapedFileEnable": (_true, f"the mapped store is {_NOT_BUILT}; remove the key"),
 }

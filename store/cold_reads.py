@@ -46,6 +46,7 @@ from skylarkmq.store.worker import Worker
 GotMessages = Callable[[GetMessageResult | None, BaseException | None], None]
 GotRecords = Callable[[list[bytes | None]], None]
 GotOffset = Callable[[int, BaseException | None], None]
+GotTime = GotOffset
 
 HEAD_SIZE = 128  # bytes that hold the store time of every record
 RECORD_SIZE_MAX = 1 << 30
@@ -88,7 +89,7 @@ class ColdReads:
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return False
         if offset < queue.tail_start:
-            return True  # where its units point to is in a file as well
+            return True  # its unit is in a file, which may be cold itself
         commit_offset, _, _ = UNIT.unpack(self._queues.units(queue, offset, 1))
         return bool(commit_offset < self._reader.cold_below)
 
@@ -211,6 +212,20 @@ class ColdReads:
 
         self._worker.submit(lambda: search.run(timestamp_ms), finished)
 
+    def message_time(self, topic: str, queue_id: int, offset: int, done: GotTime) -> None:
+        """Store time of one message in ms, -1 when it is not there."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            self._worker.submit(lambda: None, lambda _, error: done(-1, error))
+            return
+        search = _TimeSearch(self._log, self._queues, queue, self._files)
+
+        def finished(timestamp: int | None, error: BaseException | None) -> None:
+            search.release()
+            done(-1 if timestamp is None else timestamp, error)
+
+        self._worker.submit(lambda: search.time_of(offset), finished)
+
 
 class _Held:
     """Takes records by holding their files."""
@@ -260,6 +275,13 @@ class _TimeSearch:
         """The offset nearest in time. Blocks; reads worker."""
         try:
             return nearest_in_time(self._low, self._high, timestamp_ms, self._time_of)
+        finally:
+            self._units.close()
+
+    def time_of(self, offset: int) -> int:
+        """Store time of the message at an offset, -1 when its record is gone. Blocks."""
+        try:
+            return self._time_of(offset)
         finally:
             self._units.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from skylarkmq.protocol.message import MessageExt
-from skylarkmq.store.cold_reads import ColdReads, GotMessages, GotOffset, GotRecords
+from skylarkmq.store.cold_reads import ColdReads, GotMessages, GotOffset, GotRecords, GotTime
 from skylarkmq.store.commit_log import CommitLog
 from skylarkmq.store.message_reader import Matches, MessageReader
 from skylarkmq.store.queue_table import QueueTable
@@ -94,6 +94,12 @@ class ReadFace:
     ) -> None:
         """`offset_by_time` off the loop."""
         self._cold.offset_by_time(topic, queue_id, timestamp_ms, done)
+
+    def message_time_cold(
+        self, topic: str, queue_id: int, queue_offset: int, done: GotTime
+    ) -> None:
+        """`message_time` off the loop."""
+        self._cold.message_time(topic, queue_id, queue_offset, done)
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
         """Store time of the first message in ms, -1 when there is none."""

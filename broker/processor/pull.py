@@ -1,7 +1,8 @@
 """Pulling: codes 11 and 361 (5.x lite consumers, the same request under another number).
 
     check    broker, group, topic, queue, subscription, in RocketMQ's order
-    read     the store's answer decides the code; the body is the stored records, untouched
+    read     the store's answer decides the code; the body is the stored records, untouched; what
+             may have to come from the disk is read off the loop
     hold     nothing new, and the client lets us wait: kept until a message comes or time is up
     commit   the offset that rides on the request is stored, also when the pull is held
 
@@ -12,12 +13,13 @@ from __future__ import annotations
 
 import logging
 
+from skylarkmq.broker.cold_reads import ColdLine, Finished
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.consumer_manager import ConsumerManager
 from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.long_polling import HeldPull, PullRequestHoldService
-from skylarkmq.broker.processor.pull_answers import PullAnswers
+from skylarkmq.broker.processor.pull_answers import MASTER_ID, PullAnswers
 from skylarkmq.broker.router import REMARK_MAX, Handler
 from skylarkmq.broker.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.tag_filter import Matches, is_tag_type, parse_tags, tag_filter
@@ -68,6 +70,7 @@ class PullProcessor:
         self._holding = holding
         self._answers = answers
         self._clock = clock
+        self._cold = ColdLine()
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -179,14 +182,42 @@ class PullProcessor:
         *,
         hold: bool,
     ) -> None:
-        result = self._store.get_message(
-            header.topic,
-            header.queue_id,
-            header.queue_offset,
-            min(max(header.max_msg_nums, 1), COUNT_MAX),
-            header.max_msg_bytes,
-            matches,
-        )
+        topic, queue_id, offset = header.topic, header.queue_id, header.queue_offset
+        count = min(max(header.max_msg_nums, 1), COUNT_MAX)
+        store = self._store
+        if not store.is_cold(topic, queue_id, offset):
+            result = store.get_message(
+                topic, queue_id, offset, count, header.max_msg_bytes, matches
+            )
+            self._finish(connection, request, header, matches, result, hold=hold)
+            return
+
+        def start(finished: Finished) -> None:
+            def done(result: GetMessageResult | None, error: BaseException | None) -> None:
+                try:
+                    if result is None:
+                        self._fail(connection, request, header, error)
+                    elif not connection.closed:
+                        self._finish(connection, request, header, matches, result, hold=hold)
+                finally:
+                    finished()
+
+            store.get_message_cold(
+                topic, queue_id, offset, count, header.max_msg_bytes, matches, done
+            )
+
+        self._cold.run(connection, start)
+
+    def _finish(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        header: PullMessageRequestHeader,
+        matches: Matches | None,
+        result: GetMessageResult,
+        *,
+        hold: bool,
+    ) -> None:
         code = _response_code(result.status, header.queue_offset)
         may_hold = (
             hold
@@ -196,7 +227,15 @@ class PullProcessor:
         )
         if may_hold and self._hold(connection, request, header, matches, result):
             return
-        self._answers.send(connection, request, header, code, result)
+        self._answers.send(connection, request, header, code, result, self._suggest(header, result))
+
+    def _suggest(self, header: PullMessageRequestHeader, result: GetMessageResult) -> int:
+        """The broker id that the client should pull from next."""
+        group = self._groups.find(header.consumer_group) if self._config.slave_read_enable else None
+        if group is None:
+            return MASTER_ID
+        slow = result.suggest_pulling_from_slave
+        return group.which_broker_when_consume_slowly if slow else group.broker_id
 
     def _hold(
         self,
@@ -231,9 +270,18 @@ class PullProcessor:
         try:
             self._execute(connection, request, header, matches, hold=False)
         except Exception as error:
-            log.exception("a held pull of %s failed", header.topic)
-            why = f"{type(error).__name__}: {error}"[:REMARK_MAX]
-            connection.reply(request, request.reply(ResponseCode.SYSTEM_ERROR, why))
+            self._fail(connection, request, header, error)
+
+    @staticmethod
+    def _fail(
+        connection: Connection,
+        request: RemotingCommand,
+        header: PullMessageRequestHeader,
+        error: BaseException | None,
+    ) -> None:
+        log.error("a pull of %s failed", header.topic, exc_info=error)
+        why = f"{type(error).__name__}: {error}"[:REMARK_MAX]
+        connection.reply(request, request.reply(ResponseCode.SYSTEM_ERROR, why))
 
 
 def _response_code(status: GetMessageStatus, offset: int) -> ResponseCode:

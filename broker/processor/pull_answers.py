@@ -44,8 +44,13 @@ class PullAnswers:
         header: PullMessageRequestHeader,
         code: ResponseCode,
         result: GetMessageResult,
+        suggested_id: int = MASTER_ID,
     ) -> None:
-        """Answer `request` with what was read; nothing for a one-way request or a lost peer."""
+        """Answer `request` with what was read; nothing for a one-way request or a lost peer.
+
+        Args:
+            suggested_id: of the broker to pull from next.
+        """
         self._stats.pull_results[_RESULTS[code]] += 1
         if connection.closed or request.is_oneway:
             return
@@ -53,23 +58,25 @@ class PullAnswers:
             traffic = self._stats.topic_out(header.topic, header.consumer_group)
             traffic.count += result.count
             traffic.bytes += result.size
-        data = self._encode(request, code, result)
+        data = self._encode(request, code, result, suggested_id)
         counter = self._stats.frames_out[request.serialize_type]
         counter.count += 1
         counter.bytes += len(data)
         connection.send(data)
 
     @staticmethod
-    def _encode(request: RemotingCommand, code: ResponseCode, result: GetMessageResult) -> bytes:
+    def _encode(
+        request: RemotingCommand, code: ResponseCode, result: GetMessageResult, suggested_id: int
+    ) -> bytes:
         kind = request.serialize_type
         if kind == SerializeType.JSON and CODEC_FIELD in request.ext_fields:
-            head = _encode_with_codec(request, code, result)
+            head = _encode_with_codec(request, code, result, suggested_id)
         else:
             head = _ENCODERS[kind](
                 code,
                 request.opaque,
                 result.status.value,
-                MASTER_ID,
+                suggested_id,
                 result.next_begin_offset,
                 result.min_offset,
                 result.max_offset,
@@ -79,11 +86,11 @@ class PullAnswers:
 
 
 def _encode_with_codec(
-    request: RemotingCommand, code: ResponseCode, result: GetMessageResult
+    request: RemotingCommand, code: ResponseCode, result: GetMessageResult, suggested_id: int
 ) -> bytes:
     fields = encode_fields(
         PullMessageResponseHeader(
-            suggest_which_broker_id=MASTER_ID,
+            suggest_which_broker_id=suggested_id,
             next_begin_offset=result.next_begin_offset,
             min_offset=result.min_offset,
             max_offset=result.max_offset,

@@ -9,6 +9,10 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProce
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
+from skylarkmq.broker import cold_reads
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.router import Handler
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -44,12 +48,20 @@ class QueryProcessor:
 
     def search_offset_by_timestamp(
         self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+    ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand]:
         """Answer the queue offset of the message stored nearest to a time (29)."""
         header = decode_fields(SearchOffsetRequestHeader, request.ext_fields)
+        if self._store.has_cold:
+            return self._search_cold(request, header)
         offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)
-        fields = encode_fields(SearchOffsetResponseHeader(offset=offset))
-        return request.reply(ResponseCode.SUCCESS, ext_fields=fields)
+        return _found(request, offset)
+
+    async def _search_cold(
+        self, request: RemotingCommand, header: SearchOffsetRequestHeader
+    ) -> RemotingCommand:
+        topic, queue_id, timestamp = header.topic, header.queue_id, header.timestamp
+        offset = await cold_reads.offset_by_time(self._store, topic, queue_id, timestamp)
+        return _found(request, offset)
 
     def get_max_offset(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Answer the queue offset that the next message gets (30)."""
@@ -67,9 +79,26 @@ class QueryProcessor:
 
     def get_earliest_msg_storetime(
         self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+    ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand]:
         """Answer when the first message of a queue was stored, ms; -1 without any (32)."""
         header = decode_fields(GetEarliestMsgStoretimeRequestHeader, request.ext_fields)
-        timestamp = self._store.earliest_time(header.topic, header.queue_id)
-        fields = encode_fields(GetEarliestMsgStoretimeResponseHeader(timestamp=timestamp))
-        return request.reply(ResponseCode.SUCCESS, ext_fields=fields)
+        if self._store.has_cold:
+            return self._earliest_cold(request, header)
+        return _stored(request, self._store.earliest_time(header.topic, header.queue_id))
+
+    async def _earliest_cold(
+        self, request: RemotingCommand, header: GetEarliestMsgStoretimeRequestHeader
+    ) -> RemotingCommand:
+        topic, queue_id = header.topic, header.queue_id
+        first = self._store.min_offset(topic, queue_id)
+        return _stored(request, await cold_reads.message_time(self._store, topic, queue_id, first))
+
+
+def _found(request: RemotingCommand, offset: int) -> RemotingCommand:
+    fields = encode_fields(SearchOffsetResponseHeader(offset=offset))
+    return request.reply(ResponseCode.SUCCESS, ext_fields=fields)
+
+
+def _stored(request: RemotingCommand, timestamp: int) -> RemotingCommand:
+    fields = encode_fields(GetEarliestMsgStoretimeResponseHeader(timestamp=timestamp))
+    return request.reply(ResponseCode.SUCCESS, ext_fields=fields)

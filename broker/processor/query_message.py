@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from skylarkmq.broker import cold_reads
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.router import Handler
@@ -176,7 +177,11 @@ class QueryMessageProcessor:
         store, table = self._store, list[tuple[MessageQueueBody, TopicOffset]]()
         for queue_id in range(queue_count):
             max_offset = store.max_offset(topic, queue_id)
-            last = store.message_time(topic, queue_id, max_offset - 1) if max_offset else 0
+            last = 0
+            if max_offset and store.is_cold(topic, queue_id, max_offset - 1):
+                last = await cold_reads.message_time(store, topic, queue_id, max_offset - 1)
+            elif max_offset:
+                last = store.message_time(topic, queue_id, max_offset - 1)
             offset = TopicOffset(
                 last_update_timestamp=max(0, last),
                 max_offset=max_offset,

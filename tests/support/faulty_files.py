@@ -15,7 +15,7 @@ class FaultyFiles(DiskFiles):
     """A disk for brokers with real threads.
 
     Attributes:
-        failing: operation (allocate, datasync, pwrite) -> the errno that it fails with.
+        failing: operation (allocate, datasync, pread, pwrite) -> the errno that it fails with.
         failing_once: the same for the next call alone.
         syncing: cleared, syncs wait; set again, they go on.
         within: a part of the path of the files that are meant.
@@ -50,6 +50,10 @@ class _FaultyFile(DiskFile):
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
         self._check("pwrite")
         super().pwrite(data, position)
+
+    def pread(self, size: int, position: int) -> bytes:
+        self._check("pread")
+        return super().pread(size, position)
 
     def allocate(self, position: int, size: int) -> None:
         self._check("allocate")

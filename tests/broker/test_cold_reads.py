@@ -1,0 +1,149 @@
+"""Pulls and queries of old messages over the wire: off the loop, one pull of a peer at a time."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from skylarkmq.broker.cold_reads import ColdLine, Finished
+from skylarkmq.broker.controller import BrokerController
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.record import decode_messages
+from skylarkmq.store.cold_reads import GotMessages
+from tests.support.fake_transport import Owner, Transport, connect
+from tests.support.faulty_files import FaultyFiles
+from tests.support.live_broker import live_broker
+from tests.support.raw_client import RawClient, pull_fields, send_fields
+
+SEND, PULL, SEARCH, EARLIEST, STATS = 310, 11, 29, 32, 202
+COUNT = 60
+
+
+@pytest.fixture
+def disk() -> FaultyFiles:
+    return FaultyFiles()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, disk: FaultyFiles) -> AsyncIterator[BrokerController]:
+    """A broker with a topic `T` of which it takes nothing to be in memory."""
+    async with live_broker(tmp_path, files=disk, slave_read_enable=True) as controller:
+        client = await RawClient.open(controller.listen_address)
+        for number in range(COUNT):
+            await client.call(SEND, send_fields("T"), b"%06d" % number)
+        await client.close()
+        controller.state.store._reader._memory_span = 0
+        yield controller
+
+
+@pytest.fixture
+async def client(broker: BrokerController) -> AsyncIterator[RawClient]:
+    peer = await RawClient.open(broker.listen_address)
+    yield peer
+    await peer.close()
+
+
+async def test_all_of_an_old_topic_is_pulled_eight_at_a_time(
+    broker: BrokerController, client: RawClient
+) -> None:
+    found: list[int] = []
+    while len(found) < COUNT:
+        answer = await client.call(PULL, pull_fields("T", offset=len(found)))
+        assert answer.code == 0
+        messages = decode_messages(answer.body)
+        assert len(messages) <= 8
+        found += [int(message.body) for message in messages]
+        assert answer.ext_fields["nextBeginOffset"] == str(len(found))
+    assert found == list(range(COUNT))
+    assert broker.state.store.stats.cold_reads == -(-COUNT // 8)
+
+
+async def test_a_slow_group_is_sent_to_the_broker_that_it_names(
+    broker: BrokerController, client: RawClient
+) -> None:
+    answer = await client.call(PULL, pull_fields("T"))
+    assert answer.ext_fields["suggestWhichBrokerId"] == "1"
+    group = broker.state.groups.find("cg")
+    assert group is not None
+    changed = msgspec.structs.replace(group, which_broker_when_consume_slowly=3, broker_id=2)
+    broker.state.groups.update(changed)
+    answer = await client.call(PULL, pull_fields("T"))
+    assert answer.ext_fields["suggestWhichBrokerId"] == "3"
+    broker.state.store._reader._memory_span = 1 << 30
+    answer = await client.call(PULL, pull_fields("T"))
+    assert answer.ext_fields["suggestWhichBrokerId"] == "2"
+
+
+async def test_pulls_of_one_peer_take_turns_and_each_is_answered(
+    broker: BrokerController, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, under_way, most = broker.state.store, 0, 0
+    get = store.get_message_cold
+
+    def counted(
+        topic: str, queue: int, offset: int, count: int, size: int | None, matches: object,
+        done: GotMessages,
+    ) -> None:  # fmt: skip
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+
+        def finished(*answer: object) -> None:
+            nonlocal under_way
+            under_way -= 1
+            done(*answer)  # type: ignore[arg-type]
+
+        get(topic, queue, offset, count, size, None, finished)
+
+    monkeypatch.setattr(store, "get_message_cold", counted)
+    asked = [client.send(PULL, pull_fields("T", offset=offset)) for offset in range(40)]
+    for offset, opaque in enumerate(asked):
+        answer = await client.answer(opaque)
+        assert int(decode_messages(answer.body)[0].body) == offset
+    assert (most, under_way) == (1, 0)
+
+
+async def test_a_disk_that_can_not_read_is_told_and_the_next_pull_tries_again(
+    client: RawClient, disk: FaultyFiles
+) -> None:
+    disk.failing["pread"] = errno.EIO
+    answer = await client.call(PULL, pull_fields("T"))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "Input/output error" in (answer.remark or "")
+    answer = await client.call(SEARCH, {"topic": "T", "queueId": "0", "timestamp": "5"})
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    disk.failing.clear()
+    assert (await client.call(PULL, pull_fields("T"))).code == 0
+
+
+async def test_times_of_old_messages(broker: BrokerController, client: RawClient) -> None:
+    store = broker.state.store
+    first, last = store.message_time("T", 0, 0), store.message_time("T", 0, COUNT - 1)
+    where = {"topic": "T", "queueId": "0"}
+    assert (await client.call(EARLIEST, where)).ext_fields == {"timestamp": str(first)}
+    answer = await client.call(SEARCH, {**where, "timestamp": str(last + 10**6)})
+    assert answer.ext_fields == {"offset": str(COUNT - 1)}
+    stats = await client.call(STATS, {"topic": "T"})
+    assert str(last).encode() in stats.body
+
+
+def test_what_waits_of_a_peer_that_left_is_forgotten() -> None:
+    line, started = ColdLine(), list[Finished]()
+    connection, _ = connect(Owner(), Transport())
+    other, _ = connect(Owner(), Transport())
+    for _ in range(3):
+        line.run(connection, started.append)
+    line.run(other, started.append)
+    assert (len(started), connection.parked, other.parked) == (2, 3, 1)
+    started[0]()
+    assert (len(started), connection.parked) == (3, 2)
+    connection.closed = True
+    started[2]()
+    assert (len(started), connection.parked) == (3, 0)
+    started[1]()
+    line.run(other, started.append)
+    assert len(started) == 4
