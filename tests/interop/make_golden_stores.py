@@ -1,6 +1,8 @@
 """Makes tests/golden/stores: stores written by RocketMQ's own store, and what it read from them.
 
-    .venv/bin/python -m tests.interop.make_golden_stores        needs Maven and a JDK, three minutes
+    .venv/bin/python -m tests.interop.make_golden_stores [store ...]     needs Maven and a JDK
+
+All of them take three minutes.
 
 Each archive has the folder `store` and `expected.json`:
 
@@ -17,7 +19,9 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 import time
@@ -26,9 +30,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from skylarkmq.protocol.tags_code import tags_code
 from tests.interop.children import Children
 from tests.interop.store_shell import MAIN, JavaStore
-from tests.support.store_samples import SIZES, Fields, by_key, by_queue, sample_commands
+from tests.support.store_samples import (
+    SCHEDULE_TOPIC,
+    SIZES,
+    Fields,
+    by_key,
+    by_queue,
+    sample_commands,
+)
 
 TARGET = Path(__file__).resolve().parent.parent / "golden" / "stores"
 VERSION = "org.apache.rocketmq:rocketmq-store:4.9.8"
@@ -56,13 +68,23 @@ STORES: dict[str, dict[str, Any]] = {
         "end": "all log files but the last removed by executeDeleteFilesManually, with the queue "
         "and index files that go with them; then more messages; stopped cleanly",
     },
+    "rebuilt": {
+        "options": {"fileReservedTime": 0},
+        "end": "made as `expired`; then queues, index and checkpoint removed, `abort` made, the "
+        "store opened by RocketMQ again, which built them from the log, and stopped cleanly; its "
+        "delayed messages have the hash of their tags where their due time should be: RocketMQ "
+        "reads the delay levels after the recovery that needs them",
+    },
 }
 
 
 def main() -> None:
-    """Make all stores and their manifest."""
+    """Make the stores that are named, or all, and their manifest."""
     TARGET.mkdir(parents=True, exist_ok=True)
-    made = {name: _make(name, **how) for name, how in STORES.items()}
+    path = TARGET / "manifest.json"
+    names = sys.argv[1:] or list(STORES)
+    made = json.loads(path.read_text("utf-8"))["stores"] if sys.argv[1:] else {}
+    made |= {name: _make(name, **STORES[name]) for name in names}
     manifest = {
         "made_by": f"tests/interop/make_golden_stores.py, {MAIN} over {VERSION}",
         "jdk": _jdk(),
@@ -71,13 +93,15 @@ def main() -> None:
         "stores": made,
     }
     text = json.dumps(manifest, indent=2, ensure_ascii=False)
-    (TARGET / "manifest.json").write_text(f"{text}\n", "utf-8")
+    path.write_text(f"{text}\n", "utf-8")
 
 
 def _make(name: str, options: dict[str, Any], end: str, pause_s: float = 0) -> dict[str, Any]:
     with _folder() as (folder, children):
         root = folder / "store"
         expected = _write(JavaStore(children, root, **options), name, pause_s)
+        if name == "rebuilt":
+            _rebuild(children, root, expected)
         path = TARGET / f"{name}.tar.xz"
         _pack(path, root, expected)
         log_files = sorted(file.name for file in (root / "commitlog").iterdir())
@@ -109,7 +133,7 @@ def _write(java: JavaStore, name: str, pause_s: float) -> dict[str, Any]:
         stored += java.run(sample_commands(1, number))
         time.sleep(pause_s)
     begin = 0
-    if name == "expired":
+    if name in ("expired", "rebuilt"):
         begin = java.expire()
         stored += java.run(sample_commands(UNREAD_ROUNDS, ROUNDS))
         stored = [one for one in stored if one["physical_offset"] >= begin]
@@ -123,6 +147,22 @@ def _write(java: JavaStore, name: str, pause_s: float) -> dict[str, Any]:
     else:
         java.stop()
     return _expected(stored, begin)
+
+
+def _rebuild(children: Children, root: Path, expected: dict[str, Any]) -> None:
+    for folder in ("consumequeue", "index"):
+        shutil.rmtree(root / folder)
+    (root / "checkpoint").unlink()
+    (root / "abort").touch()
+    stored: list[Fields] = expected["messages"]
+    for message in stored:
+        if message["topic"] == SCHEDULE_TOPIC:
+            message["tags_code"] = tags_code(message["properties"]["TAGS"])
+    java = JavaStore(children, root)
+    keys = by_key(stored)
+    if java.read() != by_queue(stored) or java.query(keys) != list(keys.values()):
+        raise AssertionError("RocketMQ does not build again what it had")
+    java.stop()
 
 
 def _expected(stored: list[Fields], begin: int) -> dict[str, Any]:
