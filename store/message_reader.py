@@ -25,6 +25,7 @@ from skylarkmq.protocol.record import SYS_FLAG_POSITION, decode_message, is_inta
 from skylarkmq.store.commit_log import CommitLog
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
+from skylarkmq.store.consume_queue_ext import ADDRESS_MAX
 from skylarkmq.store.mapped_file import MappedFile
 from skylarkmq.store.queue_table import QueueTable
 from skylarkmq.store.results import ConsumeQueueUnit, GetMessageResult, GetMessageStatus
@@ -185,7 +186,8 @@ class MessageReader:
                 count_max, size_max = on_disk if commit_offset < disk_below else in_memory
                 if count and (count >= count_max or size + record_size > size_max):
                     break
-                if matches is None or matches(tags_code):
+                # An address that is left over could not be read: the client compares the tags.
+                if matches is None or matches(tags_code) or tags_code <= ADDRESS_MAX:
                     if add(commit_offset, record_size):
                         count += 1
                         size += record_size

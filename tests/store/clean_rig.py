@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -66,7 +67,7 @@ class CleanRig(StoreRig):
         """Let time pass from timer to timer, and the workers work in between."""
         target_s = self.clock.monotonic() + seconds
         while self.clock.monotonic() < target_s:
-            self._step(target_s)
+            self.step(target_s)
         return self
 
     def spend_until(self, reached: Callable[[], bool]) -> CleanRig:
@@ -74,10 +75,11 @@ class CleanRig(StoreRig):
         limit_s = self.clock.monotonic() + 300
         while not reached():
             assert self.clock.monotonic() < limit_s, "it never comes to it"
-            self._step(limit_s)
+            self.step(limit_s)
         return self
 
-    def _step(self, limit_s: float) -> None:
+    def step(self, limit_s: float = math.inf) -> None:
+        """Go on to the next timer."""
         self.workers.run_all()
         due_s = self.clock.next_timer_s()
         when_s = limit_s if due_s is None else min(due_s, limit_s)
