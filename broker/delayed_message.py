@@ -25,6 +25,7 @@ _REAL_TOPIC: Final = names.REAL_TOPIC.encode() + b"\x01"
 _REAL_QID: Final = names.REAL_QID.encode() + b"\x01"
 _TAGS: Final = names.TAGS.encode() + b"\x01"
 _FORBIDDEN: Final = frozenset({RMQ_SYS_SCHEDULE_TOPIC, RMQ_SYS_TRANS_HALF_TOPIC})
+NO_RECORD: Final = "no sound record is where it should be in the log"
 _INT_MAX: Final = 0x7FFFFFFF
 
 
@@ -38,16 +39,39 @@ def read_parked(
     """
     found = commit_log.locate(unit.commit_offset)
     if found is None:
-        raise ValueError("its record is not in the log")
+        raise ValueError(NO_RECORD)
     mapped, position = found
-    view = read_record(
-        mapped.view, position, limit=mapped.committed_position, physical_offset=unit.commit_offset
-    )
+    limit = mapped.committed_position
+    return _parse(mapped.view, position, limit, unit.commit_offset, queue_id, queue_offset)
+
+
+def parse_parked(
+    record: bytes | None, physical_offset: int, queue_id: int, queue_offset: int
+) -> MessageInner:
+    """As `read_parked`, of a record that was read already; None is one that was not to be had.
+
+    Raises:
+        ValueError: as `read_parked`.
+    """
+    if record is None:
+        raise ValueError(NO_RECORD)
+    return _parse(record, 0, len(record), physical_offset, queue_id, queue_offset)
+
+
+def _parse(
+    buffer: memoryview | bytes,
+    position: int,
+    limit: int,
+    physical_offset: int,
+    queue_id: int,
+    queue_offset: int,
+) -> MessageInner:
+    view = read_record(buffer, position, limit=limit, physical_offset=physical_offset)
     if view.status is not RecordStatus.MESSAGE:
         raise ValueError(f"its record is damaged: {view.why}")
     if (view.queue_id, view.queue_offset) != (queue_id, queue_offset):
         raise ValueError(f"it is message {view.queue_offset} of queue {view.queue_id}")
-    return restore(decode_message(mapped.view, position, check_crc=False), view.properties)
+    return restore(decode_message(buffer, position, check_crc=False), view.properties)
 
 
 def restore(parked: MessageExt, properties: bytes) -> MessageInner:

@@ -16,7 +16,8 @@ queue: body, properties, flags, born time and hosts are those of the parked reco
 A level's offset moves on behind messages that are stored under the flush mode, never over one that
 is not: a put that fails is tried again after a pause. A crash repeats up to
 `flushDelayOffsetInterval` of deliveries. A record that cannot be read, or that names no possible
-target, is passed over with an error in the log.
+target, is passed over with an error in the log. Records that may have to come from the disk are
+read off the loop.
 
 Unlike RocketMQ, which polls each level every 100 ms, and delivers without waiting for a sync.
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../schedule/ScheduleMessageService.java
@@ -27,11 +28,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from skylarkmq.broker.delay_offsets import DelayOffsetTable
-from skylarkmq.broker.delayed_message import read_parked
+from skylarkmq.broker.delayed_message import parse_parked, read_parked
 from skylarkmq.broker.due_times import DueTimes
 from skylarkmq.protocol.clock import Clock, TimerHandle
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
@@ -41,6 +43,8 @@ from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import STORED, ConsumeQueueUnit, MessageInner, PutMessageResult
 
 log = logging.getLogger(__name__)
+
+ReadParked = Callable[[int, ConsumeQueueUnit], MessageInner]  # (queue offset, unit) -> the copy
 
 UNITS_PER_TURN: Final = 64
 WAIT_MAX_S: Final = 1.0
@@ -196,8 +200,12 @@ class ScheduleMessageService:
         self._turn_planned = None
         level = self._line.popleft()
         level.in_line = False
+        self._guarded(level, lambda: self._deliver(level))
+        self._plan_turn()
+
+    def _guarded(self, level: _Level, work: Callable[[], None]) -> None:
         try:
-            self._deliver(level)
+            work()
         except Exception:
             log.exception(
                 "delay level %d stands still at offset %d, next attempt in %d s",
@@ -207,7 +215,6 @@ class ScheduleMessageService:
             )
             if level.idle:
                 self._wait(level, ERROR_RETRY_S)
-        self._plan_turn()
 
     def _deliver(self, level: _Level) -> None:
         """Put what is due, one turn's worth; else wait for it, or fall idle."""
@@ -221,21 +228,50 @@ class ScheduleMessageService:
         )
         if not units:
             raise LookupError(f"queue {level.queue_id} has no unit {level.offset}")
-        due: list[tuple[int, MessageInner]] = []
+        due: list[tuple[int, ConsumeQueueUnit]] = []
         offset, wait_s = level.offset, 0.0
         for unit in units:
             wait_s = self._wait_of(level, offset, unit.tags_code)
             if wait_s > 0:
                 break
-            inner = self._copy(level, offset, unit)
-            if inner is not None:
-                due.append((offset, inner))
+            if unit.record_size != PRE_BLANK_SIZE:
+                due.append((offset, unit))
             offset += 1
         if offset == level.offset:
             level.head = (offset, units[0].tags_code)
             self._wait(level, min(wait_s, WAIT_MAX_S))
+        elif due and not self._store.is_in_memory(due[0][1].commit_offset):
+            self._read(level, due, offset)
         else:
-            self._put(level, due, offset)
+            commit_log, queue_id = self._store.commit_log, level.queue_id
+            copies = self._copies(
+                level, due, lambda at, unit: read_parked(commit_log, unit, queue_id, at)
+            )
+            self._put(level, copies, offset)
+
+    def _read(
+        self, level: _Level, due: list[tuple[int, ConsumeQueueUnit]], end_offset: int
+    ) -> None:
+        """Fetch what may have to come from the disk off the loop, then put it."""
+        level.under_way = 1
+
+        def put(records: list[bytes | None]) -> None:
+            found = iter(records)
+            copies = self._copies(
+                level,
+                due,
+                lambda at, unit: parse_parked(next(found), unit.commit_offset, level.queue_id, at),
+            )
+            self._put(level, copies, end_offset)
+
+        def done(records: list[bytes | None]) -> None:
+            level.under_way = 0
+            if self._running:
+                self._guarded(level, lambda: put(records))
+            elif self._settled is not None and not self._is_delivering:
+                self._settled.set()
+
+        self._store.read_records([unit.commit_offset for _, unit in due], done)
 
     @staticmethod
     def _clip(level: _Level, low: int, high: int) -> None:
@@ -313,19 +349,21 @@ class ScheduleMessageService:
             level.failing = False
             self._get_in_line(level)
 
-    def _copy(self, level: _Level, offset: int, unit: ConsumeQueueUnit) -> MessageInner | None:
-        """The message to deliver, None when there is none to be had from the unit."""
-        if unit.record_size == PRE_BLANK_SIZE:
-            return None
-        try:
-            return read_parked(self._store.commit_log, unit, level.queue_id, offset)
-        except ValueError as error:
-            self.skipped_count += 1
-            log.error(
-                "delay level %d: offset %d, at %d of the log, can not be delivered: %s",
-                level.level,
-                offset,
-                unit.commit_offset,
-                error,
-            )
-            return None
+    def _copies(
+        self, level: _Level, due: list[tuple[int, ConsumeQueueUnit]], read: ReadParked
+    ) -> list[tuple[int, MessageInner]]:
+        """The messages to deliver; those that can not be read are said and left out."""
+        copies: list[tuple[int, MessageInner]] = []
+        for offset, unit in due:
+            try:
+                copies.append((offset, read(offset, unit)))
+            except ValueError as error:
+                self.skipped_count += 1
+                log.error(
+                    "delay level %d: offset %d, at %d of the log, can not be delivered: %s",
+                    level.level,
+                    offset,
+                    unit.commit_offset,
+                    error,
+                )
+        return copies

@@ -15,6 +15,7 @@ from skylarkmq.broker.schedule_service import UNITS_PER_TURN, ScheduleMessageSer
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.tags_code import tags_code
+from skylarkmq.store.message_reader import MessageReader
 from skylarkmq.store.results import GetMessageStatus
 from skylarkmq.store.table_file import TableWriter
 from tests.store.support import BORN, HOST, StoreRig, inner
@@ -84,6 +85,13 @@ class Rig(StoreRig):
         return table
 
 
+@pytest.fixture(params=["warm", "cold"], autouse=True)
+def _age(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test with records taken to be in memory, and with records to be read off the loop."""
+    if request.param == "cold":
+        monkeypatch.setattr(MessageReader, "is_in_memory", lambda *_: False)
+
+
 @pytest.fixture(params=["ASYNC_FLUSH", "SYNC_FLUSH"])
 def flush(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -134,6 +142,7 @@ def test_property_bytes_that_are_no_utf8_travel_unchanged() -> None:
 
 def test_an_idle_level_has_no_timer() -> None:
     rig = Rig().start()
+    rig.advance(15)  # the store's timers have found their places
     others = rig.clock.pending_count
     rig.park(1)
     assert rig.clock.pending_count > others
@@ -169,14 +178,13 @@ def test_a_turn_is_bounded() -> None:
     counts: list[int] = []
     for number in range(5 * UNITS_PER_TURN):
         rig.park(1 + number % 2)
-    turn = rig.service._turn
+    put = rig.service._put
 
-    def counted() -> None:
-        before = rig.service.delivered_count
-        turn()
-        counts.append(rig.service.delivered_count - before)
+    def counted(level: Any, due: list[Any], end_offset: int) -> None:
+        counts.append(len(due))
+        put(level, due, end_offset)
 
-    rig.service._turn = counted  # type: ignore[method-assign]
+    rig.service._put = counted  # type: ignore[method-assign]
     rig.advance(6)
     assert sum(counts) == 5 * UNITS_PER_TURN
     assert max(counts) == UNITS_PER_TURN
