@@ -6,30 +6,33 @@ Results go to standard output, everything else to standard error. Exit codes: 0 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
-from functools import update_wrapper
+import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from skylarkmq.store.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from skylarkmq.store.errors import StoreError
-from skylarkmq.store.index_file import IndexShape
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.message_id import decode_offset_message_id
+from skylarkmq.protocol.record import decode_message
+from skylarkmq.store.delay_levels import DelayLevels
+from skylarkmq.store.tools import cat as cats
 from skylarkmq.store.tools import dump as dumps
 from skylarkmq.store.tools import info as infos
+from skylarkmq.store.tools.options import (
+    EXIT_CODES,
+    FINDINGS,
+    common,
+    json_option,
+    levels_option,
+    show,
+    time_option,
+)
 from skylarkmq.store.tools.output import as_json
 from skylarkmq.store.tools.ownership import reading
 from skylarkmq.store.tools.progress import ProgressBar
 from skylarkmq.store.tools.reader import StoppedStore
 from skylarkmq.store.tools.verify import Verification
-
-FINDINGS: Final = 1
-REFUSED: Final = 2
-EXIT_CODES: Final = "Exit codes: 0 sound or done, 1 findings, 2 wrong use or refused."
-
-Command = Callable[..., Any]
 
 
 @click.group(epilog=EXIT_CODES)
@@ -38,77 +41,6 @@ def store() -> None:
 
     Nothing is changed without --write. A store that a broker runs on is refused.
     """
-
-
-def common(command: Command) -> Command:
-    """The argument and options of every command, which hand it a `StoppedStore`; and its errors."""
-
-    def run(
-        root: Path,
-        commit_log: Path | None,
-        slots: int | None,
-        items: int | None,
-        **options: Any,
-    ) -> None:
-        if (slots is None) != (items is None):
-            raise click.UsageError("--slots and --items go together")
-        shape = IndexShape(slots, items) if slots is not None and items is not None else None
-        with errors():
-            command(StoppedStore(root, commit_log=commit_log, index_shape=shape), **options)
-
-    update_wrapper(run, command)
-    wrapped: Command = run
-    for option in (
-        click.option(
-            "--items", type=click.IntRange(2), help="maxIndexNum, where nothing tells it."
-        ),
-        click.option(
-            "--slots", type=click.IntRange(1), help="maxHashSlotNum, where nothing tells it."
-        ),
-        click.option(
-            "--commit-log",
-            metavar="DIR",
-            type=click.Path(path_type=Path),
-            help="Where the commit log lies, if not in DIR/commitlog (storePathCommitLog).",
-        ),
-        click.argument("root", metavar="DIR", type=click.Path(path_type=Path)),
-    ):
-        wrapped = option(wrapped)
-    return wrapped
-
-
-def _levels(_context: click.Context, _parameter: click.Parameter, text: str) -> DelayLevels:
-    try:
-        return DelayLevels(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-levels_option = click.option(
-    "--delay-levels",
-    "levels",
-    default=DEFAULT_DELAY_LEVELS,
-    callback=_levels,
-    help="The broker's messageDelayLevel, if not RocketMQ's default.",
-)
-json_option = click.option("--json", "json_output", is_flag=True, help="Print JSON.")
-
-
-@contextmanager
-def errors() -> Generator[None]:
-    """Turn what keeps a command from its work into one line and an exit code."""
-    try:
-        yield
-    except (StoreError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        click.echo(f"Error: {error}", err=True)
-        raise SystemExit(REFUSED) from None
-
-
-def show(lines: Iterable[str]) -> None:
-    for line in lines:
-        click.echo(line)
 
 
 @store.command(epilog=EXIT_CODES)
@@ -193,3 +125,68 @@ def verify(opened: StoppedStore, limit: int, levels: DelayLevels, json_output: b
     show([as_json(found.as_dict())] if json_output else found.lines())
     if not found.findings.is_sound:
         raise SystemExit(FINDINGS)
+
+
+@store.command(epilog=EXIT_CODES)
+@common
+@click.option("--offset", type=click.IntRange(0), help="The message at this physical offset.")
+@click.option("--id", "message_id", metavar="HEX", help="The message with this offset message id.")
+@click.option("--topic", help="Messages of this topic.")
+@click.option("--queue", "queue_id", type=click.IntRange(0), help="Of this queue of the topic.")
+@click.option("--from", "first", type=click.IntRange(0), default=0, help="First queue offset.")
+@click.option("--to", "last", type=click.IntRange(0), help="Last queue offset.")
+@click.option("--key", help="With this key or unique key, by the key index; needs --topic.")
+@click.option("--scan", is_flag=True, help="Look for the key in the whole log, not in the index.")
+@time_option("--begin", "begin_ms", text="Stored at this time or later; ms, or ISO 8601.")
+@time_option("--end", "end_ms", text="Stored at this time or earlier.")
+@click.option("--max", "max_count", type=click.IntRange(1), help="End after so many messages.")
+@click.option(
+    "--body",
+    type=click.Choice(["text", "base64", "raw", "none"]),
+    default="text",
+    show_default=True,
+    help="How bodies are shown; raw prints them alone, byte by byte.",
+)
+def cat(
+    opened: StoppedStore,
+    message_id: str | None,
+    max_count: int | None,
+    body: str,
+    offset: int | None,
+    **wanted: Any,
+) -> None:
+    """Print messages, one JSON object a line; without any option all of the log.
+
+    What should be shown and cannot, because its record is damaged, is told on standard error. The
+    exit code is 1 when that happens, or when there is no such message.
+    """
+    if message_id is not None:
+        offset = _offset_of(message_id)
+    with reading(opened.files, opened.paths), ProgressBar() as progress:
+        shown, damaged = 0, 0
+        for chosen in cats.select(opened, cats.Selection(offset=offset, **wanted), progress):
+            if shown == max_count:
+                break
+            if chosen.record is None:
+                damaged += 1
+                click.echo(f"offset {chosen.physical_offset}: {chosen.why}", err=True)
+                continue
+            shown += 1
+            progress.clear()
+            _print_message(chosen.record, body)
+    if damaged or not shown:
+        raise SystemExit(FINDINGS)
+
+
+def _offset_of(message_id: str) -> int:
+    try:
+        return decode_offset_message_id(message_id)[1]
+    except RemoteProtocolError as error:
+        raise click.UsageError(error.remark) from error
+
+
+def _print_message(record: bytes, body: str) -> None:
+    if body == "raw":
+        sys.stdout.buffer.write(cats.opened_body(decode_message(record)))
+    else:
+        click.echo(as_json(cats.row(record, body), indent=None))

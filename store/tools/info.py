@@ -121,18 +121,25 @@ def _tables(store: StoppedStore) -> list[Info]:
         if table_file is None and not backup:
             continue
         content = (table_file.content if table_file is not None else None) or {}
-        version = content.get("dataVersion")
         found.append(
             {
                 "name": name,
                 "bytes": table_file.size if table_file is not None else None,
                 "readable": bool(content),
                 "entries": sum(len(part) for part in _maps(content)),
-                "version": version.get("counter") if isinstance(version, dict) else None,  # pyright: ignore
+                "version": _counter(content.get("dataVersion")),
                 "backup": backup,
             }
         )
     return found
+
+
+def _counter(version: Any) -> Any:
+    match version:
+        case {"counter": counter}:
+            return counter
+        case _:
+            return None
 
 
 def _maps(content: Info) -> list[dict[str, Any]]:

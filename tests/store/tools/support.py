@@ -87,3 +87,10 @@ def run_rows(*arguments: object, exit_code: int = 0) -> list[dict[str, Any]]:
     result = run(*arguments, "--json")
     assert result.exit_code == exit_code, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def run_lines(*arguments: object) -> list[dict[str, Any]]:
+    """The JSON lines of a command that prints nothing else."""
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
