@@ -63,6 +63,11 @@ STORES: dict[str, dict[str, Any]] = {
         "end": "killed with SIGKILL once all was committed; buffers were used twice, so that log "
         "files have leftovers of older ones behind their blank records",
     },
+    "ext": {
+        "options": {"enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": 500},
+        "end": "killed with SIGKILL right after the last answer; tags codes in extensions of "
+        "queues",
+    },
     "expired": {
         "options": {"fileReservedTime": 0},
         "end": "all log files but the last removed by executeDeleteFilesManually, with the queue "
@@ -140,9 +145,9 @@ def _write(java: JavaStore, name: str, pause_s: float) -> dict[str, Any]:
     queues, keys = java.read(), by_key(stored)
     if queues != by_queue(stored) or java.query(keys) != list(keys.values()):
         raise AssertionError(f"{name}: RocketMQ does not read what it was told to write")
-    if name == "killed":
+    if name in ("killed", "ext"):
         stored += java.run(sample_commands(UNREAD_ROUNDS, ROUNDS))
-    if "killed" in name:
+    if "SIGKILL" in STORES[name]["end"]:
         java.kill()
     else:
         java.stop()

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.interop.children import Children
+from skylarkmq.store.errors import StoreLockedError
+from tests.interop.children import ChildFailedError, Children
 from tests.interop.store_shell import JavaStore
 from tests.support.disk_store import DiskStore
 from tests.support.store_samples import (
@@ -29,12 +30,14 @@ OURS: dict[str, dict[str, Any]] = {
     "pwrite": {},
     "pool": {"transient_store_pool_enable": True},
     "mapped": {"commit_log_write_mode": "mapped", "warm_maped_file_enable": True},
+    "ext": {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 500},
 }
 JAVA: dict[str, dict[str, Any]] = {
     "async": {},
     "sync": {"flushDiskType": "SYNC_FLUSH"},
     "pool": {"transientStorePoolEnable": True},
     "warm": {"warmMapedFileEnable": True},
+    "ext": {"enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": 500},
 }
 HOUR_MS = 3_600_000
 # RocketMQ names index files by the millisecond, and one that is built again in less than that takes
@@ -104,7 +107,7 @@ def test_java_reads_and_goes_on(children: Children, root: Path, road: str, flush
     stored = write_ours(ours)
     ours.stop()
     date_queue_files(root, stored)
-    java = JavaStore(children, root, flushDiskType=flush)
+    java = JavaStore(children, root, flushDiskType=flush, **JAVA.get(road, {}))
     assert not java.loaded["unclean"]
     assert java.loaded["max_offset"] == stored[-1]["physical_offset"] + record_size(stored[-1])
     check_java(java, stored)
@@ -128,7 +131,7 @@ def test_java_recovers_what_we_left(children: Children, root: Path, road: str) -
     stored = write_ours(ours)
     copy = root.with_name("copy")
     shutil.copytree(root, copy)
-    java = JavaStore(children, copy, **ONE_INDEX_FILE)
+    java = JavaStore(children, copy, **{**JAVA.get(road, {}), **ONE_INDEX_FILE})
     assert java.loaded["unclean"]
     assert java.read() == by_queue(stored)
     keys = by_key(stored)
@@ -142,7 +145,7 @@ def test_we_read_and_go_on(children: Children, root: Path, kind: str) -> None:
     java = JavaStore(children, root, **JAVA[kind])
     stored = java.run(sample_commands())
     java.stop()
-    ours = DiskStore(root, SIZES, hour_ago() + 2 * HOUR_MS)
+    ours = DiskStore(root, SIZES, hour_ago() + 2 * HOUR_MS, **OURS.get(kind, {}))
     report = ours.start()
     assert report.clean and not report.truncated_bytes
     check_ours(ours, stored)
@@ -163,12 +166,29 @@ def test_we_recover_what_a_killed_java_left(children: Children, root: Path, kind
     if kind == "pool":
         java.read()
     java.kill()
-    ours = DiskStore(root, SIZES, hour_ago() + 2 * HOUR_MS)
+    ours = DiskStore(root, SIZES, hour_ago() + 2 * HOUR_MS, **OURS.get(kind, {}))
     assert not ours.start().clean
     check_ours(ours, stored)
     stored += write_ours(ours, 40, 10)
     ours.stop()
-    again = DiskStore(root, SIZES, hour_ago() + 2 * HOUR_MS)
+    again = DiskStore(root, SIZES, hour_ago() + 2 * HOUR_MS, **OURS.get(kind, {}))
     assert again.start().clean
     check_ours(again, stored)
     again.stop()
+    date_queue_files(root, stored)
+    java = JavaStore(children, root, **JAVA[kind])
+    check_java(java, stored)
+    java.stop()
+
+
+def test_one_at_a_time(children: Children, root: Path) -> None:
+    """The lock file keeps each from the other's store."""
+    java = JavaStore(children, root)
+    with pytest.raises(StoreLockedError):
+        DiskStore(root, SIZES, hour_ago()).start()
+    java.stop()
+    ours = DiskStore(root, SIZES, hour_ago())
+    ours.start()
+    with pytest.raises(ChildFailedError, match="MQ already started"):
+        JavaStore(children, root)
+    ours.stop()

@@ -30,6 +30,7 @@ MANIFEST: dict[str, Any] = json.loads((FOLDER / "manifest.json").read_text("utf-
 STORES: dict[str, dict[str, Any]] = MANIFEST["stores"]
 SIZES: dict[str, int] = MANIFEST["sizes"]
 LATER_MS = 4_000_000_000_000  # behind all that the golden stores hold
+STAYING = ("commitlog", "consumequeue", "consumequeue_ext")
 KILLED = [name for name, how in STORES.items() if how["end"].startswith("killed")]
 WHOLE = [name for name, how in STORES.items() if how["begin"] == 0]
 
@@ -38,13 +39,19 @@ class Golden(NamedTuple):
     """A golden store, unpacked."""
 
     root: Path
+    options: dict[str, Any]  # keys of RocketMQ's configuration, beside the sizes
     begin: int  # first offset of the log
     messages: list[Fields]
     queues: list[tuple[str, int, int, int]]
     keys: list[tuple[str, str, list[int]]]
 
     def open(self) -> DiskStore:
-        return DiskStore(self.root, SIZES, LATER_MS)
+        config: dict[str, Any] = {}
+        if "enableConsumeQueueExt" in self.options:
+            config["enable_consume_queue_ext"] = self.options["enableConsumeQueueExt"]
+            size = self.options["mappedFileSizeConsumeQueueExt"]
+            config["mapped_file_size_consume_queue_ext"] = size
+        return DiskStore(self.root, SIZES, LATER_MS, **config)
 
     def files(self, folder: str) -> dict[str, bytes]:
         """The files below a folder by their path there."""
@@ -59,6 +66,7 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Golden:
     expected = json.loads((tmp_path / "expected.json").read_text("utf-8"))
     return Golden(
         tmp_path / "store",
+        STORES[request.param]["options"],
         expected["begin"],
         expected["messages"],
         [tuple(queue) for queue in expected["queues"]],
@@ -147,13 +155,15 @@ def test_a_store_goes_on(golden: Golden) -> None:
 
 @whole_stores
 def test_queues_are_built_again_byte_for_byte(golden: Golden) -> None:
-    theirs = golden.files("consumequeue")
+    theirs, their_ext = golden.files("consumequeue"), golden.files("consumequeue_ext")
     _lose_queues(golden)
     store = golden.open()
     report = store.start()
     assert report.rebuilt == sum(is_queued(message) for message in golden.messages)
     store.stop()
     assert golden.files("consumequeue") == theirs
+    assert golden.files("consumequeue_ext") == their_ext
+    assert bool(their_ext) is golden.options.get("enableConsumeQueueExt", False)
 
 
 @pytest.mark.parametrize("golden", ["rebuilt"], indirect=True)
@@ -206,7 +216,7 @@ def test_an_index_file_was_begun_late(golden: Golden) -> None:
 @all_stores
 def test_what_is_sound_stays_as_it_is(golden: Golden) -> None:
     """A start and a stop change no byte that RocketMQ wrote into log and queues."""
-    before = {folder: golden.files(folder) for folder in ("commitlog", "consumequeue")}
+    before = {folder: golden.files(folder) for folder in STAYING}
     store = golden.open()
     store.start()
     store.stop()
@@ -252,6 +262,7 @@ def test_the_pool_left_bytes_behind_a_blank(golden: Golden) -> None:
 def _lose_queues(golden: Golden) -> None:
     """As if the disk had kept the log alone."""
     shutil.rmtree(golden.root / "consumequeue")
+    shutil.rmtree(golden.root / "consumequeue_ext", ignore_errors=True)
     (golden.root / "checkpoint").unlink()
     (golden.root / "abort").touch()
 

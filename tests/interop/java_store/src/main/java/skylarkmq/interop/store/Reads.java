@@ -74,11 +74,13 @@ final class Reads {
         }
     }
 
+    /** What a unit, or the extension that it points into, has for a filter. */
     private long tagsCode(String topic, int queueId, long offset) {
-        SelectMappedBufferResult units =
-            store.getConsumeQueueTable().get(topic).get(queueId).getIndexBuffer(offset);
+        ConsumeQueue queue = store.getConsumeQueueTable().get(topic).get(queueId);
+        SelectMappedBufferResult units = queue.getIndexBuffer(offset);
         try {
-            return units.getByteBuffer().getLong(TAGS_CODE_POSITION);
+            long code = units.getByteBuffer().getLong(TAGS_CODE_POSITION);
+            return queue.isExtAddr(code) ? queue.getExt(code).getTagsCode() : code;
         } finally {
             units.release();
         }
