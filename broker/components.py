@@ -101,8 +101,25 @@ class BrokerState:
 
     def store_offsets(self) -> dict[str, int]:
         """Places in the commit log by mark, bytes."""
-        log = self.store.commit_log
-        return {"min": log.min_offset, "max": log.max_offset, "flushed": log.flushed_offset}
+        store, log = self.store, self.store.commit_log
+        offsets = {
+            "min": log.min_offset,
+            "max": log.max_offset,
+            "wrote": log.wrote_offset,
+            "flushed": log.flushed_offset,
+            "dispatched": store.writer.published_offset,
+        }
+        if self.config.store.message_index_enable:
+            offsets["indexed"] = log.max_offset - store.index.behind_bytes
+        return offsets
+
+    def pool_buffers(self) -> dict[str, int]:
+        """Buffers of the transient pool by state, none without a pool."""
+        pool = self.store.commit_log.pool
+        if pool is None:
+            return {}
+        available = pool.available_count
+        return {"available": available, "in_use": pool.buffer_count - available}
 
 
 def make_server(

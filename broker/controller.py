@@ -32,6 +32,7 @@ from skylarkmq.broker.registration import RegistrationService
 from skylarkmq.broker.router import Router
 from skylarkmq.broker.server import RemotingServer
 from skylarkmq.broker.sockets import bind_pair, port_of, resolve
+from skylarkmq.broker.store_metrics import StoreSources
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.store.files import DiskFiles, Files
@@ -166,12 +167,11 @@ class BrokerController:
             broker=config.broker_name,
             loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
             broker_stats=state.stats,
-            store_stats=state.store.stats,
+            store=StoreSources(state.store.stats, state.store_offsets, state.pool_buffers),
             health=checks,
             started_at_ms=lambda: self._started_at_ms,
             connections=self._connection_counts,
             longpoll_waiting=lambda: state.holding.count,
-            store_offsets=state.store_offsets,
             topic_count=lambda: len(state.topics.table),
             group_count=lambda: len(state.groups.table),
             permission=lambda: config.broker_permission,

@@ -27,10 +27,10 @@ from skylarkmq import __version__
 from skylarkmq.broker.health import HealthChecks, run_checks
 from skylarkmq.broker.metric_families import FamilyMaker
 from skylarkmq.broker.stats import BrokerStats, Traffic
+from skylarkmq.broker.store_metrics import StoreFamilies, StoreSources
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.flags import is_system_topic
 from skylarkmq.protocol.frame import SerializeType
-from skylarkmq.store.stats import StoreStats
 
 STORE_FORMAT: Final = "rocketmq-4.9"
 
@@ -53,13 +53,11 @@ class MetricsSources:
     broker: str  # brokerName
     loop: str  # uvloop or asyncio
     broker_stats: BrokerStats
-    store_stats: StoreStats
+    store: StoreSources
     health: HealthChecks
     started_at_ms: Callable[[], int] = _zero  # when serving began; 0 before
     connections: Callable[[], Mapping[str, int]] = _nothing  # by role
     longpoll_waiting: Callable[[], int] = _zero
-    # By mark: min, max, flushed, dispatched; byte places in the commit log.
-    store_offsets: Callable[[], Mapping[str, int]] = _nothing
     topic_count: Callable[[], int] = _zero
     group_count: Callable[[], int] = _zero
     permission: Callable[[], int] = _zero  # 2 write, 4 read, 6 both
@@ -83,7 +81,8 @@ class BrokerCollector:
         node = {"cluster": sources.cluster, "node_type": "broker", "node_id": sources.broker}
         self._ours = FamilyMaker({"broker": sources.broker, "cluster": sources.cluster})
         self._rocketmq = FamilyMaker(node)
-        self._storage = FamilyMaker({**node, "storage_type": "local", "storage_medium": "disk"})
+        storage = FamilyMaker({**node, "storage_type": "local", "storage_medium": "disk"})
+        self._store = StoreFamilies(sources.store, self._ours, storage)
 
     def describe(self) -> Iterable[Metric]:
         """No names ahead of the scrape: a family appears with its first series."""
@@ -97,12 +96,8 @@ class BrokerCollector:
             self._wire,
             self._requests,
             self._messages,
-            self._store_times,
-            self._store_counts,
-            self._store_offsets,
-            self._recovery,
         )
-        for part in parts:
+        for part in (*parts, *self._store.parts):
             for family in part():
                 if family.samples:
                     yield family
@@ -259,90 +254,6 @@ class BrokerCollector:
             if self._sources.system_topics or not is_system:
                 rows.append(((topic, label, "true" if is_system else "false"), traffic))
         return rows
-
-    def _store_times(self) -> Iterator[Metric]:
-        stats = self._sources.store_stats
-        yield self._ours.histograms(
-            "skylarkmq_store_append_duration_seconds",
-            "Time to lay out and write the records of one read.",
-            (),
-            [((), stats.append_duration)],
-        )
-        yield self._ours.histograms(
-            "skylarkmq_store_fsync_duration_seconds",
-            "Time of each flush to the disk.",
-            ("file",),
-            [(("commitlog",), stats.fsync_commit_log)],
-        )
-        yield self._ours.histograms(
-            "skylarkmq_store_group_commit_size",
-            "Messages acknowledged by one flush.",
-            (),
-            [((), stats.group_commit_size)],
-        )
-        yield self._ours.histograms(
-            "skylarkmq_store_ack_wait_seconds",
-            "Time from append to acknowledgement.",
-            ("mode",),
-            [(("sync",), stats.ack_wait)],
-        )
-
-    def _store_counts(self) -> Iterator[Metric]:
-        ours, stats = self._ours, self._sources.store_stats
-        yield ours.counter(
-            "skylarkmq_store_appended_messages",
-            "Records written, whoever wrote them: clients, retries, delays that came due.",
-            stats.messages_appended,
-        )
-        yield ours.counter(
-            "skylarkmq_store_appended_bytes", "Bytes of records written.", stats.bytes_appended
-        )
-        yield ours.counter(
-            "skylarkmq_store_inline_allocations",
-            "Commit-log files made on the event loop because none was ready.",
-            stats.inline_allocations,
-        )
-        yield ours.counters(
-            "skylarkmq_store_errors",
-            "Failed writes and flushes of the disk; anything above 0 has ended the writing.",
-            ("operation",),
-            [(("write",), stats.write_errors), (("fsync",), stats.fsync_errors)],
-        )
-
-    def _store_offsets(self) -> Iterator[Metric]:
-        offsets = self._sources.store_offsets()
-        yield self._ours.gauges(
-            "skylarkmq_store_offset_bytes",
-            "Places in the commit log.",
-            ("mark",),
-            [((mark,), offset) for mark, offset in offsets.items()],
-        )
-        distances = (
-            ("rocketmq_storage_size", "Bytes of the commit log.", "max", "min"),
-            ("rocketmq_storage_flush_behind", "Bytes not flushed.", "max", "flushed"),
-            ("rocketmq_storage_dispatch_behind", "Bytes not dispatched.", "max", "dispatched"),
-        )
-        for name, text, ahead, behind in distances:
-            if ahead in offsets and behind in offsets:
-                distance = offsets[ahead] - offsets[behind]
-                yield self._storage.gauge(f"{name}_bytes", text, distance)
-                yield self._storage.gauge(name, text, distance)
-
-    def _recovery(self) -> Iterator[Metric]:
-        stats = self._sources.store_stats
-        if stats.recovery_mode:
-            yield self._ours.gauges(
-                "skylarkmq_store_recovery_duration_seconds",
-                "How long the last recovery took.",
-                ("mode",),
-                [((stats.recovery_mode,), stats.recovery_duration_s)],
-            )
-        yield self._ours.gauges(
-            "skylarkmq_store_recovery_truncated_bytes",
-            "Bytes cut off by the last recovery.",
-            ("kind",),
-            [((kind,), size) for kind, size in sorted(stats.recovery_truncated_bytes.items())],
-        )
 
 
 def _by_labels(item: tuple[tuple[str, str], Traffic]) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from skylarkmq import __version__
 from skylarkmq.broker.health import HealthChecks
 from skylarkmq.broker.metrics import BrokerCollector, MetricsSources, build_registry
 from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.broker.store_metrics import StoreSources
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.store.stats import StoreStats
@@ -47,6 +48,8 @@ def a_scenario(**changes: object) -> MetricsSources:
     store.messages_appended, store.bytes_appended = 4, 800
     store.inline_allocations = 1
     store.fsync_errors = 1
+    store.cold_reads, store.corrupt_records, store.log_files_deleted = 6, 1, 2
+    store.disk_used_percent.update(commitlog=81, consumequeue=-1)
     store.recovery_mode = "abnormal"
     store.recovery_duration_s = 0.25
     store.recovery_truncated_bytes["commitlog"] = 17
@@ -55,12 +58,21 @@ def a_scenario(**changes: object) -> MetricsSources:
         "broker": "broker-a",
         "loop": "asyncio",
         "broker_stats": broker,
-        "store_stats": store,
+        "store": StoreSources(
+            store,
+            lambda: {
+                "min": 100,
+                "max": 1000,
+                "flushed": 600,
+                "dispatched": 900,
+                "indexed": 850,
+            },
+            lambda: {"available": 3, "in_use": 2},
+        ),
         "health": HealthChecks(ready={"store": lambda: "", "route": lambda: "not registered"}),
         "started_at_ms": lambda: 1_700_000_000_500,
         "connections": lambda: {"producer": 1, "consumer": 0},
         "longpoll_waiting": lambda: 4,
-        "store_offsets": lambda: {"min": 100, "max": 1000, "flushed": 600, "dispatched": 900},
         "topic_count": lambda: 7,
         "group_count": lambda: 2,
         "permission": lambda: 6,
@@ -172,6 +184,7 @@ EXACT = {
         f'skylarkmq_store_offset_bytes{{{OURS},mark="max"}} 1000.0',
         f'skylarkmq_store_offset_bytes{{{OURS},mark="flushed"}} 600.0',
         f'skylarkmq_store_offset_bytes{{{OURS},mark="dispatched"}} 900.0',
+        f'skylarkmq_store_offset_bytes{{{OURS},mark="indexed"}} 850.0',
     ],
     "rocketmq_storage_size": [
         f"rocketmq_storage_size_bytes{{{NODE},{DISK}}} 900.0",
@@ -198,6 +211,28 @@ EXACT = {
         "# TYPE skylarkmq_store_errors_total counter",
         f'skylarkmq_store_errors_total{{{OURS},operation="write"}} 0.0',
         f'skylarkmq_store_errors_total{{{OURS},operation="fsync"}} 1.0',
+    ],
+    "skylarkmq_store_disk_used_ratio": [
+        "# TYPE skylarkmq_store_disk_used_ratio gauge",
+        f'skylarkmq_store_disk_used_ratio{{{OURS},kind="commitlog"}} 0.81',
+    ],
+    "skylarkmq_store_files_deleted_total": [
+        "# TYPE skylarkmq_store_files_deleted_total counter",
+        f'skylarkmq_store_files_deleted_total{{{OURS},kind="commitlog"}} 2.0',
+        f'skylarkmq_store_files_deleted_total{{{OURS},kind="consumequeue"}} 0.0',
+    ],
+    "skylarkmq_store_pool_buffers": [
+        "# TYPE skylarkmq_store_pool_buffers gauge",
+        f'skylarkmq_store_pool_buffers{{{OURS},state="available"}} 3.0',
+        f'skylarkmq_store_pool_buffers{{{OURS},state="in_use"}} 2.0',
+    ],
+    "skylarkmq_store_index_behind_bytes": [
+        "# TYPE skylarkmq_store_index_behind_bytes gauge",
+        f"skylarkmq_store_index_behind_bytes{{{OURS}}} 150.0",
+    ],
+    "skylarkmq_store_corrupt_records_total": [
+        "# TYPE skylarkmq_store_corrupt_records_total counter",
+        f"skylarkmq_store_corrupt_records_total{{{OURS}}} 1.0",
     ],
     "skylarkmq_store_recovery_duration_seconds": [
         "# TYPE skylarkmq_store_recovery_duration_seconds gauge",
@@ -243,13 +278,22 @@ def test_every_family_of_the_first_set_is_there() -> None:
         "rocketmq_throughput_out_total",
         "skylarkmq_store_append_duration_seconds",
         "skylarkmq_store_fsync_duration_seconds",
+        "skylarkmq_store_commit_duration_seconds",
         "skylarkmq_store_group_commit_size",
         "skylarkmq_store_ack_wait_seconds",
         "skylarkmq_store_appended_messages_total",
         "skylarkmq_store_appended_bytes_total",
         "skylarkmq_store_inline_allocations_total",
         "skylarkmq_store_errors_total",
+        "skylarkmq_store_cold_reads_total",
+        "skylarkmq_store_corrupt_records_total",
+        "skylarkmq_store_index_entries_total",
+        "skylarkmq_store_index_records_read_total",
+        "skylarkmq_store_disk_used_ratio",
+        "skylarkmq_store_files_deleted_total",
+        "skylarkmq_store_pool_buffers",
         "skylarkmq_store_offset_bytes",
+        "skylarkmq_store_index_behind_bytes",
         "rocketmq_storage_size_bytes",
         "rocketmq_storage_size",
         "rocketmq_storage_flush_behind_bytes",
@@ -265,9 +309,8 @@ def test_nothing_is_claimed_before_it_was_counted() -> None:
     text = text_of(
         a_scenario(
             broker_stats=BrokerStats(),
-            store_stats=StoreStats(),
+            store=StoreSources(StoreStats()),
             started_at_ms=lambda: 0,
-            store_offsets=dict,
         )
     )
     for absent in (
