@@ -37,10 +37,10 @@ class _Bound:
 class DueTimes:
     """The waiting rules of one level. Loop thread."""
 
-    __slots__ = ("_bounds", "_delay_ms")
+    __slots__ = ("_bounds", "delay_ms")
 
     def __init__(self, delay_ms: int) -> None:
-        self._delay_ms = delay_ms
+        self.delay_ms = delay_ms
         self._bounds: deque[_Bound] = deque()
 
     def __len__(self) -> int:
@@ -55,10 +55,10 @@ class DueTimes:
             now_ms: the wall clock.
             now_s: the monotonic clock.
         """
-        if due_ms <= now_ms + self._delay_ms:
+        if due_ms <= now_ms + self.delay_ms:
             return
         bounds = self._bounds
-        deadline_s = now_s + self._delay_ms / 1000
+        deadline_s = now_s + self.delay_ms / 1000
         if bounds:
             last = bounds[-1]
             if end_offset <= last.end_offset:
@@ -67,7 +67,7 @@ class DueTimes:
                 last.end_offset = end_offset
                 last.deadline_s = deadline_s
                 return
-        open_s = max(JOINED_MIN_S, self._delay_ms / 1000 / JOINED_PART)
+        open_s = max(JOINED_MIN_S, self.delay_ms / 1000 / JOINED_PART)
         bounds.append(_Bound(end_offset, deadline_s, now_s + open_s))
 
     def wait_s(self, offset: int, due_ms: int, now_ms: int, now_s: float) -> float:

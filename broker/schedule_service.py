@@ -38,6 +38,7 @@ from skylarkmq.broker.due_times import DueTimes
 from skylarkmq.protocol.clock import Clock, TimerHandle
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
 from skylarkmq.store.consume_queue import PRE_BLANK_SIZE
+from skylarkmq.store.consume_queue_ext import is_address
 from skylarkmq.store.delay_levels import LEVELS_MAX, schedule_queue_id
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import STORED, ConsumeQueueUnit, MessageInner, PutMessageResult
@@ -231,14 +232,14 @@ class ScheduleMessageService:
         due: list[tuple[int, ConsumeQueueUnit]] = []
         offset, wait_s = level.offset, 0.0
         for unit in units:
-            wait_s = self._wait_of(level, offset, unit.tags_code)
+            wait_s = self._wait_of(level, offset, self._due_of(level, unit))
             if wait_s > 0:
                 break
             if unit.record_size != PRE_BLANK_SIZE:
                 due.append((offset, unit))
             offset += 1
         if offset == level.offset:
-            level.head = (offset, units[0].tags_code)
+            level.head = (offset, self._due_of(level, units[0]))
             self._wait(level, min(wait_s, WAIT_MAX_S))
         elif due and not self._store.is_in_memory(due[0][1].commit_offset):
             self._read(level, due, offset)
@@ -286,6 +287,13 @@ class ScheduleMessageService:
                 offset,
             )
             level.offset = offset
+
+    def _due_of(self, level: _Level, unit: ConsumeQueueUnit) -> int:
+        """When a message is due, ms: its tags code, unless that lay where nothing can be read."""
+        if not is_address(unit.tags_code):
+            return unit.tags_code
+        record = self._store.commit_log.read(unit.commit_offset)
+        return 0 if record is None else record.store_timestamp + level.due.delay_ms
 
     def _wait_of(self, level: _Level, offset: int, due_ms: int) -> float:
         now_ms, now_s = self._clock.now_ms(), self._clock.monotonic()
