@@ -191,7 +191,7 @@ class MessageReader:
                     if add(commit_offset, record_size):
                         count += 1
                         size += record_size
-                    elif not take.corrupt:
+                    elif commit_offset < self._log.min_offset:
                         missing_below = self._log.next_file_offset(commit_offset)
             scanned += 1
         status = GetMessageStatus.NO_MATCHED_MESSAGE

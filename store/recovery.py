@@ -116,6 +116,7 @@ class Recovery:
     def _run_clean(self) -> RecoveryReport | None:
         """Walk the newest records; None when what is there does not look like a clean stop."""
         self._check_totals()
+        self._check_begins()
         if self._queues.lacking:
             return None
         report = RecoveryReport(clean=True)
@@ -129,6 +130,9 @@ class Recovery:
         )
         if behind > report.end_offset:
             self._queues.cut(report.end_offset, self._is_sound)
+            self._check_totals()
+            if self._queues.lacking:
+                return None
         elif behind < report.end_offset:
             rebuild = RecoveryReport(clean=True)
             self._walk(max(behind, self._log.min_offset), rebuild, dispatch_from=behind)
@@ -137,27 +141,38 @@ class Recovery:
         return report
 
     def _clean_begin(self) -> int:
+        if self._point is not None:
+            return self._begin_by_point(self._point)
         files = self._files.mapped
-        begin = self._begin_before_point()
-        if begin is None:
-            begin = files[max(0, len(files) - CLEAN_WALK_FILES)].start_offset if files else 0
-        return begin
+        return files[max(0, len(files) - CLEAN_WALK_FILES)].start_offset if files else 0
 
-    def _begin_before_point(self) -> int | None:
+    def _begin_by_point(self, point: int) -> int:
+        """Where a record begins: before the recovery point, else right there."""
+        begin = self._begin_before_point(point)
+        if begin is not None:
+            return begin
+        mapped, last = self._files.find(point), self._files.last
+        if mapped is None and last is not None and last.start_offset + last.size != point:
+            return last.start_offset  # files are missing
+        if mapped is not None and not self._may_begin(mapped, point):
+            return mapped.start_offset
+        return point if last is not None else 0
+
+    def _begin_before_point(self, point: int) -> int | None:
         """Where a record begins some way before the recovery point, by what the queues say."""
         newest = max(
             self._queues.queues.values(),
             key=lambda queue: queue.max_physical_offset,
             default=None,
         )
-        if self._point is None or newest is None:
+        if newest is None:
             return None
-        wanted = max(self._log.min_offset, self._point - CHECK_SIZE)
+        wanted = max(self._log.min_offset, point - CHECK_SIZE)
         unit = self._queues.first_at(newest, wanted)
         if unit == newest.max_offset:
             return None
         offset: int = UNIT.unpack(self._queues.stored_units(newest, unit, 1))[0]
-        in_range = wanted <= offset < self._point
+        in_range = wanted <= offset < point
         return offset if in_range and self._is_record(offset) else None
 
     def _run_unclean(self) -> RecoveryReport:
@@ -188,6 +203,7 @@ class Recovery:
     def _rebuild_from(self, begin: int, dispatch_from: int, report: RecoveryReport) -> None:
         """Cut the queues back to an offset, walk, and build the units from there on again."""
         self._queues.cut(dispatch_from, self._is_sound)
+        self._check_begins()
         if dispatch_from == self._point:
             self._check_totals()
         self._walk(begin, report, dispatch_from=dispatch_from)
@@ -203,17 +219,20 @@ class Recovery:
             )
             self._queues.lacking = True
 
+    def _check_begins(self) -> None:
+        """Notice when a queue has lost its first file, which otherwise looks expired."""
+        if self._log.min_offset or self._queues.lacking:
+            return  # messages have expired, or it is known
+        for queue in self._queues.queues.values():
+            if queue.first_offset:
+                log.warning("%s begins with unit %d", queue.folder, queue.first_offset)
+                self._queues.lacking = True
+                return
+
     def _unclean_begin(self) -> tuple[int, int]:
         """Where to begin the walk, and the offset below which log and queues were on the disk."""
-        point = self._point
-        if point is not None:
-            begin = self._begin_before_point()
-            if begin is None:
-                begin = point
-                mapped = self._files.find(point)
-                if mapped is not None and not self._may_begin(mapped, point):
-                    begin = mapped.start_offset
-            return begin, point
+        if self._point is not None:
+            return self._begin_by_point(self._point), self._point
         for mapped in reversed(self._files.mapped):
             first = read_record(
                 mapped.view, 0, check_crc=False, physical_offset=mapped.start_offset

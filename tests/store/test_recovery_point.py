@@ -143,7 +143,11 @@ def test_damage_in_front_of_the_point_is_refused(clean: bool) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("lost", [1, 99])
-def test_log_files_that_are_missing_at_the_end_are_refused(clean: bool, lost: int) -> None:
+@pytest.mark.parametrize("check_size", [0, recovery.CHECK_SIZE])
+def test_log_files_that_are_missing_at_the_end_are_refused(
+    clean: bool, lost: int, check_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "CHECK_SIZE", check_size)
     rig = checkpointed(100, more=0)
     paths = [mapped.file.path for mapped in rig.store.commit_log.mapped_files.mapped]
     if clean:
@@ -159,7 +163,7 @@ def test_log_files_that_are_missing_at_the_end_are_refused(clean: bool, lost: in
 
 @pytest.mark.usefixtures("no_check")
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("damage", ["missing", "one file", "zeros"])
+@pytest.mark.parametrize("damage", ["missing", "first file", "last file", "zeros"])
 def test_a_queue_that_lost_units_long_on_the_disk_is_built_again(
     clean: bool, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -182,7 +186,7 @@ def test_a_queue_that_lost_units_long_on_the_disk_is_built_again(
     if damage == "zeros":
         overwrite(disk, folder / names[1], 0, bytes(2000))
     else:
-        for name in names if damage == "missing" else names[1:]:
+        for name in {"missing": names, "first file": names[:1], "last file": names[1:]}[damage]:
             disk.unlink(folder / name)
     again = reopened(disk)
     assert "building all queues from the log" in caplog.text
