@@ -5,6 +5,7 @@
 #   make check     style, types, layers, the Dockerfile
 #   make demo      336,776 real flights through a broker that is killed in between
 #   make bench     how fast, beside an echo server on the same machine
+#   make bench-store  how fast the store alone is: growth, recovery, reads, the key index
 #   make faults    kills, crashes and disk errors at their full amounts
 #   make interop   RocketMQ's own clients against a live broker; needs Maven or npm
 #
@@ -15,7 +16,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test faults check demo bench interop clean
+.PHONY: run test faults check demo bench bench-store interop clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve \
@@ -43,6 +44,9 @@ demo: $(VENV)/.demo
 
 bench: $(VENV)/.core
 	$(BIN)/python -m tests.bench $(ARGS)
+
+bench-store: $(VENV)/.core
+	$(BIN)/python -m tests.bench.store $(ARGS)
 
 interop: $(VENV)/.dev
 	$(BIN)/pytest -q -rs -m interop tests/interop $(ARGS)

@@ -79,10 +79,10 @@ class Marks(NamedTuple):
 class Checkpoint:
     """The two files. `save` blocks: queues thread, or the loading and stopping thread."""
 
-    def __init__(self, files: Files, path: Path, point_path: Path | None = None) -> None:
+    def __init__(self, files: Files, path: Path, point_path: Path) -> None:
         self._files = files
         self._path = path
-        self._point_path = point_path or path.parent / "skylarkmq" / "recovery-point"
+        self._point_path = point_path
 
     def load(self) -> Marks:
         """Read the marks; unknown is what is missing, too short or does not fit together."""
