@@ -74,7 +74,7 @@ WITHOUT_EFFECT: Final = frozenset(
         "kvConfigPath",
         "maxErrorRateOfBloomFilter",
         "maxLmqConsumeQueueNum",
-        "messageIndexSafe",
+        "messageIndexSafe",  # whatever the index lacks after a crash is always read again
         "offsetCheckInSlave",
         "osPageCacheBusyTimeOutMills",
         "productEnvName",
