@@ -247,3 +247,48 @@ def test_a_full_disk_refuses_and_goes_on() -> None:
     _put(rig, 10)
     _check(rig, 12)
     _check(_rig(rig.files.crash(KILL, Random(1))), 12)
+
+
+def test_units_that_nothing_points_to_are_cut_off() -> None:
+    rig = _rig()
+    _put(rig, 3)
+    rig.stop()
+    folder = rig.store.paths.queue_ext_folder("T", 0)
+    orphan = EXT_UNIT.pack(EXT_UNIT_SIZE, 9, 9, 0)
+    rig.files.open(folder / f"{0:020d}").pwrite(orphan, 3 * EXT_UNIT_SIZE)
+    again = _rig(rig.files)
+    ext = again.store.queues.open("T", 0).ext
+    assert ext is not None and ext.end_offset == 3 * EXT_UNIT_SIZE
+    assert _extension(again) == _extension(rig)[: 3 * EXT_UNIT_SIZE].ljust(EXT_SIZE, b"\0")
+
+
+def test_extensions_are_synced_before_the_checkpoint_says_so() -> None:
+    rig = _rig(flush_consume_queue_thorough_interval=10_000)
+    _put(rig, 3)
+    steps: list[str] = []
+
+    def note(op: str, path: Path) -> None:
+        if op == "datasync":
+            steps.append(path.relative_to(rig.files.root).parts[0])
+
+    rig.files.before_step = note
+    for _ in range(11):
+        rig.clock.advance(1)
+        rig.workers.run_all()
+    assert steps.index("consumequeue_ext") < steps.index("checkpoint")
+
+
+@pytest.mark.parametrize(("least_pages", "synced"), [(1, True), (2, False)])
+def test_queue_files_are_synced_from_so_many_pages_on(least_pages: int, synced: bool) -> None:
+    rig = _rig(
+        enable_consume_queue_ext=False,
+        flush_consume_queue_least_pages=least_pages,
+        mapped_file_size_consume_queue=20_000,
+    )
+    paths: list[Path] = []
+    rig.files.before_step = lambda op, path: paths.append(path) if op == "datasync" else None
+    _put(rig, 300)  # 6000 bytes of units
+    for _ in range(3):
+        rig.clock.advance(1)
+        rig.workers.run_all()
+    assert any("consumequeue" in str(path) for path in paths) == synced
