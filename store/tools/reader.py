@@ -97,6 +97,13 @@ class StoppedStore:
         ):
             raise StoreError(f"{root} holds no store: there is no folder commitlog in it")
 
+    def refresh(self) -> None:
+        """Look at the folder anew, after files were changed; the sizes stay as they were known."""
+        assert self.sizes
+        self._views.clear()
+        for name in ("log_files", "queues", "index_names", "marks"):
+            self.__dict__.pop(name, None)
+
     # Files
 
     def view(self, path: Path) -> memoryview:

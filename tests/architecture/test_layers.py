@@ -43,6 +43,7 @@ ALLOWED = {
     ("protocol/compression.py", "lz4"): "optional; the extra `compression`",
     ("protocol/compression.py", "zstandard"): "optional; the extra `compression`",
     ("store/tools/cli.py", "click"): "the command line of the tools for stopped stores",
+    ("store/tools/change_commands.py", "click"): "more of its commands",
     ("store/tools/options.py", "click"): "the options that its commands share",
 }
 

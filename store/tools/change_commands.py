@@ -1,0 +1,108 @@
+"""The commands `skylarkmq store ...` that change a store, make one, or compare two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from skylarkmq.store.delay_levels import DelayLevels
+from skylarkmq.store.tools import rebuild as rebuilds
+from skylarkmq.store.tools import truncate as truncations
+from skylarkmq.store.tools.diff import Comparison
+from skylarkmq.store.tools.options import (
+    EXIT_CODES,
+    FINDINGS,
+    common,
+    json_option,
+    levels_option,
+    show,
+)
+from skylarkmq.store.tools.output import as_json
+from skylarkmq.store.tools.ownership import reading, refuse_running
+from skylarkmq.store.tools.progress import ProgressBar
+from skylarkmq.store.tools.reader import StoppedStore
+
+write_option = click.option("--write", is_flag=True, help="Do it; without, only show what would.")
+
+
+@click.command(epilog=EXIT_CODES)
+@common
+@click.option("--only", type=click.Choice(["queues", "index"]), help="Leave the other as it is.")
+@levels_option
+@write_option
+@json_option
+def rebuild(
+    opened: StoppedStore,
+    only: Literal["queues", "index"] | None,
+    levels: DelayLevels,
+    write: bool,
+    json_output: bool,
+) -> None:
+    """Make consume queues and key index of the store in DIR again from its log.
+
+    Units of expired messages stay, extensions of queues go: their units then hold the tags codes
+    themselves. Damage in the log is passed over and told (exit code 1).
+    """
+    with ProgressBar() as progress:
+        refuse_running(opened.files, opened.paths)
+        work = rebuilds.Rebuild(
+            opened,
+            levels,
+            queues=only != "index",
+            index=only != "queues",
+            progress=progress,
+        )
+        result = work.write() if write else work.plan()
+    show([as_json(result)] if json_output else rebuilds.lines(result))
+    if result["damages"] or result["passed_over"]:
+        raise SystemExit(FINDINGS)
+
+
+@click.command(epilog=EXIT_CODES)
+@common
+@click.option(
+    "--to",
+    "end",
+    type=click.IntRange(0),
+    required=True,
+    help="Physical offset at which the log ends then: where a record begins.",
+)
+@levels_option
+@write_option
+@json_option
+def truncate(
+    opened: StoppedStore, end: int, levels: DelayLevels, write: bool, json_output: bool
+) -> None:
+    """Cut the log of the store in DIR at an offset, and queues and index with it.
+
+    Messages behind it are gone for good; without --write they are only counted, by queue.
+    """
+    with ProgressBar() as progress:
+        refuse_running(opened.files, opened.paths)
+        work = truncations.Truncation(opened, end, levels, progress)
+        result = work.write() if write else work.plan()
+    show([as_json(result)] if json_output else truncations.lines(result))
+
+
+@click.command(epilog=EXIT_CODES)
+@common
+@click.argument("other", metavar="OTHER", type=click.Path(path_type=Path))
+@json_option
+def diff(opened: StoppedStore, other: Path, json_output: bool) -> None:
+    """Compare the messages of the stores in DIR and OTHER, queue by queue.
+
+    Body, properties, flags, times, producer and retries count; the place in the log does not. The
+    exit code is 1 when they differ; the first difference of each queue is shown.
+    """
+    right = StoppedStore(other)
+    with (
+        reading(opened.files, opened.paths),
+        reading(right.files, right.paths),
+        ProgressBar() as progress,
+    ):
+        found = Comparison(opened, right, progress).run()
+    show([as_json(found.as_dict())] if json_output else found.lines())
+    if not found.is_same:
+        raise SystemExit(FINDINGS)
