@@ -4,6 +4,10 @@ Most records follow the last unit of their queue, and their units are appended t
 what does not fit so plainly goes through `LoadedQueues.rebuild_unit`, which knows gaps, units that
 are there, and queues that lost their files.
 
+No checksum covers a record's queue offset. One that leaves a gap waits for the next record of its
+queue: if that goes on behind it, messages are missing; if that goes on in front of it, its queue
+offset is damaged, and the record gets the place that it was stored for.
+
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java
 (CommitLogDispatcherBuildConsumeQueue)
 """
@@ -27,7 +31,11 @@ log = logging.getLogger(__name__)
 
 _TAGS_AND_SEPARATOR: Final = TAGS.encode() + b"\x01"
 _COUNT_STEP: Final = 4096  # units between two looks at the memory they take
+_GAP_MAX: Final = 1 << 16  # units that may be missing in front of a queue's last record
 _CHECK_STEP: Final = 512  # units of a queue that are looked at together
+
+
+Unit = tuple[int, int, int]  # (physical offset, record size, tags code)
 
 
 class UnitRebuild:
@@ -44,6 +52,8 @@ class UnitRebuild:
         self._delay_levels = delay_levels
         # Queues whose units need nothing but the record; None for a topic that is no topic.
         self._plain: dict[tuple[bytes, int], ConsumeQueue] = {}
+        # By topic and queue: the queue offset and the unit of a record that would leave a gap.
+        self._waiting: dict[tuple[str, int], tuple[int, Unit, int]] = {}
         self.records = 0
         self.rebuilt = 0
         self.store_timestamp = 0
@@ -89,6 +99,8 @@ class UnitRebuild:
             if appended == _COUNT_STEP:
                 self._queues.count_rebuilt(appended)
                 appended = 0
+        for key in list(self._waiting):
+            self._settle(key, -1)
         self._queues.count_rebuilt(appended)
         if check is not None:
             check.finish()
@@ -117,11 +129,45 @@ class UnitRebuild:
         level = self._delay_levels.level_of(properties) if is_delay else 0
         if level:
             code = self._delay_levels.due_time(level, timestamp)
-        self._queues.rebuild_unit(topic, queue_id, queue_offset, (offset, size, code), timestamp)
+        key, unit = (topic, queue_id), (offset, size, code)
+        if self._waiting:
+            self._settle(key, queue_offset)
         queue = self._queues.open(topic, queue_id)
+        if queue_offset > queue.max_offset:
+            self._waiting[key] = queue_offset, unit, timestamp
+            self._plain.pop((topic_bytes, queue_id), None)
+            return 1
+        self._queues.rebuild_unit(topic, queue_id, queue_offset, unit, timestamp)
         if not is_delay and queue.ext is None:
             self._plain[topic_bytes, queue_id] = queue
         return 1
+
+    def _settle(self, key: tuple[str, int], next_offset: int) -> None:
+        """Place the record that waits in a queue.
+
+        Args:
+            next_offset: the queue offset of the record behind it, -1 when there is none.
+        """
+        waiting = self._waiting.pop(key, None)
+        if waiting is None:
+            return
+        queue_offset, unit, timestamp = waiting
+        queue, place = self._queues.open(*key), next_offset - 1
+        is_empty = queue.max_offset == queue.first_offset
+        if place == queue.max_offset or (is_empty and 0 <= place < queue_offset):
+            log.error(
+                "the record at offset %d says queue offset %d of %s-%d, but it is number %d",
+                unit[0], queue_offset, *key, place,
+            )  # fmt: skip
+            queue_offset = place
+        elif place != queue_offset and not is_empty and queue_offset - queue.max_offset > _GAP_MAX:
+            log.error(
+                "the record at offset %d says queue offset %d of %s-%d, which ends at %d; it is "
+                "left out of the queue",
+                unit[0], queue_offset, *key, queue.max_offset,
+            )  # fmt: skip
+            return
+        self._queues.rebuild_unit(*key, queue_offset, unit, timestamp)
 
 
 class UnitCheck:

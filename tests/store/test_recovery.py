@@ -208,3 +208,18 @@ def test_a_delayed_message_keeps_its_due_time_when_its_queue_is_rebuilt() -> Non
     again = reopened(killed(rig))
     assert again.store.queue_units("SCHEDULE_TOPIC_XXXX", 2, 0, 1) == before
     assert before[0].tags_code == rig.results[0].store_timestamp + 10_000
+
+
+@pytest.mark.parametrize(("number", "claimed"), [(0, 1 << 40), (20, 18), (20, 30), (20, 1 << 40)])
+def test_a_damaged_queue_offset_costs_at_most_its_own_message(number: int, claimed: int) -> None:
+    rig = filled(CrashDisk(), count=90)
+    place = rig.results[number].physical_offset
+    disk = killed(rig)
+    path = log_path(disk, rig, place // LOG_SIZE)
+    overwrite(disk, path, place % LOG_SIZE + 20, claimed.to_bytes(8, "big"))
+    again = reopened(disk)
+    assert [each for each in numbers(again, 0) if each != number] == [
+        each for each in range(0, 90, 2) if each != number
+    ]
+    assert again.store.max_offset("T", 0) == 45
+    assert numbers(again, 1) == list(range(1, 90, 2))
