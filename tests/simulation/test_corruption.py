@@ -187,8 +187,10 @@ def check(case: Case) -> str:
         if not touched and (offset + size <= report.end_offset or not case.harmed):
             assert key in found, f"{key} is gone"
     for topic, queue_id in QUEUES:
-        end = max((offset for name, number, offset in found.keys() & case.stored.keys() if (name, number) == (topic, queue_id)),
-                  default=-1)  # fmt: skip
+        known = [
+            key[2] for key in found.keys() & case.stored.keys() if key[:2] == (topic, queue_id)
+        ]
+        end = max(known, default=-1)
         result = rig.put(topic, queue_id, b"new")
         assert result is not None
         assert result.status is PutMessageStatus.PUT_OK, result.why
