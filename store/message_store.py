@@ -300,8 +300,13 @@ class MessageStore(ReadFace):
         flushed, index = self.writer.flushed_timestamp, self.index
         self._note_point()
         point = self._points.newest(self.commit_log.flushed_offset)
-        places = (UNKNOWN, index.point) if point is None else (point[0], index.point, *point[1:])
-        return Marks(flushed, flushed, index.full_timestamp, *places)
+        marks = Marks(flushed, flushed, index.full_timestamp, UNKNOWN, index.point)
+        if point is None:
+            return marks
+        offset, queue_count, unit_count = point
+        return marks._replace(
+            commit_log_offset=offset, queue_count=queue_count, unit_count=unit_count
+        )
 
     def _note_point(self) -> None:
         self._points.note(Point(self.writer.published_offset, *self.queues.totals()))
