@@ -169,7 +169,7 @@ class LogCleaner:
         path = first.file.path if first.start_offset < self._first_of_run else None
 
         def look() -> _Look:
-            return _Look(self._measure(), None if path is None else self._files.modified_ms(path))
+            return _Look(self._measure(), None if path is None else _modified_ms(self._files, path))
 
         def looked(found: _Look | None, error: BaseException | None) -> None:
             if not self.running:
@@ -230,6 +230,14 @@ class LogCleaner:
         self._retry_at_s = self._clock.monotonic() + self._retry_s
         if self.running:
             self._stop()
+
+
+def _modified_ms(files: Files, path: Path) -> int:
+    """When a file was last written to; long ago when somebody has removed it. Blocks."""
+    try:
+        return files.modified_ms(path)
+    except FileNotFoundError:
+        return 0
 
 
 def _unlink(files: Files, path: Path) -> OSError | None:

@@ -20,6 +20,8 @@ from tests.support.workers import manual_store_workers
 
 ALL_HOURS = ";".join(str(hour) for hour in range(24))
 RUN_S = 75.0
+MAPPED = {"commit_log_write_mode": "mapped"}
+POOL = {"transient_store_pool_enable": True, "transient_store_pool_size": 3}
 SMALL_QUEUES: dict[str, Any] = {"mapped_file_size_consume_queue": 80}  # of four units
 
 
@@ -87,6 +89,24 @@ def test_a_start_on_a_full_disk_can_make_room() -> None:
     again.start()
     assert again.store.queues.disk_full
     assert again.spend(RUN_S).names() == [3]
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("road", [{}, MAPPED, POOL], ids=["pwrite", "mapped", "pool"])
+def test_all_roads_lose_their_files(road: dict[str, Any], flush: str) -> None:
+    rig = CleanRig(flush_disk_type=flush, **road).start()
+    for _ in range(24):
+        rig.put("orders", 0, bytes(MESSAGE_MAX))
+        rig.spend(1)
+    rig.settle()
+    count, last = rig.store.max_offset("orders", 0), rig.names()[-1]
+    assert count == 24 and last > 4
+    rig.percent = 86
+    assert rig.spend(RUN_S).names() == rig.on_disk() == [last]
+    assert rig.readable() == list(range(rig.store.min_offset("orders", 0), count))
+    rig.put("orders", 0, bytes(MESSAGE_MAX))
+    rig.spend(1)
+    assert rig.store.max_offset("orders", 0) == count + 1
 
 
 # Readers
@@ -164,6 +184,12 @@ def test_a_file_that_cannot_be_removed_is_tried_again_later() -> None:
     assert rig.spend(RUN_S + 60).names() == [0, 1, 2, 3], "and none behind it goes first"
     assert rig.store.state is StoreState.RUNNING
     assert rig.spend(40).names() == rig.on_disk() == [3]
+
+
+def test_a_file_that_somebody_removed_does_not_hold_up_the_others() -> None:
+    rig = _filled().again(73, delete_when=ALL_HOURS)
+    rig.files.unlink(rig.store.commit_log.mapped_files.mapped[0].file.path)
+    assert rig.spend(RUN_S).names() == rig.on_disk() == [3]
 
 
 def test_a_folder_that_cannot_be_synced_fails_the_store() -> None:
