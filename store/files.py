@@ -233,7 +233,7 @@ class DiskFiles:
     def list(self, path: Path) -> list[str]:
         try:
             return sorted(os.listdir(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def size(self, path: Path) -> int:

@@ -14,6 +14,9 @@ from skylarkmq.store.mapped_file import NAME_DIGITS, MappedFile
 
 log = logging.getLogger(__name__)
 
+LOST_AND_FOUND = "lost+found"  # in the root of each ext4 partition
+_BLANK_CHECK_SIZE = 1 << 20
+
 
 class MappedFileQueue:
     """Log files without a gap, oldest first. Loop thread; `load` and `truncate` block."""
@@ -23,6 +26,7 @@ class MappedFileQueue:
         self.folder = folder
         self.file_size = file_size
         self.mapped: list[MappedFile] = []
+        self._unallocated: Path | None = None
 
     @property
     def last(self) -> MappedFile | None:
@@ -58,24 +62,24 @@ class MappedFileQueue:
         """Map every file of the folder; each is taken as full until recovery says otherwise.
 
         A last file that is shorter than the others was being allocated when the process ended; it
-        holds no message and is removed.
+        holds no message and goes with the first `truncate`.
 
         Raises:
             StoreProfileError: a name is not 20 digits, a size is not the configured one, or a file
                 is missing between two others.
         """
-        names = self._files.list(self.folder)
+        names = [name for name in self._files.list(self.folder) if name != LOST_AND_FOUND]
         for name in names:
             if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
                 raise StoreProfileError(
                     f"{self.folder / name} is not a log file; move it out of the folder"
                 )
         if names and self._files.size(self.folder / names[-1]) < self.file_size:
-            self._remove_unallocated(names)
+            self._leave_out_unallocated(names)
         for name in names:
             self._load_one(self.folder / name)
 
-    def _remove_unallocated(self, names: list[str]) -> None:
+    def _leave_out_unallocated(self, names: list[str]) -> None:
         path = self.folder / names[-1]
         start_offset = int(names[-1])
         follows = len(names) > 1 and int(names[-2]) + self.file_size == start_offset
@@ -85,17 +89,21 @@ class MappedFileQueue:
                 f"{path} has {size} bytes, mappedFileSizeCommitLog is {self.file_size}; "
                 "start with the size that the store was written with"
             )
-        log.warning("removing %s: its allocation was cut short at %d bytes", path, size)
-        self._files.unlink(path)
+        log.warning("%s goes: its allocation was cut short at %d bytes", path, size)
+        self._unallocated = path
         names.pop()
 
     def _is_blank(self, path: Path) -> bool:
-        file = self._files.open(path)
+        file, size, position = self._files.open(path), self._files.size(path), 0
         try:
-            head = file.pread(4096, 0)
+            while (position := file.data_start(position)) < size:
+                data = file.pread(_BLANK_CHECK_SIZE, position)
+                if any(data):
+                    return False
+                position += max(1, len(data))
+            return True
         finally:
             file.close()
-        return not any(head)
 
     def _load_one(self, path: Path) -> None:
         size = self._files.size(path)
@@ -120,7 +128,10 @@ class MappedFileQueue:
         Args:
             clear_size: so many bytes behind the end may hold leftovers; they become zeros.
         """
-        removed = False
+        removed = self._unallocated is not None
+        if self._unallocated is not None:
+            self._files.unlink(self._unallocated)
+            self._unallocated = None
         while self.mapped and self.mapped[-1].start_offset > end_offset:
             mapped = self.mapped.pop()
             log.info("removing %s: it starts behind the end of the log", mapped.file.path)

@@ -192,10 +192,10 @@ class MessageStore(ReadFace):
     def _recover(self, progress: Progress) -> RecoveryReport:
         unclean = self._abort.exists()
         self.index.check_files(unclean=unclean)
-        self._abort.create()
         marks = Checkpoint(self._files, self.paths.checkpoint, self.paths.recovery_point).load()
         self.commit_log.mapped_files.load()
         self.queues.load(unclean=unclean)
+        self._abort.create()
         recovery = Recovery(
             self.commit_log,
             self.queues,

@@ -73,6 +73,9 @@ def test_a_last_file_whose_allocation_was_cut_short_is_removed(size: int) -> Non
     disk.open(queue.folder / file_name(2 * SIZE), create=True).truncate(size)
     queue.load()
     assert (len(queue.mapped), queue.max_offset) == (2, 2 * SIZE)
+    assert len(disk.list(queue.folder)) == 3, "only once the rest turned out to be sound"
+    queue.truncate(2 * SIZE)
+    assert (len(queue.mapped), queue.max_offset) == (2, 2 * SIZE)
     assert disk.list(queue.folder) == [file_name(0), file_name(SIZE)]
 
 
