@@ -12,7 +12,7 @@ a walk over a 1 GiB file needs a slice of it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from skylarkmq.protocol.crc import body_crc
@@ -119,7 +119,8 @@ class LogWalk:
     def _in_slice(self, data: bytes, position: int, base: int) -> Iterator[WalkedRecord]:
         """Yield the records that lie whole in a slice, which begins at offset `base`."""
         view, end, check_crc = memoryview(data), len(data), self._check_crc
-        last, unpack = end - MIN_RECORD_SIZE, _FIELDS.unpack_from
+        last = end - MIN_RECORD_SIZE
+        unpack: Callable[[bytes, int], tuple[int, ...]] = _FIELDS.unpack_from
         while position <= last:
             size, magic, crc, queue_id, queue_offset, offset, sys_flag, timestamp, body_size = (
                 unpack(data, position)
@@ -143,9 +144,11 @@ class LogWalk:
                     and data[topic_end] << 8 | data[topic_end + 1] == len(properties)
                     and (
                         not check_crc
-                        or (body_crc(view[tail - body_size : tail]) == crc
-                        and 0 not in properties
-                        and 0 not in topic)
+                        or (
+                            body_crc(view[tail - body_size : tail]) == crc
+                            and 0 not in properties
+                            and 0 not in topic
+                        )
                     )
                 ):
                     self.end_offset = self.reached = offset + size

@@ -1,5 +1,6 @@
 """JSON tables: the fall-back to `.bak`, and who is freed by which write."""
 
+import random
 from pathlib import Path
 
 import msgspec
@@ -66,6 +67,39 @@ def test_a_bad_backup_ends_the_start_with_file_and_position() -> None:
         _load({BACKUP: b'{"offsetTable":{"T@g":{0:7 ? }}}'})
     assert caught.value.path == BACKUP
     assert caught.value.position == 27
+
+
+def _mutated(text: bytes, rng: random.Random) -> bytes:
+    data, place = bytearray(text), rng.randrange(len(text))
+    match rng.choice(["flip", "zero", "cut", "extend", "nothing"]):
+        case "flip":
+            data[place] ^= 1 << rng.randrange(8)
+        case "zero":
+            data[place:] = bytes(len(data) - place)
+        case "cut":
+            del data[place:]
+        case "extend":
+            data += text[:place] or b"\x00"
+    return bytes(data)
+
+
+def test_whatever_rots_a_start_reads_one_of_the_two_or_names_file_and_position() -> None:
+    rng, outcomes = random.Random(5), set[str]()
+    for _ in range(500):
+        texts = {PATH: _mutated(GOOD, rng), BACKUP: _mutated(OLDER, rng)}
+        files = MemoryFiles(dict(texts))
+        try:
+            loaded = load_table(files, PATH, ConsumerOffsetSerializeWrapper)
+        except CorruptFileError as error:
+            assert f"{error.path} at byte {error.position}: " in str(error)
+            assert "\n" not in str(error)
+            assert files.texts == texts, "nothing was changed"
+            outcomes.add("refused")
+        else:
+            outcomes.add("read" if loaded is not None else "empty")
+            assert loaded is not None or not any(text.strip() for text in texts.values())
+        assert set(texts.values()) <= set(files.texts.values()), "nothing is lost"
+    assert outcomes >= {"read", "refused"}
 
 
 def test_text_is_standard_json_with_a_line_for_each_row() -> None:
