@@ -23,6 +23,8 @@ from skylarkmq.store.tools.output import as_json
 from skylarkmq.store.tools.ownership import reading, refuse_running
 from skylarkmq.store.tools.progress import ProgressBar
 from skylarkmq.store.tools.reader import StoppedStore
+from skylarkmq.store.tools.salvage import Salvage
+from skylarkmq.store.tools.salvage import lines as salvage_lines
 
 write_option = click.option("--write", is_flag=True, help="Do it; without, only show what would.")
 
@@ -105,4 +107,23 @@ def diff(opened: StoppedStore, other: Path, json_output: bool) -> None:
         found = Comparison(opened, right, progress).run()
     show([as_json(found.as_dict())] if json_output else found.lines())
     if not found.is_same:
+        raise SystemExit(FINDINGS)
+
+
+@click.command(epilog=EXIT_CODES)
+@common
+@click.argument("target", metavar="NEW", type=click.Path(path_type=Path))
+@levels_option
+@json_option
+def salvage(opened: StoppedStore, target: Path, levels: DelayLevels, json_output: bool) -> None:
+    """Save every sound message of the store in DIR into the new folder NEW, as a sound store.
+
+    DIR is only read. Messages keep their offsets; in the place of a lost one that others of its
+    queue follow stands a message with an empty body and the property SKYLARKMQ_LOST. The exit code
+    is 1 when something was lost, and all of it is told.
+    """
+    with reading(opened.files, opened.paths), ProgressBar() as progress:
+        result = Salvage(opened, target, levels, progress).run()
+    show([as_json(result)] if json_output else salvage_lines(result))
+    if not result["complete"]:
         raise SystemExit(FINDINGS)

@@ -19,7 +19,7 @@ from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.tools import cat as cats
 from skylarkmq.store.tools import dump as dumps
 from skylarkmq.store.tools import info as infos
-from skylarkmq.store.tools.change_commands import diff, rebuild, truncate
+from skylarkmq.store.tools.change_commands import diff, rebuild, salvage, truncate
 from skylarkmq.store.tools.options import (
     EXIT_CODES,
     FINDINGS,
@@ -193,5 +193,5 @@ def _print_message(record: bytes, body: str) -> None:
         click.echo(as_json(cats.row(record, body), indent=None))
 
 
-for command in (rebuild, truncate, diff):
+for command in (rebuild, truncate, diff, salvage):
     store.add_command(command)

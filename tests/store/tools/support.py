@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from skylarkmq.cli import main
 from tests.support.disk_store import DiskStore
-from tests.support.store_samples import SIZES, Fields, sample_commands
+from tests.support.store_samples import SIZES, Fields, put, sample_commands
 
 ROUNDS = 48
 
@@ -49,7 +49,8 @@ def write_sample(root: Path, rounds: int = ROUNDS) -> Sample:
     """Write a store and stop it cleanly, with one table as RocketMQ writes them."""
     disk = DiskStore(root, SIZES)
     disk.start()
-    messages = [message for command in sample_commands(rounds) for message in disk.run(command)]
+    commands = [put("Once", 0, "the only one"), *sample_commands(rounds)]
+    messages = [message for command in commands for message in disk.run(command)]
     disk.stop()
     config = root / "config"
     config.mkdir(exist_ok=True)
