@@ -125,8 +125,8 @@ class LogWalk:
             size, magic, crc, queue_id, queue_offset, offset, sys_flag, timestamp, body_size = (
                 unpack(data, position)
             )
-            stop = position + size
-            tail = position + FIXED_IPV4_SIZE + body_size
+            stop: int = position + size
+            tail: int = position + FIXED_IPV4_SIZE + body_size
             if (
                 magic == MESSAGE_MAGIC
                 and offset == base + position
@@ -135,7 +135,7 @@ class LogWalk:
                 and tail + LENGTHS_SIZE <= stop
                 and not sys_flag & HOSTS_BITS
             ):
-                topic_end = tail + 1 + data[tail]
+                topic_end: int = tail + 1 + data[tail]
                 properties = data[topic_end + 2 : stop]
                 topic = data[tail + 1 : topic_end]
                 if (
