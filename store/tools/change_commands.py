@@ -29,7 +29,7 @@ from skylarkmq.store.tools.salvage import lines as salvage_lines
 write_option = click.option("--write", is_flag=True, help="Do it; without, only show what would.")
 
 
-@click.command(epilog=EXIT_CODES)
+@click.command(epilog=EXIT_CODES, short_help="Make queues and index again from the log.")
 @common
 @click.option("--only", type=click.Choice(["queues", "index"]), help="Leave the other as it is.")
 @levels_option
@@ -62,7 +62,7 @@ def rebuild(
         raise SystemExit(FINDINGS)
 
 
-@click.command(epilog=EXIT_CODES)
+@click.command(epilog=EXIT_CODES, short_help="End the log at an offset.")
 @common
 @click.option(
     "--to",
@@ -88,7 +88,7 @@ def truncate(
     show([as_json(result)] if json_output else truncations.lines(result))
 
 
-@click.command(epilog=EXIT_CODES)
+@click.command(epilog=EXIT_CODES, short_help="Compare the messages of two stores.")
 @common
 @click.argument("other", metavar="OTHER", type=click.Path(path_type=Path))
 @json_option
@@ -110,7 +110,7 @@ def diff(opened: StoppedStore, other: Path, json_output: bool) -> None:
         raise SystemExit(FINDINGS)
 
 
-@click.command(epilog=EXIT_CODES)
+@click.command(epilog=EXIT_CODES, short_help="Save what is sound into a new store.")
 @common
 @click.argument("target", metavar="NEW", type=click.Path(path_type=Path))
 @levels_option

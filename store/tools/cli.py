@@ -44,7 +44,7 @@ def store() -> None:
     """
 
 
-@store.command(epilog=EXIT_CODES)
+@store.command(epilog=EXIT_CODES, short_help="Print what a store holds, and who runs on it.")
 @common
 @json_option
 def info(opened: StoppedStore, json_output: bool) -> None:
@@ -56,7 +56,7 @@ def info(opened: StoppedStore, json_output: bool) -> None:
     show([as_json(found)] if json_output else infos.lines(found))
 
 
-@store.command(epilog=EXIT_CODES)
+@store.command(epilog=EXIT_CODES, short_help="Print the layout of one file, row by row.")
 @common
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
@@ -103,7 +103,7 @@ def _row_text(row: dict[str, Any]) -> str:
     return f"{place:>12}  {kind:<10} {rest}"
 
 
-@store.command(epilog=EXIT_CODES)
+@store.command(epilog=EXIT_CODES, short_help="Hold everything against everything else.")
 @common
 @click.option(
     "--limit",
@@ -128,7 +128,7 @@ def verify(opened: StoppedStore, limit: int, levels: DelayLevels, json_output: b
         raise SystemExit(FINDINGS)
 
 
-@store.command(epilog=EXIT_CODES)
+@store.command(epilog=EXIT_CODES, short_help="Print messages by offset, queue, key or time.")
 @common
 @click.option("--offset", type=click.IntRange(0), help="The message at this physical offset.")
 @click.option("--id", "message_id", metavar="HEX", help="The message with this offset message id.")
