@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 QueueKey = tuple[str, int]
 QueueEnd = tuple[ConsumeQueue, int, int]  # (queue, unit, byte of its extension) behind the last one
 IsSound = Callable[[ConsumeQueue, int, ConsumeQueueUnit], bool]  # (queue, queue offset, unit)
-LOAD_WRITE_SIZE = 1 << 20  # bytes of unwritten units, over all queues, that a rebuild may hold
+LOAD_WRITE_SIZE = 8 << 20  # bytes of unwritten units, over all queues, that a rebuild may hold
 EXT_SIZE = 50_331_648
 
 
