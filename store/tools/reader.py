@@ -277,8 +277,10 @@ class StoppedStore:
         if not files or position < files[0].start:
             return None
         guess = (position - files[0].start) // max(files[0].size, 1)
-        nearby = files[guess : guess + 1] or files[-1:]
-        for file in (*nearby, *files):
+        for file in files[guess : guess + 1]:
+            if file.start <= position and position + UNIT_SIZE <= file.end:
+                return file, position - file.start
+        for file in files:  # some have another size, or are missing
             if file.start <= position and position + UNIT_SIZE <= file.end:
                 return file, position - file.start
         return None

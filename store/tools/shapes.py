@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from skylarkmq.store.consume_queue import UNIT_SIZE
@@ -34,6 +35,7 @@ INDEX_SHAPE: Final = IndexShape(5_000_000, 20_000_000)
 _OFFSET_POSITION: Final = 4  # of an item
 _TRIES_MAX: Final = 100_000
 _ITEMS_TRIED: Final = 256
+_SEARCH_SIZE: Final = 1 << 22
 
 
 @dataclass(slots=True)
@@ -83,18 +85,23 @@ def _candidates(data: memoryview) -> Iterator[IndexShape]:
     header = IndexHeader(*HEADER.unpack_from(data, 0))
     if header.next_item <= FIRST_ITEM:
         return
-    content = bytes(data) if len(data) < 1 << 26 else data[:].tobytes()
     wanted = header.end_offset.to_bytes(8, "big", signed=True)
     last = header.next_item - 1
-    at = content.find(wanted, HEADER_SIZE)
-    for _ in range(_TRIES_MAX):
-        if at < 0:
-            return
+    for at in islice(_places(data, wanted), _TRIES_MAX):
         items_position = at - _OFFSET_POSITION - last * ITEM_SIZE
         slots_size, items_size = items_position - HEADER_SIZE, len(data) - items_position
         if slots_size > 0 and not slots_size % SLOT_SIZE and not items_size % ITEM_SIZE:
             yield IndexShape(slots_size // SLOT_SIZE, items_size // ITEM_SIZE)
-        at = content.find(wanted, at + 1)
+
+
+def _places(data: memoryview, wanted: bytes) -> Iterator[int]:
+    """Where some bytes stand behind the header."""
+    for start in range(HEADER_SIZE, len(data), _SEARCH_SIZE):
+        chunk = bytes(data[start : start + _SEARCH_SIZE + len(wanted) - 1])
+        at = chunk.find(wanted)
+        while at >= 0:
+            yield start + at
+            at = chunk.find(wanted, at + 1)
 
 
 def _fits(data: memoryview, shape: IndexShape) -> bool:

@@ -68,6 +68,18 @@ def test_a_record_of_another_place(sample: Sample) -> None:
     assert ("log.damage", str(path), position) in places(findings(sample))
 
 
+def test_a_leftover_of_another_place_is_no_message(sample: Sample) -> None:
+    """After damage the next message is looked for; one that says another offset is none."""
+    path, position = sample.place(sample.of("Plain", 4))
+    following = sample.messages[sample.messages.index(sample.of("Plain", 4)) + 1]
+    small = sample.of("Once", 0)
+    data = sample.place(small)[0].read_bytes()[:120]
+    overwrite(path, position, b"\xee" * 88)
+    overwrite(path, position + 200, data)
+    (damage,) = [one for one in findings(sample) if one["kind"] == "log.damage"]
+    assert f"at offset {following['physical_offset']}" in damage["cause"]
+
+
 def test_a_queue_offset_that_does_not_follow(sample: Sample) -> None:
     message = sample.of("Tagged", 7)
     path, position = sample.place(message)
