@@ -93,3 +93,12 @@ def test_what_is_not_there(pristine: Sample) -> None:
     assert run("cat", pristine.root, "--topic", "Plain", "--queue", 99).exit_code == 2
     assert run("cat", pristine.root, "--key", "x").exit_code == 2
     assert run("cat", pristine.root, "--id", "zz").exit_code == 2
+
+
+def test_entries_of_expired_messages_are_passed_over(sample: Sample) -> None:
+    sample.log(0).unlink()
+    end = SIZES["mappedFileSizeCommitLog"]
+    kept = [offset for offset in by_key(sample.messages)["Keyed", "every"] if offset >= end]
+    result = run("cat", sample.root, "--topic", "Keyed", "--key", "every", "--body", "none")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert len(result.stdout.splitlines()) == len(kept)

@@ -114,6 +114,15 @@ def test_units_of_expired_messages_stay(sample: Sample) -> None:
 SIZES_LOG = SIZES["mappedFileSizeCommitLog"]
 
 
+def test_units_that_lead_to_messages_of_others_go(sample: Sample) -> None:
+    queues = sample.root / "consumequeue"
+    shutil.copytree(queues / "Once", queues / "Ghost")
+    assert run_json("verify", sample.root, exit_code=1)["kinds"] == {"queue.dangling": 1}
+    run_json("rebuild", sample.root, "--write", "--only", "queues")
+    assert run_json("verify", sample.root)["kinds"] == {}
+    assert not list((queues / "Ghost" / "0").iterdir())
+
+
 def test_the_store_goes_on_after_a_rebuild(sample: Sample) -> None:
     shutil.rmtree(sample.root / "consumequeue")
     shutil.rmtree(sample.root / "index")

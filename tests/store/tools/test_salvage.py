@@ -14,6 +14,10 @@ from tests.support.disk_store import DiskStore
 from tests.support.store_samples import SIZES, Fields, by_key, by_queue
 
 LATER_MS = 4_000_000_000_000
+HOLE_SIZES = (
+    *(91, 92, 104, 105, 106, 115, 190, 300, 303, 333, 360, 361, 394, 395, 500),
+    *((1 << 20) + 50, 3 << 20),
+)
 LOG_SIZE = SIZES["mappedFileSizeCommitLog"]
 
 
@@ -99,6 +103,21 @@ def test_damage_over_many_messages_and_their_units(sample: Sample, tmp_path: Pat
             assert saved == messages
 
 
+def test_the_last_message_of_a_queue(sample: Sample, tmp_path: Path) -> None:
+    """Only its unit tells of it; its number must not be given out again."""
+    last = by_queue(sample.messages)["Batched", 1][-1]
+    path, position = sample.place(last)
+    flip(path, position + 90)
+    result = run_json("salvage", sample.root, tmp_path / "new", exit_code=1)
+    assert result["lost"] == [
+        {"topic": "Batched", "queue_id": 1, "queue_offset": last["queue_offset"]}
+    ]
+    queues = run_json("info", tmp_path / "new")["queues"]
+    (queue,) = [queue for queue in queues if queue["topic"] == "Batched"]
+    assert queue["max_offset"] == last["queue_offset"] + 1
+    check_sound(tmp_path / "new")
+
+
 def test_a_missing_file_and_a_short_one(sample: Sample, tmp_path: Path) -> None:
     new = tmp_path / "new"
     sample.log(1).unlink()
@@ -178,9 +197,7 @@ def test_lost_messages_may_be_shown(sample: Sample, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ends_file", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 3])
-@pytest.mark.parametrize(
-    "size", [91, 92, 104, 105, 106, 115, 190, 300, 303, 333, 360, 361, 394, 395, 500, 3 << 20]
-)
+@pytest.mark.parametrize("size", HOLE_SIZES)
 def test_a_hole_is_filled_to_the_byte(size: int, count: int, ends_file: bool) -> None:
     lost = [Lost("Topic", 1, number) for number in range(count)]
     hole = Hole(1000, 1000 + size, ends_file, "", 5, lost)
