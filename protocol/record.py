@@ -211,10 +211,21 @@ def read_record(
     return view
 
 
-def is_intact(buffer: memoryview | bytes, position: int, size: int, physical_offset: int) -> bool:
-    """Whether the record that somebody says is at `position` is there, its checksum included.
+def is_intact(
+    buffer: memoryview | bytes,
+    position: int,
+    size: int,
+    physical_offset: int,
+    queue_offset: int,
+    owner: tuple[int, bytes] | None,
+) -> bool:
+    """Whether the record that a queue says is at `position` is there, its checksum included.
 
     For readers who hand it out as it is: a quarter of the time of `read_record`.
+
+    Args:
+        owner: queue id, and topic behind its size byte, that the record and `queue_offset` must
+            belong to; None for any.
     """
     if position < 0 or size < MIN_RECORD_SIZE or position + size > len(buffer):
         return False
@@ -233,6 +244,13 @@ def is_intact(buffer: memoryview | bytes, position: int, size: int, physical_off
         and fields[1] == MESSAGE_MAGIC
         and fields[5] == physical_offset
         and body_position <= body_end <= position + size - LENGTHS_SIZE
+        and (
+            owner is None
+            or (
+                (fields[4] == queue_offset and fields[3] == owner[0])
+                and buffer[body_end : body_end + len(owner[1])] == owner[1]
+            )
+        )
         and body_crc(buffer[body_position:body_end]) == fields[2]
     )
 

@@ -35,6 +35,7 @@ from skylarkmq.store.message_reader import (
     MessageReader,
     Wanted,
     nearest_in_time,
+    owner_of,
     store_timestamp_at,
 )
 from skylarkmq.store.queue_files import QueueReader
@@ -58,6 +59,7 @@ class _Place(NamedTuple):
     mapped: MappedFile
     position: int
     size: int
+    queue_offset: int
 
 
 class ColdReads:
@@ -146,7 +148,7 @@ class ColdReads:
     def _walk(
         self, queue: ConsumeQueue, offset: int, units: bytes, wanted: Wanted, done: GotMessages
     ) -> None:
-        take = _Held(self._log)
+        take = _Held(self._log, queue)
         result = self._reader.walk(queue, offset, units, wanted, take)
         places = take.places
 
@@ -161,7 +163,7 @@ class ColdReads:
                     self._report(place)
             done(_filled(result, [record for record in records if record is not None]), None)
 
-        self._worker.submit(lambda: _read_places(places), finished)
+        self._worker.submit(lambda: _read_places(places, take.owner), finished)
 
     def _report(self, place: _Place) -> None:
         self._reader.report_corrupt(place.mapped, place.mapped.start_offset + place.position)
@@ -230,13 +232,13 @@ class ColdReads:
 class _Held:
     """Takes records by holding their files."""
 
-    def __init__(self, commit_log: CommitLog) -> None:
+    def __init__(self, commit_log: CommitLog, queue: ConsumeQueue) -> None:
         self._log = commit_log
+        self.owner = owner_of(queue)
         self.places: list[_Place] = []
         self.files: list[MappedFile] = []
-        self.corrupt = False
 
-    def add(self, commit_offset: int, record_size: int) -> bool:
+    def add(self, commit_offset: int, record_size: int, queue_offset: int) -> bool:
         """Take a record; False when it is not in the log any more."""
         found = self._log.locate(commit_offset)
         if found is None or found[1] + record_size > found[0].committed_position:
@@ -245,7 +247,7 @@ class _Held:
         if not self.files or self.files[-1] is not mapped:
             mapped.hold()
             self.files.append(mapped)
-        self.places.append(_Place(mapped, position, record_size))
+        self.places.append(_Place(mapped, position, record_size, queue_offset))
         return True
 
 
@@ -300,16 +302,17 @@ class _TimeSearch:
         return store_timestamp_at(head, 0)
 
 
-def _read_places(places: list[_Place]) -> list[bytes | None]:
+def _read_places(places: list[_Place], owner: tuple[int, bytes] | None) -> list[bytes | None]:
     """The bytes of each record, None for a damaged one; neighbours are read together."""
     records: list[bytes | None] = []
     for run in _runs(places):
         first, last = run[0], run[-1]
         start = first.position
         data = first.mapped.file.pread(last.position + last.size - start, start)
-        for mapped, position, size in run:
+        for mapped, position, size, queue_offset in run:
             at = position - start
-            sound = is_intact(data, at, size, mapped.start_offset + position)
+            place = mapped.start_offset + position
+            sound = is_intact(data, at, size, place, queue_offset, owner)
             records.append(data[at : at + size] if sound else None)
     return records
 

@@ -43,6 +43,7 @@ BIG_PULL_COUNT = 1024
 
 CORRUPT_LOGGED_MAX = 1000  # damaged records that get a line of their own in the log
 
+_LIGHT_QUEUE_PREFIX = "%LMQ%"
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _BORN_HOST_IPV6 = 0x10
@@ -53,13 +54,8 @@ _IPV6_EXTRA = 12
 class Take(Protocol):
     """What a walk over units does with the ones that are wanted."""
 
-    def add(self, commit_offset: int, record_size: int) -> bool:
+    def add(self, commit_offset: int, record_size: int, queue_offset: int) -> bool:
         """Take a record; False when it is not to be had."""
-        ...
-
-    @property
-    def corrupt(self) -> bool:
-        """Whether the record that was refused last is there, and damaged."""
         ...
 
 
@@ -125,7 +121,7 @@ class MessageReader:
             units = b""
         if not units:
             return self.gone(queue, offset)
-        gathered = _Gathered(self._log, self)
+        gathered = _Gathered(self._log, self, queue)
         result = self.walk(
             queue, offset, units, self.wanted(max_count, max_bytes, matches), gathered
         )
@@ -188,7 +184,7 @@ class MessageReader:
                     break
                 # An address that is left over could not be read: the client compares the tags.
                 if matches is None or matches(tags_code) or tags_code <= ADDRESS_MAX:
-                    if add(commit_offset, record_size):
+                    if add(commit_offset, record_size, offset + scanned):
                         count += 1
                         size += record_size
                     elif commit_offset < self._log.min_offset:
@@ -325,6 +321,15 @@ def nearest_in_time(low: int, high: int, timestamp_ms: int, time_of: Callable[[i
     return low if after < before or after == 0 else low - 1
 
 
+def owner_of(queue: ConsumeQueue) -> tuple[int, bytes] | None:
+    """Queue id and topic that a queue's records have; None for RocketMQ's light queues.
+
+    Those lead to records of other topics.
+    """
+    light = queue.topic.startswith(_LIGHT_QUEUE_PREFIX)
+    return None if light else (queue.queue_id, queue.topic_part)
+
+
 class _Gathered:
     """Records gathered for one reader, neighbours in the log as one view."""
 
@@ -333,28 +338,30 @@ class _Gathered:
         "_file_end",
         "_file_start",
         "_log",
+        "_queue",
         "_reader",
         "_start",
         "_verify_below",
         "_view",
         "_views",
-        "corrupt",
     )
 
-    def __init__(self, commit_log: CommitLog, reader: MessageReader) -> None:
+    def __init__(self, commit_log: CommitLog, reader: MessageReader, queue: ConsumeQueue) -> None:
         self._log = commit_log
+        self._queue = queue
         self._reader = reader
         self._verify_below = reader.verify_below
-        self.corrupt = False
         self._views: list[memoryview] = []
         self._view = memoryview(b"")
         # Invariant: [_start, _end) is the run under way and lies in [_file_start, _file_end), the
         # written part of the file that `_view` maps.
         self._start = self._end = self._file_start = self._file_end = 0
 
-    def add(self, commit_offset: int, record_size: int) -> bool:
-        """Take a record; False when it is not in the log any more."""
-        if commit_offset < self._verify_below and not self._is_intact(commit_offset, record_size):
+    def add(self, commit_offset: int, record_size: int, queue_offset: int) -> bool:
+        """Take a record; False when it is not in the log any more, or damaged."""
+        if commit_offset < self._verify_below and not self._is_intact(
+            commit_offset, record_size, queue_offset
+        ):
             return False
         record_end = commit_offset + record_size
         if commit_offset == self._end and record_end <= self._file_end:
@@ -373,14 +380,16 @@ class _Gathered:
         self._end = record_end
         return True
 
-    def _is_intact(self, commit_offset: int, record_size: int) -> bool:
+    def _is_intact(self, commit_offset: int, record_size: int, queue_offset: int) -> bool:
         found = self._log.locate(commit_offset)
-        self.corrupt = found is not None and not is_intact(
-            found[0].view, found[1], record_size, commit_offset
-        )
-        if found is not None and self.corrupt:
-            self._reader.report_corrupt(found[0], commit_offset)
-        return found is not None and not self.corrupt
+        if found is None:
+            return False
+        mapped, position = found
+        owner = owner_of(self._queue)
+        intact = is_intact(mapped.view, position, record_size, commit_offset, queue_offset, owner)
+        if not intact:
+            self._reader.report_corrupt(mapped, commit_offset)
+        return intact
 
     def finish(self) -> list[memoryview]:
         """Hand over what was gathered."""

@@ -258,3 +258,17 @@ def test_a_queue_file_that_was_removed_sends_the_reader_to_the_next_one() -> Non
     rig.files.unlink(folder / min(rig.files.list(folder)))
     result = cold.answer()
     assert (result.status, result.next_begin_offset) == (GetMessageStatus.OFFSET_FOUND_NULL, 100)
+
+
+@pytest.mark.parametrize("position", [12, 27, BODY_POSITION + 300 + 1])
+def test_a_record_that_says_it_is_of_another_queue_is_not_handed_out(position: int) -> None:
+    """No checksum covers queue id, queue offset and topic."""
+    rig = filled(20, 300)
+    rig.stop()
+    again = StoreRig(rig.files).start()
+    (unit,) = again.store.queue_units("T", 0, 4, 1)
+    file = again.store.commit_log.mapped_files.mapped[0].file
+    file.pwrite(b"\x55", unit.commit_offset + position)
+    assert numbers(again.store.get_message("T", 0, 0, 32)) == [*range(4), *range(5, 20)]
+    assert numbers(Cold(again, 0).get(0)) == [*range(4), *range(5, 8)]
+    assert again.store.stats.corrupt_records == 2
