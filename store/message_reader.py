@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 Matches = Callable[[int], bool]  # tags code of a unit -> whether the reader wants the message
 
 SCANNED_UNITS_MIN = 800  # units looked at in one read, wanted or not
-SCANNED_UNITS_PER_WANTED = 1
 # A reader that asks for more at a time than RocketMQ's caps (5.x: maxMsgBytes).
 BIG_PULL_BYTES = 4 << 20
 BIG_PULL_COUNT = 1024
