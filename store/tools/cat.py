@@ -20,8 +20,9 @@ from skylarkmq.store.consume_queue import PRE_BLANK_SIZE
 from skylarkmq.store.errors import StoreError
 from skylarkmq.store.index_keys import message_keys
 from skylarkmq.store.index_search import IndexSearch
+from skylarkmq.store.progress import Progress
 from skylarkmq.store.tools.reader import StoppedStore
-from skylarkmq.store.tools.walk import Place, PlaceKind, Progress, no_progress, walk
+from skylarkmq.store.tools.walk import Place, PlaceKind, no_progress, walk
 
 OPENED_MAX: Final = 1 << 30
 """Bytes of a decompressed body."""

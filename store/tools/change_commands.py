@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import click
 
@@ -29,6 +29,19 @@ from skylarkmq.store.tools.salvage import lines as salvage_lines
 write_option = click.option("--write", is_flag=True, help="Do it; without, only show what would.")
 
 
+class _Change(Protocol):
+    def plan(self) -> dict[str, Any]: ...
+    def write(self) -> dict[str, Any]: ...
+
+
+def _done(opened: StoppedStore, work: _Change, write: bool) -> dict[str, Any]:
+    """What a change did, or would do."""
+    if write:
+        return work.write()
+    with reading(opened.files, opened.paths):
+        return work.plan()
+
+
 @click.command(epilog=EXIT_CODES, short_help="Make queues and index again from the log.")
 @common
 @click.option("--only", type=click.Choice(["queues", "index"]), help="Leave the other as it is.")
@@ -48,7 +61,6 @@ def rebuild(
     themselves. Damage in the log is passed over and told (exit code 1).
     """
     with ProgressBar() as progress:
-        refuse_running(opened.files, opened.paths)
         work = rebuilds.Rebuild(
             opened,
             levels,
@@ -56,7 +68,7 @@ def rebuild(
             index=only != "queues",
             progress=progress,
         )
-        result = work.write() if write else work.plan()
+        result = _done(opened, work, write)
     show([as_json(result)] if json_output else rebuilds.lines(result))
     if result["damages"] or result["passed_over"]:
         raise SystemExit(FINDINGS)
@@ -82,9 +94,9 @@ def truncate(
     Messages behind it are gone for good; without --write they are only counted, by queue.
     """
     with ProgressBar() as progress:
-        refuse_running(opened.files, opened.paths)
+        refuse_running(opened.files, opened.paths)  # the look at the log comes first
         work = truncations.Truncation(opened, end, levels, progress)
-        result = work.write() if write else work.plan()
+        result = _done(opened, work, write)
     show([as_json(result)] if json_output else truncations.lines(result))
 
 

@@ -37,6 +37,7 @@ def changing(store: StoppedStore, files: Files | None = None) -> Generator[Chang
     disk = files or DiskFiles()
     paths = store.paths
     with writing(store.files, disk, paths):
+        store.refresh()  # a broker may have run since it was opened
         abort = AbortFile(disk, paths)
         was_unclean = abort.exists()
         checkpoint = Checkpoint(disk, paths.checkpoint, paths.recovery_point)

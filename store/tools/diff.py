@@ -12,9 +12,10 @@ from typing import Any
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.record import decode_message
 from skylarkmq.store.consume_queue import PRE_BLANK_SIZE
+from skylarkmq.store.progress import Progress
 from skylarkmq.store.tools.output import table
 from skylarkmq.store.tools.reader import QueueKey, StoppedStore
-from skylarkmq.store.tools.walk import Progress, no_progress
+from skylarkmq.store.tools.walk import no_progress
 
 FIELDS = (
     "body", "properties", "flag", "sys_flag", "born_timestamp", "born_host", "store_timestamp",

@@ -8,10 +8,11 @@ from skylarkmq.protocol.flags import validate_topic
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import StoreError
 from skylarkmq.store.index_keys import record_entries
+from skylarkmq.store.progress import Progress
 from skylarkmq.store.tools.changing import changing
 from skylarkmq.store.tools.derive import IndexWriter, QueueBuilder, remove_files
 from skylarkmq.store.tools.reader import QueueFolder, StoppedStore
-from skylarkmq.store.tools.walk import Place, PlaceKind, Progress, no_progress, queue_places, walk
+from skylarkmq.store.tools.walk import Place, PlaceKind, no_progress, queue_places, walk
 
 Result = dict[str, Any]
 

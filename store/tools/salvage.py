@@ -18,6 +18,7 @@ from skylarkmq.store.errors import StoreError
 from skylarkmq.store.files import DiskFiles, Files, StoreFile
 from skylarkmq.store.mapped_file import file_name
 from skylarkmq.store.paths import StorePaths
+from skylarkmq.store.progress import Progress
 from skylarkmq.store.queue_files import QueueWrite, QueueWriter
 from skylarkmq.store.sidecar import Kind, encode_sidecar
 from skylarkmq.store.store_lock import AbortFile
@@ -26,7 +27,7 @@ from skylarkmq.store.tools.output import size_text
 from skylarkmq.store.tools.reader import StoppedStore
 from skylarkmq.store.tools.salvage_plan import Lost, Plan, Planner, filling
 from skylarkmq.store.tools.tables import BACKUP, TABLES, read_table
-from skylarkmq.store.tools.walk import PlaceKind, Progress, no_progress, walk
+from skylarkmq.store.tools.walk import PlaceKind, no_progress, walk
 
 _COPY_SIZE: Final = 4 << 20
 _SHOWN_MAX: Final = 20

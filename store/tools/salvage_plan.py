@@ -26,9 +26,10 @@ from skylarkmq.protocol.record import (
 )
 from skylarkmq.store.consume_queue import PRE_BLANK_SIZE
 from skylarkmq.store.delay_levels import DelayLevels
+from skylarkmq.store.progress import Progress
 from skylarkmq.store.tools.derive import HOLE_MAX
 from skylarkmq.store.tools.reader import QueueKey, StoppedStore
-from skylarkmq.store.tools.walk import Place, PlaceKind, Progress, no_progress, queue_places, walk
+from skylarkmq.store.tools.walk import Place, PlaceKind, no_progress, queue_places, walk
 
 LOST: Final = "SKYLARKMQ_LOST"
 _LOST_PROPERTY: Final = f"{LOST}\x01true".encode()

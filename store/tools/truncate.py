@@ -13,12 +13,13 @@ from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import CorruptFileError, StoreError
 from skylarkmq.store.files import Files
 from skylarkmq.store.index_file import FIRST_ITEM, IndexFile
+from skylarkmq.store.progress import Progress
 from skylarkmq.store.queue_scanner import QueueScanner
 from skylarkmq.store.tools.changing import Change, changing
 from skylarkmq.store.tools.derive import IndexWriter, expired_end, remove_files
 from skylarkmq.store.tools.output import size_text, table
 from skylarkmq.store.tools.reader import QueueKey, StoppedStore
-from skylarkmq.store.tools.walk import PlaceKind, Progress, no_progress, queue_places, walk
+from skylarkmq.store.tools.walk import PlaceKind, no_progress, queue_places, walk
 
 Result = dict[str, Any]
 
@@ -36,16 +37,20 @@ class Truncation:
         """
         self._store = store
         self._end = end
+        self._levels = levels
         self._progress = progress
-        self._records = 0
+        self._look()
+
+    def _look(self) -> None:
+        store, end = self._store, self._end
+        self._records = self._last_ms = 0  # the newest message that stays
         self._log_end = end
-        self._last_ms = 0  # of the newest message that stays
         self._cut: dict[QueueKey, list[int]] = {}  # [first, last] queue offset
         file = store.log_file_at(end)
         if file is None:
             raise StoreError(f"no log file holds offset {end}")
         self._check_border(file.start)
-        for place in walk(store, file.start, progress=progress, what="looking"):
+        for place in walk(store, file.start, progress=self._progress, what="looking"):
             if place.kind is not PlaceKind.MESSAGE:
                 continue
             if place.offset < end:
@@ -53,7 +58,7 @@ class Truncation:
                 continue
             self._records += 1
             self._log_end = place.offset + place.size
-            for one in queue_places(place.record, levels):
+            for one in queue_places(place.record, self._levels):
                 span = self._cut.setdefault(
                     (one.topic, one.queue_id), [one.queue_offset, one.queue_offset]
                 )
@@ -91,9 +96,9 @@ class Truncation:
         Raises:
             StoreLockedError: a broker runs on the store.
         """
-        store = self._store
-        kept, skip_from = self._kept_index()
-        with changing(store) as change:
+        with changing(self._store) as change:
+            self._look()  # a broker may have run since the first look
+            kept, skip_from = self._kept_index()
             self._cut_log(change.files)
             self._cut_queues(change.files)
             change.index_timestamp = self._cut_index(change, kept, skip_from)

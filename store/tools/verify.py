@@ -12,13 +12,14 @@ from skylarkmq.protocol.flags import validate_topic
 from skylarkmq.protocol.record import RecordStatus
 from skylarkmq.store.checkpoint import UNKNOWN
 from skylarkmq.store.delay_levels import DelayLevels
+from skylarkmq.store.progress import Progress
 from skylarkmq.store.tools.findings import Findings
 from skylarkmq.store.tools.output import table
 from skylarkmq.store.tools.reader import StoppedStore
 from skylarkmq.store.tools.verify_files import check_consumer_offsets, check_files
 from skylarkmq.store.tools.verify_index import IndexCheck
 from skylarkmq.store.tools.verify_queues import QueueCheck
-from skylarkmq.store.tools.walk import Place, PlaceKind, Progress, no_progress, walk
+from skylarkmq.store.tools.walk import Place, PlaceKind, no_progress, walk
 
 SALVAGE: Final = "put a good copy of the file in its place, or copy what is sound: store salvage"
 _V2_MAGIC: Final = b"\xda\xa3\x20\xab"

@@ -7,7 +7,7 @@ lies behind, in this file or a later one, that place is the end of the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -23,9 +23,8 @@ from skylarkmq.protocol.record import (
 )
 from skylarkmq.protocol.tags_code import cached_tags_code
 from skylarkmq.store.delay_levels import DelayLevels
+from skylarkmq.store.progress import Progress
 from skylarkmq.store.tools.reader import NumberedFile, StoppedStore
-
-Progress = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
 
 SEARCH_SIZE: Final = 1 << 20
 _PROGRESS_SIZE: Final = 4 << 20
