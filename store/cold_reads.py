@@ -34,14 +34,13 @@ from skylarkmq.store.message_reader import (
     Matches,
     MessageReader,
     Wanted,
-    nearest_in_time,
     owner_of,
-    store_timestamp_at,
 )
 from skylarkmq.store.queue_files import QueueReader
 from skylarkmq.store.queue_table import QueueTable
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 from skylarkmq.store.stats import StoreStats
+from skylarkmq.store.time_search import nearest_in_time, store_timestamp_at
 from skylarkmq.store.worker import Worker
 
 GotMessages = Callable[[GetMessageResult | None, BaseException | None], None]

@@ -16,12 +16,11 @@ isTheBatchFull), ConsumeQueue.java (getOffsetInQueueByTime)
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from skylarkmq.protocol.message import MessageExt
-from skylarkmq.protocol.record import SYS_FLAG_POSITION, decode_message, is_intact
+from skylarkmq.protocol.record import decode_message, is_intact
 from skylarkmq.store.commit_log import CommitLog
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
@@ -30,6 +29,7 @@ from skylarkmq.store.mapped_file import MappedFile
 from skylarkmq.store.queue_table import QueueTable
 from skylarkmq.store.results import ConsumeQueueUnit, GetMessageResult, GetMessageStatus
 from skylarkmq.store.stats import StoreStats
+from skylarkmq.store.time_search import nearest_in_time, store_timestamp_at
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +43,6 @@ BIG_PULL_COUNT = 1024
 CORRUPT_LOGGED_MAX = 1000  # damaged records that get a line of their own in the log
 
 _LIGHT_QUEUE_PREFIX = "%LMQ%"
-_INT = struct.Struct(">i")
-_LONG = struct.Struct(">q")
-_BORN_HOST_IPV6 = 0x10
-_STORE_TIMESTAMP_POSITION = 56  # with an IPv4 born host
-_IPV6_EXTRA = 12
 
 
 class Take(Protocol):
@@ -290,34 +285,6 @@ class MessageReader:
         if view is None or found is None or physical_offset + view.size > end_offset:
             return None
         return decode_message(found[0].view, found[1])
-
-
-def store_timestamp_at(buffer: memoryview | bytes, position: int) -> int:
-    """The store time of the record at a position, ms."""
-    (sys_flag,) = _INT.unpack_from(buffer, position + SYS_FLAG_POSITION)
-    position += _STORE_TIMESTAMP_POSITION
-    if sys_flag & _BORN_HOST_IPV6:
-        position += _IPV6_EXTRA
-    timestamp: int = _LONG.unpack_from(buffer, position)[0]
-    return timestamp
-
-
-def nearest_in_time(low: int, high: int, timestamp_ms: int, time_of: Callable[[int], int]) -> int:
-    """The offset in [low, high) of the message stored nearest to a time, the earlier on a tie."""
-    first, end = low, high
-    while low < high:
-        middle = (low + high) // 2
-        if time_of(middle) < timestamp_ms:
-            low = middle + 1
-        else:
-            high = middle
-    if low == end:
-        return low - 1
-    if low == first:
-        return low
-    after = time_of(low) - timestamp_ms
-    before = timestamp_ms - time_of(low - 1)
-    return low if after < before or after == 0 else low - 1
 
 
 def owner_of(queue: ConsumeQueue) -> tuple[int, bytes] | None:
