@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from skylarkmq.protocol.flags import validate_topic
@@ -96,7 +97,7 @@ class Rebuild:
         )
 
     def _messages(self) -> Any:
-        self._damages.clear()
+        self._damages = _gaps(self._store)
         self._records = 0
         for place in walk(self._store, progress=self._progress, what="rebuilding"):
             if place.kind is PlaceKind.MESSAGE:
@@ -126,6 +127,21 @@ def _without_ext(store: StoppedStore) -> StoppedStore:
     for key, folder in [*store.queues.items()]:
         store.queues[key] = QueueFolder(folder.topic, folder.queue_id, folder.files)
     return store
+
+
+def _gaps(store: StoppedStore) -> list[dict[str, Any]]:
+    """Log files that are missing between others."""
+    files = store.log_files
+    return [
+        {
+            "file": str(file.path),
+            "position": 0,
+            "size": file.start - before.end,
+            "why": "log files are missing in front of this one",
+        }
+        for before, file in pairwise(files)
+        if before.end < file.start
+    ]
 
 
 def damage_row(place: Place) -> dict[str, Any]:

@@ -96,6 +96,12 @@ def test_a_hole_keeps_the_places_of_those_behind_it(sample: Sample) -> None:
     assert unit[0] == following["physical_offset"]
 
 
+def test_a_missing_log_file_is_told(sample: Sample) -> None:
+    sample.log(1).unlink()
+    (damage,) = run_json("rebuild", sample.root, "--write", exit_code=1)["damages"]
+    assert (damage["file"], damage["size"]) == (str(sample.log(1)), SIZES_LOG)
+
+
 def test_units_of_expired_messages_stay(sample: Sample) -> None:
     sample.log(0).unlink()
     first = next(m for m in sample.messages if m["physical_offset"] >= SIZES_LOG)
