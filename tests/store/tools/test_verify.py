@@ -89,6 +89,18 @@ def test_a_queue_offset_that_does_not_follow(sample: Sample) -> None:
     assert any(kind == "log.queue-order" for kind, _, _ in found)
 
 
+def test_one_wrong_number_does_not_spoil_the_rest(sample: Sample) -> None:
+    """The units in front of it still lead to their messages."""
+    path, position = sample.place(sample.of("Tagged", 7))
+    overwrite(path, position + 20, struct.pack(">q", 1 << 40))
+    found = run_json("verify", sample.root, exit_code=1)
+    assert set(found["kinds"]) == {
+        "log.lost-messages", "log.queue-order", "queue.dangling",
+    }  # fmt: skip
+    (dangling,) = [one for one in found["findings"] if one["kind"] == "queue.dangling"]
+    assert dangling["cause"].startswith("unit 7:")
+
+
 UNIT_DAMAGES = {
     "queue.missing-unit": (0, bytes(20)),
     "queue.wrong-unit": (8, struct.pack(">i", 77)),
