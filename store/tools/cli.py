@@ -148,6 +148,7 @@ def verify(opened: StoppedStore, limit: int, levels: DelayLevels, json_output: b
     show_default=True,
     help="How bodies are shown; raw prints them alone, byte by byte.",
 )
+@click.option("--json", is_flag=True, expose_value=False, help="Nothing: it is JSON already.")
 def cat(
     opened: StoppedStore,
     message_id: str | None,

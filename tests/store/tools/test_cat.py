@@ -20,7 +20,7 @@ def test_one_message_has_this_shape(pristine: Sample) -> None:
     same = set(message) - {"born_host", "store_host", "tags_code"}
     assert {name: shown[name] for name in same} == {name: message[name] for name in same}
     assert (shown["born_host"], shown["body_encoding"]) == ("192.0.2.7:40000", "text")
-    (by_id,) = run_lines("cat", pristine.root, "--id", shown["offset_msg_id"])
+    (by_id,) = run_lines("cat", pristine.root, "--id", shown["offset_msg_id"], "--json")
     assert by_id == shown
 
 
