@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.support.archives import unpack
 from tests.support.disk_store import DiskStore
 from tests.support.store_samples import (
     DELAY_LEVEL,
@@ -62,7 +63,7 @@ class Golden(NamedTuple):
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Golden:
-    shutil.unpack_archive(FOLDER / STORES[request.param]["file"], tmp_path, filter="data")
+    unpack(FOLDER / STORES[request.param]["file"], tmp_path)
     expected = json.loads((tmp_path / "expected.json").read_text("utf-8"))
     return Golden(
         tmp_path / "store",

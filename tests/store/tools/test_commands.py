@@ -7,7 +7,6 @@ import io
 import json
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from skylarkmq.store.read_only_files import ReadOnlyFiles
 from skylarkmq.store.tools import progress as progress_bars
 from skylarkmq.store.tools.progress import ProgressBar
 from tests.store.tools.support import Sample, flip, run, run_json
+from tests.support.archives import unpack
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "stores"
 COMMANDS = ("info", "verify", "dump", "cat", "rebuild", "truncate", "diff", "salvage")
@@ -95,8 +95,7 @@ def test_a_broker_that_starts_meanwhile_spoils_the_result(
 
 @pytest.mark.parametrize("name", sorted(path.stem[:-4] for path in GOLDEN.glob("*.tar.xz")))
 def test_stores_of_rocketmq_are_sound(tmp_path: Path, name: str) -> None:
-    with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(GOLDEN / f"{name}.tar.xz", tmp_path)
     root = tmp_path / "store"
     found = json.loads(run("verify", root, "--json").stdout)
     # The last kind is RocketMQ's: a queue that it builds before it has read its delay levels.
