@@ -42,9 +42,12 @@ def test_times_and_counts_bound_a_query(tools: JavaTools, topic: str, group: str
     times = sorted(event["store_timestamp"] for event in stored)
     assert len(found(tools.find(topic, key="same-key-0"))) == 3
     assert len(found(tools.find(topic, key="same-key-0", max=2))) == 2
-    last = tools.find(topic, key="same-key-0", begin=times[-1] - 999, end=times[-1] + 1000)
-    assert times[-1] in [event["store_timestamp"] for event in last]
-    assert times[0] not in [event["store_timestamp"] for event in last]
+    # Index items tell whole seconds, so bounds are kept two seconds away.
+    around = tools.find(topic, key="same-key-0", begin=times[0] - 2000, end=times[-1] + 2000)
+    assert sorted(event["store_timestamp"] for event in around) == times
+    for begin, end in ((0, times[0] - 2000), (times[-1] + 2000, times[-1] + 60_000)):
+        (error,) = tools.find(topic, key="same-key-0", begin=begin, end=end)
+        assert error["type"] == "MQClientException"
 
 
 def test_what_is_not_there_is_no_message(tools: JavaTools, topic: str) -> None:
