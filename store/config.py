@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from skylarkmq.protocol.record import MIN_BLANK_SIZE
 from skylarkmq.store.config_fields import (
+    INT_MAX,
     Bytes,
     ConfigError,
     Count,
@@ -159,11 +160,25 @@ class StoreConfig:
                 self.transient_store_pool_size,
                 "use 2 or more: one buffer is always in use, and none left refuses messages",
             )
+        self._check_index()
         self._check_cleaning()
         try:
             DelayLevels(self.message_delay_level)
         except ValueError as error:
             raise ConfigError("messageDelayLevel", self.message_delay_level, str(error)) from error
+
+    def _check_index(self) -> None:
+        # Item 0 is never used, so a file of one item would be full from the start, and the next.
+        if self.max_index_num < 2:
+            raise ConfigError("maxIndexNum", self.max_index_num, "use 2 or more")
+        size = index_file_size(self.max_hash_slot_num, self.max_index_num)  # an int in RocketMQ
+        if size > INT_MAX:
+            raise ConfigError(
+                "maxIndexNum",
+                self.max_index_num,
+                f"an index file would have {size} bytes with maxHashSlotNum="
+                f"{self.max_hash_slot_num}, and {INT_MAX} are the most: lower one of the two",
+            )
 
     def _check_cleaning(self) -> None:
         try:
@@ -177,6 +192,11 @@ class StoreConfig:
                 f"use at most diskSpaceWarningLevelRatio={self.disk_space_warning_level_ratio}, "
                 "or messages are refused before room is made",
             )
+
+
+def index_file_size(slot_count: int, item_count: int) -> int:
+    """Bytes of one file of the key index: header, slots and items."""
+    return 40 + 4 * slot_count + 20 * item_count
 
 
 def delete_hours(text: str) -> frozenset[int]:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.config import StoreConfig, index_file_size
 from skylarkmq.store.config_fields import ConfigError, key_of, types_of
+from skylarkmq.store.index_file import IndexShape
 
 ROOT = Path("/store")
 
@@ -23,6 +24,10 @@ def test_keys_are_the_attributes_in_camel_case() -> None:
     assert key_of("broker_ip1") == "brokerIP1"
     keys = [key_of(attribute) for attribute in types_of(StoreConfig)]
     assert len(keys) == len(set(keys))
+
+
+def test_the_size_of_an_index_file_is_that_of_its_shape() -> None:
+    assert index_file_size(10, 61) == IndexShape(slot_count=10, item_count=61).file_size
 
 
 @pytest.mark.parametrize(("size", "rounded"), [(20, 20), (1, 20), (21, 40), (6_000_001, 6_000_020)])
@@ -45,6 +50,8 @@ def test_log_file_must_hold_the_largest_message() -> None:
     [
         ("flush_interval_commit_log", 0, "flushIntervalCommitLog"),
         ("flush_interval_commit_log", 2**31, "flushIntervalCommitLog"),
+        ("max_index_num", 1, "maxIndexNum"),  # item 0 is never used
+        ("max_index_num", 2**31 // 20, "maxIndexNum"),  # a file over 2 GiB
         ("disk_max_used_space_ratio", 101, "diskMaxUsedSpaceRatio"),
         ("ha_listen_port", 65536, "haListenPort"),
         ("flush_disk_type", "SYNC", "flushDiskType"),
