@@ -85,13 +85,23 @@ class MappedFileQueue:
         follows = len(names) > 1 and int(names[-2]) + self.file_size == start_offset
         size = self._files.size(path)
         if not (follows or (start_offset == 0 and len(names) == 1)) or not self._is_blank(path):
-            raise StoreProfileError(
-                f"{path} has {size} bytes, mappedFileSizeCommitLog is {self.file_size}; "
-                "start with the size that the store was written with"
-            )
+            raise StoreProfileError(self._wrong_size(path, size))
         log.warning("%s goes: its allocation was cut short at %d bytes", path, size)
         self._unallocated = path
         names.pop()
+
+    def _wrong_size(self, path: Path, size: int) -> str:
+        cause = f"{path} has {size} bytes, mappedFileSizeCommitLog is {self.file_size}; "
+        if any(self._files.size(other) == self.file_size for other in self._others(path)):
+            return cause + (
+                "other files have that size, so this one was cut or is foreign: put a good copy "
+                "in its place, or save what is there with `skylarkmq store salvage`"
+            )
+        return cause + "start with the size that the store was written with"
+
+    def _others(self, path: Path) -> list[Path]:
+        names = self._files.list(self.folder)
+        return [self.folder / name for name in names if name not in (path.name, LOST_AND_FOUND)]
 
     def _is_blank(self, path: Path) -> bool:
         file, size, position = self._files.open(path), self._files.size(path), 0
@@ -108,15 +118,13 @@ class MappedFileQueue:
     def _load_one(self, path: Path) -> None:
         size = self._files.size(path)
         if size != self.file_size:
-            raise StoreProfileError(
-                f"{path} has {size} bytes, mappedFileSizeCommitLog is {self.file_size}; "
-                "start with the size that the store was written with"
-            )
+            raise StoreProfileError(self._wrong_size(path, size))
         start_offset = int(path.name)
         last = self.last
         if last is not None and last.start_offset + self.file_size != start_offset:
             raise StoreProfileError(
-                f"{path} does not follow {last.file.path}: a log file between them is missing"
+                f"{path} does not follow {last.file.path}: a log file between them is missing; "
+                "put it back, or save what is there with `skylarkmq store salvage`"
             )
         mapped = MappedFile(self._files.open(path), start_offset, self.file_size)
         mapped.rewind(self.file_size)

@@ -119,7 +119,8 @@ class QueueScanner:
                 if size > self._file_size or not unclean:
                     raise StoreProfileError(
                         f"{path} has {size} bytes, {self._size_key} is {self._file_size}; "
-                        "start with the size that the store was written with"
+                        "start with the size that the store was written with, or, when this "
+                        "file alone was cut, remove it: it is built again from the log"
                     )
                 self._lengthen(path, size)
             starts.append(int(name))

@@ -82,9 +82,16 @@ def test_a_last_file_whose_allocation_was_cut_short_is_removed(size: int) -> Non
 def test_a_short_last_file_with_content_is_kept_and_refused() -> None:
     disk, queue = filled(2)
     disk.open(queue.folder / file_name(SIZE)).truncate(4096)
-    with pytest.raises(StoreProfileError, match="start with the size"):
+    with pytest.raises(StoreProfileError, match="was cut or is foreign: put a good copy"):
         queue.load()
     assert len(disk.list(queue.folder)) == 2
+
+
+def test_files_that_all_have_another_size_ask_for_another_configuration() -> None:
+    disk, _ = filled(2)
+    queue = MappedFileQueue(disk, disk.root / "commitlog", 2 * SIZE)
+    with pytest.raises(StoreProfileError, match="start with the size"):
+        queue.load()
 
 
 def test_a_cut_goes_through_the_middle_of_a_file() -> None:
