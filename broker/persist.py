@@ -89,7 +89,15 @@ def load_table(files: Files, path: Path, cls: type[T]) -> T | None:
                 "it to begin with an empty table",
             ) from fault
         return None
-    table = _decode(backup, spare, cls)
+    try:
+        table = _decode(backup, spare, cls)
+    except CorruptFileError as error:
+        raise CorruptFileError(
+            error.path,
+            error.position,
+            f"{error.why}; {fault or f'{path} is missing or empty'}: put a good copy in the place "
+            "of one, or remove both to begin with an empty table",
+        ) from error
     log.warning("%s; reading %s", fault or f"{path} is missing or empty", backup.name)
     if files.exists(path):
         files.replace(path.with_name(path.name + ".broken"), data, backup=False)

@@ -90,6 +90,11 @@ class Checkpoint:
             return Marks()
         data = self._files.read_all(self._path)[: FIELDS.size]
         if len(data) < FIELDS.size:
+            log.warning(
+                "%s at byte %d: the file is too short; recovery goes without it",
+                self._path,
+                len(data),
+            )
             return Marks()
         physic, logics, index = (max(0, field) for field in FIELDS.unpack(data))
         marks = Marks(physic, logics, index)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from skylarkmq.store.errors import StoreProfileError
+from skylarkmq.store.errors import CorruptFileError, StoreProfileError
 from skylarkmq.store.files import Files
 from skylarkmq.store.sidecar import Kind, decode_sidecar, encode_sidecar
 
@@ -44,4 +44,12 @@ def save_profile(files: Files, path: Path, sizes: dict[str, int]) -> None:
 def _known(files: Files, path: Path) -> dict[str, Any]:
     if not files.exists(path):
         return {}
-    return decode_sidecar(path, Kind.PROFILE, files.read_all(path))
+    try:
+        return decode_sidecar(path, Kind.PROFILE, files.read_all(path))
+    except CorruptFileError as error:
+        raise CorruptFileError(
+            path,
+            error.position,
+            f"{error.why}; put a good copy in its place, or remove it: then the sizes of the files "
+            "are held against the configuration",
+        ) from error

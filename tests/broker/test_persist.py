@@ -54,7 +54,8 @@ def test_a_bad_file_without_a_good_backup_ends_the_start_and_stays(backup: bytes
     with pytest.raises(CorruptFileError) as caught:
         load_table(files, PATH, ConsumerOffsetSerializeWrapper)
     assert caught.value.path == (BACKUP if backup else PATH)
-    assert str(caught.value.path) in str(caught.value)
+    assert f"{PATH} at byte " in str(caught.value), "both are named"
+    assert "put a good copy in" in str(caught.value)
     assert files.texts == before
 
 

@@ -36,11 +36,14 @@ def test_a_missing_file_knows_nothing() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 8, 23])
-def test_a_short_file_knows_nothing_and_is_completed(size: int) -> None:
+def test_a_short_file_knows_nothing_and_is_completed(
+    size: int, caplog: pytest.LogCaptureFixture
+) -> None:
     disk, saved = checkpoint()
     file = disk.open(disk.root / "checkpoint", create=True)
     file.pwrite(FIRST[:size], 0)
     assert saved.load() == Marks()
+    assert f"checkpoint at byte {size}: the file is too short" in caplog.text
     saved.save(Marks(1, 2, 3))
     assert saved.load() == Marks(1, 2, 3)
     assert disk.size(disk.root / "checkpoint") == FILE_SIZE
