@@ -152,13 +152,15 @@ class CleanService:
 
     def refusal(self) -> str | None:
         """Why messages are not taken now, None when they are."""
-        if not self.disk_full:
-            return None
-        percents = ", ".join(
-            f"{kind} {percent} %" for kind, percent in self._stats.disk_used_percent.items()
-        )
+        return self._why_full() if self.disk_full else None
+
+    def _used(self) -> str:
+        used = self._stats.disk_used_percent
+        return ", ".join(f"{kind} {percent} %" for kind, percent in used.items())
+
+    def _why_full(self) -> str:
         return (
-            f"the disk is too full ({percents} used, diskSpaceWarningLevelRatio is "
+            f"the disk is too full ({self._used()} used, diskSpaceWarningLevelRatio is "
             f"{self._rules.warning_ratio}); free some space"
         )
 
@@ -197,9 +199,9 @@ class CleanService:
         self._stats.disk_used_percent = percents
         full = max(percents.values()) > self._rules.warning_ratio
         if full and not self.disk_full:
-            log.error("messages are refused: the disk is too full, percent used: %s", percents)
+            log.error("messages are refused: %s", self._why_full())
         elif self.disk_full and not full:
-            log.warning("messages are taken again, percent of the disk used: %s", percents)
+            log.warning("messages are taken again: the disk has room (%s used)", self._used())
         self.disk_full = full
 
     def _percents(self, spaces: Spaces) -> tuple[int, int]:

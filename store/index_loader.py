@@ -32,6 +32,7 @@ from skylarkmq.store.errors import StoreProfileError
 from skylarkmq.store.files import Files
 from skylarkmq.store.index_file import FIRST_ITEM, ITEM_SIZE, IndexFile, IndexShape
 from skylarkmq.store.index_keys import record_entries
+from skylarkmq.store.mapped_file_queue import LOST_AND_FOUND
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class IndexLoader:
 
     def load(self, marks: Marks, *, unclean: bool) -> LoadedIndex:
         """Open what may be trusted, remove the rest; `refuse_other_shapes` comes before."""
-        names = self._names()
+        names = self._names(tell=True)
         point = self._usable(marks.index_point, names)
         kept = self._keep(names, point, marks, unclean=unclean)
         if point is not None and point.file_name != (kept[-1].name if kept else ""):
@@ -88,13 +89,13 @@ class IndexLoader:
             removed=len(names) - len(kept),
         )
 
-    def _names(self) -> list[str]:
+    def _names(self, *, tell: bool = False) -> list[str]:
         names: list[str] = []
         for name in self._files.list(self._folder):
             if name.isascii() and name.isdigit() and len(name) == NAME_DIGITS:
                 names.append(name)
-            else:
-                log.error("%s is not an index file; it is left alone", self._folder / name)
+            elif tell and name != LOST_AND_FOUND:
+                log.warning("%s is not an index file; it is left alone", self._folder / name)
         return names
 
     def _usable(self, point: IndexPoint | None, names: list[str]) -> IndexPoint | None:

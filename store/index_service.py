@@ -140,6 +140,8 @@ class IndexService:
         elif self.enabled:
             self._follower.build_rest()
             self._synced(self._sync_job()())
+            if behind := self.behind_bytes:
+                log.info("the key index ends %d bytes before the log; a start goes on", behind)
 
     def close(self) -> None:
         """Let all files go."""

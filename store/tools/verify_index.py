@@ -93,7 +93,7 @@ class IndexCheck:
             self._tell_dangling(self._next, end_offset)
             self._step()
         if self._missing is not None:
-            self._tell_missing("at the end")
+            self._tell_missing("at the end", at_end=True)
         if not self._is_there:
             self._findings.info(
                 "index.none",
@@ -114,7 +114,7 @@ class IndexCheck:
         self._missing[1] = offset
         self._missing[2] += count
 
-    def _tell_missing(self, where: str) -> None:
+    def _tell_missing(self, where: str, *, at_end: bool = False) -> None:
         assert self._missing is not None
         first, last, count = self._missing
         self._missing = None
@@ -123,7 +123,7 @@ class IndexCheck:
             self._last_path,
             self._last_position,
             f"{count} keys of messages at offsets {first} to {last} are missing {where}",
-            REBUILD,
+            f"our broker adds them when it starts, or {REBUILD}" if at_end else REBUILD,
         )
 
     def _check_time(self, entry: _Entry, record: RecordView) -> None:
