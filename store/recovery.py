@@ -160,6 +160,8 @@ class Recovery:
 
     def _begin_before_point(self, point: int) -> int | None:
         """Where a record begins some way before the recovery point, by what the queues say."""
+        if point - CHECK_SIZE <= self._log.min_offset < point:
+            return self._log.min_offset
         newest = max(
             self._queues.queues.values(),
             key=lambda queue: queue.max_physical_offset,
@@ -167,7 +169,7 @@ class Recovery:
         )
         if newest is None:
             return None
-        wanted = max(self._log.min_offset, point - CHECK_SIZE)
+        wanted = point - CHECK_SIZE
         unit = self._queues.first_at(newest, wanted)
         if unit == newest.max_offset:
             return None

@@ -18,6 +18,9 @@ from skylarkmq.store import (
     checkpoint,
     commit_log,
     flush_service,
+    index_follower,
+    index_service,
+    index_sync,
     mapped_file,
     mapped_file_queue,
     message_store,
@@ -29,8 +32,10 @@ from skylarkmq.store import (
     unit_rebuild,
 )
 from skylarkmq.store.results import MessageInner, PutMessageStatus
-from tests.support.crash_disk import CrashDisk
+from tests.support import store_machine
+from tests.support.crash_disk import CrashDisk, CrashFile
 from tests.support.crash_explorer import CrashFailure, explore
+from tests.support.store_machine import ROADS
 
 SEEDS = 200
 CAUGHT = r"I\d+|visibility|FormatError|acknowledgement after|StoreProfileError|CorruptFileError"
@@ -214,11 +219,74 @@ def recovered_tail_not_synced(patch: Patch) -> None:
     patch.setattr(recovery.Recovery, "_run_unclean", broken)
 
 
+def pool_shown_before_the_commit(patch: Patch) -> None:
+    commit = message_store.MessageStore.commit
+
+    def broken(self: message_store.MessageStore, done: Any) -> bool:
+        stored = commit(self, done)
+        self.writer._group_commit.release(self.commit_log.wrote_offset)
+        return stored
+
+    patch.setattr(message_store.MessageStore, "commit", broken)
+    patch.setattr(store_machine, "ROADS", dict.fromkeys(ROADS, ROADS["pool"]))
+
+
+def pool_commits_nothing(patch: Patch) -> None:
+    patch.setattr(commit_log.CommitRequest, "run", lambda self: None)
+    patch.setattr(store_machine, "ROADS", dict.fromkeys(ROADS, ROADS["pool"]))
+
+
+def pool_sync_without_commit(patch: Patch) -> None:
+    run = commit_log.FlushRequest.run
+    patch.setattr(commit_log.FlushRequest, "run", lambda self: run(self._replace(commit=None)))
+    patch.setattr(store_machine, "ROADS", dict.fromkeys(ROADS, ROADS["pool"]))
+
+
+def buffer_back_before_it_is_committed(patch: Patch) -> None:
+    patch.setattr(
+        mapped_file.MappedFile,
+        "unstage",
+        lambda self: self.buffer if self.wrote_position == self.size else None,
+    )
+    patch.setattr(store_machine, "ROADS", dict.fromkeys(ROADS, ROADS["pool"]))
+
+
+def mapped_store_unsynced(patch: Patch) -> None:
+    patch.setattr(commit_log.FlushRequest, "run", lambda self: None)
+    patch.setattr(store_machine, "ROADS", dict.fromkeys(ROADS, ROADS["mapped"]))
+
+
+def index_synced_in_words_only(patch: Patch) -> None:
+    def broken(*args: Any) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(CrashFile, "datasync", lambda self: None)
+            return index_sync.sync_index(*args)
+
+    patch.setattr(index_service, "sync_index", broken)
+
+
+def index_believed_after_a_crash(patch: Patch) -> None:
+    load = index_service.IndexService.load
+
+    def broken(self: Any, marks: Any, *, unclean: bool) -> None:
+        load(self, marks, unclean=False)
+
+    patch.setattr(index_service.IndexService, "load", broken)
+
+
+def index_not_read_again(patch: Patch) -> None:
+    begin_at = index_follower.IndexFollower.begin_at
+
+    def broken(self: Any, _: int, *, mended: bool) -> None:
+        begin_at(self, self._log.max_offset, mended=mended)
+
+    patch.setattr(index_follower.IndexFollower, "begin_at", broken)
+
+
 MUTATIONS = [
     ack_before_write,
     no_sync,
     sync_error_ignored,
-    write_error_ignored,
     shown_before_the_sync,
     no_tail_truncation,
     files_behind_the_end_stay,
@@ -229,10 +297,19 @@ MUTATIONS = [
     order_swap,
     lost_topic_file,
     new_log_file_without_its_name,
-    checkpoint_ahead_of_the_queues,
     no_abort_file,
     recovered_tail_not_synced,
-    # These take a hundred seeds.
+    pool_shown_before_the_commit,
+    pool_commits_nothing,
+    pool_sync_without_commit,
+    mapped_store_unsynced,
+    index_believed_after_a_crash,
+    index_not_read_again,
+    # These take tens of seeds and more.
+    pytest.param(write_error_ignored, marks=pytest.mark.fault),
+    pytest.param(checkpoint_ahead_of_the_queues, marks=pytest.mark.fault),
+    pytest.param(buffer_back_before_it_is_committed, marks=pytest.mark.fault),
+    pytest.param(index_synced_in_words_only, marks=pytest.mark.fault),
     pytest.param(recovery_point_ahead_of_the_log, marks=pytest.mark.fault),
     pytest.param(checkpoint_ahead_of_the_log, marks=pytest.mark.fault),
     pytest.param(body_crc_not_checked, marks=pytest.mark.fault),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from skylarkmq.store import recovery
 from skylarkmq.store.errors import CorruptFileError
 from skylarkmq.store.results import PutMessageStatus
 from tests.store.support import LOG_SIZE, StoreRig
@@ -165,7 +166,8 @@ def test_damaged_queues_are_built_again(damage: str) -> None:
     assert result.queue_offset == 50
 
 
-def test_a_checkpoint_bounds_the_walk() -> None:
+def test_a_checkpoint_bounds_the_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "CHECK_SIZE", 100_000)
     rig = filled(CrashDisk())
     rig.clock.advance(61)
     rig.workers.run_all()
@@ -189,7 +191,10 @@ def test_recovering_twice_changes_nothing_more() -> None:
     assert once.contents() == twice.contents()
 
 
-def test_a_clean_stop_is_trusted_and_walks_the_newest_files_only() -> None:
+def test_a_clean_stop_is_trusted_and_walks_the_newest_files_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery, "CHECK_SIZE", 100_000)
     disk = CrashDisk()
     rig = filled(disk, count=200)
     rig.stop()

@@ -14,13 +14,14 @@ from tests.support.crash_states import CrashState, Keep
 from tests.support.invariants import (
     Promise,
     check_files,
+    check_index,
     check_log,
     check_reads,
     check_same,
     check_shown,
     check_topics,
 )
-from tests.support.store_machine import CrashPoint, Shape, StoreMachine
+from tests.support.store_machine import ITEM_COUNT, SLOT_COUNT, CrashPoint, Shape, StoreMachine
 
 # From the crash to the next start by the wall clock, which may be set back meanwhile.
 DOWN_MS = (10, 3000, 60_000, 60_000, -3_600_000)
@@ -37,7 +38,7 @@ def seeds(count: int) -> range:
 
 
 def explore(
-    seed: int, *, operations: int = 30, states: int = 12, failing: bool = False
+    seed: int, *, operations: int = 38, states: int = 12, failing: bool = False
 ) -> Counter[str]:
     """One seed: a run, a crash, its states. Returns what was seen, for tests of their own power.
 
@@ -135,6 +136,9 @@ def check_machine(machine: StoreMachine, promise: Promise) -> tuple[int, int]:
     shape, files = machine.shape, machine.disk.contents()
     log = check_files(files, shape.log_file_size, shape.queue_file_size)
     count = check_log(log.records, promise)
+    if shape.keyed:
+        machine.catch_up()
+        check_index(machine.disk.contents(), log.records, SLOT_COUNT, ITEM_COUNT)
     check_reads(machine.store, log.records)
     check_shown(machine.store, promise.shown)
     check_topics(files, promise.topics)
@@ -151,4 +155,5 @@ def _check_second_start(machine: StoreMachine) -> None:
     second = StoreMachine(machine.shape, rng, disk, machine.log)
     second.boot(watch=False)
     second.workers.prepare.run_all()
-    check_same(before, second.disk.contents())
+    after = second.disk.contents()
+    check_same(before, after)

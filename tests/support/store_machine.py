@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from skylarkmq.protocol.tags_code import tags_code
 from skylarkmq.store.config import StoreConfig
@@ -36,6 +36,12 @@ TOPICS = ("orders", "payments", "%RETRY%audit")
 TAGS = ("", "red", "green", "a-longer-tag")
 BODY_SIZES = (0, 1, 30, 200, 700, 2500, 5000)
 MAX_BODY_SIZE = 6000
+SLOT_COUNT, ITEM_COUNT = 64, 128
+ROADS: dict[str, dict[str, Any]] = {
+    "pwrite": {},
+    "mapped": {"commit_log_write_mode": "mapped", "warm_maped_file_enable": True},
+    "pool": {"transient_store_pool_enable": True, "transient_store_pool_size": 2},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,9 @@ class Shape:
     queue_file_size: int = 400
     names: Names = Names.STRICT
     queue_count: int = 2
+    road: str = "pwrite"
+    keyed: bool = False  # messages have keys
+    ext: bool = False  # units have extensions
 
     @classmethod
     def draw(cls, rng: Random) -> Shape:
@@ -57,6 +66,9 @@ class Shape:
             queue_file_size=rng.choice((100, 400, 2000)),
             names=rng.choice((Names.STRICT, Names.ORDERED)),
             queue_count=rng.choice((1, 2, 2)),
+            road=rng.choice(("pwrite", "pwrite", "mapped", "pool")),
+            keyed=rng.random() < 0.5,
+            ext=rng.random() < 0.25,
         )
 
     def config(self, root: Path) -> StoreConfig:
@@ -74,9 +86,12 @@ def _checked_config(shape: Shape) -> StoreConfig:
         mapped_file_size_commit_log=1 << 20,
         max_message_size=MAX_BODY_SIZE,
         mapped_file_size_consume_queue=shape.queue_file_size,
-        max_hash_slot_num=64,
-        max_index_num=256,
+        max_hash_slot_num=SLOT_COUNT,
+        max_index_num=ITEM_COUNT,
         flush_disk_type="SYNC_FLUSH" if shape.sync else "ASYNC_FLUSH",
+        enable_consume_queue_ext=shape.ext,
+        mapped_file_size_consume_queue_ext=1024,
+        **ROADS[shape.road],
     )
 
 
@@ -162,8 +177,16 @@ class StoreMachine:
         self._steps += 1
         if self.rng.random() * self._steps < 1:
             self.crash_point = CrashPoint(
-                self.disk.snapshot(), self.promise(), self._acked_count, self.clock.now_ms()
+                self.disk.snapshot(), self.promise(), self._kill_count(), self.clock.now_ms()
             )
+
+    def _kill_count(self) -> int:
+        """Messages that the death of the process may not take: all that were acknowledged; with
+        the pool, those that readers could see, and those that waited for the disk."""
+        if self.shape.road != "pool" or not self._booted:
+            return self._acked_count
+        shown = sum(queue.max_offset for queue in self.store.queues.queues.values())
+        return max(self._kept_count, min(self._acked_count, shown))
 
     def promise(self) -> Promise:
         """What the store owes after a power cut at this moment."""
@@ -184,6 +207,11 @@ class StoreMachine:
             (2, lambda: self.workers.flush.run_job()),
             (2, lambda: self.workers.flush.deliver()),
             (2, lambda: self.workers.prepare.step()),
+            (2, lambda: self.workers.commit.step()),
+            (1, lambda: self.workers.commit.run_job()),
+            (1, lambda: self.workers.commit.deliver()),
+            (2, lambda: self.workers.index.step()),
+            (1, lambda: self.workers.index.run_job()),
             (3, lambda: self.workers.queues.step()),
             (1, lambda: self.workers.queues.run_job()),
             (2, lambda: self.workers.tables.step()),
@@ -250,6 +278,9 @@ class StoreMachine:
     def settle(self) -> None:
         """Let the flush interval pass: what was acknowledged before it is durable."""
         count = self._acked_count
+        if self.shape.road == "pool":
+            self.clock.advance(0.5)
+            self.workers.commit.run_all()
         self.clock.advance(0.5)
         self.workers.flush.run_all()
         if not self.shape.sync and self.store.failure is None:
@@ -264,6 +295,15 @@ class StoreMachine:
             self.settle()
         elif choice < 0.8:  # the log's flush is slow
             self.workers.queues.run_all()
+
+    def catch_up(self) -> None:
+        """Let the key index have everything that is in the log."""
+        for _ in range(100):
+            self.clock.advance(0.05)
+            self.workers.index.run_all()
+            if self.workers.index.idle and not self.store.index.behind_bytes:
+                return
+        raise AssertionError(f"the index stays {self.store.index.behind_bytes} bytes behind")
 
     def create_topic(self) -> None:
         """Change a table that is durable when acknowledged."""
@@ -316,6 +356,8 @@ class StoreMachine:
 
     def _inner(self, sent: Sent, *, wait: bool) -> MessageInner:
         properties = f"N\x01{sent.number}\x02"
+        if self.shape.keyed and sent.number % 5:
+            properties += f"KEYS\x01k{sent.number % 7} all\x02UNIQ_KEY\x01u{sent.number}\x02"
         if sent.tags:
             properties += f"TAGS\x01{sent.tags}\x02"
         return MessageInner(
