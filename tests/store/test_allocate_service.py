@@ -68,7 +68,7 @@ def test_a_file_that_is_not_begun_is_taken_from_the_worker() -> None:
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_asked_once_a_second(error: int) -> None:
+def test_a_full_disk_is_asked_once_a_second(error: int, caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
     rig.disk.fail("allocate", error=error, times=3)
     rig.service.prepare(SIZE)
@@ -83,9 +83,14 @@ def test_a_full_disk_is_asked_once_a_second(error: int) -> None:
     rig.clock.advance(1.1)
     with pytest.raises(StoreFullError):
         rig.service.take(SIZE)
+    (told,) = caplog.messages
+    assert "no room for the next log file" in told and told.endswith("free some space")
     rig.clock.advance(1.1)
     assert rig.service.take(SIZE).start_offset == SIZE
     assert rig.disk.list(rig.folder) == [file_name(SIZE)]
+    assert caplog.messages[1:] == [
+        f"there is room again: the log goes on in {rig.folder / file_name(SIZE)}"
+    ]
 
 
 def test_another_failure_of_the_disk_is_told_as_it_is() -> None:
