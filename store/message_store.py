@@ -1,10 +1,18 @@
-"""The message store: one face over log, queues, flushing and recovery, and its life cycle.
+"""The message store: one face over log, queues, index, flushing, cleaning, and its life cycle.
 
 Threads and locks. All state belongs to the event-loop thread; the loop is the put lock. Workers run
-blocking jobs and hand results back to the loop: flush (datasync of the log), prepare (next log
-file), queues (queue files, syncs of the key index, checkpoint), index (building and searching the
-key index), tables (JSON). One real lock exists, inside
-`allocate_service.py`, held for an assignment, and never together with another.
+blocking jobs and hand results back to the loop:
+
+    flush     datasync of the log; under SYNC_FLUSH the pool's commits too
+    commit    the pool's commits under ASYNC_FLUSH
+    prepare   the next log file, warm-up
+    queues    queue files, syncs of the key index, checkpoint
+    index     building and searching the key index
+    tables    JSON tables, measuring the disk, removal of expired files
+    reads     reads of what is old
+
+One real lock exists, inside `allocate_service.py`, held for an assignment, and never together with
+another.
 
 On the loop thread these calls touch the disk: the `pwrite` of a commit, the reading of queue units
 that are no longer in memory, and a roll that comes before the next file is ready.
