@@ -41,7 +41,7 @@ from skylarkmq.store.cleaning import CleanService
 from skylarkmq.store.cold_reads import ColdReads
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.delay_levels import DelayLevels
-from skylarkmq.store.errors import StoreFullError
+from skylarkmq.store.errors import CorruptFileError, StoreFullError
 from skylarkmq.store.files import Files, is_no_space
 from skylarkmq.store.group_commit import Committed
 from skylarkmq.store.index_service import IndexService
@@ -213,7 +213,12 @@ class MessageStore(ReadFace):
             progress=progress,
         )
         started = self._clock.monotonic()
-        report = self.recovery = recovery.run(unclean=unclean)
+        try:
+            report = self.recovery = recovery.run(unclean=unclean)
+        except CorruptFileError:
+            if not unclean and not recovery.has_changed:
+                self._abort.remove()  # the store is as its last clean stop left it
+            raise
         self._reader.verify_below = report.end_offset
         duration_s = self._clock.monotonic() - started
         self.stats.recovery_mode = "clean" if report.clean else "abnormal"

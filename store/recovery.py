@@ -97,6 +97,7 @@ class Recovery:
         self._progress = progress
         # The recovery point; None when there is none, or the files with it have expired.
         self._point: int | None = None
+        self.has_changed = False  # a queue or the log, or may have
 
     def run(self, *, unclean: bool) -> RecoveryReport:
         """Recover, and leave log and queues at the end of the last sound record.
@@ -128,6 +129,7 @@ class Recovery:
         behind = max(
             (queue.max_physical_offset for queue in self._queues.queues.values()), default=0
         )
+        self.has_changed = True
         if behind > report.end_offset:
             self._queues.cut(report.end_offset, self._is_sound)
             self._check_totals()
@@ -178,6 +180,7 @@ class Recovery:
         return offset if in_range and self._is_record(offset) else None
 
     def _run_unclean(self) -> RecoveryReport:
+        self.has_changed = True
         report = RecoveryReport(clean=False)
         files = self._files.mapped
         begin, dispatch_from = self._unclean_begin()

@@ -139,6 +139,8 @@ def test_damage_in_front_of_the_point_is_refused(clean: bool) -> None:
     assert {name: data for name, data in disk.contents().items() if "commitlog" in name} == {
         name: data for name, data in before.items() if "commitlog" in name
     }
+    marked = disk.exists(on(disk, rig, rig.store.paths.abort))
+    assert marked is not clean, "a store that was stopped cleanly still counts as that"
 
 
 @pytest.mark.parametrize("clean", [True, False])
