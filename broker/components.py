@@ -5,6 +5,7 @@ Nothing here starts anything; `controller.py` does.
 
 from __future__ import annotations
 
+import logging
 import random
 
 from skylarkmq.broker.config import BrokerConfig
@@ -32,13 +33,16 @@ from skylarkmq.broker.schedule_service import ScheduleMessageService
 from skylarkmq.broker.server import RemotingServer
 from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.broker.subscription_group import SubscriptionGroupManager
-from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.broker.topic_config import TOPICS_FILE, TopicConfigManager
 from skylarkmq.protocol.clock import Clock
+from skylarkmq.protocol.flags import is_system_topic
 from skylarkmq.store.files import Files
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.progress import Progress
 from skylarkmq.store.table_file import TableWriter
 from skylarkmq.store.worker import StoreWorkers
+
+log = logging.getLogger(__name__)
 
 
 class BrokerState:
@@ -85,6 +89,20 @@ class BrokerState:
         self.store.load(progress)
         for table in (self.topics, self.groups, self.offsets, self.delay_offsets):
             table.load()
+        self._warn_of_unknown_topics()
+
+    def _warn_of_unknown_topics(self) -> None:
+        """Say which topics have messages and no settings: `topics.json` was lost or left behind."""
+        stored = {topic for topic, _ in self.store.queues.queues if not is_system_topic(topic)}
+        unknown = sorted(stored - self.topics.table.keys())
+        if unknown:
+            log.warning(
+                "%d topics have messages in the store and no entry in %s: %s; clients are told "
+                "that they do not exist until the file is put back or they are made again",
+                len(unknown),
+                self.store.paths.config / TOPICS_FILE,
+                ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else ""),
+            )
 
     def _may_notify(self, group: str) -> bool:
         settings = self.groups.table.get(group)

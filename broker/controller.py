@@ -191,7 +191,8 @@ class BrokerController:
         return {**counts, "other": max(0, total - sum(counts.values()))}
 
     def _store_check(self) -> str:
-        return self.state.store.refusal() or ""
+        store = self.state.store
+        return store.refusal() or store.commit_log.no_room
 
     def _listener_check(self) -> str:
         return "" if self._server is not None else "not listening yet"

@@ -93,7 +93,7 @@ class AllocateService:
         self._file_size = file_size
         self._request: _Request | None = None
         self._refused_until = 0.0
-        self._no_room = ""  # why the last file that was asked for was refused
+        self.no_room = ""  # why the last file that was asked for was refused; else empty
 
     def prepare(self, start_offset: int) -> None:
         """Ask for the file that starts at `start_offset`, if it is not being made yet."""
@@ -110,14 +110,14 @@ class AllocateService:
             OSError: the disk failed in another way.
         """
         mapped = self._take(start_offset)
-        if self._no_room:
-            self._no_room = ""
+        if self.no_room:
+            self.no_room = ""
             log.warning("there is room again: the log goes on in %s", mapped.file.path)
         return mapped
 
     def _take(self, start_offset: int) -> MappedFile:
         if self._clock.monotonic() < self._refused_until:
-            raise StoreFullError(self._no_room)
+            raise StoreFullError(self.no_room)
         request, self._request = self._request, None
         if request is None or request.start_offset != start_offset:
             return self._make_inline(start_offset)
@@ -177,9 +177,9 @@ class AllocateService:
             return error
         self._refused_until = self._clock.monotonic() + RETRY_S
         why = f"the disk has no room for the next log file: {error}"
-        if not self._no_room:
+        if not self.no_room:
             log.error("messages are refused: %s; free some space", why)
-        self._no_room = why
+        self.no_room = why
         return StoreFullError(why)
 
     def _make(self, request: _Request) -> None:

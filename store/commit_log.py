@@ -129,6 +129,11 @@ class CommitLog:
         return self._committed_offset if self.pool is not None else self.mapped_files.max_offset
 
     @property
+    def no_room(self) -> str:
+        """Why the next log file was refused when it was last asked for, empty if it was not."""
+        return self._allocate.no_room
+
+    @property
     def wrote_offset(self) -> int:
         """End of what was handed in."""
         last = self.mapped_files.last

@@ -195,7 +195,8 @@ class Recovery:
         report.truncated_bytes = bytes_behind(self._files, report.end_offset)
         if report.truncated_bytes:
             log.warning(
-                "cutting the log at offset %d: %d bytes behind it were not stored completely",
+                "cutting the log at offset %d: the %d bytes behind it do not go on with a "
+                "whole and sound record",
                 report.end_offset,
                 report.truncated_bytes,
             )
@@ -336,11 +337,13 @@ class Recovery:
                 self._files.folder / file_name(start),
                 walk.reached - start,
                 f"the file is missing, but {but} before the stop; the log was not changed: "
-                "put a good copy of this file in its place",
+                "put a good copy of this file in its place, or save what is sound with "
+                "`skylarkmq store salvage`",
             )
         return CorruptFileError(
             mapped.file.path,
             walk.end_offset - mapped.start_offset,
             f"{walk.stop.why or 'nothing is written here'}, but {but} before the stop; the log "
-            "was not changed: put a good copy of this file in its place",
+            "was not changed: put a good copy of this file in its place, or save what is sound "
+            "with `skylarkmq store salvage`",
         )

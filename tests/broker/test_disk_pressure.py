@@ -97,3 +97,38 @@ async def test_a_consumer_of_removed_messages_is_sent_to_the_first_that_is_left(
         assert answer.code == ResponseCode.PULL_OFFSET_MOVED
         assert (answer.ext_fields or {})["nextBeginOffset"] == str(minimum)
         assert (await rig.pull(minimum)).code == ResponseCode.SUCCESS
+
+
+class _SmallDisk(DiskFiles):
+    """A real disk without room for another file of the log, when the test says so."""
+
+    free = 1 << 40
+
+    def free_bytes(self, path: Path) -> int:
+        return self.free
+
+
+async def test_a_broker_without_room_for_the_log_is_not_ready(tmp_path: Path) -> None:
+    disk, clock = _SmallDisk(), ManualClock()
+    sizes = {"mapped_file_size_commit_log": 1 << 20, "max_message_size": 1 << 19}
+    async with live_broker(tmp_path, files=disk, clock=clock, **sizes) as controller:
+        client = await RawClient.open(controller.listen_address)
+
+        async def fill(code: ResponseCode) -> None:
+            for _ in range(40):
+                await advance_async(clock, 1.1)
+                answer = await client.call(
+                    RequestCode.SEND_MESSAGE_V2, send_fields("T"), bytes(300_000)
+                )
+                if answer.code == code:
+                    return
+            raise AssertionError(f"no send was answered with {code}")
+
+        assert controller._store_check() == ""
+        disk.free = 1000
+        await fill(ResponseCode.SERVICE_NOT_AVAILABLE)
+        assert "no room for the next log file" in controller._store_check()
+        disk.free = 1 << 40
+        await fill(ResponseCode.SUCCESS)
+        assert controller._store_check() == ""
+        await client.close()

@@ -1,0 +1,31 @@
+"""A store whose `topics.json` was lost: the start says so, and the messages stay."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.support.live_broker import live_broker
+from tests.support.raw_client import RawClient, pull_fields, send_fields
+
+
+async def test_topics_with_messages_and_without_settings_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with live_broker(tmp_path) as broker:
+        client = await RawClient.open(broker.listen_address)
+        assert (await client.call(310, send_fields("orders"), b"x")).code == 0
+        await client.close()
+    for path in (tmp_path / "config").glob("topics.json*"):
+        path.unlink()
+    with caplog.at_level(logging.WARNING):
+        async with live_broker(tmp_path) as broker:
+            (said,) = [text for text in caplog.messages if "no entry in" in text]
+            assert "1 topics" in said and "orders" in said and "topics.json" in said
+            client = await RawClient.open(broker.listen_address)
+            assert (await client.call(11, pull_fields("orders"))).code == 17
+            assert (await client.call(310, send_fields("orders"), b"y")).code == 0
+            assert (await client.call(11, pull_fields("orders"))).code == 0
+            await client.close()
