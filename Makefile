@@ -6,7 +6,7 @@
 #   make demo      336,776 real flights through a broker that is killed in between
 #   make bench     how fast, beside an echo server on the same machine
 #   make bench-store  how fast the store alone is: growth, recovery, reads, the key index
-#   make faults    kills, crashes and disk errors at their full amounts
+#   make faults    kills, crashes and disk errors at their full amounts; power cuts when root
 #   make interop   RocketMQ's own clients against a live broker; needs Maven or npm
 #
 # ARGS goes to the command: make run ARGS='--set flushDiskType=SYNC_FLUSH', make test ARGS='-k frame'
@@ -28,7 +28,7 @@ test: $(VENV)/.dev
 	$(BIN)/pytest -q $(ARGS)
 
 faults: $(VENV)/.dev
-	$(BIN)/pytest -q -m fault $(ARGS)
+	$(BIN)/pytest -q -rs -m 'fault or fault_root' $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,0 +1,175 @@
+"""Fault tests S4 and S5: the power goes, or the disk, on a file system of its own. Needs root.
+
+A loop-mounted ext4 is shut down without its journal being written (FS_IOC_SHUTDOWN): what was not
+synced is gone, stored through mappings or not. For the power cut the broker stands still before
+that and is killed behind it; for the dead disk it runs on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import struct
+import subprocess
+from asyncio import timeout
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.frame_load import FrameLoad, read_back
+from tests.support.send_history import Outcome, SendHistory
+
+pytestmark = pytest.mark.fault_root
+
+IMAGE_SIZE = 400 << 20
+FS_IOC_SHUTDOWN = 0x8004587D
+WITHOUT_JOURNAL = struct.pack("I", 2)
+CONNECTIONS = 8
+LIFE_LIMIT_S = 60.0  # a hang limit
+STORE_FAILED = 74
+ROADS: dict[str, dict[str, object]] = {
+    "pwrite": {},
+    "mapped": {"commitLogWriteMode": "mapped", "warmMapedFileEnable": "true"},
+    "pool": {"transientStorePoolEnable": "true"},
+}
+
+
+class Volume:
+    """A file system in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._image = folder / "image"
+        self.root = folder / "volume"
+        self._mounted = False
+
+    def make(self) -> None:
+        """Make and mount it; skip the test where that is not possible."""
+        if os.geteuid() != 0:
+            pytest.skip("mounting a file system needs root")
+        if shutil.which("mkfs.ext4") is None:
+            pytest.skip("mkfs.ext4 is not installed")
+        with self._image.open("wb") as file:
+            file.truncate(IMAGE_SIZE)
+        subprocess.run(["mkfs.ext4", "-q", str(self._image)], check=True)
+        self.root.mkdir()
+        mounted = self._mount()
+        if mounted.returncode:
+            pytest.skip(f"no loop mounts here: {mounted.stderr.strip()}")
+
+    def _mount(self) -> subprocess.CompletedProcess[str]:
+        command = ["mount", "-o", "loop", str(self._image), str(self.root)]
+        mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+        self._mounted = not mounted.returncode
+        return mounted
+
+    def cut(self) -> None:
+        """From here on nothing reaches the disk, and all calls fail."""
+        folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.ioctl(folder, FS_IOC_SHUTDOWN, WITHOUT_JOURNAL)
+        finally:
+            os.close(folder)
+
+    def mount_again(self) -> None:
+        """The machine is back."""
+        self.unmount()
+        mounted = self._mount()
+        assert self._mounted, mounted.stderr
+
+    def unmount(self) -> None:
+        if self._mounted:
+            subprocess.run(["umount", str(self.root)], check=True)
+            self._mounted = False
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Volume]:
+    made = Volume(tmp_path)
+    try:
+        made.make()
+        yield made
+    finally:
+        made.unmount()
+
+
+async def _run_into_power_cut(
+    volume: Volume, settings: dict[str, object], history: SendHistory, rng: Random
+) -> None:
+    """One life: start, check what is there, send, lose power."""
+    process = await (await BrokerProcess.spawn(volume.root / "store", settings)).ready()
+    load = FrameLoad(history, rng)
+    try:
+        await read_back(process.address, history)
+        await load.start(process.address, CONNECTIONS)
+        async with timeout(LIFE_LIMIT_S):
+            await load.acked(rng.randrange(300, 2500))
+        os.kill(process.process.pid, signal.SIGSTOP)
+        volume.cut()
+    finally:
+        await process.kill()
+    await load.ended()
+    volume.mount_again()
+
+
+async def _check(volume: Volume, settings: dict[str, object], history: SendHistory) -> None:
+    process = await (await BrokerProcess.spawn(volume.root / "store", settings)).ready()
+    try:
+        await read_back(process.address, history)
+    finally:
+        await process.kill()
+
+
+@pytest.mark.parametrize(("road", "cuts"), [("pwrite", 4), ("mapped", 3), ("pool", 3)])
+async def test_a_power_cut_takes_nothing_that_was_acknowledged_durable(
+    volume: Volume, road: str, cuts: int
+) -> None:
+    rng, history = Random(cuts), SendHistory()
+    settings: dict[str, object] = {**ROADS[road], "flushDiskType": "SYNC_FLUSH"}
+    for _ in range(cuts):
+        await _run_into_power_cut(volume, settings, history, rng)
+    await _check(volume, settings, history)
+    assert history.outcomes[Outcome.OK] >= 300 * cuts
+
+
+async def test_the_cut_is_one_without_syncs_messages_are_lost(volume: Volume) -> None:
+    history = SendHistory()
+    settings: dict[str, object] = {
+        "flushDiskType": "ASYNC_FLUSH",
+        "flushIntervalCommitLog": 60_000,
+        "flushConsumeQueueThoroughInterval": 600_000,
+    }
+    await _run_into_power_cut(volume, settings, history, Random(1))
+    with pytest.raises(AssertionError, match="I1"):
+        await _check(volume, settings, history)
+
+
+@pytest.mark.parametrize(("road", "rounds"), [("pwrite", 2), ("mapped", 1), ("pool", 2)])
+async def test_a_disk_that_dies_ends_the_broker_and_takes_nothing(
+    volume: Volume, road: str, rounds: int
+) -> None:
+    rng, history = Random(rounds), SendHistory()
+    settings: dict[str, object] = {**ROADS[road], "flushDiskType": "SYNC_FLUSH"}
+    for _ in range(rounds):
+        process = await (await BrokerProcess.spawn(volume.root / "store", settings)).ready()
+        load = FrameLoad(history, rng)
+        try:
+            await read_back(process.address, history)
+            await load.start(process.address, CONNECTIONS)
+            async with timeout(LIFE_LIMIT_S):
+                await load.acked(rng.randrange(300, 2500))
+            volume.cut()
+            assert await process.ended() == STORE_FAILED, process.tail()
+        finally:
+            await process.kill()
+        await load.ended()
+        assert "the store has failed" in process.tail()
+        for attempt in history.attempts:  # of a message whose sync failed nobody knows
+            if attempt.outcome is Outcome.FAILED:
+                attempt.outcome = Outcome.UNKNOWN
+        volume.mount_again()
+    await _check(volume, settings, history)
