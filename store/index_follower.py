@@ -135,7 +135,7 @@ class IndexFollower:
         if len(waiting) > WAITING_UNITS_MAX or self._waiting_size > WAITING_SIZE_MAX:
             self._fall_behind("too much was published meanwhile")
             self._go_on()
-        elif self._live and not self._jobs:
+        elif self._live and self._running and not self._jobs:  # else `build_rest` takes it
             if len(waiting) >= BATCH_UNITS:
                 self._go_on()
             elif self._linger is None:

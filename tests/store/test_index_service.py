@@ -229,3 +229,25 @@ def test_other_sizes_are_refused_with_the_cure_and_nothing_changes(changed: dict
             rig.again(**changed).store.load()
         assert {**before, "lock": b""} == {**rig.files.contents(), "lock": b""}
     rig.again().store.load()
+
+
+def test_what_is_published_while_the_threads_end_is_in_the_index() -> None:
+    rig = IndexRig(transient_store_pool_enable=True).start()
+    rig.send(5)
+    rig.put(body=bytes(20_000), properties=properties("U5"))  # on its way to the file
+    rig.put(properties=properties("U6"))  # in the buffer until the store is closed
+    rig.store.stop_writing()
+    rig.workers.commit.step()
+    for worker in rig.workers.all():
+        if worker is rig.workers.tables:
+            rig.clock.advance(0.05)  # it is busy for longer than units wait for more
+        worker.stop()
+    for worker in rig.workers.all():
+        while worker.deliver():
+            pass
+    rig.store.close()
+    rig.number += 2
+    rig = rig.again().start()
+    rig.settle()
+    rig.check_all_found(range(7))
+    rig.check_files()
