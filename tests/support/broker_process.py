@@ -22,6 +22,13 @@ SMALL_FILES = {
     "mappedFileSizeConsumeQueue": "2000",
 }
 
+# How messages get into the log; every road keeps the same promises under SYNC_FLUSH.
+ROADS: Mapping[str, Mapping[str, object]] = {
+    "plain": {},
+    "mapped": {"commitLogWriteMode": "mapped", "warmMapedFileEnable": "true"},
+    "pool": {"transientStorePoolEnable": "true", "transientStorePoolSize": 4},
+}
+
 
 class BrokerProcess:
     """One life of `skylarkmq broker`."""

@@ -87,7 +87,9 @@ class SendingPeer(asyncio.Protocol):
     def _answered(self, answer: RemotingCommand) -> None:
         attempt = self._pending.pop(answer.opaque)
         if answer.code == ResponseCode.SUCCESS:
-            self._history.acked(attempt, int(answer.ext_fields["queueOffset"]))
+            fields = answer.ext_fields
+            place = int(fields["msgId"][-16:], 16)
+            self._history.acked(attempt, int(fields["queueOffset"]), place)
             self._on_answer()
         else:
             self.bad_codes.append((answer.code, answer.remark))
@@ -145,8 +147,41 @@ class FrameLoad:
         return [code for peer in self.peers for code in peer.bad_codes]
 
 
-async def read_back(address: tuple[str, int], history: SendHistory) -> None:
-    """Read everything behind what the history knows, and check all of it."""
+class Shown:
+    """What a reader sees of the queues while others send, as max offsets."""
+
+    def __init__(self) -> None:
+        self.max_offsets: dict[Queue, int] = {}
+
+    async def watch(self, address: tuple[str, int]) -> None:
+        """Ask all the time, until the connection ends."""
+        client = await RawClient.open(address)
+        try:
+            while True:
+                for topic in TOPICS:
+                    for queue_id in range(QUEUES_PER_TOPIC):
+                        fields = {"topic": topic, "queueId": str(queue_id)}
+                        answer = await client.call(RequestCode.GET_MAX_OFFSET, fields)
+                        if answer.code == ResponseCode.SUCCESS:
+                            offset = int(answer.ext_fields["offset"])
+                            self.max_offsets[topic, queue_id] = offset
+        except ConnectionError:
+            return
+        finally:
+            await client.close()
+
+
+async def read_back(
+    address: tuple[str, int], history: SendHistory, *, shown: Shown | None = None
+) -> int:
+    """Read everything behind what the history knows, and check all of it.
+
+    Args:
+        shown: the end of the log may be gone, but for what this reader has seen.
+
+    Returns:
+        The number of acknowledged messages that are gone.
+    """
     client = await RawClient.open(address)
     try:
         for topic in TOPICS:
@@ -154,7 +189,10 @@ async def read_back(address: tuple[str, int], history: SendHistory) -> None:
                 await _read_queue(client, (topic, queue_id), history)
     finally:
         await client.close()
+    if shown is not None:
+        return history.settle_losses(shown.max_offsets)
     history.check()
+    return 0
 
 
 async def _read_queue(client: RawClient, queue: Queue, history: SendHistory) -> None:

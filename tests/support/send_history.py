@@ -5,6 +5,7 @@ Each send is one of
     ok        acknowledged: it is at its offset, for ever
     failed    refused: it is nowhere
     unknown   never answered: it is there once, or it is not
+    lost      acknowledged, and gone with a crash that may take it: it never comes back
 
 Nobody counts an unknown one as failed.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -30,6 +32,7 @@ class Outcome(Enum):
     OK = "ok"
     FAILED = "failed"
     UNKNOWN = "unknown"
+    LOST = "lost"
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +47,7 @@ class Attempt:
     outcome: Outcome = Outcome.UNKNOWN
     acked_at: int = 0
     queue_offset: int = -1
+    physical_offset: int = -1
 
     @property
     def body(self) -> bytes:
@@ -66,10 +70,11 @@ class SendHistory:
         self.attempts.append(attempt)
         return attempt
 
-    def acked(self, attempt: Attempt, queue_offset: int) -> None:
+    def acked(self, attempt: Attempt, queue_offset: int, physical_offset: int = -1) -> None:
         attempt.outcome = Outcome.OK
         attempt.acked_at = next(self._events)
         attempt.queue_offset = queue_offset
+        attempt.physical_offset = physical_offset
 
     def refused(self, attempt: Attempt) -> None:
         attempt.outcome = Outcome.FAILED
@@ -94,8 +99,43 @@ class SendHistory:
             place = message.topic, message.queue_id
             require(place == queue == attempt.queue, "I3", f"{number} is in {place}")
             require(message.body == attempt.body, "I1", f"message {number} is damaged")
-            require(attempt.outcome is not Outcome.FAILED, "I3", f"{number} was refused")
+            gone = (Outcome.FAILED, Outcome.LOST)
+            require(attempt.outcome not in gone, "I3", f"{number} was {attempt.outcome.value}")
             known.append(attempt)
+
+    def settle_losses(self, shown: Mapping[Queue, int]) -> int:
+        """The same for a crash that may take the log's end: note what it took, and check the rest.
+
+        Args:
+            shown: what readers had seen of each queue, as a max offset, before a crash that
+                keeps all that was shown.
+
+        Returns:
+            The number of acknowledged messages that are gone.
+        """
+        lost: list[Attempt] = []
+        log_end = -1
+        for attempt in self.attempts:
+            if attempt.outcome is not Outcome.OK:
+                continue
+            found = self.found.get(attempt.queue, [])
+            if attempt.queue_offset >= len(found):
+                lost.append(attempt)
+            elif found[attempt.queue_offset] is attempt:
+                log_end = max(log_end, attempt.physical_offset)
+        for queue, max_offset in shown.items():
+            there = len(self.found.get(queue, []))
+            require(there >= max_offset, "I1", f"{queue} showed {max_offset}, {there} are left")
+        for attempt in lost:
+            require(
+                attempt.physical_offset > log_end,
+                "I2",
+                f"message {attempt.number} at {attempt.physical_offset} of the log is gone, and "
+                f"one at {log_end} is there",
+            )
+            attempt.outcome = Outcome.LOST
+        self.check()
+        return len(lost)
 
     def check(self) -> None:
         """I1 and I4, once everything that is there was read."""
