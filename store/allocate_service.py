@@ -57,6 +57,7 @@ class _Request:
         self.lock = threading.Lock()  # guards `state`; held for assignments only
         self.state = _State.WAITING
         self.ended = threading.Event()
+        self.ended_s = 0.0  # monotonic, s
         self.late = False  # a roll has waited for it in vain
         self.mapped: MappedFile | None = None
         self.error: BaseException | None = None
@@ -134,8 +135,10 @@ class AllocateService:
         if request.mapped is not None:
             return request.mapped
         if isinstance(request.error, OSError):
-            raise self._refusal(request.error)
-        return self._make_inline(start_offset)
+            age_s = self._clock.monotonic() - request.ended_s
+            if age_s < RETRY_S or not is_no_space(request.error):
+                raise self._refusal(request.error)
+        return self._make_inline(start_offset)  # a disk that was full may have room by now
 
     def discard(self) -> None:
         """Delete the file that was made and not used. Blocks; after the worker has ended."""
@@ -196,6 +199,7 @@ class AllocateService:
             if not isinstance(error, OSError):
                 raise
         finally:
+            request.ended_s = self._clock.monotonic()
             request.ended.set()
 
     def _made(self, _: None, error: BaseException | None) -> None:

@@ -93,6 +93,15 @@ def test_a_full_disk_is_asked_once_a_second(error: int, caplog: pytest.LogCaptur
     ]
 
 
+def test_a_disk_that_was_full_when_the_file_was_prepared_is_asked_again() -> None:
+    rig = Rig()
+    rig.disk.fail("allocate", error=errno.ENOSPC)
+    rig.service.prepare(SIZE)
+    rig.worker.run_all()
+    rig.clock.advance(3600)
+    assert rig.service.take(SIZE).start_offset == SIZE, "no message is refused"
+
+
 def test_another_failure_of_the_disk_is_told_as_it_is() -> None:
     rig = Rig()
     rig.disk.fail("allocate", error=errno.EIO)
