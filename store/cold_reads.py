@@ -16,6 +16,7 @@ checkInDiskByCommitOffset)
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,7 +92,7 @@ class ColdReads:
             return False
         if offset < queue.tail_start:
             return True  # its unit is in a file, which may be cold itself
-        commit_offset, _, _ = UNIT.unpack(self._queues.units(queue, offset, 1))
+        commit_offset, _, _ = UNIT.unpack(self._queues.stored_units(queue, offset, 1))
         return bool(commit_offset < self._reader.cold_below)
 
     def get_message(
@@ -112,7 +113,8 @@ class ColdReads:
         if outside is not None or queue is None:
             self._worker.submit(lambda: outside, done)
         elif offset >= queue.tail_start:
-            units = self._queues.units(queue, offset, max(SCANNED_UNITS_MIN, max_count))
+            count = max(SCANNED_UNITS_MIN, max_count)
+            units = self._queues.stored_units(queue, offset, count)
             self._walk(queue, offset, units, wanted, done)
         else:
             self._read_units(queue, offset, max(SCANNED_UNITS_MIN, max_count), wanted, done)
@@ -139,7 +141,6 @@ class ColdReads:
             elif units is None:
                 done(None, error)
             else:
-                units = self._queues.resolved(queue, units)
                 self._walk(queue, offset, units, wanted, done)
 
         self._worker.submit(read, finished)
@@ -147,6 +148,11 @@ class ColdReads:
     def _walk(
         self, queue: ConsumeQueue, offset: int, units: bytes, wanted: Wanted, done: GotMessages
     ) -> None:
+        try:
+            units = self._queues.resolved(queue, units)
+        except OSError as error:  # of the extension
+            self._worker.submit(partial(_raise, error), done)
+            return
         take = _Held(self._log, queue)
         result = self._reader.walk(queue, offset, units, wanted, take)
         places = take.places
@@ -335,6 +341,10 @@ def _read_record(mapped: MappedFile, position: int, limit: int) -> bytes | None:
     data = mapped.file.pread(size, position)
     view = read_record(data, 0, physical_offset=mapped.start_offset + position)
     return data if view.status is RecordStatus.MESSAGE and view.size == size else None
+
+
+def _raise(error: OSError) -> GetMessageResult:
+    raise error
 
 
 def _filled(result: GetMessageResult, records: list[bytes]) -> GetMessageResult:

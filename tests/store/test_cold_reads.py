@@ -272,3 +272,24 @@ def test_a_record_that_says_it_is_of_another_queue_is_not_handed_out(position: i
     assert numbers(again.store.get_message("T", 0, 0, 32)) == [*range(4), *range(5, 20)]
     assert numbers(Cold(again, 0).get(0)) == [*range(4), *range(5, 8)]
     assert again.store.stats.corrupt_records == 2
+
+
+@pytest.mark.parametrize("offset", [0, 599])  # its unit is in a file, or in memory
+def test_an_extension_that_cannot_be_read_fails_the_read_and_leaves_nothing_held(
+    offset: int,
+) -> None:
+    rig = StoreRig(enable_consume_queue_ext=True).start()
+    for number in range(600):
+        rig.put(body=b"%06d" % number + bytes(200))
+    rig.workers.run_all()
+    rig.clock.advance(1.1)
+    rig.workers.run_all()
+    cold = Cold(rig)
+    queue = rig.store.queues.get("T", 0)
+    assert queue is not None and 0 < queue.tail_start < 599
+    rig.files.fail("pread", path="consumequeue_ext")
+    cold.ask(offset)
+    cold.worker.run_all()
+    assert cold.answers == [None]
+    assert isinstance(cold.errors[0], OSError)
+    assert not any(mapped.is_held for mapped in rig.store.commit_log.mapped_files.mapped)
