@@ -233,8 +233,9 @@ class MessageStore(ReadFace):
         except OSError as error:
             if not is_no_space(error):
                 raise
+            log.warning("no room for consume queues, writes are refused until there is: %s", error)
             self.queues.disk_full = True
-            if report.clean:
+            if report.keeps_queues:
                 self.queues.covered = marks  # so that cleaning can make room
         return report
 

@@ -136,13 +136,13 @@ class QueueFlushService:
     def _finish(self, ends: list[QueueEnd], error: BaseException | None) -> None:
         if error is not None:
             self._queues.dirty += [queue for queue, _, _ in ends]
-            self.disk_full = is_no_space(error)
-            if self.disk_full:
+            was_full, self.disk_full = self.disk_full, is_no_space(error)
+            if not self.disk_full:
+                self._on_failure(error)
+            elif not was_full:
                 log.warning(
                     "no room for consume queues, writes are refused until there is: %s", error
                 )
-            else:
-                self._on_failure(error)
             return
         self.disk_full = False
         for end in ends:

@@ -63,6 +63,7 @@ class RecoveryReport:
     records: int = 0  # walked
     rebuilt: int = 0  # queue units built again
     store_timestamp: int = 0  # of the last record, ms
+    keeps_queues: bool = False  # up to the recovery point they are on the disk as they were
 
     def text(self, begin_offset: int) -> str:
         """One line for the log, of a log that begins at an offset."""
@@ -120,7 +121,7 @@ class Recovery:
         self._check_begins()
         if self._queues.lacking:
             return None
-        report = RecoveryReport(clean=True)
+        report = RecoveryReport(clean=True, keeps_queues=True)
         if not self._walk(self._clean_begin(), report, dispatch_from=None):
             log.warning("the log ends in damaged bytes after a clean stop; recovering in full")
             return None
@@ -185,6 +186,7 @@ class Recovery:
         files = self._files.mapped
         begin, dispatch_from = self._unclean_begin()
         self._rebuild_from(begin, dispatch_from, report)
+        report.keeps_queues = dispatch_from == self._point
         if self._queues.lacking and dispatch_from > self._log.min_offset:
             log.warning("queue files are missing or damaged; building all queues from the log")
             begin, report = self._log.min_offset, RecoveryReport(clean=False)

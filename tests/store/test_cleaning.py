@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from skylarkmq.store.results import GetMessageStatus, PutMessageStatus
 from tests.store.clean_rig import FIRST_RUN_S, CleanRig, hour_at
 from tests.store.support import LOG_SIZE, store_config
 from tests.support.crash_disk import CrashDisk
+from tests.support.crash_states import CrashState, Keep
 
 OLD_H = 73.0
 REFUSED = PutMessageStatus.SERVICE_NOT_AVAILABLE
@@ -219,3 +222,30 @@ def test_ratios_in_the_wrong_order_are_refused() -> None:
             disk_space_clean_forcibly_ratio=90,
             disk_space_warning_level_ratio=89,
         )
+
+
+def test_after_a_crash_on_a_full_disk_cleaning_makes_room(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = _filled(4)
+    rig.files.free = 0  # so no log file is made ahead whose removal would help
+    rig.fill(5)
+    for _ in range(30):
+        rig.put("other")
+    after = CleanRig(rig.files.crash(CrashState(Keep.KILL), Random(1)))
+    after.files.free = 0
+    after.percent = 100
+    with caplog.at_level(logging.WARNING):
+        after.start()
+        assert after.store.recovery is not None and not after.store.recovery.clean
+        assert after.store.queues.disk_full, "the units of the other queue have no room"
+        after.spend(20)
+    told = [text for text in caplog.messages if text.startswith("no room for consume queues")]
+    assert len(told) == 1, "once, not each second"
+    after.spend(FIRST_RUN_S)
+    assert not {0, 1, 2} & set(after.names()), "their units were on the disk before the crash"
+    after.percent = 50
+    after.spend(21)
+    assert after.store.refusal() is None
+    result = after.put("other")
+    assert result is not None and result.queue_offset == 30
