@@ -110,15 +110,34 @@ class AllocateService:
             StoreFullError: the disk has no room; asked again at most once a second.
             OSError: the disk failed in another way.
         """
+        self._check_refused()
         mapped = self._take(start_offset)
+        self._goes_on(mapped)
+        return mapped
+
+    def resume(self, mapped: MappedFile) -> None:
+        """Give a file of an earlier run its blocks. Blocks.
+
+        Raises:
+            StoreFullError, OSError: as `take`.
+        """
+        self._check_refused()
+        try:
+            mapped.file.allocate(0, self._file_size)
+        except OSError as error:
+            raise self._refusal(error) from error
+        self._goes_on(mapped)
+
+    def _check_refused(self) -> None:
+        if self._clock.monotonic() < self._refused_until:
+            raise StoreFullError(self.no_room)
+
+    def _goes_on(self, mapped: MappedFile) -> None:
         if self.no_room:
             self.no_room = ""
             log.warning("there is room again: the log goes on in %s", mapped.file.path)
-        return mapped
 
     def _take(self, start_offset: int) -> MappedFile:
-        if self._clock.monotonic() < self._refused_until:
-            raise StoreFullError(self.no_room)
         request, self._request = self._request, None
         if request is None or request.start_offset != start_offset:
             return self._make_inline(start_offset)

@@ -29,8 +29,8 @@ from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.record import RecordStatus, RecordView, read_record
 from skylarkmq.store.allocate_service import AllocateService
 from skylarkmq.store.append import AppendBatch, DueTime
-from skylarkmq.store.errors import NoBufferError, StoreFullError
-from skylarkmq.store.files import Files, is_no_space
+from skylarkmq.store.errors import NoBufferError
+from skylarkmq.store.files import Files
 from skylarkmq.store.mapped_file import MappedFile
 from skylarkmq.store.mapped_file_queue import MappedFileQueue
 from skylarkmq.store.stats import StoreStats
@@ -165,12 +165,7 @@ class CommitLog:
 
     def _resume(self, mapped: MappedFile) -> MappedFile:
         """Make the last file of an earlier run ready; a Java broker leaves it without blocks."""
-        try:
-            mapped.file.allocate(0, self.file_size)
-        except OSError as error:
-            if not is_no_space(error):
-                raise
-            raise StoreFullError(f"the disk has no room for the last log file: {error}") from error
+        self._allocate.resume(mapped)
         if self.write_road == "mapped":
             mapped.map_for_stores()
             if self._warm_up is not None:

@@ -209,3 +209,22 @@ def test_an_empty_store_on_a_full_disk_starts_and_waits() -> None:
     disk.free = None
     rig.clock.advance(1.1)
     assert _put(rig).status is OK
+
+
+def test_a_last_log_file_without_blocks_is_asked_for_once_a_second() -> None:
+    first = StoreRig().start()
+    _put(first)
+    first.stop()
+    rig = StoreRig(first.files)
+    rig.files.free = None
+    rig.files.fail("allocate", error=errno.ENOSPC, times=2, path="commitlog")  # Java leaves holes
+    rig.start()
+    before = rig.files.calls["allocate"]
+    assert [_put(rig).status for _ in range(3)] == [REFUSED] * 3
+    assert rig.files.calls["allocate"] == before, "each message would wait for the disk"
+    assert "no room" in rig.store.commit_log.no_room, "for the health check"
+    rig.clock.advance(1.1)
+    assert _put(rig).status is REFUSED
+    rig.clock.advance(1.1)
+    assert _put(rig).queue_offset == 1
+    assert not rig.store.commit_log.no_room
