@@ -203,6 +203,7 @@ async def test_kills_under_load_lose_nothing(
     process = await (await BrokerProcess.spawn(tmp_path, settings)).ready()
     try:
         await read_back(process.address, history)
+        await offsets.check(process.address)
         topics.check(tmp_path)
         again = SendHistory()  # everything once more, from the first offset on
         again.attempts = history.attempts
