@@ -217,10 +217,7 @@ class LogCleaner:
         self._full_since.pop(mapped.start_offset, None)
         with contextlib.suppress(TypeError):  # memory of a kind that nobody can watch
             self._lingering.append((weakref.ref(mapped.view.obj), mapped.size))
-        if mapped.is_held:
-            mapped.close()  # with the last reader
-        else:
-            self._worker.submit(mapped.close, _closed)
+        mapped.close(lambda drop: self._worker.submit(drop, _closed))  # with the last reader
         self._on_removed(self._log.min_offset)
 
     def _give_up(self, mapped: MappedFile, error: BaseException | None) -> None:

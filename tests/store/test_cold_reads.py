@@ -292,4 +292,7 @@ def test_an_extension_that_cannot_be_read_fails_the_read_and_leaves_nothing_held
     cold.worker.run_all()
     assert cold.answers == [None]
     assert isinstance(cold.errors[0], OSError)
-    assert not any(mapped.is_held for mapped in rig.store.commit_log.mapped_files.mapped)
+    first = rig.store.commit_log.mapped_files.mapped[0]
+    rig.stop()
+    with pytest.raises(OSError):
+        first.file.pread(1, 0)
