@@ -73,14 +73,16 @@ class Shape:
 
     def config(self, root: Path) -> StoreConfig:
         """The store's configuration, its log files smaller than a configuration may ask for."""
-        config = copy(_checked_config(self))  # the check takes longer than a small recovery
+        config = copy(
+            _checked_config(self, tuple(ROADS[self.road].items()))
+        )  # the check takes longer than a small recovery
         object.__setattr__(config, "store_path_root_dir", root)
         object.__setattr__(config, "mapped_file_size_commit_log", self.log_file_size)
         return config
 
 
 @cache
-def _checked_config(shape: Shape) -> StoreConfig:
+def _checked_config(shape: Shape, road: tuple[tuple[str, Any], ...]) -> StoreConfig:
     return StoreConfig(
         store_path_root_dir=Path("/nowhere"),
         mapped_file_size_commit_log=1 << 20,
@@ -91,7 +93,7 @@ def _checked_config(shape: Shape) -> StoreConfig:
         flush_disk_type="SYNC_FLUSH" if shape.sync else "ASYNC_FLUSH",
         enable_consume_queue_ext=shape.ext,
         mapped_file_size_consume_queue_ext=1024,
-        **ROADS[shape.road],
+        **dict(road),
     )
 
 
