@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.protocol.record import read_record
 from skylarkmq.store import (
     append,
     checkpoint,
@@ -21,9 +20,12 @@ from skylarkmq.store import (
     index_follower,
     index_service,
     index_sync,
+    log_cleaner,
+    log_walk,
     mapped_file,
     mapped_file_queue,
     message_store,
+    queue_cleaner,
     queue_files,
     queue_table,
     recovery,
@@ -32,10 +34,9 @@ from skylarkmq.store import (
     unit_rebuild,
 )
 from skylarkmq.store.results import MessageInner, PutMessageStatus
-from tests.support import store_machine
+from tests.support import store_machine, store_shape
 from tests.support.crash_disk import CrashDisk, CrashFile
 from tests.support.crash_explorer import CrashFailure, explore
-from tests.support.store_machine import ROADS
 
 SEEDS = 200
 CAUGHT = r"I\d+|visibility|FormatError|acknowledgement after|StoreProfileError|CorruptFileError"
@@ -200,12 +201,13 @@ def no_abort_file(patch: Patch) -> None:
 
 
 def body_crc_not_checked(patch: Patch) -> None:
-    read = read_record
+    init = log_walk.LogWalk.__init__
 
-    def broken(*args: Any, **options: Any) -> Any:
-        return read(*args, **{**options, "check_crc": False})
+    def broken(*args: Any, **options: Any) -> None:
+        init(*args, **{**options, "check_crc": False})
 
-    patch.setattr(recovery, "read_record", broken)
+    patch.setattr(log_walk.LogWalk, "__init__", broken)
+    patch.setattr(store_machine, "BODY_SIZES", (2500, 5000))  # so that bodies are torn
 
 
 def recovered_tail_not_synced(patch: Patch) -> None:
@@ -228,18 +230,18 @@ def pool_shown_before_the_commit(patch: Patch) -> None:
         return stored
 
     patch.setattr(message_store.MessageStore, "commit", broken)
-    patch.setattr(store_machine, "ROADS", dict.fromkeys(ROADS, ROADS["pool"]))
+    patch.setattr(store_shape, "DRAWN_ROADS", ("pool",))
 
 
 def pool_commits_nothing(patch: Patch) -> None:
     patch.setattr(commit_log.CommitRequest, "run", lambda self: None)
-    patch.setattr(store_machine, "ROADS", dict.fromkeys(ROADS, ROADS["pool"]))
+    patch.setattr(store_shape, "DRAWN_ROADS", ("pool",))
 
 
 def pool_sync_without_commit(patch: Patch) -> None:
     run = commit_log.FlushRequest.run
     patch.setattr(commit_log.FlushRequest, "run", lambda self: run(self._replace(commit=None)))
-    patch.setattr(store_machine, "ROADS", dict.fromkeys(ROADS, ROADS["pool"]))
+    patch.setattr(store_shape, "DRAWN_ROADS", ("pool",))
 
 
 def buffer_back_before_it_is_committed(patch: Patch) -> None:
@@ -248,12 +250,12 @@ def buffer_back_before_it_is_committed(patch: Patch) -> None:
         "unstage",
         lambda self: self.buffer if self.wrote_position == self.size else None,
     )
-    patch.setattr(store_machine, "ROADS", dict.fromkeys(ROADS, ROADS["pool"]))
+    patch.setattr(store_shape, "DRAWN_ROADS", ("pool",))
 
 
 def mapped_store_unsynced(patch: Patch) -> None:
     patch.setattr(commit_log.FlushRequest, "run", lambda self: None)
-    patch.setattr(store_machine, "ROADS", dict.fromkeys(ROADS, ROADS["mapped"]))
+    patch.setattr(store_shape, "DRAWN_ROADS", ("mapped",))
 
 
 def index_synced_in_words_only(patch: Patch) -> None:
@@ -283,6 +285,23 @@ def index_not_read_again(patch: Patch) -> None:
     patch.setattr(index_follower.IndexFollower, "begin_at", broken)
 
 
+def removal_without_a_sync(patch: Patch) -> None:
+    patch.setattr(log_cleaner, "_unlink", lambda files, path: files.unlink(path))
+
+
+def removed_before_its_units_are_synced(patch: Patch) -> None:
+    def broken(self: log_cleaner.LogCleaner) -> mapped_file.MappedFile | None:
+        mapped = self._log.mapped_files.mapped
+        return mapped[0] if len(mapped) > 1 else None
+
+    patch.setattr(log_cleaner.LogCleaner, "_candidate", broken)
+    patch.setattr(store_shape, "CLEANED_SHARE", 1)
+
+
+def queues_begin_where_they_did(patch: Patch) -> None:
+    patch.setattr(queue_cleaner.QueueCleaner, "expire", lambda self, offset: None)
+
+
 MUTATIONS = [
     ack_before_write,
     no_sync,
@@ -292,12 +311,12 @@ MUTATIONS = [
     files_behind_the_end_stay,
     duplicate_on_recovery,
     nothing_rebuilt,
-    queues_not_cut,
     offset_hole,
     order_swap,
     lost_topic_file,
     new_log_file_without_its_name,
     no_abort_file,
+    body_crc_not_checked,
     recovered_tail_not_synced,
     pool_shown_before_the_commit,
     pool_commits_nothing,
@@ -305,14 +324,17 @@ MUTATIONS = [
     mapped_store_unsynced,
     index_believed_after_a_crash,
     index_not_read_again,
+    queues_begin_where_they_did,
+    removal_without_a_sync,
     # These take tens of seeds and more.
+    pytest.param(removed_before_its_units_are_synced, marks=pytest.mark.fault),
+    pytest.param(queues_not_cut, marks=pytest.mark.fault),
     pytest.param(write_error_ignored, marks=pytest.mark.fault),
     pytest.param(checkpoint_ahead_of_the_queues, marks=pytest.mark.fault),
     pytest.param(buffer_back_before_it_is_committed, marks=pytest.mark.fault),
     pytest.param(index_synced_in_words_only, marks=pytest.mark.fault),
     pytest.param(recovery_point_ahead_of_the_log, marks=pytest.mark.fault),
     pytest.param(checkpoint_ahead_of_the_log, marks=pytest.mark.fault),
-    pytest.param(body_crc_not_checked, marks=pytest.mark.fault),
 ]
 
 

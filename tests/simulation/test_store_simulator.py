@@ -22,6 +22,7 @@ POWER_PER_100_SEEDS = {
     "shortened walks": 200,
     "tables acked": 40,
     "disk failures": 10,
+    "log files removed": 20,
 }
 
 

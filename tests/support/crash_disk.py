@@ -35,6 +35,7 @@ class CrashDisk:
 
     def __init__(self, names: Names = Names.STRICT, free: int | None = None) -> None:
         self.free = free  # bytes, None for plenty
+        self.used_percent: int | None = None  # what `space` says, None for the truth
         self.root = Path(f"/crash-disk/{next(_mounts)}")
         self.faults = Faults()
         self.calls: Counter[str] = Counter()
@@ -135,6 +136,8 @@ class CrashDisk:
 
     def space(self, path: Path) -> DiskSpace:
         self.faults.check("space", path)
+        if self.used_percent is not None:
+            return DiskSpace(self.used_percent * 10**6, (100 - self.used_percent) * 10**6)
         inodes = {id(inode): inode for inode in self.name_space.live.values()}
         used = sum(len(inode.blocks) * PAGE_SIZE for inode in inodes.values())
         return DiskSpace(used, self.free_bytes(path))

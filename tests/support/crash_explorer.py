@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 from tests.support.crash_states import CrashState, Keep
@@ -21,7 +22,8 @@ from tests.support.invariants import (
     check_shown,
     check_topics,
 )
-from tests.support.store_machine import ITEM_COUNT, SLOT_COUNT, CrashPoint, Shape, StoreMachine
+from tests.support.store_machine import CrashPoint, StoreMachine
+from tests.support.store_shape import ITEM_COUNT, SLOT_COUNT, Shape
 
 # From the crash to the next start by the wall clock, which may be set back meanwhile.
 DOWN_MS = (10, 3000, 60_000, 60_000, -3_600_000)
@@ -95,7 +97,7 @@ class _Explorer:
     def _recover(self, point: CrashPoint, state: CrashState, rng: Random, *, depth: int) -> None:
         promise = point.promise
         if state.keep is Keep.KILL:
-            promise = Promise(promise.log, point.kill_count, promise.acked, {}, promise.topics)
+            promise = replace(promise, kept_count=point.kill_count, shown={})
         disk = point.disk.crash(state, rng)
         start_ms = point.now_ms + rng.choice(DOWN_MS)
         machine = StoreMachine(self._shape, rng, disk, promise.log, start_ms)
@@ -135,11 +137,11 @@ def check_machine(machine: StoreMachine, promise: Promise) -> tuple[int, int]:
     """
     shape, files = machine.shape, machine.disk.contents()
     log = check_files(files, shape.log_file_size, shape.queue_file_size)
-    count = check_log(log.records, promise)
+    count = check_log(log, shape.log_file_size, promise)
     if shape.keyed:
         machine.catch_up()
-        check_index(machine.disk.contents(), log.records, SLOT_COUNT, ITEM_COUNT)
-    check_reads(machine.store, log.records)
+        check_index(machine.disk.contents(), log, SLOT_COUNT, ITEM_COUNT)
+    check_reads(machine.store, log.records, promise.log[:count])
     check_shown(machine.store, promise.shown)
     check_topics(files, promise.topics)
     _check_second_start(machine)

@@ -24,7 +24,14 @@ from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import ConsumeQueueUnit, GetMessageStatus
 from tests.support.index_files import check as check_index_file
 from tests.support.index_files import key_hash, keys_of
-from tests.support.store_files import LogFiles, LogRecord, java_hash, read_log, read_queues
+from tests.support.store_files import (
+    LogFiles,
+    LogRecord,
+    QueueUnits,
+    java_hash,
+    read_log,
+    read_queues,
+)
 
 Queue = tuple[str, int]
 # What a second start may write anew: timestamps, the part of the index that was not synced, and
@@ -53,7 +60,7 @@ class Promise:
     """What a store has promised at some moment.
 
     The log holds messages in the order in which they were handed in, so what is left of it is
-    always `log[:k]` for some k.
+    always `log[:k]` for some k, less the files at its start that cleaning has removed.
     """
 
     log: list[Sent]
@@ -61,6 +68,7 @@ class Promise:
     acked: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
     shown: dict[Queue, int] = field(default_factory=dict[Queue, int])  # max offsets readers saw
     topics: frozenset[str] = frozenset()
+    log_begin: int | None = None  # where the log began; None when its files were being opened
 
 
 def require(condition: bool, invariant: str, text: str) -> None:
@@ -74,22 +82,26 @@ def check_files(
 ) -> LogFiles:  # fmt: skip
     """I2, I5, I10 by the files alone, once everything is written. Returns what the log holds."""
     log = read_log(files, log_file_size)
-    expected: dict[Queue, list[tuple[int, int, int]]] = {}
+    expected: dict[Queue, QueueUnits] = {}
     for record in log.records:
-        units = expected.setdefault(record.queue, [])
+        first, units = expected.setdefault(record.queue, QueueUnits(record.queue_offset, []))
         require(
-            record.queue_offset == len(units),
+            record.queue_offset == first + len(units),
             "I2",
-            f"{record.queue} has number {record.queue_offset} in place {len(units)}",
+            f"{record.queue} has number {record.queue_offset} in place {first + len(units)}",
         )
         tags = record.properties.get("TAGS")
         code = java_hash(tags) if tags else 0
         units.append((record.physical_offset, record.size, code))
-    found = {key: units for key, units in read_queues(files, queue_file_size).items() if units}
-    for key, units in found.items():
+    found: dict[Queue, QueueUnits] = {}
+    for key, (first, stored) in read_queues(files, queue_file_size).items():
+        units = [unit for unit in stored if unit[0] >= log.begin_offset]
+        wanted = expected[key].units if key in expected else []
         for number, (offset, size, code) in enumerate(units):
-            if code <= EXT_ADDRESS_MAX and number < len(expected.get(key, [])):  # see check_reads
-                units[number] = offset, size, expected[key][number][2]
+            if code <= EXT_ADDRESS_MAX and number < len(wanted):  # see check_reads
+                units[number] = offset, size, wanted[number][2]
+        if units:
+            found[key] = QueueUnits(first + len(stored) - len(units), units)
     for key in sorted({*expected, *found}):
         require(
             found.get(key) == expected.get(key),
@@ -99,13 +111,21 @@ def check_files(
     return log
 
 
-def check_log(records: list[LogRecord], promise: Promise) -> int:
-    """I1, I3, I4 by the records in the log. Returns how many of the sent messages are there."""
-    count = len(records)
+def check_log(log: LogFiles, log_file_size: int, promise: Promise) -> int:
+    """I1, I3, I4 by the records in the log. Returns how many of the sent messages are there, or
+    were until cleaning removed them."""
+    records, begin = log.records, promise.log_begin
+    require(
+        begin is None or begin <= log.begin_offset <= begin + log_file_size,
+        "I3",
+        f"the log began at {begin} and begins at {log.begin_offset}",
+    )
     numbers = [record.properties.get("N") for record in records]
-    require(len(set(numbers)) == count, "I3", f"messages are there twice: {numbers}")
+    require(len(set(numbers)) == len(records), "I3", f"messages are there twice: {numbers}")
+    removed = _removed_count(log, promise)
+    count = removed + len(records)
     require(count <= len(promise.log), "I3", f"{count} messages of {len(promise.log)} sent")
-    for record, sent in zip(records, promise.log, strict=False):
+    for record, sent in zip(records, promise.log[removed:], strict=False):
         got = record.properties.get("N"), record.topic, record.queue_id, record.body
         want = str(sent.number), sent.topic, sent.queue_id, sent.body
         require(got == want, "I3/I4", f"message {got[0]} stands where {want[0]} was sent")
@@ -128,52 +148,71 @@ def check_log(records: list[LogRecord], promise: Promise) -> int:
     return count
 
 
-def check_reads(store: MessageStore, records: list[LogRecord]) -> None:
-    """I1, I2, I5 through the store's own reads: every message is found where the log says."""
-    queues: dict[Queue, list[LogRecord]] = {}
+def _removed_count(log: LogFiles, promise: Promise) -> int:
+    """How many messages stood in the log files that cleaning has removed."""
+    if log.begin_offset == 0:
+        return 0
+    if log.records:
+        first = int(log.records[0].properties["N"])
+        return next(at for at, sent in enumerate(promise.log) if sent.number == first)
+    places = [sent.acked_at for sent in promise.log]
+    return max(at for at, place in enumerate(places, 1) if place and place[1] < log.begin_offset)
+
+
+def check_reads(store: MessageStore, records: list[LogRecord], sent: list[Sent]) -> None:
+    """I1, I2, I5 through the store's own reads: every message is found where the log says.
+
+    Args:
+        sent: the messages that the log holds, or held before cleaning.
+    """
+    queues: dict[Queue, list[LogRecord]] = {(each.topic, each.queue_id): [] for each in sent}
+    ends = Counter((each.topic, each.queue_id) for each in sent)
     for record in records:
-        queues.setdefault(record.queue, []).append(record)
+        queues[record.queue].append(record)
     for (topic, queue_id), expected in queues.items():
         limits = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        end = ends[topic, queue_id]
+        first = end - len(expected)
         require(
-            limits == (0, len(expected)),
+            limits == (first, end),
             "I2",
-            f"{topic}-{queue_id} reaches from {limits[0]} to {limits[1]}, not to {len(expected)}",
+            f"{topic}-{queue_id} reaches from {limits[0]} to {limits[1]}, not {first} to {end}",
         )
-        codes = [unit.tags_code for unit in _all_units(store, topic, queue_id, len(expected))]
+        codes = [unit.tags_code for unit in _all_units(store, topic, queue_id, first, end)]
         tags = [record.properties.get("TAGS") for record in expected]
         require(
             codes == [java_hash(tag) if tag else 0 for tag in tags],
             "I5",
             f"the tags codes of {topic}-{queue_id} are {codes}",
         )
-        offset = 0
-        while offset < len(expected):
+        offset = first
+        while offset < end:
             result = store.get_message(topic, queue_id, offset, 32)
             require(
                 result.status is GetMessageStatus.FOUND and result.count > 0,
                 "I1",
                 f"reading {topic}-{queue_id} at {offset}: {result.status}",
             )
-            _check_views(result.views, expected[offset : offset + result.count])
+            at = offset - first
+            _check_views(result.views, expected[at : at + result.count])
             offset = result.next_begin_offset
     for key in store.queues.queues:
         require(key in queues or store.max_offset(*key) == 0, "I5", f"{key} has units, no records")
 
 
 def _all_units(
-    store: MessageStore, topic: str, queue_id: int, count: int
+    store: MessageStore, topic: str, queue_id: int, first: int, end: int
 ) -> list[ConsumeQueueUnit]:
     units: list[ConsumeQueueUnit] = []
-    while len(units) < count:
-        more = store.queue_units(topic, queue_id, len(units), count)
-        require(bool(more), "I5", f"{topic}-{queue_id} has no unit {len(units)}")
+    while first + len(units) < end:
+        more = store.queue_units(topic, queue_id, first + len(units), end)
+        require(bool(more), "I5", f"{topic}-{queue_id} has no unit {first + len(units)}")
         units += more
     return units
 
 
 def check_index(
-    files: Mapping[str, bytes], records: list[LogRecord], slot_count: int, item_count: int
+    files: Mapping[str, bytes], log: LogFiles, slot_count: int, item_count: int
 ) -> None:
     """I6, I10: the index files are RocketMQ's, and together hold each key of each record once."""
     items: Counter[tuple[int, int]] = Counter()
@@ -183,10 +222,11 @@ def check_index(
         for hashed, offset, _, _ in INDEX_ITEM.iter_unpack(
             files[name][first : first + count * INDEX_ITEM.size]
         ):
-            items[hashed, offset] += 1
+            if offset >= log.begin_offset:
+                items[hashed, offset] += 1
     wanted = Counter(
         (key_hash(f"{record.topic}#{key}"), record.physical_offset)
-        for record in records
+        for record in log.records
         for key in keys_of(record)
     )
     require(

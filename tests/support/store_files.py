@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 MESSAGE = 0xDAA320A7
 BLANK = 0xCBD43194
@@ -46,8 +47,16 @@ class LogFiles:
     """The whole commit log."""
 
     records: list[LogRecord]
+    begin_offset: int  # of the first file
     end_offset: int  # behind the last record
     rolls: int  # blank records
+
+
+class QueueUnits(NamedTuple):
+    """What the files of a queue hold."""
+
+    first: int  # queue offset of the first one; the files in front of it have gone
+    units: list[tuple[int, int, int]]  # offset in the log, size, tags code
 
 
 def _number(data: bytes, position: int, size: int) -> int:
@@ -91,7 +100,8 @@ def read_log(files: Mapping[str, bytes], file_size: int) -> LogFiles:
         FormatError: a file, record or tail is not as it must be.
     """
     names = sorted(name for name in files if name.startswith("commitlog/"))
-    result = LogFiles([], int(names[0][10:]) if names else 0, 0)
+    begin_offset = int(names[0][10:]) if names else 0
+    result = LogFiles([], begin_offset, begin_offset, 0)
     ended = False
     for number, name in enumerate(names):
         data, start = files[name], int(name[10:])
@@ -130,24 +140,22 @@ def _read_file(data: bytes, start: int, name: str, result: LogFiles) -> bool:
     raise FormatError(f"{name} has no blank record at its end")
 
 
-def read_queues(
-    files: Mapping[str, bytes], file_size: int
-) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
+def read_queues(files: Mapping[str, bytes], file_size: int) -> dict[tuple[str, int], QueueUnits]:
     """Read all units of all queues; behind the last unit of a queue all must be zeros.
 
     Raises:
         FormatError: a file or unit is not as it must be, or a queue has a hole.
     """
-    queues: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+    queues: dict[tuple[str, int], QueueUnits] = {}
     ended: set[tuple[str, int]] = set()
     for name in sorted(name for name in files if name.startswith("consumequeue/")):
         _, topic, queue_id, start = name.split("/")
         key, data = (topic, int(queue_id)), files[name]
         if len(start) != 20 or len(data) != file_size:
             raise FormatError(f"{name} has {len(data)} bytes")
-        units = queues.setdefault(key, [])
-        if int(start) != len(units) * UNIT_SIZE and key not in ended:
-            raise FormatError(f"{name} does not follow {len(units)} units")
+        first, units = queues.setdefault(key, QueueUnits(int(start) // UNIT_SIZE, []))
+        if int(start) != (first + len(units)) * UNIT_SIZE and key not in ended:
+            raise FormatError(f"{name} does not follow unit {first + len(units)}")
         for position in range(0, file_size, UNIT_SIZE):
             unit = (
                 _number(data, position, 8),

@@ -13,88 +13,27 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from copy import copy
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from skylarkmq.protocol.tags_code import tags_code
-from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.message_store import MessageStore, StoreState
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
 from skylarkmq.store.table_file import TableWriter
 from tests.support.crash_disk import CrashDisk
-from tests.support.crash_states import Names
-from tests.support.invariants import Promise, Queue, Sent
+from tests.support.invariants import Promise, Queue, Sent, require
 from tests.support.manual_clock import START_MS, ManualClock
+from tests.support.store_shape import Shape
 from tests.support.workers import manual_store_workers
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 TOPICS = ("orders", "payments", "%RETRY%audit")
 TAGS = ("", "red", "green", "a-longer-tag")
 BODY_SIZES = (0, 1, 30, 200, 700, 2500, 5000)
-MAX_BODY_SIZE = 6000
-SLOT_COUNT, ITEM_COUNT = 64, 128
-ROADS: dict[str, dict[str, Any]] = {
-    "pwrite": {},
-    "mapped": {"commit_log_write_mode": "mapped", "warm_maped_file_enable": True},
-    "pool": {"transient_store_pool_enable": True, "transient_store_pool_size": 2},
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How a store is laid out and how its disk treats names."""
-
-    sync: bool = True
-    log_file_size: int = 32768
-    queue_file_size: int = 400
-    names: Names = Names.STRICT
-    queue_count: int = 2
-    road: str = "pwrite"
-    keyed: bool = False  # messages have keys
-    ext: bool = False  # units have extensions
-
-    @classmethod
-    def draw(cls, rng: Random) -> Shape:
-        """Choose one."""
-        return cls(
-            sync=rng.random() < 0.6,
-            log_file_size=rng.choice((16384, 32768, 65536)),
-            queue_file_size=rng.choice((100, 400, 2000)),
-            names=rng.choice((Names.STRICT, Names.ORDERED)),
-            queue_count=rng.choice((1, 2, 2)),
-            road=rng.choice(("pwrite", "pwrite", "mapped", "pool")),
-            keyed=rng.random() < 0.5,
-            ext=rng.random() < 0.25,
-        )
-
-    def config(self, root: Path) -> StoreConfig:
-        """The store's configuration, its log files smaller than a configuration may ask for."""
-        config = copy(
-            _checked_config(self, tuple(ROADS[self.road].items()))
-        )  # the check takes longer than a small recovery
-        object.__setattr__(config, "store_path_root_dir", root)
-        object.__setattr__(config, "mapped_file_size_commit_log", self.log_file_size)
-        return config
-
-
-@cache
-def _checked_config(shape: Shape, road: tuple[tuple[str, Any], ...]) -> StoreConfig:
-    return StoreConfig(
-        store_path_root_dir=Path("/nowhere"),
-        mapped_file_size_commit_log=1 << 20,
-        max_message_size=MAX_BODY_SIZE,
-        mapped_file_size_consume_queue=shape.queue_file_size,
-        max_hash_slot_num=SLOT_COUNT,
-        max_index_num=ITEM_COUNT,
-        flush_disk_type="SYNC_FLUSH" if shape.sync else "ASYNC_FLUSH",
-        enable_consume_queue_ext=shape.ext,
-        mapped_file_size_consume_queue_ext=1024,
-        **dict(road),
-    )
+EMPTY_PERCENT, FULL_PERCENT = 10, 88  # used of the disk; between deleting and refusing
+AGE_MS = 80 * 3_600_000  # what is older than `fileReservedTime`
 
 
 class CrashPoint(NamedTuple):
@@ -146,6 +85,8 @@ class StoreMachine:
             self.shape.config(self.disk.root), self.disk, self.clock, self.workers.workers
         )
         self.tables = TableWriter(self.disk, self.workers.tables)
+        self.disk.now_ms = self.clock.now_ms
+        self.disk.used_percent = EMPTY_PERCENT
         self.disk.before_step = self._before_step if watch else None
         self._booted = False
         report = self.store.load()
@@ -172,6 +113,8 @@ class StoreMachine:
             return
         self._kept_count = self._acked_count = len(self.log)
         self._start_ms = self.clock.now_ms()
+        if self.shape.cleaning:
+            self._start_ms += self.rng.choice((0, AGE_MS))
         self.boot()
 
     def _before_step(self, _op: str, _path: Path) -> None:
@@ -196,7 +139,8 @@ class StoreMachine:
         if self.shape.sync and self._booted:
             shown = {key: queue.max_offset for key, queue in self.store.queues.queues.items()}
         acked = {sent.number: sent.acked_at for sent in self.log if sent.acked_at}
-        return Promise(list(self.log), self._kept_count, acked, shown, self._topics_acked)
+        begin = self.store.commit_log.min_offset if self._booted else None
+        return Promise(list(self.log), self._kept_count, acked, shown, self._topics_acked, begin)
 
     # What happens to it
 
@@ -223,6 +167,7 @@ class StoreMachine:
             (2, self.checkpoint),
             (3, self.settle),
             (1, self.restart),
+            (3 if self.shape.cleaning else 0, self.clean),
         ]
         weights = [weight for weight, _ in choices]
         for action in self.rng.choices([action for _, action in choices], weights, k=count):
@@ -297,6 +242,36 @@ class StoreMachine:
             self.settle()
         elif choice < 0.8:  # the log's flush is slow
             self.workers.queues.run_all()
+
+    def clean(self) -> None:
+        """Let the oldest log files go: the disk is too full, or they are too old."""
+        removed = self.store.stats.log_files_deleted
+        for _ in range(6):
+            self.send_batch()
+            self.workers.flush.run_all()
+        self.disk.used_percent = self.rng.choice((EMPTY_PERCENT, FULL_PERCENT))
+        for _ in range(self.rng.choice((1, 2))):  # log and units are synced, the checkpoint says so
+            self.workers.run_all()
+            self.clock.advance(61.0)
+        for _ in range(self.rng.choice((1, 3, 10, 40))):
+            self.workers.tables.step()
+            self.workers.queues.step()
+            self.clock.advance(0.1)
+        self.disk.used_percent = EMPTY_PERCENT
+        if self.rng.random() < 0.5:
+            for _ in range(40):
+                self.workers.run_all()
+                self.clock.advance(0.1)
+            self._check_starts()
+        self.power["log files removed"] += self.store.stats.log_files_deleted - removed
+
+    def _check_starts(self) -> None:
+        """Each queue begins with the first of its messages that is left."""
+        log_begin = self.store.commit_log.min_offset
+        for (topic, queue_id), queue in self.store.queues.queues.items():
+            for unit in self.store.queue_units(topic, queue_id, queue.min_offset, 1):
+                left = unit.commit_offset >= log_begin
+                require(left, "I2", f"{topic}-{queue_id} begins in front of the log")
 
     def catch_up(self) -> None:
         """Let the key index have everything that is in the log."""
