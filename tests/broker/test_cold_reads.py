@@ -14,8 +14,8 @@ from skylarkmq.broker.controller import BrokerController
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store.cold_reads import GotMessages
+from tests.support.failing_files import ALWAYS, FailingFiles
 from tests.support.fake_transport import Owner, Transport, connect
-from tests.support.faulty_files import FaultyFiles
 from tests.support.live_broker import live_broker
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
@@ -24,12 +24,12 @@ COUNT = 60
 
 
 @pytest.fixture
-def disk() -> FaultyFiles:
-    return FaultyFiles()
+def disk() -> FailingFiles:
+    return FailingFiles()
 
 
 @pytest.fixture
-async def broker(tmp_path: Path, disk: FaultyFiles) -> AsyncIterator[BrokerController]:
+async def broker(tmp_path: Path, disk: FailingFiles) -> AsyncIterator[BrokerController]:
     """A broker with a topic `T` of which it takes nothing to be in memory."""
     async with live_broker(tmp_path, files=disk, slave_read_enable=True) as controller:
         client = await RawClient.open(controller.listen_address)
@@ -108,15 +108,15 @@ async def test_pulls_of_one_peer_take_turns_and_each_is_answered(
 
 
 async def test_a_disk_that_can_not_read_is_told_and_the_next_pull_tries_again(
-    client: RawClient, disk: FaultyFiles
+    client: RawClient, disk: FailingFiles
 ) -> None:
-    disk.failing["pread"] = errno.EIO
+    disk.fail("pread", path="commitlog", error=errno.EIO, times=ALWAYS)
     answer = await client.call(PULL, pull_fields("T"))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "Input/output error" in (answer.remark or "")
     answer = await client.call(SEARCH, {"topic": "T", "queueId": "0", "timestamp": "5"})
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    disk.failing.clear()
+    disk.heal()
     assert (await client.call(PULL, pull_fields("T"))).code == 0
 
 

@@ -21,7 +21,7 @@ from skylarkmq.store.errors import StoreLockedError
 from skylarkmq.store.files import DiskFiles
 from skylarkmq.store.message_store import StoreState
 from skylarkmq.store.worker import StoreWorkers
-from tests.support.faulty_files import HANG_LIMIT_S, FaultyFiles
+from tests.support.failing_files import ALWAYS, HANG_LIMIT_S, FailingFiles
 from tests.support.live_broker import broker_config, live_broker
 from tests.support.manual_clock import ManualClock
 from tests.support.raw_client import RawClient, pull_fields, send_fields
@@ -165,7 +165,7 @@ async def test_a_request_that_waits_for_its_table_is_answered_at_the_stop(
 
 
 async def test_sends_that_wait_for_the_disk_are_answered_at_the_stop(tmp_path: Path) -> None:
-    files = FaultyFiles()
+    files = FailingFiles()
     async with live_broker(tmp_path, files=files, flush_disk_type="SYNC_FLUSH") as broker:
         client = await RawClient.open(broker.listen_address)
         await client.call(SEND, send_fields("T"), b"first")
@@ -180,13 +180,13 @@ async def test_sends_that_wait_for_the_disk_are_answered_at_the_stop(tmp_path: P
 async def test_a_stop_that_can_not_sync_is_no_clean_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files, clock = FaultyFiles(), ManualClock()
+    files, clock = FailingFiles(), ManualClock()
     async with live_broker(tmp_path, files=files, clock=clock) as broker:
         client = await RawClient.open(broker.listen_address)
         await client.call(SEND, send_fields("T"), b"x")
         await client.close()
         assert not broker.failed
-        files.failing["datasync"] = errno.EIO
+        files.fail("datasync", path="commitlog", error=errno.EIO, times=ALWAYS)
     assert broker.failed
     assert (tmp_path / "abort").exists()
     assert caplog.records[-1].getMessage().endswith("the next start recovers it")

@@ -1,4 +1,4 @@
-"""A real disk whose calls fail where a test says so, for a real broker with its threads.
+"""A real disk whose calls fail or wait where a test says so, for a real broker with its threads.
 
 The crash disk (`crash_disk.py`) is for one thread; this one takes the same faults.
 """
@@ -13,18 +13,28 @@ from pathlib import Path
 from skylarkmq.store.files import DiskFile, DiskFiles, StoreFile
 from tests.support.crash_faults import Faults
 
+HANG_LIMIT_S = 30.0
+ALWAYS = 1_000_000  # calls that fail, until `heal`
+
 
 class FailingFiles(DiskFiles):
-    """Takes the place of `DiskFiles`; faults may be ordered while the broker runs."""
+    """Takes the place of `DiskFiles`; faults may be ordered while the broker runs.
+
+    Attributes:
+        syncing: cleared, syncs of the log wait; set again, they go on.
+    """
 
     def __init__(self) -> None:
+        self.syncing = threading.Event()
+        self.syncing.set()
         self._faults = Faults()
         self._lock = threading.Lock()
 
     def fail(
         self, op: str, *, at: int = 1, times: int = 1, error: int = errno.EIO, path: str = ""
     ) -> None:
-        """Let calls of `op` fail: create, pwrite, datasync, allocate, truncate, rename, unlink."""
+        """Let calls of `op` fail: create, pread, pwrite, datasync, allocate, truncate, rename,
+        unlink."""
         with self._lock:
             self._faults.add(op, at=at, times=times, error=error, path=path, short=None)
 
@@ -63,7 +73,13 @@ class _FailingFile(DiskFile):
         self._files.check("pwrite", self.path)
         super().pwrite(data, position)
 
+    def pread(self, size: int, position: int) -> bytes:
+        self._files.check("pread", self.path)
+        return super().pread(size, position)
+
     def datasync(self) -> None:
+        if "commitlog" in str(self.path):
+            assert self._files.syncing.wait(HANG_LIMIT_S)
         self._files.check("datasync", self.path)
         super().datasync()
 

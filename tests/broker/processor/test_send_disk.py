@@ -14,7 +14,7 @@ from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store.message_store import StoreState
-from tests.support.faulty_files import FaultyFiles
+from tests.support.failing_files import ALWAYS, FailingFiles
 from tests.support.live_broker import live_broker
 from tests.support.manual_clock import ManualClock
 from tests.support.raw_client import RawClient, pull_fields, send_fields
@@ -28,7 +28,7 @@ REFUSED = ResponseCode.SERVICE_NOT_AVAILABLE
 class Rig:
     """A broker on a disk and a clock of the test's, and one connection to it."""
 
-    def __init__(self, broker: BrokerController, files: FaultyFiles, clock: ManualClock) -> None:
+    def __init__(self, broker: BrokerController, files: FailingFiles, clock: ManualClock) -> None:
         self.broker = broker
         self.files = files
         self.clock = clock
@@ -53,7 +53,7 @@ class Rig:
 @asynccontextmanager
 async def rig_of(root: Path, flush: str = "SYNC_FLUSH", **changes: object) -> AsyncIterator[Rig]:
     """A broker whose topic `T` holds one durable message."""
-    files, clock = FaultyFiles(), ManualClock()
+    files, clock = FailingFiles(), ManualClock()
     async with live_broker(
         root,
         files=files,
@@ -69,7 +69,7 @@ async def rig_of(root: Path, flush: str = "SYNC_FLUSH", **changes: object) -> As
         try:
             yield rig
         finally:
-            files.failing.clear()
+            files.heal()
             files.syncing.set()
             await rig.client.close()
 
@@ -126,12 +126,12 @@ async def test_a_broken_disk_refuses_for_good_reads_on_and_ends_the_process(
     tmp_path: Path, op: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with rig_of(tmp_path) as rig:
-        rig.files.failing[op] = errno.EIO
+        rig.files.fail(op, path="commitlog", error=errno.EIO, times=ALWAYS)
         opaques = [rig.client.send(SEND, send_fields("T"), b"lost") for _ in range(3)]
         answers = [await rig.client.answer(opaque) for opaque in opaques]
         assert [answer.code for answer in answers] == [REFUSED] * 3
         assert all(answer.ext_fields["MSG_REGION"] for answer in answers)
-        rig.files.failing.clear()
+        rig.files.heal()
         later = await rig.send(b"later")
         assert later.code == REFUSED
         assert "restart" in (later.remark or "")
@@ -148,7 +148,7 @@ async def test_a_broken_disk_refuses_for_good_reads_on_and_ends_the_process(
 
 async def test_a_broken_disk_keeps_the_process_when_it_is_told_so(tmp_path: Path) -> None:
     async with rig_of(tmp_path, store_failure_exit=False) as rig:
-        rig.files.failing["datasync"] = errno.EIO
+        rig.files.fail("datasync", path="commitlog", error=errno.EIO, times=ALWAYS)
         assert (await rig.send()).code == REFUSED
         rig.clock.advance(60)
         assert rig.broker.ended is not None
@@ -161,7 +161,7 @@ async def test_a_log_file_that_could_not_be_made_once_ends_writing(
     tmp_path: Path, flush: str
 ) -> None:
     async with rig_of(tmp_path, flush) as rig:
-        rig.files.failing_once["allocate"] = errno.EIO
+        rig.files.fail("allocate", path="commitlog", error=errno.EIO)
         body = bytes(MESSAGE_MAX)
         answers: list[RemotingCommand] = []
         while not answers or answers[-1].code == 0:
@@ -180,7 +180,7 @@ async def test_a_full_disk_refuses_and_writing_resumes_by_itself(
     tmp_path: Path, more: dict[str, str]
 ) -> None:
     async with rig_of(tmp_path) as rig:
-        rig.files.failing["allocate"] = errno.ENOSPC
+        rig.files.fail("allocate", path="commitlog", error=errno.ENOSPC, times=ALWAYS)
         stored, refused = 1, 0
         while refused < 3:
             fields = {**send_fields("T"), **more}
@@ -193,7 +193,7 @@ async def test_a_full_disk_refuses_and_writing_resumes_by_itself(
                 assert "no room for the next log file" in (answer.remark or "")
         assert await rig.bodies() != []
         assert rig.state is StoreState.RUNNING
-        rig.files.failing.clear()
+        rig.files.heal()
         rig.clock.advance(1.1)
         answer = await rig.send(bytes(MESSAGE_MAX))
         assert (answer.code, answer.ext_fields["queueOffset"]) == (0, str(stored))
@@ -201,8 +201,7 @@ async def test_a_full_disk_refuses_and_writing_resumes_by_itself(
 
 async def test_no_room_for_queues_refuses_until_there_is(tmp_path: Path) -> None:
     async with rig_of(tmp_path, "ASYNC_FLUSH") as rig:
-        rig.files.within = "consumequeue"
-        rig.files.failing["allocate"] = errno.ENOSPC
+        rig.files.fail("allocate", path="consumequeue", error=errno.ENOSPC, times=ALWAYS)
         rig.clock.advance(1.1)
         while not rig.broker.state.store.queues.disk_full:
             await rig.handled()
@@ -210,7 +209,7 @@ async def test_no_room_for_queues_refuses_until_there_is(tmp_path: Path) -> None
         assert answer.code == REFUSED
         assert "free some space" in (answer.remark or "")
         assert await rig.bodies() == [b"first"]
-        rig.files.failing.clear()
+        rig.files.heal()
         rig.clock.advance(1.1)
         while rig.broker.state.store.queues.disk_full:
             await rig.handled()
