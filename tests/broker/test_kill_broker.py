@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
@@ -28,20 +29,21 @@ MODES = (
     ("mapped", "ASYNC_FLUSH"),
     ("pool", "SYNC_FLUSH"),
 )
+
+
+def _full(mode: tuple[str, str], count: int) -> ParameterSet:
+    """The amount of `make faults`."""
+    return pytest.param(*mode, count, id=f"{'-'.join(mode)}-{count}", marks=pytest.mark.fault)
+
+
 KILLS = [
     *(pytest.param(*mode, 5, id=f"{'-'.join(mode)}-5") for mode in MODES[:2]),
     *(pytest.param(*mode, 2, id=f"{'-'.join(mode)}-2") for mode in MODES[3:]),
-    *(
-        pytest.param(*mode, 20, id=f"{'-'.join(mode)}-20", marks=pytest.mark.fault)
-        for mode in MODES
-    ),
+    *(_full(mode, 20 if mode[0] == "plain" else 10) for mode in MODES),
 ]
 STOPS = [
     *(pytest.param(*mode, 2, id=f"{'-'.join(mode)}-2") for mode in MODES[:2]),
-    *(
-        pytest.param(*mode, 20, id=f"{'-'.join(mode)}-20", marks=pytest.mark.fault)
-        for mode in (*MODES, ("pool", "ASYNC_FLUSH"))
-    ),
+    *(_full(mode, 20 if mode[0] == "plain" else 5) for mode in (*MODES, ("pool", "ASYNC_FLUSH"))),
 ]
 
 

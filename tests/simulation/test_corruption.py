@@ -243,4 +243,4 @@ def test_a_changed_file_is_never_believed() -> None:
 @pytest.mark.fault
 @pytest.mark.usefixtures("check_size")
 def test_many_changed_files() -> None:
-    run(range(1000, 4000))
+    run(range(1000, 1400))

@@ -177,6 +177,8 @@ def checkpoint_ahead_of_the_queues(patch: Patch) -> None:
 
 
 def checkpoint_ahead_of_the_log(patch: Patch) -> None:
+    patch.setattr(store_shape, "SYNC_SHARE", 0)
+
     def broken(self: message_store.MessageStore) -> checkpoint.Marks:
         now_ms = self._clock.now_ms()
         return checkpoint.Marks(now_ms, now_ms, 0)
@@ -185,6 +187,7 @@ def checkpoint_ahead_of_the_log(patch: Patch) -> None:
 
 
 def recovery_point_ahead_of_the_log(patch: Patch) -> None:
+    patch.setattr(store_shape, "SYNC_SHARE", 0)
     marks_of = message_store.MessageStore._marks
 
     def broken(self: message_store.MessageStore) -> checkpoint.Marks:
@@ -245,6 +248,7 @@ def pool_sync_without_commit(patch: Patch) -> None:
 
 
 def buffer_back_before_it_is_committed(patch: Patch) -> None:
+    patch.setattr(store_shape, "SYNC_SHARE", 0)
     patch.setattr(
         mapped_file.MappedFile,
         "unstage",

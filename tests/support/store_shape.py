@@ -19,7 +19,7 @@ ROADS: dict[str, dict[str, Any]] = {
     "mapped": {"commit_log_write_mode": "mapped", "warm_maped_file_enable": True},
     "pool": {"transient_store_pool_enable": True, "transient_store_pool_size": 2},
 }
-CLEANED_SHARE = 0.25
+SYNC_SHARE, CLEANED_SHARE = 0.6, 0.25
 DRAWN_ROADS: tuple[str, ...] = ("pwrite", "pwrite", "mapped", "pool")
 
 
@@ -41,7 +41,7 @@ class Shape:
     def draw(cls, rng: Random) -> Shape:
         """Choose one."""
         return cls(
-            sync=rng.random() < 0.6,
+            sync=rng.random() < SYNC_SHARE,
             log_file_size=rng.choice((16384, 32768, 65536)),
             queue_file_size=rng.choice((100, 400, 2000)),
             names=rng.choice((Names.STRICT, Names.ORDERED)),
