@@ -6,6 +6,7 @@
 #   make demo      336,776 real flights through a broker that is killed in between
 #   make bench     how fast, beside an echo server on the same machine
 #   make bench-store  how fast the store alone is: growth, recovery, reads, the key index
+#   make bench-broker  filters, many topics, groups and queues, a million timers, connections
 #   make faults    kills, crashes and disk errors at their full amounts; power cuts when root
 #   make interop   RocketMQ's own clients against a live broker; needs Maven or npm
 #
@@ -16,7 +17,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test faults check demo bench bench-store interop clean
+.PHONY: run test faults check demo bench bench-store bench-broker interop clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve \
@@ -47,6 +48,9 @@ bench: $(VENV)/.core
 
 bench-store: $(VENV)/.core
 	$(BIN)/python -m tests.bench.store $(ARGS)
+
+bench-broker: $(VENV)/.core
+	$(BIN)/python -m tests.bench.semantics $(ARGS)
 
 interop: $(VENV)/.dev
 	$(BIN)/pytest -q -rs -m interop tests/interop $(ARGS)

@@ -62,6 +62,36 @@ def send_frame(topic: str, body_size: int, codec: SerializeType, index: int) -> 
     return request(RequestCode.SEND_MESSAGE_V2, header, b"x" * body_size, codec, index)
 
 
+def spread_ring(topic: str, body_size: int, codec: SerializeType, topics: int, queues: int) -> Ring:
+    """Single sends over many topics `name-0000` and so on, or over many queues of one."""
+    frames: list[bytes] = []
+    for index in range(max(RING_COUNT, topics)):
+        name = f"{topic}-{index % topics:05d}" if topics > 1 else topic
+        number = index % queues
+        pad = len(str(queues)) - len(str(number))  # so that all sends have one size
+        properties = encode_properties({"a": str(index % 10), "b": "x", "TAGS": "bench"})
+        header = send_header(name, number, properties, batch=False)
+        body = b"x" * (body_size + pad)
+        frames.append(request(RequestCode.SEND_MESSAGE_V2, header, body, codec, index))
+    return ring_of(frames, 1)
+
+
+def timer_ring(
+    topic: str, body_size: int, codec: SerializeType, begin_ms: int, span_ms: int
+) -> Ring:
+    """Single sends that fall due within a span of time, spread over it."""
+    frames: list[bytes] = []
+    for index in range(RING_COUNT):
+        due_ms = begin_ms + span_ms * index // RING_COUNT
+        properties = encode_properties(
+            {"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": f"{index:032X}"}
+        )
+        header = send_header(topic, index % QUEUE_COUNT, properties, batch=False)
+        body = b"x" * body_size
+        frames.append(request(RequestCode.SEND_MESSAGE_V2, header, body, codec, index))
+    return ring_of(frames, 1)
+
+
 def batch_ring(topic: str, body_size: int, codec: SerializeType, messages: int) -> Ring:
     """Sends of a batch each: code 320."""
     body = encode_batch(

@@ -20,7 +20,15 @@ from typing import cast
 import uvloop
 
 from skylarkmq.protocol.frame import SerializeType
-from tests.bench.frames import Ring, batch_ring, fill_ring, pull_ring, send_ring
+from tests.bench.frames import (
+    Ring,
+    batch_ring,
+    fill_ring,
+    pull_ring,
+    send_ring,
+    spread_ring,
+    timer_ring,
+)
 
 LENGTHS = struct.Struct(">II")
 HEADER_SIZE_MASK = 0xFFFFFF
@@ -33,7 +41,7 @@ STALL_S = 20.0
 class Job:
     """What to do for how long."""
 
-    kind: str  # send, batch, pull, fill
+    kind: str  # send, batch, pull, fill, spread, timer
     port: int
     pid: int  # whose CPU time to measure
     topic: str = "bench"
@@ -46,6 +54,11 @@ class Job:
     warm_s: float = 0.3
     seconds: float = 1.0
     messages: int = 0  # above 0: stop after so many instead
+    limit_s: float = STALL_S  # that those may take
+    topics: int = 1  # of kind spread
+    queues: int = 1  # of kind spread
+    begin_ms: int = 0  # of kind timer: when the first is due
+    span_ms: int = 0  # of kind timer: until the last is due
 
 
 @dataclass
@@ -193,7 +206,11 @@ class Run:
         return self.figures
 
     async def fill(self) -> None:
-        await asyncio.wait_for(self.enough.wait(), STALL_S)
+        started, cpu_s = time.perf_counter(), cpu_seconds(self.job.pid)
+        await asyncio.wait_for(self.enough.wait(), self.job.limit_s)
+        self.figures.seconds = time.perf_counter() - started
+        self.figures.cpu_s = cpu_seconds(self.job.pid) - cpu_s
+        self.figures.messages = self.answers
 
     async def measure(self) -> None:
         figures, pid = self.figures, self.job.pid
@@ -239,6 +256,10 @@ def ring_for(job: Job) -> Ring:
         return pull_ring(job.topic, codec)
     if job.kind == "fill":
         return fill_ring(job.topic, job.body_size, codec)
+    if job.kind == "spread":
+        return spread_ring(job.topic, job.body_size, codec, job.topics, job.queues)
+    if job.kind == "timer":
+        return timer_ring(job.topic, job.body_size, codec, job.begin_ms, job.span_ms)
     if job.kind == "batch":
         return batch_ring(job.topic, job.body_size, codec, job.batch)
     return send_ring(job.topic, job.body_size, codec)
@@ -248,7 +269,10 @@ def main() -> None:
     rings: dict[tuple[object, ...], Ring] = {}
     for line in sys.stdin:
         job = Job(**json.loads(line))
-        key = (job.kind, job.topic, job.body_size, job.batch, job.codec)
+        key = (
+            job.kind, job.topic, job.body_size, job.batch, job.codec, job.topics, job.queues,
+            job.begin_ms,
+        )  # fmt: skip
         ring = rings.get(key)
         if ring is None:
             rings.clear()

@@ -9,8 +9,17 @@ from skylarkmq.protocol.frame import FrameDecoder, SerializeType
 from skylarkmq.protocol.headers.fields import decode_fields
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
 from skylarkmq.protocol.headers.send import decode_send_header
+from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from tests.bench.frames import RING_COUNT, Ring, batch_ring, pull_ring, send_ring
+from tests.bench.frames import (
+    RING_COUNT,
+    Ring,
+    batch_ring,
+    pull_ring,
+    send_ring,
+    spread_ring,
+    timer_ring,
+)
 from tests.bench.load import Figures, Job, percentile
 from tests.bench.report import Report, Row
 from tests.bench.scenarios import ASYNC, SYNC, Scenario, all_scenarios
@@ -40,6 +49,26 @@ def test_batches_of_a_ring() -> None:
     (command,) = commands(batch_ring("t", 128, SerializeType.JSON, 32), 0, 1)
     assert decode_send_header(command.code, command.ext_fields).batch
     assert [len(item.body) for item in split_batch(command.body)] == [128] * 32
+
+
+def test_spread_sends_go_over_all_topics_or_queues() -> None:
+    ring = spread_ring("t", 16, SerializeType.JSON, topics=3000, queues=1)
+    headers = [decode_send_header(310, one.ext_fields) for one in commands(ring, 0, 3000)]
+    assert {header.topic for header in headers} == {f"t-{number:05d}" for number in range(3000)}
+    ring = spread_ring("t", 16, SerializeType.JSON, topics=1, queues=1024)
+    headers = [decode_send_header(310, one.ext_fields) for one in commands(ring, 0, 1024)]
+    assert {header.queue_id for header in headers} == set(range(1024))
+
+
+def test_timers_of_a_ring_fall_due_within_the_span() -> None:
+    ring = timer_ring("t", 16, SerializeType.JSON, 1_800_000_000_000, 60_000)
+    headers = [decode_send_header(310, one.ext_fields) for one in commands(ring, 0, RING_COUNT)]
+    due = [
+        int(decode_properties(header.properties or "")["TIMER_DELIVER_MS"]) - 1_800_000_000_000
+        for header in headers
+    ]
+    assert due[0] == 0 and 59_900 < due[-1] < 60_000
+    assert due == sorted(due)
 
 
 def test_pulls_of_a_ring() -> None:
