@@ -1,6 +1,6 @@
 """The parts of one broker, made in the order in which they need each other.
 
-Nothing here starts anything; `controller.py` does.
+`controller.py` tells when they start and stop.
 """
 
 from __future__ import annotations
@@ -90,6 +90,22 @@ class BrokerState:
         for table in (self.topics, self.groups, self.offsets, self.delay_offsets):
             table.load()
         self._warn_of_unknown_topics()
+
+    def start_services(self) -> None:
+        """Start what works by the clock. The store has started, the listeners are open."""
+        self.holding.start()
+        self.housekeeping.start()
+        self.offsets.start()
+        self.schedule.start()
+
+    async def stop_services(self) -> None:
+        """End what writes messages and tables by itself, and save where it stands.
+
+        Call while the store still writes; holding and housekeeping end before, with the listeners.
+        """
+        await self.schedule.stop()
+        await self.offsets.stop()
+        await self.groups.flush()
 
     def _warn_of_unknown_topics(self) -> None:
         """Say which topics have messages and no settings: `topics.json` was lost or left behind."""

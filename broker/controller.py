@@ -140,10 +140,7 @@ class BrokerController:
         store_host = HostAddress(resolve(host), port).pack()
         self._server, self._router = make_server(state, clock, store_host, random.Random())
         await self._server.serve(*self._sockets)
-        state.holding.start()
-        state.housekeeping.start()
-        state.offsets.start()
-        state.schedule.start()
+        state.start_services()
         self._lag.start()
         await self._start_metrics(clock)
         self._registration = RegistrationService(
@@ -217,9 +214,7 @@ class BrokerController:
                 await self._router.stop()
             await self._server.stop()
         if state.store.state is StoreState.RUNNING:
-            await state.schedule.stop()
-            await state.offsets.stop()
-            await state.groups.flush()
+            await state.stop_services()
         state.store.stop_writing()
         await self._close_store()
         if self._metrics is not None:
