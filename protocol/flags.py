@@ -122,6 +122,8 @@ RMQ_SYS_TRANS_CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 RMQ_SYS_TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 RMQ_SYS_SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 RMQ_SYS_OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
+RMQ_SYS_WHEEL_TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+"""Where messages with a delay of their own wait; RocketMQ's name for it since 5.0."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -134,6 +136,7 @@ SYSTEM_TOPICS: Final = frozenset(
         RMQ_SYS_TRANS_CHECK_MAX_TIME_TOPIC,
         RMQ_SYS_SELF_TEST_TOPIC,
         RMQ_SYS_OFFSET_MOVED_EVENT,
+        RMQ_SYS_WHEEL_TIMER_TOPIC,
     }
 )
 """Topics that nobody may create, change or delete from outside."""
@@ -146,6 +149,7 @@ NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
         RMQ_SYS_TRANS_CHECK_MAX_TIME_TOPIC,
         RMQ_SYS_SELF_TEST_TOPIC,
         RMQ_SYS_OFFSET_MOVED_EVENT,
+        RMQ_SYS_WHEEL_TIMER_TOPIC,
     }
 )
 """Topics that clients may not send to."""

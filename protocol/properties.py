@@ -58,6 +58,14 @@ PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 CLUSTER: Final = "CLUSTER"
 MSG_TYPE: Final = "MSG_TYPE"
 SHARDING_KEY: Final = "__SHARDINGKEY"
+TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"  # 5.x: due time, ms since the epoch
+TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"  # 5.x: delay, ms
+TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"  # 5.x: delay, s
+TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"  # 5.x: the waiting message to take back
+TIMER_OUT_MS: Final = "TIMER_OUT_MS"  # 5.x, by the broker: the due time in force, ms
+TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"  # 5.x, by the broker: when it began to wait, ms
+TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"  # 5.x, by the broker: when it was delivered, ms
+TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"  # 5.x, by the broker: how often it was stored again
 INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 

@@ -31,7 +31,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from skylarkmq.protocol.clock import Clock
@@ -46,7 +46,7 @@ from skylarkmq.store.files import Files, is_no_space
 from skylarkmq.store.group_commit import Committed
 from skylarkmq.store.index_service import IndexService
 from skylarkmq.store.message_reader import MessageReader
-from skylarkmq.store.message_writer import ArrivalListener, MessageWriter
+from skylarkmq.store.message_writer import ArrivalListener, MessageWriter, PutDone
 from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.point_tracker import Point, PointTracker
 from skylarkmq.store.profile import check_profile, save_profile
@@ -373,11 +373,16 @@ class MessageStore(ReadFace):
 
     def put_message(self, inner: MessageInner, done: Callable[[PutMessageResult], None]) -> None:
         """Store one message. `done` may be called before this returns."""
+        self.put_messages((inner,), lambda results: done(results[0]))
+
+    def put_messages(self, inners: Sequence[MessageInner], done: PutDone) -> None:
+        """Store messages as one batch; see `MessageWriter.put_messages`."""
         why = self.refusal()
-        if why is not None:
-            done(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=why))
-            return
-        self.writer.put_message(inner, done)
+        if why is None:
+            self.writer.put_messages(inners, done)
+        else:
+            refused = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=why)
+            done([refused] * len(inners))
 
     def settle(self, done: Committed) -> None:
         """Call `done` once every commit so far is answered."""

@@ -14,7 +14,7 @@ submitFlushRequest), DefaultMessageStore.java
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.store.append import AppendBatch, Unit
@@ -32,6 +32,7 @@ from skylarkmq.store.timers import IntervalTimer
 from skylarkmq.store.worker import StoreWorkers
 
 ArrivalListener = Callable[[str, int, int], None]  # (topic, queue id, max offset)
+PutDone = Callable[[list[PutMessageResult]], None]
 OnPublished = Callable[[list[Unit]], None]
 
 
@@ -198,31 +199,46 @@ class MessageWriter:
             done(PutMessageStatus.PUT_OK)
         return True
 
-    def put_message(self, inner: MessageInner, done: Callable[[PutMessageResult], None]) -> None:
-        """Store one message. `done` may be called before this returns."""
-        refused = check_message(inner, self._config)
-        if refused is not None:
-            done(refused)
-            return
+    def put_messages(self, inners: Sequence[MessageInner], done: PutDone) -> None:
+        """Store messages as one batch, in their order, up to the first that is refused.
+
+        Args:
+            done: called with a result for each message, when the batch is as durable as the flush
+                mode makes it, which may be before this returns. What follows a refused message is
+                not stored and gets the same result.
+        """
+        queues = [self._queues.open(inner.topic, inner.queue_id) for inner in inners]
         batch = self.begin()
-        queue = self._queues.open(inner.topic, inner.queue_id)
-        try:
-            physical_offset = batch.add_message(queue, inner)
-        except (OSError, StoreFullError) as error:
-            if isinstance(error, OSError):
-                self._on_failure(error)
-            done(PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=str(error)))
-            return
-        queue_offset = max(0, batch.units[0][1]) if batch.units else 0
-        timestamp = batch.store_timestamp
+        places: list[tuple[int, int]] = []  # (queue offset, physical offset)
+        refused: PutMessageResult | None = None
+        for inner, queue in zip(inners, queues, strict=True):
+            refused = check_message(inner, self._config)
+            if refused is not None:
+                break
+            unit_count = len(batch.units)
+            try:
+                physical_offset = batch.add_message(queue, inner)
+            except (OSError, StoreFullError) as error:
+                if isinstance(error, OSError):
+                    self._on_failure(error)
+                refused = _unavailable(str(error))
+                break
+            queue_offset = max(0, batch.units[-1][1]) if len(batch.units) > unit_count else 0
+            places.append((queue_offset, physical_offset))
+        timestamp, left = batch.store_timestamp, len(inners) - len(places)
 
         def committed(status: PutMessageStatus) -> None:
-            if status in STORED:
-                done(PutMessageResult(status, queue_offset, physical_offset, timestamp))
-            else:
-                done(PutMessageResult(status, why=f"the disk failed: {self.failure}"))
+            results = [
+                PutMessageResult(status, queue_offset, physical_offset, timestamp)
+                for queue_offset, physical_offset in places
+            ]
+            if status not in STORED:
+                results = [_unavailable(f"the disk failed: {self.failure}")] * len(places)
+            done(results + [refused] * left if refused is not None else results)
 
-        if inner.wait_store_ok:
+        if not places:
+            committed(PutMessageStatus.PUT_OK)
+        elif any(inner.wait_store_ok for inner in inners[: len(places)]):
             self.commit(committed)
         else:
             stored = self.commit(None)
@@ -256,3 +272,7 @@ class MessageWriter:
     def _flushed(self, offset: int) -> None:
         if self._sync:
             self._group_commit.flushed(offset)
+
+
+def _unavailable(why: str) -> PutMessageResult:
+    return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=why)
