@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.tag_filter import Matches
+from skylarkmq.broker.filter.tag_filter import Matches
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.timers import IntervalTimer

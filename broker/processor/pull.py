@@ -22,7 +22,7 @@ from skylarkmq.broker.long_polling import HeldPull, PullRequestHoldService
 from skylarkmq.broker.processor.pull_answers import MASTER_ID, PullAnswers
 from skylarkmq.broker.router import REMARK_MAX, Handler
 from skylarkmq.broker.subscription_group import SubscriptionGroupManager
-from skylarkmq.broker.tag_filter import Matches, is_tag_type, parse_tags, tag_filter
+from skylarkmq.broker.filter.tag_filter import Matches, is_tag_type, parse_tags, tag_filter
 from skylarkmq.broker.topic_config import TopicConfigManager
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
 from skylarkmq.protocol.clock import Clock

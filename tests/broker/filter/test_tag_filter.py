@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.broker.tag_filter import EXPRESSION_SIZE_MAX, is_tag_type, parse_tags, tag_filter
+from skylarkmq.broker.filter.tag_filter import (
+    EXPRESSION_SIZE_MAX,
+    is_tag_type,
+    parse_tags,
+    tag_filter,
+)
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.tags_code import tags_code

@@ -1,0 +1,285 @@
+"""The grammar of a SQL92 filter: tokens to a tree, with all that is refused before a message comes.
+
+    or       and (OR and)*
+    and      equal (AND equal)*
+    equal    compare ((= | <>) compare | IS [NOT] NULL)*
+    compare  unary ((> | >= | < | <=) unary | [NOT] BETWEEN unary AND unary
+                    | [NOT] IN '(' text (, text)* ')')*
+    unary    (+ | - | NOT) unary | TEXT | number | TRUE | FALSE | NULL | NAME | '(' or ')'
+
+What stands beside an order sign must be a property or a number, beside `=` anything but NULL, in
+front of IN a property; BETWEEN (not NOT BETWEEN) wants its two constants in order. A property alone
+is no condition that ever holds: only `b = TRUE` compares it. NOT belongs to the word behind it, so
+that `NOT a = 1` compares `NOT a`.
+
+Unlike RocketMQ, whose parser stops behind the longest prefix that is an expression and ignores the
+rest (`n = 1 + 1` filters by `n = 1` there), such a rest is refused; so are trees deeper than
+DEPTH_MAX. No evaluation recurses deeper than the tree.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 filter/.../parser/SelectorParser.jj,
+filter/.../expression/ComparisonExpression.java, UnaryExpression.java, ConstantExpression.java
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+from skylarkmq.broker.filter import tokens
+from skylarkmq.broker.filter.java_values import INT_MAX, LONG_MAX, compare_numbers
+from skylarkmq.broker.filter.tokens import END, FLOAT, INTEGER, NAME, TEXT, ExpressionError, Token
+from skylarkmq.broker.filter.tree import (
+    FALSE,
+    NULL,
+    TRUE,
+    And,
+    Cast,
+    Constant,
+    Equal,
+    In,
+    Kind,
+    Negate,
+    Node,
+    Not,
+    Or,
+    Order,
+    Property,
+    is_condition,
+)
+
+DEPTH_MAX: Final = 50
+"""Levels of a tree, and of signs and parentheses around one word."""
+
+_DOUBLE_MIN: Final = math.ulp(0.0)  # Java's Double.MIN_VALUE, the smallest above 0
+_ORDER_SIGNS: Final = frozenset({">", ">=", "<", "<="})
+
+
+def parse(text: str) -> Node:
+    """Return the condition that an expression states.
+
+    Raises:
+        ExpressionError: it is not one, or goes beyond a limit.
+    """
+    return _Parser(tokens.tokenize(text)).parse()
+
+
+class _Parser:
+    """One expression on its way to a tree."""
+
+    def __init__(self, words: list[Token]) -> None:
+        self._words = words
+        self._index = 0
+        self._depth = 0
+
+    def parse(self) -> Node:
+        if self._word.kind == END:
+            raise ExpressionError("the expression is empty")
+        node = self._condition(self._or())
+        if self._word.kind != END:
+            self._unexpected("the end, AND or OR")
+        return node
+
+    # Words
+
+    @property
+    def _word(self) -> Token:
+        return self._words[self._index]
+
+    def _next(self) -> Token:
+        word = self._words[self._index]
+        self._index += 1
+        return word
+
+    def _accept(self, kind: str) -> bool:
+        if self._words[self._index].kind != kind:
+            return False
+        self._index += 1
+        return True
+
+    def _expect(self, kind: str, what: str) -> Token:
+        if self._word.kind != kind:
+            self._unexpected(what)
+        return self._next()
+
+    def _unexpected(self, wanted: str) -> NoReturn:
+        kind, text, position = self._word
+        found = "the expression ends" if kind == END else f"{text[:32]!a} stands"
+        raise ExpressionError(f"{found} at character {position + 1} where {wanted} is expected")
+
+    # Levels of the grammar
+
+    def _or(self) -> Node:
+        return self._chain("OR", self._and, Or)
+
+    def _and(self) -> Node:
+        return self._chain("AND", self._equal, And)
+
+    def _chain(
+        self,
+        keyword: str,
+        operand: Callable[[], Node],
+        make: Callable[[tuple[Node, ...]], Node],
+    ) -> Node:
+        first = operand()
+        if self._word.kind != keyword:
+            return first
+        parts = [self._condition(first)]
+        while self._accept(keyword):
+            parts.append(self._condition(operand()))
+        return self._checked(make(tuple(parts)))
+
+    def _equal(self) -> Node:
+        left = self._compare()
+        while True:
+            if self._accept("="):
+                left = self._equality(left, self._compare())
+            elif self._accept("<>"):
+                left = self._checked(Not(self._equality(left, self._compare())))
+            elif self._accept("IS"):
+                negated = self._accept("NOT")
+                self._expect("NULL", "NULL" if negated else "NULL or NOT NULL")
+                left = self._checked(Equal(left, NULL))
+                if negated:
+                    left = self._checked(Not(left))
+            else:
+                return left
+
+    def _compare(self) -> Node:
+        left = self._unary()
+        while True:
+            kind = self._word.kind
+            if kind in _ORDER_SIGNS:
+                self._next()
+                left = self._order(kind, left, self._unary())
+                continue
+            negated = kind == "NOT" and self._words[self._index + 1].kind in ("BETWEEN", "IN")
+            if negated:
+                self._next()
+            if self._accept("BETWEEN"):
+                left = self._between(left, negated=negated)
+            elif self._accept("IN"):
+                left = self._in(left, negated=negated)
+            else:
+                return left
+
+    def _unary(self) -> Node:
+        """Signs and NOT in front of a word; a loop, so that a row of them costs no stack."""
+        signs: list[Token] = []
+        while self._word.kind in ("+", "-", "NOT"):
+            signs.append(self._next())
+            if len(signs) > DEPTH_MAX:
+                self._too_deep()
+        node = self._primary()
+        for sign in reversed(signs):
+            if sign.kind == "-":
+                node = self._checked(Negate(node))
+            elif sign.kind == "NOT":
+                node = self._checked(Not(self._condition(node)))
+        return node
+
+    def _primary(self) -> Node:
+        word = self._word
+        if self._accept("("):
+            self._depth += 1
+            if self._depth > DEPTH_MAX:
+                self._too_deep()
+            node = self._or()
+            self._expect(")", "')'")
+            self._depth -= 1
+            return node
+        constant = _CONSTANTS.get(word.kind)
+        if constant is None and word.kind not in (NAME, TEXT, INTEGER, FLOAT):
+            self._unexpected("a property, a value or '('")
+        self._next()
+        if constant is not None:
+            return constant
+        if word.kind == NAME:
+            return Property(word.text)
+        if word.kind == TEXT:
+            return Constant(Kind.STRING, word.text)
+        return _integer(word) if word.kind == INTEGER else _float(word)
+
+    # What RocketMQ checks when it makes a node
+
+    def _condition(self, node: Node) -> Node:
+        if is_condition(node):
+            return node
+        if isinstance(node, Property):
+            return Cast(node)
+        raise ExpressionError(f"{node} is no condition: it is neither true nor false")
+
+    def _equality(self, left: Node, right: Node) -> Node:
+        for node in (left, right):
+            if node is NULL:
+                raise ExpressionError("NULL cannot be compared: write IS NULL or IS NOT NULL")
+        if left in (TRUE, FALSE) and isinstance(right, Constant) and right not in (TRUE, FALSE):
+            raise ExpressionError(f"{left} cannot be compared with {right}")
+        return self._checked(Equal(left, right))
+
+    def _order(self, sign: str, left: Node, right: Node) -> Node:
+        for node in (left, right):
+            if is_condition(node) or (isinstance(node, Constant) and not node.is_number):
+                raise ExpressionError(f"{node} cannot be ordered by {sign}: only numbers can")
+        return self._checked(Order(sign, left, right))
+
+    def _between(self, value: Node, *, negated: bool) -> Node:
+        low = self._unary()
+        self._expect("AND", "AND")
+        high = self._unary()
+        if not negated and isinstance(low, Constant) and isinstance(high, Constant):
+            _check_bounds(low, high)
+        signs = ("<", ">") if negated else (">=", "<=")
+        parts = self._order(signs[0], value, low), self._order(signs[1], value, high)
+        return self._checked(Or(parts) if negated else And(parts))
+
+    def _in(self, left: Node, *, negated: bool) -> Node:
+        self._expect("(", "'('")
+        values = [self._expect(TEXT, "a text in single quotes").text]
+        while self._accept(","):
+            values.append(self._expect(TEXT, "a text in single quotes").text)
+        self._expect(")", "',' or ')'")
+        if not isinstance(left, Property):
+            raise ExpressionError(f"{left} stands in front of IN, where only a property can")
+        return In(left, frozenset(values), negated)
+
+    def _checked(self, node: Node) -> Node:
+        if node.depth > DEPTH_MAX:
+            self._too_deep()
+        return node
+
+    @staticmethod
+    def _too_deep() -> NoReturn:
+        raise ExpressionError(f"the expression is nested deeper than {DEPTH_MAX} levels")
+
+
+_CONSTANTS: Final = {"TRUE": TRUE, "FALSE": FALSE, "NULL": NULL}
+
+
+def _integer(word: Token) -> Constant:
+    digits = word.text.rstrip("lL")
+    value = int(digits) if len(digits) <= len(str(LONG_MAX)) else LONG_MAX + 1
+    if value > LONG_MAX:
+        raise ExpressionError(f"{digits[:32]} does not fit into 64 bits")
+    return Constant(Kind.INT if value <= INT_MAX else Kind.LONG, value)
+
+
+def _float(word: Token) -> Constant:
+    value = float(word.text)
+    if not _DOUBLE_MIN <= value < math.inf:
+        raise ExpressionError(f"{word.text[:32]} is zero or outside of what a double can hold")
+    return Constant(Kind.DOUBLE, value)
+
+
+def _check_bounds(low: Constant, high: Constant) -> None:
+    """Refuse constants that no value lies between; what cannot be ordered is refused later."""
+    if low is NULL or high is NULL:
+        raise ExpressionError("the values of BETWEEN can not be NULL")
+    first, last = _as_number(low), _as_number(high)
+    if first is not None and last is not None and compare_numbers(last, first) < 0:
+        raise ExpressionError(f"BETWEEN wants {low}, its first value, not above {high}")
+
+
+def _as_number(constant: Constant) -> float | None:
+    value = constant.value
+    return None if value is None or isinstance(value, str | bool) else value
