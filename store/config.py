@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from skylarkmq.protocol.record import MIN_BLANK_SIZE
 from skylarkmq.store.config_fields import (
@@ -19,6 +19,7 @@ from skylarkmq.store.config_fields import (
     ConfigError,
     Count,
     Interval,
+    Limits,
     Long,
     Milliseconds,
     Percent,
@@ -31,6 +32,9 @@ from skylarkmq.store.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 FlushDiskType = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
 BrokerRole = Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"]
 CommitLogWriteMode = Literal["pwrite", "mapped"]
+
+TimerPrecision = Annotated[int, Limits(10, 60_000)]
+TimerDelay = Annotated[int, Limits(1, 366 * 86_400)]
 
 UNIT_SIZE: Final = 20
 """Bytes of one entry of a consume queue."""
@@ -116,6 +120,10 @@ class StoreConfig:
     message_delay_level: str = DEFAULT_DELAY_LEVELS
     flush_delay_offset_interval: Interval = 10_000  # ms
     enable_schedule_async_deliver: bool = False
+    timer_wheel_enable: bool = True  # delays that a message names itself, as in RocketMQ 5
+    timer_precision_ms: TimerPrecision = 1000  # ms, to which their due times are rounded up
+    timer_max_delay_sec: TimerDelay = 259_200  # s
+    timer_flush_interval_ms: Interval = 1000  # ms, and the window of repeats after a crash
 
     # Replication
     broker_role: BrokerRole = "ASYNC_MASTER"
