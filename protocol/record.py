@@ -58,6 +58,7 @@ from skylarkmq.protocol.record_layout import (
     VIEW_IPV4,
     RecordStatus,
     RecordView,
+    record_properties,
     record_size,
 )
 
@@ -92,6 +93,7 @@ __all__ = [
     "encode_record",
     "is_intact",
     "read_record",
+    "record_properties",
     "record_size",
 ]
 

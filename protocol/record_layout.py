@@ -134,3 +134,33 @@ def record_size(body_size: int, topic_size: int, properties_size: int, sys_flag:
     """Return the bytes of a record; only the host bits of `sys_flag` count."""
     layout = FIXED_BY_HOSTS[(sys_flag >> HOSTS_SHIFT) & HOSTS_MASK]
     return layout.size + body_size + topic_size + properties_size + LENGTHS_SIZE
+
+
+_BODY_SIZE: Final = struct.Struct(">i")
+_BODY_SIZE_POSITION: Final = FIXED_IPV4_SIZE - _BODY_SIZE.size
+_SYS_FLAG_LOW_POSITION: Final = SYS_FLAG_POSITION + 3
+
+
+def record_properties(buffer: memoryview | bytes, position: int, size: int) -> bytes | None:
+    """Return the encoded properties of the record at a position; nothing else of it is looked at.
+
+    None when the lengths inside do not add up to `size`, or the buffer ends before.
+    """
+    end = position + size
+    if position < 0 or size < MIN_RECORD_SIZE or end > len(buffer):
+        return None
+    at = position + _BODY_SIZE_POSITION
+    hosts = buffer[position + _SYS_FLAG_LOW_POSITION] & HOSTS_BITS
+    if hosts:
+        at = position + FIXED_BY_HOSTS[hosts >> HOSTS_SHIFT].size - _BODY_SIZE.size
+        if at + _BODY_SIZE.size > end:
+            return None
+    body_size: int = _BODY_SIZE.unpack_from(buffer, at)[0]
+    at += _BODY_SIZE.size + body_size
+    if body_size < 0 or at + LENGTHS_SIZE > end:
+        return None
+    at += 1 + buffer[at]
+    start = at + PROPERTIES_SIZE.size
+    if start > end or PROPERTIES_SIZE.unpack_from(buffer, at)[0] != end - start:
+        return None
+    return bytes(buffer[start:end])

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from skylarkmq.protocol.record import (
     SYS_FLAG_POSITION,
@@ -29,10 +28,19 @@ from skylarkmq.protocol.record import (
 from skylarkmq.store.commit_log import CommitLog
 from skylarkmq.store.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 from skylarkmq.store.files import Files
+from skylarkmq.store.filtering import (
+    ColdMatches,
+    Place,
+    RecordFilter,
+    count_filtered,
+    read_matching,
+    runs,
+    settle,
+)
 from skylarkmq.store.mapped_file import MappedFile
 from skylarkmq.store.message_reader import (
     SCANNED_UNITS_MIN,
-    Matches,
+    Filter,
     MessageReader,
     Wanted,
     owner_of,
@@ -51,15 +59,7 @@ GotTime = GotOffset
 
 HEAD_SIZE = 128  # bytes that hold the store time of every record
 RECORD_SIZE_MAX = 1 << 30
-
-
-class _Place(NamedTuple):
-    """A record to be read: its file, where it lies in it, how long it is."""
-
-    mapped: MappedFile
-    position: int
-    size: int
-    queue_offset: int
+_ALL = 1 << 62, 1 << 62  # of what a walk may take, where the worker keeps the limits
 
 
 class ColdReads:
@@ -102,7 +102,7 @@ class ColdReads:
         offset: int,
         max_count: int,
         max_bytes: int | None,
-        matches: Matches | None,
+        matches: Filter | None,
         done: GotMessages,
     ) -> None:
         """As `MessageReader.get_message`; `done` gets the answer, or the disk's error."""
@@ -148,7 +148,12 @@ class ColdReads:
     def _walk(
         self, queue: ConsumeQueue, offset: int, units: bytes, wanted: Wanted, done: GotMessages
     ) -> None:
+        by_record = wanted.by_record
         try:
+            if by_record is not None:
+                refused = by_record.refused(self._queues.bitmaps(queue, units), offset)
+                self._walk_filtered(queue, offset, units, wanted, by_record, refused, done)
+                return
             units = self._queues.resolved(queue, units)
         except OSError as error:  # of the extension
             self._worker.submit(partial(_raise, error), done)
@@ -170,8 +175,38 @@ class ColdReads:
 
         self._worker.submit(lambda: _read_places(places, take.owner), finished)
 
-    def _report(self, place: _Place) -> None:
-        self._reader.report_corrupt(place.mapped, place.mapped.start_offset + place.position)
+    def _walk_filtered(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        units: bytes,
+        wanted: Wanted,
+        by_record: RecordFilter,
+        refused: frozenset[int],
+        done: GotMessages,
+    ) -> None:
+        """Hold all records that may be wanted; the worker finds out and keeps the limits."""
+        take = _Held(self._log, queue, refused)
+        result = self._reader.walk(queue, offset, units, Wanted(_ALL, _ALL, None), take)
+        places = take.places
+        is_cold = bool(places) and places[0].commit_offset < self._reader.cold_below
+        limits = wanted.on_disk if is_cold else wanted.in_memory
+
+        def finished(found: ColdMatches | None, error: BaseException | None) -> None:
+            for mapped in take.files:
+                mapped.release()
+            if found is None:
+                done(None, error)
+                return
+            for place in found.damaged:
+                self._report(place)
+            count_filtered(self._stats, found.examined, len(found.records), len(refused))
+            done(settle(result, found), None)
+
+        self._worker.submit(lambda: read_matching(places, take.owner, by_record, *limits), finished)
+
+    def _report(self, place: Place) -> None:
+        self._reader.report_corrupt(place.mapped, place.commit_offset)
 
     # Records by their place in the log
 
@@ -237,14 +272,22 @@ class ColdReads:
 class _Held:
     """Takes records by holding their files."""
 
-    def __init__(self, commit_log: CommitLog, queue: ConsumeQueue) -> None:
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        queue: ConsumeQueue,
+        refused: frozenset[int] = frozenset(),
+    ) -> None:
         self._log = commit_log
+        self._refused = refused  # queue offsets that are not wanted
         self.owner = owner_of(queue)
-        self.places: list[_Place] = []
+        self.places: list[Place] = []
         self.files: list[MappedFile] = []
 
     def add(self, commit_offset: int, record_size: int, queue_offset: int) -> bool:
-        """Take a record; False when it is not in the log any more."""
+        """Take a record; False when it is refused, or not in the log any more."""
+        if queue_offset in self._refused:
+            return False
         found = self._log.locate(commit_offset)
         if found is None or found[1] + record_size > found[0].committed_position:
             return False
@@ -252,7 +295,7 @@ class _Held:
         if not self.files or self.files[-1] is not mapped:
             mapped.hold()
             self.files.append(mapped)
-        self.places.append(_Place(mapped, position, record_size, queue_offset))
+        self.places.append(Place(mapped, position, record_size, queue_offset))
         return True
 
 
@@ -307,31 +350,18 @@ class _TimeSearch:
         return store_timestamp_at(head, 0)
 
 
-def _read_places(places: list[_Place], owner: tuple[int, bytes] | None) -> list[bytes | None]:
+def _read_places(places: list[Place], owner: tuple[int, bytes] | None) -> list[bytes | None]:
     """The bytes of each record, None for a damaged one; neighbours are read together."""
     records: list[bytes | None] = []
-    for run in _runs(places):
+    for run in runs(places):
         first, last = run[0], run[-1]
         start = first.position
         data = first.mapped.file.pread(last.position + last.size - start, start)
-        for mapped, position, size, queue_offset in run:
-            at = position - start
-            place = mapped.start_offset + position
-            sound = is_intact(data, at, size, place, queue_offset, owner)
-            records.append(data[at : at + size] if sound else None)
+        for place in run:
+            at = place.position - start
+            sound = is_intact(data, at, place.size, place.commit_offset, place.queue_offset, owner)
+            records.append(data[at : at + place.size] if sound else None)
     return records
-
-
-def _runs(places: list[_Place]) -> list[list[_Place]]:
-    runs: list[list[_Place]] = []
-    end: tuple[MappedFile | None, int] = (None, 0)
-    for place in places:
-        if end == (place.mapped, place.position):
-            runs[-1].append(place)
-        else:
-            runs.append([place])
-        end = place.mapped, place.position + place.size
-    return runs
 
 
 def _read_record(mapped: MappedFile, position: int, limit: int) -> bytes | None:

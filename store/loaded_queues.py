@@ -10,7 +10,7 @@ loadConsumeQueue, recoverConsumeQueue, truncateDirtyLogicFiles)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from skylarkmq.store.checkpoint import Checkpoint, Marks
@@ -24,7 +24,9 @@ from skylarkmq.store.consume_queue import (
 from skylarkmq.store.consume_queue_ext import (
     EXT_UNIT_MAX,
     LONG_MIN,
+    Bitmap,
     ConsumeQueueExt,
+    bitmaps,
     is_address,
     unit_size_at,
     with_tags_codes,
@@ -112,6 +114,10 @@ class LoadedQueues:
     def resolved(self, queue: ConsumeQueue, units: bytes) -> bytes:
         """Units as they lie in the file, with the tags codes in the place of addresses."""
         return units if queue.ext is None else with_tags_codes(units, partial(self.read_ext, queue))
+
+    def bitmaps(self, queue: ConsumeQueue, units: bytes) -> Iterator[Bitmap]:
+        """Filter bitmaps of units as they lie in the file."""
+        return iter(()) if queue.ext is None else bitmaps(units, partial(self.read_ext, queue))
 
     def stored_units(self, queue: ConsumeQueue, offset: int, max_count: int) -> bytes:
         """`units` as they lie in the file, with addresses of the extension."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.record import decode_message, is_intact
@@ -25,6 +25,7 @@ from skylarkmq.store.commit_log import CommitLog
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 from skylarkmq.store.consume_queue_ext import ADDRESS_MAX
+from skylarkmq.store.filtering import FilteredTake, RecordFilter, Take
 from skylarkmq.store.mapped_file import MappedFile
 from skylarkmq.store.queue_table import QueueTable
 from skylarkmq.store.results import ConsumeQueueUnit, GetMessageResult, GetMessageStatus
@@ -34,6 +35,7 @@ from skylarkmq.store.time_search import nearest_in_time, store_timestamp_at
 log = logging.getLogger(__name__)
 
 Matches = Callable[[int], bool]  # tags code of a unit -> whether the reader wants the message
+Filter = Matches | RecordFilter
 
 SCANNED_UNITS_MIN = 800  # units looked at in one read, wanted or not
 # A reader that asks for more at a time than RocketMQ's caps (5.x: maxMsgBytes).
@@ -45,20 +47,13 @@ CORRUPT_LOGGED_MAX = 1000  # damaged records that get a line of their own in the
 _LIGHT_QUEUE_PREFIX = "%LMQ%"
 
 
-class Take(Protocol):
-    """What a walk over units does with the ones that are wanted."""
-
-    def add(self, commit_offset: int, record_size: int, queue_offset: int) -> bool:
-        """Take a record; False when it is not to be had."""
-        ...
-
-
 class Wanted(NamedTuple):
     """How much a reader takes: (messages, bytes) while in memory, and on the disk."""
 
     in_memory: tuple[int, int]
     on_disk: tuple[int, int]
     matches: Matches | None
+    by_record: RecordFilter | None = None
 
 
 class MessageReader:
@@ -93,13 +88,14 @@ class MessageReader:
         offset: int,
         max_count: int,
         max_bytes: int | None = None,
-        matches: Matches | None = None,
+        matches: Filter | None = None,
     ) -> GetMessageResult:
         """Read messages of a queue from queue offset `offset` on.
 
         Args:
             max_bytes: None for RocketMQ's caps; a reader's own limit above them, in bytes.
-            matches: called with the tags code of each unit; None takes all.
+            matches: called with the tags code of each unit, or a filter by properties; None takes
+                all.
 
         Returns:
             FOUND with at least one record whatever its size, or why there is none and where to
@@ -109,16 +105,24 @@ class MessageReader:
         outside = self.outside(queue, offset)
         if outside is not None or queue is None:
             return outside or GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE)
+        wanted = self.wanted(max_count, max_bytes, matches)
+        by_record = wanted.by_record
         try:
-            units = self._units(queue, offset, max(SCANNED_UNITS_MIN, max_count))
+            units = self._units(
+                queue, offset, max(SCANNED_UNITS_MIN, max_count), resolved=by_record is None
+            )
         except FileNotFoundError:
             units = b""
         if not units:
             return self.gone(queue, offset)
         gathered = _Gathered(self._log, self, queue)
-        result = self.walk(
-            queue, offset, units, self.wanted(max_count, max_bytes, matches), gathered
-        )
+        if by_record is None:
+            result = self.walk(queue, offset, units, wanted, gathered)
+        else:
+            refused = by_record.refused(self._queues.bitmaps(queue, units), offset)
+            take = FilteredTake(by_record, refused, self._log, gathered, self._stats)
+            result = self.walk(queue, offset, units, wanted, take)
+            take.finish(result)
         if result.count:
             result.views = gathered.finish()
         return result
@@ -150,16 +154,21 @@ class MessageReader:
             queue.max_offset,
         )
 
-    def _units(self, queue: ConsumeQueue, offset: int, max_count: int) -> bytes:
-        """Units up to the end of their file, from the file and from memory in one piece."""
-        units = self._queues.units(queue, offset, max_count)
+    def _units(self, queue: ConsumeQueue, offset: int, max_count: int, *, resolved: bool) -> bytes:
+        """Units up to the end of their file, from the file and from memory in one piece.
+
+        Args:
+            resolved: with the tags codes in the place of addresses of the extension.
+        """
+        read = self._queues.units if resolved else self._queues.stored_units
+        units = read(queue, offset, max_count)
         count = len(units) // UNIT_SIZE
         following = offset + count
         if not 0 < count < max_count or following % self._queues.units_per_file == 0:
             return units
         if queue.tail_start <= following < queue.max_offset:
             room = self._queues.units_per_file - following % self._queues.units_per_file
-            units += self._queues.units(queue, following, min(max_count - count, room))
+            units += read(queue, following, min(max_count - count, room))
         return units
 
     def walk(
@@ -167,7 +176,7 @@ class MessageReader:
     ) -> GetMessageResult:
         """Go over units and hand the wanted ones to `take`, up to the limits."""
         add = take.add
-        in_memory, on_disk, matches = wanted
+        in_memory, on_disk, matches, _ = wanted
         log_end = self._log.max_offset
         disk_below = log_end - self._memory_span
         scanned = missing_below = count = size = commit_offset = 0
@@ -194,17 +203,19 @@ class MessageReader:
         result.suggest_pulling_from_slave = commit_offset < disk_below
         return result
 
-    def wanted(self, max_count: int, max_bytes: int | None, matches: Matches | None) -> Wanted:
-        """The limits of a reader that asks for so much.
+    def wanted(self, max_count: int, max_bytes: int | None, wanted: Filter | None) -> Wanted:
+        """The limits of a reader that asks for so much, and its filter.
 
         Args:
             max_bytes: above RocketMQ's own cap, the reader's own limits hold; None, or less, asks
                 for RocketMQ's.
         """
         config = self._config
+        by_record = wanted if isinstance(wanted, RecordFilter) else None
+        matches = None if isinstance(wanted, RecordFilter) else wanted
         if max_bytes is not None and max_bytes > config.max_transfer_bytes_on_message_in_memory:
             big = min(max_count, BIG_PULL_COUNT), min(max_bytes, BIG_PULL_BYTES)
-            return Wanted(big, big, matches)
+            return Wanted(big, big, matches, by_record)
         in_memory = (
             min(max_count, config.max_transfer_count_on_message_in_memory),
             config.max_transfer_bytes_on_message_in_memory,
@@ -213,7 +224,7 @@ class MessageReader:
             min(max_count, config.max_transfer_count_on_message_in_disk),
             config.max_transfer_bytes_on_message_in_disk,
         )
-        return Wanted(in_memory, on_disk, matches)
+        return Wanted(in_memory, on_disk, matches, by_record)
 
     def report_corrupt(self, mapped: MappedFile, physical_offset: int) -> None:
         """Count and log a damaged record that a reader wanted."""

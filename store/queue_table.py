@@ -34,7 +34,12 @@ LEAST_PAGES = 2
 
 
 class QueueTable(LoadedQueues):
-    """The consume queues of a store. Loop thread, but for the jobs it hands to the worker."""
+    """The consume queues of a store. Loop thread, but for the jobs it hands to the worker.
+
+    Attributes:
+        bitmap_of: gives the filter bitmap of a message of a topic with these encoded properties,
+            for the extension; None while nothing computes bitmaps.
+    """
 
     def __init__(
         self,
@@ -50,16 +55,18 @@ class QueueTable(LoadedQueues):
     ) -> None:
         super().__init__(files, paths, file_size, ext_file_size=ext_file_size, write_ext=write_ext)
         self._worker = worker
+        self.bitmap_of: Callable[[str, bytes], bytes] | None = None
         self._flush = QueueFlushService(self, worker, on_failure, least_pages=least_pages)
 
     def publish(self, units: Iterable[Unit]) -> None:
         """Make stored records visible in their queues."""
-        writes_ext, dirty = self.writes_ext, self.dirty
-        for queue, queue_offset, physical_offset, record_size, tags_code, _, timestamp in units:
+        writes_ext, bitmap_of, dirty = self.writes_ext, self.bitmap_of, self.dirty
+        for queue, queue_offset, physical_offset, record_size, tags_code, text, timestamp in units:
             if queue_offset < 0:
                 continue
             if writes_ext and queue.ext is not None:
-                tags_code = queue.ext.append(tags_code, timestamp)
+                bitmap = b"" if bitmap_of is None else bitmap_of(queue.topic, text)
+                tags_code = queue.ext.append(tags_code, timestamp, bitmap)
             queue.append(physical_offset, record_size, tags_code)
             if not queue.dirty:
                 queue.dirty = True

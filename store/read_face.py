@@ -7,7 +7,7 @@ from collections.abc import Callable
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.store.cold_reads import ColdReads, GotMessages, GotOffset, GotRecords, GotTime
 from skylarkmq.store.commit_log import CommitLog
-from skylarkmq.store.message_reader import Matches, MessageReader
+from skylarkmq.store.message_reader import Filter, MessageReader
 from skylarkmq.store.queue_table import QueueTable
 from skylarkmq.store.results import ConsumeQueueUnit, GetMessageResult
 
@@ -37,7 +37,7 @@ class ReadFace:
         offset: int,
         max_count: int,
         max_bytes: int | None = None,
-        matches: Matches | None = None,
+        matches: Filter | None = None,
     ) -> GetMessageResult:
         """Read messages from a queue offset on."""
         return self._reader.get_message(topic, queue_id, offset, max_count, max_bytes, matches)
@@ -53,7 +53,7 @@ class ReadFace:
         offset: int,
         max_count: int,
         max_bytes: int | None,
-        matches: Matches | None,
+        matches: Filter | None,
         done: GotMessages,
     ) -> None:
         """Read messages off the loop; `done` gets the answer on it, or the disk's error."""

@@ -62,6 +62,9 @@ class StoreStats:
         "commit_duration",
         "corrupt_records",
         "disk_used_percent",
+        "filter_examined",
+        "filter_matched",
+        "filter_skipped",
         "fsync_commit_log",
         "fsync_errors",
         "fsync_index",
@@ -83,6 +86,9 @@ class StoreStats:
         self.bytes_appended = 0  # whole records
         self.cold_reads = 0  # reads that were done off the loop
         self.corrupt_records = 0  # damaged ones that a reader wanted and did not get
+        self.filter_examined = 0  # records whose properties a filter looked at
+        self.filter_matched = 0  # records that filtered reads handed out
+        self.filter_skipped = 0  # records that a bitmap of the extension spared a filter
         self.append_duration = Histogram(APPEND_BOUNDS)  # s, one value a batch
         self.commit_duration = Histogram()  # s, from the transient pool to the file, ASYNC_FLUSH
         self.ack_wait = Histogram()  # s, from append to sync, SYNC_FLUSH alone
