@@ -7,11 +7,12 @@ times, which their queue units carry. Each level is in one of four states:
     waiting      the first message is not due: one timer, at most 1 s away so that a step of the
                  wall clock is noticed
     ready        something is due: in line for a turn
-    delivering   puts are under way; their results end the state
+    delivering   a batch is on its way; its results end the state
 
-A turn belongs to one level and delivers at most UNITS_PER_TURN messages, so the loop is never held
-for long, however many fall due at once. A delivered copy is a new message in the real topic and
-queue: body, properties, flags, born time and hosts are those of the parked record.
+A turn belongs to one level and delivers at most UNITS_PER_TURN messages as one batch of the store,
+so the loop is never held for long, however many fall due at once, and under SYNC_FLUSH a sync frees
+them all. A delivered copy is a new message in the real topic and queue: body, properties, flags,
+born time and hosts are those of the parked record.
 
 A level's offset moves on behind messages that are stored under the flush mode, never over one that
 is not: a put that fails is tried again after a pause. A crash repeats up to
@@ -33,10 +34,11 @@ from functools import partial
 from typing import Final
 
 from skylarkmq.broker.delay_offsets import DelayOffsetTable
-from skylarkmq.broker.delayed_message import parse_parked, read_parked
+from skylarkmq.broker.delayed_message import Parked, ParkedReader, Place, delivered
 from skylarkmq.broker.due_times import DueTimes
 from skylarkmq.protocol.clock import Clock, TimerHandle
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
+from skylarkmq.store.commit_log import CommitLog
 from skylarkmq.store.consume_queue import PRE_BLANK_SIZE
 from skylarkmq.store.consume_queue_ext import is_address
 from skylarkmq.store.delay_levels import LEVELS_MAX, schedule_queue_id
@@ -45,9 +47,11 @@ from skylarkmq.store.results import STORED, ConsumeQueueUnit, MessageInner, PutM
 
 log = logging.getLogger(__name__)
 
-ReadParked = Callable[[int, ConsumeQueueUnit], MessageInner]  # (queue offset, unit) -> the copy
+ReadParked = Callable[[Place], Parked]
 
-UNITS_PER_TURN: Final = 64
+UNITS_PER_TURN: Final = 256
+BYTES_PER_TURN: Final = 1 << 20
+"""Bytes of the records of a turn; one record may be larger."""
 WAIT_MAX_S: Final = 1.0
 PUT_RETRY_S: Final = 1.0
 ERROR_RETRY_S: Final = 10.0
@@ -68,21 +72,23 @@ class _Level:
         "level",
         "offset",
         "queue_id",
+        "reader",
         "timer",
         "under_way",
     )
 
-    def __init__(self, level: int, delay_ms: int, offset: int) -> None:
+    def __init__(self, level: int, delay_ms: int, offset: int, commit_log: CommitLog) -> None:
         self.level = level
         self.queue_id = schedule_queue_id(level)
+        self.reader = ParkedReader(commit_log, RMQ_SYS_SCHEDULE_TOPIC, self.queue_id)
         self.due = DueTimes(delay_ms)
         self.offset = offset  # queue offset of the next message to deliver
         self.head: tuple[int, int] | None = None  # (queue offset, due ms) of the first that waits
         self.timer: TimerHandle | None = None
         self.in_line = False
-        self.under_way = 0  # puts without a result
-        self.end_offset = offset  # queue offset behind them
-        self.failed_offset = -1  # of the first put that was refused, -1 for none
+        self.under_way = False  # a read or a batch without a result
+        self.end_offset = offset  # queue offset behind the batch
+        self.failed_offset = -1  # of the first message that was refused, -1 for none
         self.failing = False  # the last turn ended with a refusal, which was logged
 
     @property
@@ -168,7 +174,8 @@ class ScheduleMessageService:
         if level is None:
             levels = self._store.delay_levels
             delay_ms = levels.delay_ms(number) if number <= levels.max_level else NO_DELAY_MS
-            level = self._levels[number] = _Level(number, delay_ms, self._table.get(number))
+            offset = self._table.get(number)
+            level = self._levels[number] = _Level(number, delay_ms, offset, self._store.commit_log)
         return level
 
     def _get_in_line(self, level: _Level) -> None:
@@ -230,12 +237,15 @@ class ScheduleMessageService:
         if not units:
             raise LookupError(f"queue {level.queue_id} has no unit {level.offset}")
         due: list[tuple[int, ConsumeQueueUnit]] = []
-        offset, wait_s = level.offset, 0.0
+        offset, wait_s, size = level.offset, 0.0, 0
         for unit in units:
             wait_s = self._wait_of(level, offset, self._due_of(level, unit))
             if wait_s > 0:
                 break
             if unit.record_size != PRE_BLANK_SIZE:
+                size += unit.record_size
+                if due and size > BYTES_PER_TURN:
+                    break
                 due.append((offset, unit))
             offset += 1
         if offset == level.offset:
@@ -244,29 +254,21 @@ class ScheduleMessageService:
         elif due and not self._store.is_in_memory(due[0][1].commit_offset):
             self._read(level, due, offset)
         else:
-            commit_log, queue_id = self._store.commit_log, level.queue_id
-            copies = self._copies(
-                level, due, lambda at, unit: read_parked(commit_log, unit, queue_id, at)
-            )
-            self._put(level, copies, offset)
+            self._put(level, self._copies(level, due, level.reader.read), offset)
 
     def _read(
         self, level: _Level, due: list[tuple[int, ConsumeQueueUnit]], end_offset: int
     ) -> None:
         """Fetch what may have to come from the disk off the loop, then put it."""
-        level.under_way = 1
+        level.under_way = True
 
         def put(records: list[bytes | None]) -> None:
             found = iter(records)
-            copies = self._copies(
-                level,
-                due,
-                lambda at, unit: parse_parked(next(found), unit.commit_offset, level.queue_id, at),
-            )
+            copies = self._copies(level, due, lambda place: level.reader.parse(next(found), place))
             self._put(level, copies, end_offset)
 
         def done(records: list[bytes | None]) -> None:
-            level.under_way = 0
+            level.under_way = False
             if self._running:
                 self._guarded(level, lambda: put(records))
             elif self._settled is not None and not self._is_delivering:
@@ -305,43 +307,39 @@ class ScheduleMessageService:
     def _put(self, level: _Level, due: list[tuple[int, MessageInner]], end_offset: int) -> None:
         level.end_offset = end_offset
         level.failed_offset = -1
-        level.under_way = 1  # until all are handed over: results may come at once
+        level.under_way = True
+        offsets = [offset for offset, _ in due]
         try:
-            for offset, inner in due:
-                level.under_way += 1
-                try:
-                    self._store.put_message(inner, partial(self._stored, level, offset))
-                except BaseException:
-                    level.under_way -= 1
-                    level.failed_offset = offset
-                    raise
-                if level.failed_offset >= 0:
-                    break  # what would be stored behind it now would be stored again later
-        finally:
-            self._told(level)
+            self._store.put_messages(
+                [inner for _, inner in due], partial(self._stored, level, offsets)
+            )
+        except BaseException:
+            level.under_way = False
+            raise
 
-    def _stored(self, level: _Level, offset: int, result: PutMessageResult) -> None:
-        if result.status in STORED:
+    def _stored(self, level: _Level, offsets: list[int], results: list[PutMessageResult]) -> None:
+        for offset, result in zip(offsets, results, strict=True):
+            if result.status not in STORED:
+                self._refused(level, offset, result)
+                break
             self.delivered_count += 1
             self._table.delivered(result.physical_offset)
-        elif level.failed_offset < 0 or offset < level.failed_offset:
-            level.failed_offset = offset
-            if not level.failing:
-                level.failing = True
-                log.error(
-                    "delay level %d: offset %d was refused, trying again every %d s: %s, %s",
-                    level.level,
-                    offset,
-                    PUT_RETRY_S,
-                    result.status.value,
-                    result.why,
-                )
-        self._told(level)
+        level.under_way = False
+        self._finish(level)
 
-    def _told(self, level: _Level) -> None:
-        level.under_way -= 1
-        if not level.under_way:
-            self._finish(level)
+    @staticmethod
+    def _refused(level: _Level, offset: int, result: PutMessageResult) -> None:
+        level.failed_offset = offset
+        if not level.failing:
+            level.failing = True
+            log.error(
+                "delay level %d: offset %d was refused, trying again every %d s: %s, %s",
+                level.level,
+                offset,
+                PUT_RETRY_S,
+                result.status.value,
+                result.why,
+            )
 
     def _finish(self, level: _Level) -> None:
         refused = level.failed_offset >= 0
@@ -363,8 +361,9 @@ class ScheduleMessageService:
         """The messages to deliver; those that can not be read are said and left out."""
         copies: list[tuple[int, MessageInner]] = []
         for offset, unit in due:
+            place = Place(unit.commit_offset, unit.record_size, offset)
             try:
-                copies.append((offset, read(offset, unit)))
+                copies.append((offset, delivered(read(place))))
             except ValueError as error:
                 self.skipped_count += 1
                 log.error(

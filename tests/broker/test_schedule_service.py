@@ -2,87 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
-import json
 import random
-from typing import Any
 
 import pytest
 
-from skylarkmq.broker.delay_offsets import FILE_NAME, DelayOffsetTable
-from skylarkmq.broker.schedule_service import UNITS_PER_TURN, ScheduleMessageService
-from skylarkmq.protocol.message import MessageExt
-from skylarkmq.protocol.record import decode_messages
+from skylarkmq.broker.delay_offsets import FILE_NAME
+from skylarkmq.broker.schedule_service import UNITS_PER_TURN
 from skylarkmq.protocol.tags_code import tags_code
+from skylarkmq.store.append import AppendBatch
+from skylarkmq.store.consume_queue import ConsumeQueue
+from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.message_reader import MessageReader
-from skylarkmq.store.results import GetMessageStatus
-from skylarkmq.store.table_file import TableWriter
-from tests.store.support import BORN, HOST, StoreRig, inner
-from tests.support.crash_disk import CrashDisk
-
-TOPIC = "TopicTest"
-SCHEDULE = "SCHEDULE_TOPIC_XXXX"
-
-
-class Rig(StoreRig):
-    """A store with a schedule service over it."""
-
-    def __init__(self, files: CrashDisk | None = None, **config: Any) -> None:
-        super().__init__(files, **config)
-        writer = TableWriter(self.files, self.workers.tables)
-        self.table = DelayOffsetTable(self.files, writer, self.clock, self.store)
-        self.service = ScheduleMessageService(self.store, self.clock, self.table)
-
-    def start(self) -> Rig:
-        super().start()
-        self.table.load()
-        self.service.start()
-        return self
-
-    def park(
-        self, level: int, body: bytes = b"body", properties: bytes = b"TAGS\x01t", **changes: Any
-    ) -> None:
-        message = inner(
-            TOPIC, 2, body, properties=properties + b"\x02DELAY\x01%d" % level, **changes
-        )
-        self.store.put_message(
-            self.store.delay_levels.redirect(message, level), self.results.append
-        )
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass in small steps, the threads working in between."""
-        for _ in range(round(seconds * 10)):
-            self.clock.advance(0.1)
-            self.workers.run_all()
-
-    def delivered(self, topic: str = TOPIC, queue_id: int = 2) -> list[MessageExt]:
-        found: list[MessageExt] = []
-        offset = 0
-        while True:
-            result = self.store.get_message(topic, queue_id, offset, 32)
-            if result.status is not GetMessageStatus.FOUND:
-                return found
-            found += decode_messages(b"".join(result.views))
-            offset = result.next_begin_offset
-
-    def bodies(self) -> list[bytes]:
-        return [message.body for message in self.delivered()]
-
-    async def stop_all(self) -> None:
-        """A clean stop of both."""
-        stopping = asyncio.ensure_future(self.service.stop())
-        while not stopping.done():
-            await asyncio.sleep(0)
-            self.clock.advance(0.05)
-            self.workers.run_all()
-        await stopping
-        self.stop()
-
-    def file(self) -> dict[str, int]:
-        text = self.files.read_all(self.store.paths.config / FILE_NAME)
-        table: dict[str, int] = json.loads(text)["offsetTable"]
-        return table
+from skylarkmq.store.results import MessageInner
+from tests.broker.schedule_rig import SCHEDULE, TOPIC, Rig
+from tests.store.support import BORN, HOST, inner
 
 
 @pytest.fixture(params=["warm", "cold"], autouse=True)
@@ -170,24 +104,6 @@ def test_order_within_a_level_is_kept(flush: str) -> None:
         rig.park(1, body)
     rig.advance(2)
     assert rig.bodies() == bodies
-
-
-def test_a_turn_is_bounded() -> None:
-    """However many fall due at once, other callbacks of the loop get their chance in between."""
-    rig = Rig().start()
-    counts: list[int] = []
-    for number in range(5 * UNITS_PER_TURN):
-        rig.park(1 + number % 2)
-    put = rig.service._put
-
-    def counted(level: Any, due: list[Any], end_offset: int) -> None:
-        counts.append(len(due))
-        put(level, due, end_offset)
-
-    rig.service._put = counted  # type: ignore[method-assign]
-    rig.advance(6)
-    assert sum(counts) == 5 * UNITS_PER_TURN
-    assert max(counts) == UNITS_PER_TURN
 
 
 async def test_after_a_clean_stop_nothing_is_repeated(flush: str) -> None:
@@ -279,15 +195,17 @@ def test_a_refused_put_is_tried_again_without_repeating_others(
     rig = Rig().start()
     for body in (b"a", b"b", b"c"):
         rig.park(1, body)
-    refusal = rig.store.refusal
+    add_message = rig.store.commit_log.batch.add_message
     calls = 0
 
-    def full_for_a_while() -> str | None:
+    def full_for_a_while(batch: AppendBatch, queue: ConsumeQueue, message: MessageInner) -> int:
         nonlocal calls
         calls += 1
-        return "the disk is full" if 2 <= calls <= 4 else refusal()
+        if 2 <= calls <= 4:
+            raise StoreFullError("the disk is full")
+        return add_message(queue, message)
 
-    monkeypatch.setattr(rig.store, "refusal", full_for_a_while)
+    monkeypatch.setattr(AppendBatch, "add_message", full_for_a_while)
     rig.advance(1.5)
     assert rig.bodies() == [b"a"]
     rig.advance(5)

@@ -1,0 +1,79 @@
+"""A store with a schedule service over it, and what a test wants to know of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from skylarkmq.broker.delay_offsets import FILE_NAME, DelayOffsetTable
+from skylarkmq.broker.schedule_service import ScheduleMessageService
+from skylarkmq.protocol.message import MessageExt
+from skylarkmq.protocol.record import decode_messages
+from skylarkmq.store.results import GetMessageStatus
+from skylarkmq.store.table_file import TableWriter
+from tests.store.support import StoreRig, inner
+from tests.support.crash_disk import CrashDisk
+
+TOPIC = "TopicTest"
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+
+
+class Rig(StoreRig):
+    """A store with a schedule service over it."""
+
+    def __init__(self, files: CrashDisk | None = None, **config: Any) -> None:
+        super().__init__(files, **config)
+        writer = TableWriter(self.files, self.workers.tables)
+        self.table = DelayOffsetTable(self.files, writer, self.clock, self.store)
+        self.service = ScheduleMessageService(self.store, self.clock, self.table)
+
+    def start(self) -> Rig:
+        super().start()
+        self.table.load()
+        self.service.start()
+        return self
+
+    def park(
+        self, level: int, body: bytes = b"body", properties: bytes = b"TAGS\x01t", **changes: Any
+    ) -> None:
+        message = inner(
+            TOPIC, 2, body, properties=properties + b"\x02DELAY\x01%d" % level, **changes
+        )
+        self.store.put_message(
+            self.store.delay_levels.redirect(message, level), self.results.append
+        )
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass in small steps, the threads working in between."""
+        for _ in range(round(seconds * 10)):
+            self.clock.advance(0.1)
+            self.workers.run_all()
+
+    def delivered(self, topic: str = TOPIC, queue_id: int = 2) -> list[MessageExt]:
+        found: list[MessageExt] = []
+        offset = 0
+        while True:
+            result = self.store.get_message(topic, queue_id, offset, 32)
+            if result.status is not GetMessageStatus.FOUND:
+                return found
+            found += decode_messages(b"".join(result.views))
+            offset = result.next_begin_offset
+
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.delivered()]
+
+    async def stop_all(self) -> None:
+        """A clean stop of both."""
+        stopping = asyncio.ensure_future(self.service.stop())
+        while not stopping.done():
+            await asyncio.sleep(0)
+            self.clock.advance(0.05)
+            self.workers.run_all()
+        await stopping
+        self.stop()
+
+    def file(self) -> dict[str, int]:
+        text = self.files.read_all(self.store.paths.config / FILE_NAME)
+        table: dict[str, int] = json.loads(text)["offsetTable"]
+        return table

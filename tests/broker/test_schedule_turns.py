@@ -1,0 +1,60 @@
+"""Turns of the delay levels: bounded in messages and bytes, one batch of the store each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from skylarkmq.broker import schedule_service
+from skylarkmq.broker.schedule_service import UNITS_PER_TURN
+from skylarkmq.store.message_reader import MessageReader
+from tests.broker.schedule_rig import Rig
+
+
+@pytest.fixture(params=["warm", "cold"], autouse=True)
+def _age(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "cold":
+        monkeypatch.setattr(MessageReader, "is_in_memory", lambda *_: False)
+
+
+def test_a_turn_is_bounded() -> None:
+    """However many fall due at once, other callbacks of the loop get their chance in between."""
+    rig = Rig(mapped_file_size_consume_queue=20_000).start()
+    counts: list[int] = []
+    for number in range(5 * UNITS_PER_TURN):
+        rig.park(1 + number % 2)
+    put = rig.service._put
+
+    def counted(level: Any, due: list[Any], end_offset: int) -> None:
+        counts.append(len(due))
+        put(level, due, end_offset)
+
+    rig.service._put = counted  # type: ignore[method-assign]
+    rig.advance(6)
+    assert sum(counts) == 5 * UNITS_PER_TURN
+    assert max(counts) == UNITS_PER_TURN
+
+
+def test_a_turn_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig().start()
+    for number in range(6):
+        rig.park(1, bytes([number]) * 30_000)
+    monkeypatch.setattr(schedule_service, "BYTES_PER_TURN", 70_000)
+    appended = rig.store.stats.append_duration.count
+    rig.advance(1.5)
+    assert [body[0] for body in rig.bodies()] == list(range(6))
+    assert rig.store.stats.append_duration.count == appended + 3
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_messages_of_a_turn_are_one_batch_of_the_store(flush: str) -> None:
+    """Under SYNC_FLUSH one sync frees them all."""
+    rig = Rig(flush_disk_type=flush).start()
+    for number in range(100):
+        rig.park(1, b"%d" % number)
+    rig.workers.run_all()
+    appended = rig.store.stats.append_duration.count
+    rig.advance(1.5)
+    assert rig.service.delivered_count == 100
+    assert rig.store.stats.append_duration.count == appended + 1
