@@ -12,15 +12,18 @@ from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.consumer_manager import ConsumerManager
 from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.delay_offsets import DelayOffsetTable
+from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.housekeeping import ClientHousekeepingService
 from skylarkmq.broker.long_polling import PullRequestHoldService
 from skylarkmq.broker.outbound import Outbound
 from skylarkmq.broker.processor.admin_topic import AdminTopicProcessor
+from skylarkmq.broker.processor.check_client import CheckClientProcessor
 from skylarkmq.broker.processor.client_manage import ClientManageProcessor
 from skylarkmq.broker.processor.consumer_manage import ConsumerManageProcessor
 from skylarkmq.broker.processor.lock import LockProcessor
 from skylarkmq.broker.processor.pull import PullProcessor
 from skylarkmq.broker.processor.pull_answers import PullAnswers
+from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
 from skylarkmq.broker.processor.query import QueryProcessor
 from skylarkmq.broker.processor.query_message import QueryMessageProcessor
 from skylarkmq.broker.processor.send import SendProcessor
@@ -67,6 +70,9 @@ class BrokerState:
         self.schedule = ScheduleMessageService(self.store, clock, self.delay_offsets)
         outbound = Outbound(self._may_notify)
         self.consumers = ConsumerManager(clock, outbound.notify_consumer_ids_changed)
+        self.filters = ConsumerFilterManager(config, files, writer, clock, self.store)
+        self.consumers.on_subscribed = self.filters.register
+        self.consumers.on_group_gone = self.filters.unregister
         self.producers = ProducerManager(clock)
         self.locks = RebalanceLockManager(clock)
         self.housekeeping = ClientHousekeepingService(
@@ -87,7 +93,7 @@ class BrokerState:
             OSError: the disk failed.
         """
         self.store.load(progress)
-        for table in (self.topics, self.groups, self.offsets, self.delay_offsets):
+        for table in (self.topics, self.groups, self.offsets, self.delay_offsets, self.filters):
             table.load()
         self._warn_of_unknown_topics()
 
@@ -96,6 +102,7 @@ class BrokerState:
         self.holding.start()
         self.housekeeping.start()
         self.offsets.start()
+        self.filters.start()
         self.schedule.start()
 
     async def stop_services(self) -> None:
@@ -105,6 +112,7 @@ class BrokerState:
         """
         await self.schedule.stop()
         await self.offsets.stop()
+        await self.filters.stop()
         await self.groups.flush()
 
     def _warn_of_unknown_topics(self) -> None:
@@ -172,7 +180,7 @@ def make_server(
         store,
         state.topics,
         state.groups,
-        state.consumers,
+        PullSubscriptions(config, state.consumers, state.filters),
         state.offsets,
         state.holding,
         PullAnswers(stats),
@@ -181,6 +189,7 @@ def make_server(
     processors = (
         pull,
         ClientManageProcessor(state.consumers, state.producers, state.groups, state.topics),
+        CheckClientProcessor(config),
         ConsumerManageProcessor(state.consumers, state.offsets, state.groups, state.topics, store),
         LockProcessor(state.locks, state.groups, state.topics),
         QueryProcessor(store),

@@ -23,7 +23,6 @@ from skylarkmq.store.config_fields import (
     Limits,
     Long,
     Milliseconds,
-    Percent,
     Port,
     Positive,
     check_values,
@@ -39,6 +38,8 @@ _CPUS: Final = os.cpu_count() or 1
 _SEND_THREADS: Final = min(_CPUS, 4)
 
 QueueCount = Annotated[int, Limits(1, QUEUES_MAX)]
+FilterGroups = Annotated[int, Limits(1, 10_000)]
+ErrorRate = Annotated[int, Limits(1, 99)]
 Permission = Annotated[int, Limits(0, PermName.PERM_READ | PermName.PERM_WRITE)]
 
 
@@ -111,12 +112,12 @@ class BrokerConfig:
     transaction_check_interval: Interval = 60_000  # ms
 
     # Filters
-    enable_property_filter: bool = False
+    enable_property_filter: bool = False  # SQL92
     enable_calc_filter_bit_map: bool = False
-    expect_consumer_num_use_filter: Positive = 32
-    max_error_rate_of_bloom_filter: Percent = 20
+    expect_consumer_num_use_filter: FilterGroups = 32  # of one topic; shapes the bitmaps
+    max_error_rate_of_bloom_filter: ErrorRate = 20  # %
     filter_support_retry: bool = False
-    filter_data_clean_time_span: Long = 86_400_000  # ms
+    filter_data_clean_time_span: Long = 86_400_000  # ms, of a group that is gone
 
     # Access and statistics
     acl_enable: bool = False

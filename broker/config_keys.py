@@ -52,7 +52,7 @@ WITHOUT_EFFECT: Final = frozenset(
     {
         "adminBrokerThreadPoolNums",
         "autoDeleteUnusedStats",
-        "bitMapLengthConsumeQueueExt",
+        "bitMapLengthConsumeQueueExt",  # follows from the keys of the Bloom filter, as in RocketMQ
         "brokerFastFailureEnable",
         "clientManageThreadPoolNums",
         "configStorePath",
@@ -60,19 +60,14 @@ WITHOUT_EFFECT: Final = frozenset(
         "consumerManageThreadPoolNums",
         "destroyMapedFileIntervalForcibly",
         "diskFallRecorded",
-        "enableCalcFilterBitMap",
         "enableDetailStat",
         "enableScheduleAsyncDeliver",
-        "expectConsumerNumUseFilter",
-        "filterDataCleanTimeSpan",
-        "filterSupportRetry",
         "haHousekeepingInterval",
         "haMasterAddress",
         "haSendHeartbeatInterval",
         "haSlaveFallbehindMax",
         "haTransferBatchSize",
         "kvConfigPath",
-        "maxErrorRateOfBloomFilter",
         "maxLmqConsumeQueueNum",
         "messageIndexSafe",  # whatever the index lacks after a crash is always read again
         "offsetCheckInSlave",
@@ -132,7 +127,6 @@ REFUSED: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "duplicationEnable": (_true, f"it is {_NOT_BUILT}; remove the key"),
     "enableLmq": (_true, f"light queues are {_NOT_BUILT}; remove the key"),
     "enableMultiDispatch": (_true, f"light queues are {_NOT_BUILT}; remove the key"),
-    "enablePropertyFilter": (_true, f"SQL filters are {_NOT_BUILT}; remove the key"),
     "fetchNamesrvAddrByAddressServer": (_true, f"it is {_NOT_BUILT}; name them in namesrvAddr"),
     "orderMessageEnable": (_true, f"order configuration is {_NOT_BUILT}; remove the key"),
     "storePathCommitLog": (

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 GROUPS_PER_CLIENT_MAX: Final = 1024
 
 IdsChanged = Callable[[Collection[Connection], str], None]  # (members left, group)
+Subscribed = Callable[[str, Collection[SubscriptionData]], None]  # (group, one heartbeat's word)
+GroupGone = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -99,7 +101,12 @@ class ConsumerGroupInfo:
 
 
 class ConsumerManager:
-    """The consumer groups that have a member here."""
+    """The consumer groups that have a member here.
+
+    Attributes:
+        on_subscribed: told of the subscriptions of each heartbeat.
+        on_group_gone: told when a group's last member has gone.
+    """
 
     def __init__(self, clock: Clock, ids_changed: IdsChanged) -> None:
         """Start empty.
@@ -109,6 +116,8 @@ class ConsumerManager:
         """
         self._clock = clock
         self._ids_changed = ids_changed
+        self.on_subscribed: Subscribed = lambda group, subscriptions: None
+        self.on_group_gone: GroupGone = lambda group: None
         self._table: dict[str, ConsumerGroupInfo] = {}
         # Invariant: holds (connection, group) exactly when the group's channels hold connection.
         self._groups_of: dict[Connection, set[str]] = {}
@@ -163,6 +172,7 @@ class ConsumerManager:
         now_ms = int(self._clock.monotonic() * 1000)
         client = ClientChannelInfo(client_id, language, version, now_ms)
         changed = info.update(connection, client, data)
+        self.on_subscribed(group, data.subscription_data_set)
         groups = self._groups_of.get(connection)
         if groups is None:
             groups = self._groups_of[connection] = set()
@@ -214,5 +224,6 @@ class ConsumerManager:
         log.info("group %s: %s at %s %s", group, client.client_id, connection.remote_address, how)
         if not info.channels:
             del self._table[group]
+            self.on_group_gone(group)
         else:
             self._ids_changed(list(info.channels), group)

@@ -1,10 +1,10 @@
 """Held pulls: a pull that finds nothing waits at its queue for the next message.
 
-A new message wakes its queue's pulls in the loop turn that publishes it; what a pull's tags do not
-want leaves it asleep, and is looked at once. After 800 such messages, and every 5 s, a pull whose
-queue moved on is answered whatever the tags say, which carries a consumer over messages that it
-does not want; an expired one is answered "nothing new". Waking runs the whole pull again, holding
-forbidden.
+A new message wakes its queue's pulls in the loop turn that publishes it; what a pull's filter does
+not want leaves it asleep, and is looked at once: by the hash of its tag, or by its properties, then
+for all pulls that filter alike. After 800 such messages, and every 5 s, a pull whose queue moved on
+is answered whatever its filter says, which carries a consumer over messages that it does not want;
+an expired one is answered "nothing new". Waking runs the whole pull again, holding forbidden.
 
 A held pull belongs to its connection and goes with it. Their number is bounded; past the bound a
 pull is answered at once.
@@ -18,9 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.filter.tag_filter import Matches
 from skylarkmq.protocol.clock import Clock
+from skylarkmq.store.filtering import RecordFilter
+from skylarkmq.store.message_reader import Filter
 from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.results import GetMessageStatus
 from skylarkmq.store.timers import IntervalTimer
 
 HELD_MAX = 100_000
@@ -30,6 +32,8 @@ SHORT_SWEEP_INTERVAL_S = 1.0
 MATCH_UNITS_MAX = 800  # new units that are looked at before a pull is woken without looking
 
 QueueKey = tuple[str, int]
+# What filters by properties found in one turn: (filter, begin) -> where it goes on, -1 when wanted.
+Looked = dict[tuple[object, int], int]
 
 
 @dataclass(slots=True, eq=False)
@@ -40,10 +44,10 @@ class HeldPull:
     topic: str
     queue_id: int
     offset: int  # queue offset that it wants to read
-    matches: Matches | None
+    matches: Filter | None
     deadline_s: float  # on the monotonic clock
     wake: Callable[[], None]  # runs the pull again and answers it; never raises
-    seen_offset: int = field(init=False)  # its tags want nothing below this queue offset
+    seen_offset: int = field(init=False)  # its filter wants nothing below this queue offset
 
     def __post_init__(self) -> None:
         self.seen_offset = self.offset
@@ -95,26 +99,47 @@ class PullRequestHoldService:
         waiting = self._held.get(key)
         if waiting is None:
             return
+        looked: Looked = {}
         woken = [
-            held for held in waiting if held.offset < max_offset and self._wants(held, max_offset)
+            held
+            for held in waiting
+            if held.offset < max_offset and self._wants(held, max_offset, looked)
         ]
         if woken:
             self._release(key, woken)
 
-    def _wants(self, held: HeldPull, max_offset: int) -> bool:
-        if held.matches is None or max_offset - held.offset >= MATCH_UNITS_MAX:
+    def _wants(self, held: HeldPull, max_offset: int, looked: Looked) -> bool:
+        matches = held.matches
+        if matches is None or max_offset - held.offset >= MATCH_UNITS_MAX:
             return True
         while held.seen_offset < max_offset:  # more than once where a queue file ends in between
             try:
+                if isinstance(matches, RecordFilter):
+                    following = self._look(held, matches, looked)
+                    if following <= held.seen_offset:
+                        return True
+                    held.seen_offset = following
+                    continue
                 units = self._store.queue_units(
                     held.topic, held.queue_id, held.seen_offset, MATCH_UNITS_MAX
                 )
             except OSError:
                 return True  # the pull meets the same and answers it; this may be a sender's turn
-            if not units or any(held.matches(unit.tags_code) for unit in units):
+            if not units or any(matches(unit.tags_code) for unit in units):
                 return True
             held.seen_offset += len(units)
         return False
+
+    def _look(self, held: HeldPull, by_record: RecordFilter, looked: Looked) -> int:
+        """Where a filter by properties goes on when it wants nothing from there; else -1."""
+        begin = held.seen_offset
+        key = by_record.key or by_record, begin
+        following = looked.get(key)
+        if following is None:
+            result = self._store.get_message(held.topic, held.queue_id, begin, 1, matches=by_record)
+            is_over = result.status is GetMessageStatus.NO_MATCHED_MESSAGE
+            following = looked[key] = result.next_begin_offset if is_over else -1
+        return following
 
     def sweep(self) -> None:
         """Look at every held pull again."""

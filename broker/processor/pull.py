@@ -16,13 +16,12 @@ import logging
 from skylarkmq.broker.cold_reads import ColdLine, Finished
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.consumer_manager import ConsumerManager
 from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.long_polling import HeldPull, PullRequestHoldService
 from skylarkmq.broker.processor.pull_answers import MASTER_ID, PullAnswers
+from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
 from skylarkmq.broker.router import REMARK_MAX, Handler
 from skylarkmq.broker.subscription_group import SubscriptionGroupManager
-from skylarkmq.broker.filter.tag_filter import Matches, is_tag_type, parse_tags, tag_filter
 from skylarkmq.broker.topic_config import TopicConfigManager
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
 from skylarkmq.protocol.clock import Clock
@@ -32,12 +31,12 @@ from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import PullSysFlag, is_readable
 from skylarkmq.protocol.headers.fields import decode_fields
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
+from skylarkmq.store.message_reader import Filter
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 
 log = logging.getLogger(__name__)
 
-BROADCASTING = "BROADCASTING"
 COUNT_MAX = 1024  # messages of one answer, whatever is asked
 SUSPEND_MAX_MS = 300_000
 
@@ -55,7 +54,7 @@ class PullProcessor:
         store: MessageStore,
         topics: TopicConfigManager,
         groups: SubscriptionGroupManager,
-        consumers: ConsumerManager,
+        subscriptions: PullSubscriptions,
         offsets: ConsumerOffsetManager,
         holding: PullRequestHoldService,
         answers: PullAnswers,
@@ -65,12 +64,12 @@ class PullProcessor:
         self._store = store
         self._topics = topics
         self._groups = groups
-        self._consumers = consumers
+        self._subscriptions = subscriptions
         self._offsets = offsets
         self._holding = holding
         self._answers = answers
         self._clock = clock
-        self._cold = ColdLine()
+        self._cold = ColdLine(config.pull_thread_pool_queue_capacity, answers.stats)
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -82,7 +81,7 @@ class PullProcessor:
         """Answer a pull, or hold it."""
         header = decode_fields(PullMessageRequestHeader, request.ext_fields)
         group = self._check(header)
-        matches = self._matches(header, group)
+        matches = self._subscriptions.select(header, group)
         self._execute(connection, request, header, matches, hold=True)
         if header.sys_flag & PullSysFlag.FLAG_COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(
@@ -130,55 +129,12 @@ class PullProcessor:
             )
         return group
 
-    def _matches(
-        self, header: PullMessageRequestHeader, group: SubscriptionGroupConfig
-    ) -> Matches | None:
-        """What the pull wants, from the request or from the group's heartbeat."""
-        if header.sys_flag & PullSysFlag.FLAG_SUBSCRIPTION:
-            if not is_tag_type(header.expression_type):
-                raise self._no_sql()
-            return parse_tags(header.subscription or "")
-        info = self._consumers.group(header.consumer_group)
-        if info is None:
-            raise RemoteProtocolError(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                "the consumer's group info not exist: no heartbeat of the group has arrived yet",
-            )
-        if not group.consume_broadcast_enable and info.message_model == BROADCASTING:
-            raise RemoteProtocolError(
-                ResponseCode.NO_PERMISSION,
-                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
-            )
-        subscription = info.subscriptions.get(header.topic)
-        if subscription is None:
-            raise RemoteProtocolError(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's subscription not exist: group {header.consumer_group} "
-                f"does not subscribe to {header.topic}",
-            )
-        if subscription.sub_version < header.sub_version:
-            raise RemoteProtocolError(
-                ResponseCode.SUBSCRIPTION_NOT_LATEST,
-                "the consumer's subscription not latest: its heartbeat has not arrived yet",
-            )
-        if not is_tag_type(subscription.expression_type):
-            raise self._no_sql()
-        return tag_filter(subscription.sub_string, subscription.code_set)
-
-    @staticmethod
-    def _no_sql() -> RemoteProtocolError:
-        return RemoteProtocolError(
-            ResponseCode.SYSTEM_ERROR,
-            "The broker does not support consumer to filter message by SQL92 "
-            "(enablePropertyFilter is false)",
-        )
-
     def _execute(
         self,
         connection: Connection,
         request: RemotingCommand,
         header: PullMessageRequestHeader,
-        matches: Matches | None,
+        matches: Filter | None,
         *,
         hold: bool,
     ) -> None:
@@ -190,6 +146,9 @@ class PullProcessor:
                 topic, queue_id, offset, count, header.max_msg_bytes, matches
             )
             self._finish(connection, request, header, matches, result, hold=hold)
+            return
+        if self._cold.is_full:
+            connection.reply(request, self._cold.refusal(request))
             return
 
         def start(finished: Finished) -> None:
@@ -213,7 +172,7 @@ class PullProcessor:
         connection: Connection,
         request: RemotingCommand,
         header: PullMessageRequestHeader,
-        matches: Matches | None,
+        matches: Filter | None,
         result: GetMessageResult,
         *,
         hold: bool,
@@ -242,7 +201,7 @@ class PullProcessor:
         connection: Connection,
         request: RemotingCommand,
         header: PullMessageRequestHeader,
-        matches: Matches | None,
+        matches: Filter | None,
         result: GetMessageResult,
     ) -> bool:
         timeout_ms = min(max(header.suspend_timeout_millis, 0), SUSPEND_MAX_MS)
@@ -264,7 +223,7 @@ class PullProcessor:
         connection: Connection,
         request: RemotingCommand,
         header: PullMessageRequestHeader,
-        matches: Matches | None,
+        matches: Filter | None,
     ) -> None:
         """Run a held pull again. A failure is its own: this may be the turn of a sender."""
         try:

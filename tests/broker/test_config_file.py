@@ -156,7 +156,6 @@ def test_a_setting_without_a_value_says_how_to_write_it() -> None:
         "brokerRole=SYNC_MASTER",
         "brokerRole=SLAVE",
         "brokerId=1",
-        "enablePropertyFilter=true",
         "duplicationEnable=true",
         "enableLmq=true",
         "enableMultiDispatch=true",
