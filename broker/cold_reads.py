@@ -1,7 +1,8 @@
 """The store's cold reads for processors: pulls in line for each connection, answers to await.
 
 The reads worker has two threads and one queue of jobs. A peer has at most one of its pulls in it,
-so one that asks for a whole old topic at once delays itself and not the others.
+so one that asks for a whole old topic at once delays itself and not the others. How many wait in
+all lines together is bounded.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProcessor.java
 """
@@ -13,6 +14,10 @@ from collections import deque
 from collections.abc import Callable
 
 from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.fast_failure import OVERLOAD
+from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.store.message_store import MessageStore
 
 Finished = Callable[[], None]
@@ -20,10 +25,28 @@ Start = Callable[[Finished], None]
 
 
 class ColdLine:
-    """Runs what waits for the disk, for each connection one thing at a time. Loop thread."""
+    """Runs what waits for the disk, for each connection one thing at a time. Loop thread.
 
-    def __init__(self) -> None:
+    Attributes:
+        count: what waits or is under way.
+    """
+
+    def __init__(self, limit: int, stats: BrokerStats) -> None:
+        self._limit = limit
+        self._stats = stats
+        self.count = 0
         self._waiting: dict[Connection, deque[Start]] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more may wait."""
+        return self.count >= self._limit
+
+    def refusal(self, request: RemotingCommand) -> RemotingCommand:
+        """The answer to a pull for which there is no room; counted."""
+        self._stats.rejected("pull", "queue_full")
+        why = f"{OVERLOAD}, {self.count} pulls wait for the disk; pullThreadPoolQueueCapacity"
+        return request.reply(ResponseCode.SYSTEM_BUSY, why)
 
     def run(self, connection: Connection, start: Start) -> None:
         """Call `start(finished)`, now or when the connection's earlier ones have finished.
@@ -32,6 +55,7 @@ class ColdLine:
         still waits when the peer has left is forgotten.
         """
         connection.park(1)
+        self.count += 1
         waiting = self._waiting.get(connection)
         if waiting is not None:
             waiting.append(start)
@@ -41,9 +65,11 @@ class ColdLine:
 
     def _finished(self, connection: Connection) -> None:
         connection.park(-1)
+        self.count -= 1
         waiting = self._waiting[connection]
         if connection.closed:
             connection.park(-len(waiting))
+            self.count -= len(waiting)
             waiting.clear()
         if waiting:
             waiting.popleft()(lambda: self._finished(connection))

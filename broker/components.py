@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import random
 
+from skylarkmq.broker.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.consumer_manager import ConsumerManager
 from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.delay_offsets import DelayOffsetTable
+from skylarkmq.broker.fast_failure import FastFailure
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.housekeeping import ClientHousekeepingService
 from skylarkmq.broker.long_polling import PullRequestHoldService
@@ -61,6 +63,8 @@ class BrokerState:
     ) -> None:
         self.config = config
         self.stats = BrokerStats()
+        self.outbound_buffers = OutboundBuffers(config.max_outbound_buffered)
+        self.fast_failure = FastFailure(config, self.stats, self.outbound_buffers)
         self.store = MessageStore(config.store, files, clock, workers, memory_size=memory_size)
         writer = TableWriter(files, workers.tables, self.store.fail)
         self.topics = TopicConfigManager(config, files, writer, clock)
@@ -200,12 +204,17 @@ def make_server(
     handlers: dict[int, Handler] = {}
     for processor in processors:
         handlers.update(processor.handlers())
-    router = Router(handlers, stats, clock, send=send)
+    router = Router(
+        handlers, stats, clock, send=send, waiting_max=config.query_thread_pool_queue_capacity
+    )
     server = RemotingServer(
         router,
         clock,
         stats,
         idle_limit_s=config.server_channel_max_idle_time_seconds,
         max_connections=config.max_connections,
+        gate=state.fast_failure,
+        inbound=InboundBuffers(config.max_inbound_buffered),
+        outbound=state.outbound_buffers,
     )
     return server, router

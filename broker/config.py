@@ -16,6 +16,7 @@ from typing import Annotated, Final
 from skylarkmq.protocol.flags import RMQ_SYS_TRACE_TOPIC, PermName
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.config_fields import (
+    INT_MAX,
     Bytes,
     ConfigError,
     Count,
@@ -37,6 +38,8 @@ FAST_PORT_DISTANCE: Final = 2
 _CPUS: Final = os.cpu_count() or 1
 _SEND_THREADS: Final = min(_CPUS, 4)
 
+# Room for two frames of the largest size.
+BufferTotal = Annotated[int, Limits(32 << 20, INT_MAX)]
 QueueCount = Annotated[int, Limits(1, QUEUES_MAX)]
 FilterGroups = Annotated[int, Limits(1, 10_000)]
 ErrorRate = Annotated[int, Limits(1, 99)]
@@ -65,6 +68,8 @@ class BrokerConfig:
     metrics_prom_exporter_port: Port = 5557
     metrics_prom_exporter_host: str | None = None  # None: as bindAddress
     max_connections: Positive = 10_000  # ours
+    max_inbound_buffered: BufferTotal = 256 << 20  # ours; bytes that came and were not handled
+    max_outbound_buffered: BufferTotal = 256 << 20  # ours; bytes that peers leave unread
     server_channel_max_idle_time_seconds: Positive = 120  # s
 
     # Name servers

@@ -53,7 +53,6 @@ WITHOUT_EFFECT: Final = frozenset(
         "adminBrokerThreadPoolNums",
         "autoDeleteUnusedStats",
         "bitMapLengthConsumeQueueExt",  # follows from the keys of the Bloom filter, as in RocketMQ
-        "brokerFastFailureEnable",
         "clientManageThreadPoolNums",
         "configStorePath",
         "consumerFallbehindThreshold",
@@ -71,15 +70,11 @@ WITHOUT_EFFECT: Final = frozenset(
         "maxLmqConsumeQueueNum",
         "messageIndexSafe",  # whatever the index lacks after a crash is always read again
         "offsetCheckInSlave",
-        "osPageCacheBusyTimeOutMills",
         "productEnvName",
         "pullMessageThreadPoolNums",
-        "pullThreadPoolQueueCapacity",
         "queryMessageThreadPoolNums",
-        "queryThreadPoolQueueCapacity",
         "rejectTransactionMessage",
         "sendMessageThreadPoolNums",
-        "sendThreadPoolQueueCapacity",
         "serverAsyncSemaphoreValue",
         "serverCallbackExecutorThreads",
         "serverOnewaySemaphoreValue",
@@ -96,10 +91,6 @@ WITHOUT_EFFECT: Final = frozenset(
         "transferMsgByHeap",
         "useEpollNativeSelector",
         "useReentrantLockWhenPutMessage",
-        "waitTimeMillsInHeartbeatQueue",
-        "waitTimeMillsInPullQueue",
-        "waitTimeMillsInSendQueue",
-        "waitTimeMillsInTransactionQueue",
     }
 )
 

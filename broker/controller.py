@@ -108,7 +108,7 @@ class BrokerController:
         clock = self.clock = self._clock or SystemClock(loop)
         self._workers = StoreWorkers.threads(loop.call_soon_threadsafe)
         self.state = BrokerState(self.config, self._files, clock, self._workers, memory_size())
-        self._lag = LoopLagService(clock, self.state.stats.loop_lag)
+        self._lag = LoopLagService(clock, self.state.stats.loop_lag, self.state.fast_failure.ticked)
         try:
             # First what can be refused without touching the store.
             config = self.config

@@ -5,6 +5,7 @@ A loop that is busy or blocked shows here before clients notice, whatever the ca
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from skylarkmq.protocol.clock import Clock, TimerHandle
@@ -16,7 +17,16 @@ TICK_S: Final = 0.1
 class LoopLagService:
     """Feeds a histogram with the lateness of its own timer, s. Loop thread."""
 
-    def __init__(self, clock: Clock, lag: Histogram) -> None:
+    def __init__(
+        self, clock: Clock, lag: Histogram, listener: Callable[[float, float], None] | None = None
+    ) -> None:
+        """Make the service; `start` begins.
+
+        Args:
+            listener: called at each tick with when it was due and when it runs, both s on the
+                monotonic clock.
+        """
+        self._listener = listener
         self._clock = clock
         self._lag = lag
         self._due_s = 0.0
@@ -38,5 +48,8 @@ class LoopLagService:
 
     def _tick(self) -> None:
         # A loop may round a timer down to its own grain: early counts as on time.
-        self._lag.observe(max(0.0, self._clock.monotonic() - self._due_s))
+        now_s = self._clock.monotonic()
+        self._lag.observe(max(0.0, now_s - self._due_s))
+        if self._listener is not None:
+            self._listener(self._due_s, now_s)
         self._plan()

@@ -195,6 +195,16 @@ class BrokerCollector:
         )
 
     def _requests(self) -> Iterator[Metric]:
+        busy = self._sources.store.stats.busy_refusals
+        yield self._ours.counters(
+            "skylarkmq_requests_rejected",
+            "Requests refused for overload, by kind of request and by cause.",
+            ("kind", "cause"),
+            [
+                *self._stats.rejections.items(),
+                *((("send", cause), count) for cause, count in busy.items()),
+            ],
+        )
         yield self._ours.histograms(
             "skylarkmq_request_duration_seconds",
             "Time from a request's arrival to its answer; without the wait of held pulls, and "

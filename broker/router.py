@@ -24,6 +24,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.fast_failure import KINDS, OVERLOAD, refusal
 from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
@@ -41,7 +42,7 @@ Handler = Callable[
 # The first two-way request of our own SDK asks with this field whether we read its codec.
 CODEC_FIELD = "skylarkmq.codec"
 CODEC_MSGPACK = "msgpack.1"
-TASKS_MAX = 10_000
+WAITING_MAX = 20_000
 STOP_LIMIT_S = 2.0
 REMARK_MAX = 1024
 
@@ -75,7 +76,14 @@ class Router:
         clock: Clock,
         *,
         send: SendRoad | None = None,
+        waiting_max: int = WAITING_MAX,
     ) -> None:
+        """Route to handlers.
+
+        Args:
+            waiting_max: requests that may wait for a coroutine at a time.
+        """
+        self._waiting_max = waiting_max
         self._handlers = handlers
         self._stats = stats
         self._clock = clock
@@ -150,10 +158,11 @@ class Router:
             result = self._error_reply(request, error)
         if result is None or isinstance(result, RemotingCommand):
             self._answer(connection, request, result, started)
-        elif len(self._tasks) >= TASKS_MAX:
+        elif len(self._tasks) >= self._waiting_max:
             result.close()
-            busy = request.reply(ResponseCode.SYSTEM_BUSY, "too many requests are waiting")
-            self._answer(connection, request, busy, started)
+            why = f"{OVERLOAD}, {self._waiting_max} requests wait; queryThreadPoolQueueCapacity"
+            full = refusal(self._stats, KINDS.get(request.code, "other"), "queue_full", why)
+            self._answer(connection, request, self._error_reply(request, full), started)
         else:
             task = asyncio.ensure_future(self._wait(result, connection, request, started))
             self._tasks.add(task)

@@ -9,11 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 
-from skylarkmq.broker.connection import Connection, FrameHandler
+from skylarkmq.broker.buffers import InboundBuffers, OutboundBuffers
+from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.connection_roles import FrameHandler, Gate
 from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.protocol.clock import Clock
+from skylarkmq.protocol.raw_frame import RawFrame
 from skylarkmq.store.timers import IntervalTimer
 
 log = logging.getLogger(__name__)
@@ -23,6 +27,16 @@ MAX_CONNECTIONS = 10_000
 SCAN_INTERVAL_S = 5.0
 DEAF_LIMIT_S = 60.0  # how long a peer may leave our answers unread
 FRAME_LIMIT_S = 30.0  # how long a frame may take from its first byte to its last
+
+
+class OpenGate:
+    """Refuses nothing, however late."""
+
+    watch_after_s = math.inf
+
+    def sift(self, connection: Connection, frames: list[RawFrame]) -> list[RawFrame]:
+        """Return the frames."""
+        return frames
 
 
 class RemotingServer:
@@ -36,10 +50,21 @@ class RemotingServer:
         *,
         idle_limit_s: float = 120.0,
         max_connections: int = MAX_CONNECTIONS,
+        gate: Gate | None = None,
+        inbound: InboundBuffers | None = None,
+        outbound: OutboundBuffers | None = None,
     ) -> None:
+        """Make a server; `serve` opens it.
+
+        Args:
+            gate: what refuses requests while there is too much to do; None: nobody does.
+            inbound: counts what waits to be handled, outbound: what peers leave unread.
+        """
         self.stats = stats
         self.clock = clock
-        self.unfinished_size = 0
+        self.gate: Gate = gate or OpenGate()
+        self.inbound = inbound or InboundBuffers()
+        self.outbound = outbound or OutboundBuffers()
         self.connections: set[Connection] = set()
         self._handler = handler
         self._idle_limit_s = idle_limit_s
@@ -93,6 +118,8 @@ class RemotingServer:
     def _drop_idle(self) -> None:
         now = self.clock.monotonic()
         for connection in list(self.connections):
+            if connection.paused_since_s:
+                connection.note_progress()
             if _is_older(connection.paused_since_s, now - DEAF_LIMIT_S):
                 connection.abort("slow_reader")
             elif _is_older(connection.unfinished_since_s, now - FRAME_LIMIT_S):

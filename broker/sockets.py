@@ -9,11 +9,36 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-from typing import Final
+import struct
+from typing import Final, Protocol
 
 from skylarkmq.broker.config import FAST_PORT_DISTANCE
 
 PAIR_ATTEMPTS: Final = 50
+# Of tcp(7)'s struct tcp_info: tcpi_last_data_recv, ms, behind 8 bytes and 11 words.
+_LAST_DATA: Final = struct.Struct("=I")
+_LAST_DATA_POSITION: Final = 52
+_TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
+
+
+class SocketOptions(Protocol):
+    """A socket, or what a transport shows of its own."""
+
+    def getsockopt(self, level: int, optname: int, buflen: int, /) -> bytes:
+        """The bytes of an option."""
+        ...
+
+
+def silence_s(connected: SocketOptions) -> float:
+    """For how long no data has arrived on a TCP connection, s; 0.0 where the system keeps that."""
+    if _TCP_INFO is None:
+        return 0.0
+    size = _LAST_DATA_POSITION + _LAST_DATA.size
+    try:
+        info = connected.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, size)
+    except OSError:
+        return 0.0
+    return _LAST_DATA.unpack_from(info, _LAST_DATA_POSITION)[0] / 1000 if len(info) >= size else 0.0
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -48,6 +48,9 @@ CLOSE_REASONS: Final = (
     "other",
 )
 OUTCOMES: Final = ("ok", "error")
+# Why a request was refused for overload: it waited too long for its turn, too many wait already,
+# peers leave too many answers unread.
+REJECTION_CAUSES: Final = ("queue_wait", "queue_full", "outbound_full")
 
 
 class Traffic:
@@ -71,6 +74,7 @@ class BrokerStats:
         "loop_lag",
         "protocol_errors",
         "pull_results",
+        "rejections",
         "requests",
         "series_dropped",
         "series_limit",
@@ -92,6 +96,11 @@ class BrokerStats:
         self.connections_closed: dict[str, int] = dict.fromkeys(CLOSE_REASONS, 0)
         self.requests: dict[tuple[int, str], Histogram] = {}  # (code, outcome) -> s
         self.loop_lag = Histogram()  # s
+        self.rejections: dict[tuple[str, str], int] = {}  # (kind of request, cause) -> count
+
+    def rejected(self, kind: str, cause: str) -> None:
+        """Count a request that was refused for overload; causes as in REJECTION_CAUSES."""
+        self.rejections[kind, cause] = self.rejections.get((kind, cause), 0) + 1
 
     def topic_in(self, topic: str, message_type: str = "normal") -> Traffic:
         """The counter of messages stored for a topic; `message_type` as in MESSAGE_TYPES."""

@@ -9,6 +9,7 @@ blocking jobs and hand results back to the loop:
     queues    queue files, syncs of the key index, checkpoint
     index     building and searching the key index
     tables    JSON tables, measuring the disk, removal of expired files
+    timer     runs of timed messages
     reads     reads of what is old
 
 One real lock exists, inside `allocate_service.py`, held for an assignment, and never together with
@@ -36,6 +37,7 @@ from enum import Enum
 
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.store.append import AppendBatch
+from skylarkmq.store.busy import Busy
 from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint, IndexPoint, Marks
 from skylarkmq.store.cleaning import CleanService
 from skylarkmq.store.cold_reads import ColdReads
@@ -359,9 +361,12 @@ class MessageStore(ReadFace):
 
     @property
     def is_busy(self) -> bool:
-        """Whether producers must wait: every buffer of the transient pool is out."""
-        pool = self.commit_log.pool
-        return pool is not None and pool.is_deficient
+        """Whether producers must wait because the disk is behind."""
+        return self.writer.busy.is_busy
+
+    def why_busy(self) -> Busy | None:
+        """Why producers must wait; None when they need not."""
+        return self.writer.busy.why()
 
     def begin(self) -> AppendBatch:
         """Start the batch of one read: `add` to it, then `commit`, without an await between."""

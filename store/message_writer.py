@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.store.append import AppendBatch, Unit
+from skylarkmq.store.busy import BusyGauge
 from skylarkmq.store.commit_log import CommitLog
 from skylarkmq.store.commit_service import CommitService
 from skylarkmq.store.config import StoreConfig
@@ -47,6 +48,7 @@ class MessageWriter:
         on_published: called with every list of units that has become visible, in log order.
         arrival_listeners: called once a publishing for each queue that got messages.
         failure: why nothing is written any more.
+        busy: whether the disk is behind.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class MessageWriter:
         self._on_failure = on_failure
         self._sync = config.flush_disk_type == "SYNC_FLUSH"
         self.failure: BaseException | None = None
+        self.busy = BusyGauge(config, clock, commit_log.pool)
         self.published_offset = 0
         self.on_published: OnPublished = _nobody
         self.arrival_listeners: list[ArrivalListener] = []
@@ -177,7 +180,10 @@ class MessageWriter:
                 done(PutMessageStatus.SERVICE_NOT_AVAILABLE)
             return False
         stats = self._stats
-        stats.append_duration.observe(self._clock.monotonic() - started)
+        took_s = self._clock.monotonic() - started
+        stats.append_duration.observe(took_s)
+        if took_s > self.busy.slow_limit_s:
+            self.busy.note_slow(took_s)
         stats.messages_appended += batch.count
         stats.bytes_appended += batch.size
         if self._notes_writes:

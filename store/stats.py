@@ -16,6 +16,8 @@ LATENCY_BOUNDS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
 APPEND_BOUNDS: Final = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, *LATENCY_BOUNDS)
+# Why producers were told to wait: an append was slow, or the transient pool had no buffer.
+BUSY_CAUSES: Final = ("page_cache_busy", "pool_exhausted")
 GROUP_COMMIT_BOUNDS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 
 
@@ -57,6 +59,7 @@ class StoreStats:
     __slots__ = (
         "ack_wait",
         "append_duration",
+        "busy_refusals",
         "bytes_appended",
         "cold_reads",
         "commit_duration",
@@ -89,6 +92,7 @@ class StoreStats:
         self.filter_examined = 0  # records whose properties a filter looked at
         self.filter_matched = 0  # records that filtered reads handed out
         self.filter_skipped = 0  # records that a bitmap of the extension spared a filter
+        self.busy_refusals: dict[str, int] = dict.fromkeys(BUSY_CAUSES, 0)
         self.append_duration = Histogram(APPEND_BOUNDS)  # s, one value a batch
         self.commit_duration = Histogram()  # s, from the transient pool to the file, ASYNC_FLUSH
         self.ack_wait = Histogram()  # s, from append to sync, SYNC_FLUSH alone

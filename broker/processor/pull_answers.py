@@ -35,7 +35,7 @@ class PullAnswers:
     """Encodes and counts. Loop thread."""
 
     def __init__(self, stats: BrokerStats) -> None:
-        self._stats = stats
+        self.stats = stats
 
     def send(
         self,
@@ -51,15 +51,15 @@ class PullAnswers:
         Args:
             suggested_id: of the broker to pull from next.
         """
-        self._stats.pull_results[_RESULTS[code]] += 1
+        self.stats.pull_results[_RESULTS[code]] += 1
         if connection.closed or request.is_oneway:
             return
         if result.count:
-            traffic = self._stats.topic_out(header.topic, header.consumer_group)
+            traffic = self.stats.topic_out(header.topic, header.consumer_group)
             traffic.count += result.count
             traffic.bytes += result.size
         data = self._encode(request, code, result, suggested_id)
-        counter = self._stats.frames_out[request.serialize_type]
+        counter = self.stats.frames_out[request.serialize_type]
         counter.count += 1
         counter.bytes += len(data)
         connection.send(data)

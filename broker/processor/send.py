@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.fast_failure import OVERLOAD, refusal
 from skylarkmq.broker.processor.send_answers import SendAnswers
 from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
 from skylarkmq.broker.processor.send_messages import SendMessages, take_wait
@@ -191,6 +192,7 @@ class SendProcessor:
             why = self._store.refusal()
             if why is None:
                 check_busy(self._store)
+                self._check_full()
                 why = "the broker does not take messages yet"
             raise RemoteProtocolError(ResponseCode.SERVICE_NOT_AVAILABLE, why)
         target = self._checks.target(
@@ -286,9 +288,19 @@ class SendProcessor:
 
     # One read
 
+    @property
+    def _is_full(self) -> bool:
+        return self._answers.waiting_count >= self._config.send_thread_pool_queue_capacity
+
+    def _check_full(self) -> None:
+        """Refuse what comes while too many sends wait for the disk."""
+        if self._is_full:
+            why = f"{OVERLOAD}, {self._answers.waiting_count} sends wait for the disk"
+            raise refusal(self._stats, "send", "queue_full", f"{why}; sendThreadPoolQueueCapacity")
+
     def _begin(self) -> bool:
         """Open the batch of this read; False when the store does not take messages."""
-        if self._store.refusal() is not None or self._store.is_busy:
+        if self._store.refusal() is not None or self._store.is_busy or self._is_full:
             return False
         self._batch = self._store.begin()
         if self._batch.store_timestamp < self._config.start_accept_send_request_time_stamp:

@@ -62,7 +62,9 @@ class SendTurn:
         self._waiting = waiting
         self._unwaited = unwaited
         self._fresh = fresh
-        connection.park(len(waiting) + len(fresh))
+        count = len(waiting) + len(fresh)
+        connection.park(count)
+        answers.waiting_count += count
 
     @property
     def waits(self) -> bool:
@@ -93,6 +95,7 @@ class SendTurn:
     def _release(self, entries: list[Sent], status: PutMessageStatus, why: str = _REFUSED) -> None:
         if entries:
             self._connection.park(-len(entries))
+            self._answers.waiting_count -= len(entries)
             self._send(entries, status, why)
 
     def _send(self, entries: list[Sent], status: PutMessageStatus, why: str) -> None:
@@ -102,12 +105,17 @@ class SendTurn:
 
 
 class SendAnswers:
-    """Gathers and encodes the answers of sends. Loop thread."""
+    """Gathers and encodes the answers of sends. Loop thread.
+
+    Attributes:
+        waiting_count: sends that wait for the disk, of all connections.
+    """
 
     def __init__(
         self, region_id: str, store_host: bytes, stats: BrokerStats, topics: TopicConfigManager
     ) -> None:
         self.topics = topics
+        self.waiting_count = 0
         self._extras = {_MSG_REGION: region_id, _TRACE_ON: "true"}
         self._id_prefix = store_host.hex().upper()
         self._region_id = region_id

@@ -34,9 +34,11 @@ BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
 def check_busy(store: MessageStore) -> None:
-    """Refuse what comes while the disk is behind the transient pool; clients try elsewhere."""
-    if store.is_busy:
-        raise RemoteProtocolError(ResponseCode.SYSTEM_BUSY, BUSY)
+    """Refuse what comes while the disk is behind, and count it; clients try elsewhere."""
+    busy = store.why_busy()
+    if busy is not None:
+        store.stats.busy_refusals[busy.cause] += 1
+        raise RemoteProtocolError(ResponseCode.SYSTEM_BUSY, f"{BUSY}, {busy.figures}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pytest
 
 from skylarkmq.broker.cold_reads import ColdLine, Finished
 from skylarkmq.broker.controller import BrokerController
+from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store.cold_reads import GotMessages
@@ -132,18 +133,21 @@ async def test_times_of_old_messages(broker: BrokerController, client: RawClient
 
 
 def test_what_waits_of_a_peer_that_left_is_forgotten() -> None:
-    line, started = ColdLine(), list[Finished]()
+    line, started = ColdLine(5, BrokerStats()), list[Finished]()
     connection, _ = connect(Owner(), Transport())
     other, _ = connect(Owner(), Transport())
     for _ in range(3):
         line.run(connection, started.append)
     line.run(other, started.append)
     assert (len(started), connection.parked, other.parked) == (2, 3, 1)
+    assert (line.count, line.is_full) == (4, False)
+    line.run(other, started.append)
+    assert line.is_full
     started[0]()
     assert (len(started), connection.parked) == (3, 2)
     connection.closed = True
     started[2]()
-    assert (len(started), connection.parked) == (3, 0)
+    assert (len(started), connection.parked, line.count) == (3, 0, 2)
     started[1]()
     line.run(other, started.append)
-    assert len(started) == 4
+    assert (len(started), line.count) == (4, 2)

@@ -7,13 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from skylarkmq.broker import connection as connection_module
-from skylarkmq.broker.connection import (
-    CALLS_MAX,
-    PAUSE_SIZE,
-    Connection,
-    ConnectionClosedError,
-)
+from skylarkmq.broker import pending_calls
+from skylarkmq.broker.buffers import BEHIND_SIZE
+from skylarkmq.broker.connection import Connection, ConnectionClosedError
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder, RawFrame
 from tests.support.fake_transport import Owner, Transport, connect
@@ -31,7 +27,7 @@ def test_the_peer_is_known_by_its_address(owner: Owner) -> None:
     made, transport = connect(owner)
     assert made.remote_address == "192.0.2.9:4711"
     assert made.host_bytes == bytes((192, 0, 2, 9, 0, 0, 0x12, 0x67))
-    assert (made.closed, transport.high) == (False, PAUSE_SIZE)
+    assert (made.closed, transport.high) == (False, BEHIND_SIZE)
 
 
 @pytest.mark.parametrize(
@@ -172,8 +168,8 @@ async def test_calls_end_with_the_connection(owner: Owner) -> None:
 async def test_the_number_of_calls_has_a_limit(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert CALLS_MAX == 1024
-    monkeypatch.setattr(connection_module, "CALLS_MAX", 2)
+    assert pending_calls.CALLS_MAX == 1024
+    monkeypatch.setattr(pending_calls, "CALLS_MAX", 2)
     made, _ = connect(owner)
     calls = [asyncio.ensure_future(made.call(RemotingCommand.request(40), 3)) for _ in range(2)]
     await settle()

@@ -8,7 +8,7 @@ from skylarkmq.broker.connection import (
     OUTBOUND_MAX,
     PARKED_MAX,
     PAUSE_SIZE,
-    UNFINISHED_MAX,
+    PROGRESS_SIZE,
     Connection,
 )
 from skylarkmq.protocol.command import RemotingCommand, encode_command
@@ -30,15 +30,16 @@ async def test_a_peer_that_does_not_read_is_not_read_until_it_has(owner: Owner) 
     made.send(bytes(PAUSE_SIZE))
     await settle(1)
     assert transport.reading
+    behind_since_s = owner.clock.monotonic()
     owner.clock.advance(3)
     made.send(b"x")
     await settle(1)
     assert not transport.reading
-    assert made.paused_since_s == owner.clock.monotonic()
-    assert made.unsent_size == PAUSE_SIZE + 1
+    assert made.paused_since_s == behind_since_s
+    assert made.unsent_size == owner.outbound.size == PAUSE_SIZE + 1
     transport.take_all()
     assert transport.reading
-    assert made.paused_since_s == 0
+    assert (made.paused_since_s, owner.outbound.size) == (0, 0)
 
 
 async def test_beyond_the_cap_the_peer_is_dropped(
@@ -118,6 +119,33 @@ def test_many_unanswered_requests_stop_the_reading(owner: Owner) -> None:
     assert made.parked == PARKED_MAX
 
 
+async def test_what_was_read_beyond_the_cap_waits_its_turn(owner: Owner) -> None:
+    def park(connection: Connection, frames: list[RawFrame]) -> list[RawFrame]:
+        remaining = list(frames)
+        while remaining and not connection.congested:
+            remaining.pop(0)
+            connection.park(1)
+        return remaining
+
+    owner.on_frames = park
+    made, transport = connect(owner)
+    made.data_received(REQUEST * 5000)
+    held = owner.inbound.size
+    assert (made.parked, transport.reading) == (PARKED_MAX + 1, False)
+    assert held > 3900 * len(REQUEST) * 0.9, "what waits is counted"
+    await settle()
+    assert made.parked == PARKED_MAX + 1
+    made.park(-100)
+    await settle()
+    assert made.parked == PARKED_MAX + 1
+    assert owner.inbound.size < held
+    while made.parked:
+        made.park(-made.parked)
+        await settle()
+    assert sum(len(frames) for frames in owner.handled) > 5000
+    assert (owner.inbound.size, transport.reading) == (0, True)
+
+
 async def test_reading_waits_for_the_last_of_two_reasons(owner: Owner) -> None:
     made, transport = connect(owner)
     transport.keeps = True
@@ -135,11 +163,53 @@ async def test_reading_waits_for_the_last_of_two_reasons(owner: Owner) -> None:
 
 
 def test_unfinished_frames_of_all_peers_have_one_limit(owner: Owner) -> None:
-    owner.unfinished_size = UNFINISHED_MAX - 5
+    owner.inbound.limit = 100
+    (small, small_transport), (large, large_transport) = connect(owner), connect(owner)
+    large.data_received(b"\0\0\1\0" + bytes(76))
+    small.data_received(b"\0\0\1\0" + bytes(16))
+    assert owner.inbound.size == 100
+    small.data_received(b"x")
+    assert (small_transport.ended, large_transport.ended) == ("", "abort"), "the largest one"
+    assert large.close_reason == "limit"
+    assert owner.inbound.size == 21
+    large.connection_lost(None)
+    small.connection_lost(None)
+    assert owner.inbound.size == 0
+
+
+async def test_while_peers_leave_too_much_unread_a_slow_one_is_not_read(owner: Owner) -> None:
+    owner.outbound.limit = 1 << 20
+    (deaf, deaf_transport), (slow, slow_transport) = connect(owner), connect(owner)
+    deaf_transport.keeps = slow_transport.keeps = True
+    deaf.send(bytes(PAUSE_SIZE + 1))
+    await settle(1)
+    slow.send(bytes(100_000))
+    await settle(1)
+    assert not slow_transport.reading, "100 KB would be nothing alone"
+    slow_transport.take(40_000)
+    assert slow_transport.reading
+    deaf.connection_lost(None)
+    assert not owner.outbound.is_full
+
+
+async def test_a_slow_reader_lives_as_long_as_it_reads(owner: Owner) -> None:
     made, transport = connect(owner)
-    made.data_received(REQUEST[:5])
-    assert transport.ended == ""
-    made.data_received(REQUEST[5:6])
-    assert (transport.ended, made.close_reason) == ("abort", "limit")
-    made.connection_lost(None)
-    assert owner.unfinished_size == UNFINISHED_MAX - 5
+    transport.keeps = True
+    made.send(bytes(4 << 20))
+    await settle(1)
+    for _ in range(10):
+        since_s = made.paused_since_s
+        owner.clock.advance(50)
+        transport.take(PROGRESS_SIZE // 2)
+        made.note_progress()
+        assert made.paused_since_s == since_s, "too little"
+        transport.take(PROGRESS_SIZE // 2)
+        made.note_progress()
+        assert made.paused_since_s == owner.clock.monotonic()
+    made.send(bytes(1000))
+    await settle(1)
+    since_s = made.paused_since_s
+    owner.clock.advance(50)
+    transport.take(PROGRESS_SIZE)
+    made.note_progress()
+    assert made.paused_since_s > since_s, "what we write does not hide what it reads"

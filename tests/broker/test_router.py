@@ -56,7 +56,9 @@ class SendRoad:
 class Rig:
     """A router with one handler, behind a connection of the test's."""
 
-    def __init__(self, handler: Callable[..., Any], *, sends: bool = False) -> None:
+    def __init__(
+        self, handler: Callable[..., Any], *, sends: bool = False, waiting_max: int = 100
+    ) -> None:
         self.owner = Owner()
         self.events: list[str] = []
         self.road = SendRoad(self.events)
@@ -65,6 +67,7 @@ class Rig:
             self.owner.stats,
             self.owner.clock,
             send=self.road if sends else None,
+            waiting_max=waiting_max,
         )
         self.owner.on_frames = self.router.handle
         self.connection, self.transport = connect(self.owner, Transport())
@@ -205,15 +208,15 @@ async def test_a_coroutine_whose_peer_has_left_is_quiet() -> None:
 
 
 async def test_waiting_requests_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router_module, "TASKS_MAX", 2)
-
     async def never(connection: Connection, command: RemotingCommand) -> RemotingCommand:
         await asyncio.Event().wait()
         raise AssertionError
 
-    rig = Rig(never)
+    rig = Rig(never, waiting_max=2)
     answers = rig.read(*(request(opaque=number) for number in range(3)))
     assert [(answer.opaque, answer.code) for answer in answers] == [(2, ResponseCode.SYSTEM_BUSY)]
+    assert (answers[0].remark or "").startswith("[OVERLOAD]system busy, start flow control")
+    assert rig.owner.stats.rejections == {("other", "queue_full"): 1}
     monkeypatch.setattr(router_module, "STOP_LIMIT_S", 0)
     await rig.router.stop()
     assert rig.connection.parked == 0

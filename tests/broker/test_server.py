@@ -29,9 +29,14 @@ class Peer:
         self.last_active_s = now_s
         self.paused_since_s = 0.0
         self.unfinished_since_s = 0.0
+        self.progress_s: list[float] = []
         self.remote_address = "127.0.0.1:1"
         self.close_reason = ""
         self.calls: list[str] = []
+
+    def note_progress(self) -> None:
+        if self.progress_s:
+            self.paused_since_s = self.progress_s.pop()
 
     def close(self, reason: str) -> None:
         self.close_reason = self.close_reason or reason
@@ -77,6 +82,17 @@ async def test_a_deaf_peer_is_cut() -> None:
     assert peer.calls == []
     clock.advance(SCAN_INTERVAL_S)
     assert (peer.calls, peer.close_reason) == (["abort"], "slow_reader")
+
+
+async def test_a_peer_that_reads_slowly_is_not_deaf() -> None:
+    _, clock, peer = await _server()
+    peer.paused_since_s = clock.monotonic()
+    clock.advance(DEAF_LIMIT_S)
+    peer.progress_s.append(clock.monotonic())
+    clock.advance(SCAN_INTERVAL_S)
+    assert peer.calls == []
+    clock.advance(DEAF_LIMIT_S)
+    assert peer.close_reason == "slow_reader"
 
 
 async def test_a_peer_that_does_not_finish_a_frame_is_cut() -> None:
@@ -188,6 +204,6 @@ async def test_a_storm_of_resets_leaves_nothing() -> None:
     client = await RawClient.open(address)
     assert (await client.call(9)).code == 3
     await until(lambda: len(server.connections) == 1)
-    assert server.unfinished_size == 0
+    assert server.inbound.size == 0
     await client.close()
     await server.stop()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
 from typing import Any, cast
 
+from skylarkmq.broker.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.connection_roles import Gate
+from skylarkmq.broker.server import OpenGate
 from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.protocol.frame import RawFrame
 from tests.support.manual_clock import ManualClock
@@ -21,14 +25,24 @@ class Transport:
         self.buffered = 0
         self.keeps = False  # whether what is written stays in the buffer
         self.high = 0
+        self.silence_ms = 0  # for how long the peer has sent nothing
         self.reading = True
         self.ended = ""
         self.protocol: Connection
 
     def get_extra_info(self, name: str) -> object:
+        if name == "socket":
+            return self
         return self.peer if name == "peername" else None
 
-    def set_write_buffer_limits(self, high: int) -> None:
+    def setsockopt(self, *_: object) -> None:
+        """A socket's, for the connection."""
+
+    def getsockopt(self, *_: object) -> bytes:
+        return struct.pack("=52xI", self.silence_ms)
+
+    def set_write_buffer_limits(self, high: int, low: int) -> None:
+        assert low == high
         self.high = high
 
     def write(self, data: bytes) -> None:
@@ -38,12 +52,15 @@ class Transport:
             if before <= self.high < self.buffered:
                 self.protocol.pause_writing()
 
+    def take(self, size: int) -> None:
+        """The peer reads some bytes."""
+        before, self.buffered = self.buffered, self.buffered - size
+        if before > self.high >= self.buffered:
+            self.protocol.resume_writing()
+
     def take_all(self) -> None:
         """The peer reads everything."""
-        if self.buffered > self.high:
-            self.buffered = 0
-            self.protocol.resume_writing()
-        self.buffered = 0
+        self.take(self.buffered)
 
     def get_write_buffer_size(self) -> int:
         return self.buffered
@@ -67,7 +84,9 @@ class Owner:
     def __init__(self) -> None:
         self.stats = BrokerStats()
         self.clock = ManualClock()
-        self.unfinished_size = 0
+        self.gate: Gate = OpenGate()
+        self.inbound = InboundBuffers()
+        self.outbound = OutboundBuffers()
         self.takes_in = True
         self.gone: list[Connection] = []
         self.handled: list[list[RawFrame]] = []

@@ -83,6 +83,10 @@ class ManualClock:
         """Step the wall clock alone, back or forth; timers do not notice."""
         self._wall_ms += seconds * 1000
 
+    def pass_time(self, seconds: float) -> None:
+        """Let time go by within a call, as a slow disk does: timers run with the next `advance`."""
+        self._move_to(self._monotonic_s + seconds)
+
     def _move_to(self, monotonic_s: float) -> None:
         self._wall_ms += (monotonic_s - self._monotonic_s) * 1000
         self._monotonic_s = monotonic_s

@@ -1,4 +1,4 @@
-"""Sends while the transient pool has no buffer: refused first thing, taken again later."""
+"""Sends while the disk is behind: refused first thing, taken again later."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import pytest
 
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.record import decode_messages
+from tests.support.failing_files import FailingFiles
 from tests.support.live_broker import live_broker
+from tests.support.manual_clock import ManualClock
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 SEND, SEND_V1, BACK, PULL = 310, 10, 36, 11
@@ -31,7 +33,11 @@ async def test_no_buffer_is_answered_busy_until_there_is_one(tmp_path: Path, flu
         for code, fields in ((SEND, send_fields("T")), (SEND_V1, V1_FIELDS), (BACK, {})):
             answer = await client.call(code, fields, b"refused")
             assert answer.code == ResponseCode.SYSTEM_BUSY
-            assert (answer.remark or "").startswith("[REJECTREQUEST]")
+            assert answer.remark == (
+                "[REJECTREQUEST]system busy, start flow control for a while, every buffer of the "
+                "transient pool is out; transientStorePoolSize=2"
+            )
+        assert broker.state.store.stats.busy_refusals["pool_exhausted"] == 3
         buffers.give_back(taken)
         assert (await client.call(SEND, send_fields("T"), b"second")).code == 0
         found: list[bytes] = []
@@ -40,3 +46,70 @@ async def test_no_buffer_is_answered_busy_until_there_is_one(tmp_path: Path, flu
             found += [message.body for message in decode_messages(answer.body)]
         assert found == [b"first", b"second"]
         await client.close()
+
+
+class SlowFiles(FailingFiles):
+    """A disk whose writes to the log take time, on a clock of the test's."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.write_s = 0.0
+
+    def check(self, op: str, path: Path) -> None:
+        super().check(op, path)
+        if op == "pwrite" and self.write_s and "commitlog" in str(path):
+            self.clock.pass_time(self.write_s)
+
+
+async def test_after_a_slow_append_sends_are_refused_for_a_while(tmp_path: Path) -> None:
+    clock = ManualClock()
+    files = SlowFiles(clock)
+    async with live_broker(tmp_path, files=files, clock=clock) as broker:
+        client = await RawClient.open(broker.listen_address)
+        files.write_s = 1.2
+        assert (await client.call(SEND, send_fields("T"), b"slow")).code == 0
+        files.write_s = 0.0
+        for code, fields in ((SEND, send_fields("T")), (SEND_V1, V1_FIELDS), (BACK, {})):
+            answer = await client.call(code, fields, b"refused")
+            assert answer.code == ResponseCode.SYSTEM_BUSY
+            assert answer.remark == (
+                "[REJECTREQUEST]system busy, start flow control for a while, an append took 1200 "
+                "ms; osPageCacheBusyTimeOutMills=1000"
+            )
+        assert broker.state.store.stats.busy_refusals["page_cache_busy"] == 3
+        assert (await client.call(PULL, pull_fields("T"))).code == 0, "reads go on"
+        clock.advance(1.3)
+        answer = await client.call(SEND, send_fields("T"), b"again")
+        assert (answer.code, answer.ext_fields["queueOffset"]) == (0, "1")
+        await client.close()
+
+
+async def test_sends_that_wait_for_the_disk_are_bounded_over_all_connections(
+    tmp_path: Path,
+) -> None:
+    files = FailingFiles()
+    limits = {"send_thread_pool_queue_capacity": 50}
+    settings = {"flush_disk_type": "SYNC_FLUSH", **limits}
+    async with live_broker(tmp_path, files=files, **settings) as broker:
+        clients = [await RawClient.open(broker.listen_address) for _ in range(5)]
+        assert (await clients[0].call(SEND, send_fields("T"), b"first")).code == 0
+        files.syncing.clear()
+        opaques: list[tuple[RawClient, int]] = []
+        for number in range(30):
+            for client in clients:
+                opaques.append((client, client.send(SEND, send_fields("T"), b"%d" % number)))
+                await client.call(30, {"topic": "T", "queueId": "0"})  # so it has been read
+        files.syncing.set()
+        answers = [await client.answer(opaque) for client, opaque in opaques]
+        assert [answer.code for answer in answers] == [0] * 50 + [2] * 100
+        assert answers[-1].remark == (
+            "[OVERLOAD]system busy, start flow control for a while, 50 sends wait for the disk; "
+            "sendThreadPoolQueueCapacity"
+        )
+        offsets = [int(answer.ext_fields["queueOffset"]) for answer in answers[:50]]
+        assert offsets == list(range(1, 51))
+        assert broker.state.stats.rejections == {("send", "queue_full"): 100}
+        assert (await clients[0].call(SEND, send_fields("T"), b"last")).code == 0
+        for client in clients:
+            await client.close()
