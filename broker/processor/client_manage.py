@@ -16,6 +16,7 @@ from typing import Any, Final
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.consumer_manager import GROUPS_PER_CLIENT_MAX, ConsumerManager
 from skylarkmq.broker.durable import durable
+from skylarkmq.broker.filter.tag_filter import is_tag_type
 from skylarkmq.broker.processor.name_checks import (
     CLIENT_ID_SIZE_MAX,
     check_group,
@@ -40,6 +41,9 @@ SUBSCRIPTIONS_PER_CLIENT_MAX: Final = 1024
 TAGS_PER_SUBSCRIPTION_MAX: Final = 1024
 EXPRESSION_SIZE_MAX: Final = 4096
 """Characters of an expression, and of all tags of a subscription together."""
+
+SQL_SIZE_MAX: Final = 65_536
+"""Characters of all expressions by properties in one heartbeat: each may have to be compiled."""
 
 _READ_WRITE: Final = PermName.PERM_READ | PermName.PERM_WRITE
 
@@ -128,6 +132,17 @@ class ClientManageProcessor:
             raise _refused(
                 f"the client has {count} subscriptions, at most {SUBSCRIPTIONS_PER_CLIENT_MAX} "
                 "are allowed: spread them over several clients"
+            )
+        sql_size = sum(
+            len(subscription.sub_string)
+            for consumer in consumers
+            for subscription in consumer.subscription_data_set
+            if not is_tag_type(subscription.expression_type)
+        )
+        if sql_size > SQL_SIZE_MAX:
+            raise _refused(
+                f"the expressions of the heartbeat have {sql_size} characters, at most "
+                f"{SQL_SIZE_MAX} are allowed: spread them over several clients"
             )
         for consumer in consumers:
             check_group(consumer.group_name)

@@ -128,6 +128,17 @@ async def test_unknown_groups_stay_unknown_without_auto_creation() -> None:
         ({"consumers": [consumer("ok", subscription("T", subString="x" * 4097))]}, "4096"),
         ({"consumers": [consumer("ok", subscription("T", tagsSet=["x" * 3000] * 2))]}, "4096"),
         ({"consumers": [consumer("ok", subscription("T", codeSet=[1] * 1025))]}, "1024 tags"),
+        (
+            {
+                "consumers": [
+                    consumer(
+                        f"g{n}", subscription("T", subString="x" * 4096, expressionType="SQL92")
+                    )
+                    for n in range(17)
+                ]
+            },
+            "at most 65536 are allowed",
+        ),
         ({"consumers": [consumer(f"g{n}") for n in range(1025)]}, "consumer groups"),
         ({"producers": [f"g{n}" for n in range(1025)]}, "producer groups"),
     ],
