@@ -299,12 +299,16 @@ def test_after_a_crash_no_bitmap_is_trusted() -> None:
     rig.beat("g", 2, T="n = 2")
     rig.clock.advance(1)
     rig.message(n="1")
+    rig.clock.advance(1)
+    rig.workers.run_all()  # the log is on the disk
     rig.store._checkpoint()
     rig.workers.run_all()
     again = Rig(rig.files.crash(CrashState(Keep.KILL), Random(1)))
     again.clock.advance(100)
     again.start()
     again.beat("g", 1, T="n = 1")  # a client that went back
+    queue = again.store.queues.open("T", 0)
+    assert list(again.store.queues.bitmaps(queue, again.store.queues.stored_units(queue, 0, 1)))
     assert again.wanted("g") == [0]
 
 
