@@ -110,6 +110,7 @@ class CleanService:
             config,
             measure=self._measure,
             is_forced=self._is_forced,
+            may_remove=self._may_remove,
             on_removed=self._removed,
             on_failure=on_failure,
         )
@@ -122,6 +123,9 @@ class CleanService:
             interval_s=config.delete_consume_queue_files_interval / 1000,
             on_failure=on_failure,
         )
+        # Asked before a log file goes, each with the place of the log behind it; who says no makes
+        # sure that it can say yes in one of the next rounds.
+        self.keepers: list[Callable[[int], bool]] = []
         self._timer = IntervalTimer(clock, config.clean_resource_interval / 1000, self._tick)
         self._first: TimerHandle | None = None
         self._first_run_s = 0.0
@@ -218,6 +222,9 @@ class CleanService:
         if of_log > self._rules.forcible_ratio:
             return True
         return of_queues > self._rules.forcible_ratio and not removed and not self._queues.running
+
+    def _may_remove(self, end_offset: int) -> bool:
+        return all([keeper(end_offset) for keeper in self.keepers])
 
     # Cleaning
 

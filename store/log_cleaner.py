@@ -72,6 +72,7 @@ class LogCleaner:
         *,
         measure: Callable[[], Spaces],
         is_forced: Callable[[Spaces, int], bool],
+        may_remove: Callable[[int], bool],
         on_removed: Callable[[int], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
@@ -81,6 +82,8 @@ class LogCleaner:
             measure: asks the disk; blocks.
             is_forced: whether age does not count, given how full the disk is and how many files
                 this run has removed.
+            may_remove: whether nothing below a place of the log is needed any more, asked of files
+                that would go otherwise.
             on_removed: called with the new start of the log.
             on_failure: called when a folder could not be synced.
         """
@@ -95,6 +98,7 @@ class LogCleaner:
         self._retry_s = config.redelete_hanged_file_interval / 1000  # after a failed removal
         self._measure = measure
         self._is_forced = is_forced
+        self._may_remove = may_remove
         self._on_removed = on_removed
         self._on_failure = on_failure
         self._started_ms = self._first_of_run = 0
@@ -178,7 +182,8 @@ class LogCleaner:
                 self._give_up(first, error)
                 return
             forced = self._is_forced(found.spaces, self._removed)
-            if forced or self._age_s(first, found.modified_ms) >= self._reserved_s:
+            is_due = forced or self._age_s(first, found.modified_ms) >= self._reserved_s
+            if is_due and self._may_remove(first.start_offset + first.size):
                 self._remove(first, forced=forced)
             else:
                 self._stop()

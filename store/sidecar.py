@@ -40,6 +40,8 @@ class Kind(IntEnum):
 
     PROFILE = 1
     RECOVERY_POINT = 2
+    TIMER_CHECKPOINT = 3
+    REMOVED_TOPICS = 4
 
 
 def encode_sidecar(kind: Kind, content: dict[str, Any]) -> bytes:

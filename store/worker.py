@@ -79,6 +79,7 @@ class StoreWorkers:
     queues: Worker  # consume-queue files and the checkpoint
     index: Worker  # the key index: building, queries, sync
     tables: Worker  # JSON tables, removal of expired files
+    timer: Worker  # runs of timed messages
     reads: Worker  # cold reads and heavy admin work; two threads, so jobs may overtake each other
 
     @classmethod

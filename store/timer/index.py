@@ -92,7 +92,7 @@ class TimerIndex:
         self.hand: list[Taken] = []
         self.merging: list[Run] = []  # the parts of a merge that is under way
         self.garbage: list[int] = []  # numbers of written runs that are of no use any more
-        self.void_below = 0  # entries of queue offsets below it have newer copies
+        self.void_below = 0  # entries whose records lie below it in the log have newer copies
         self.rolling_below = 0  # the same as far as the runs' `rolled` says; 0: none
         self.voided = 0  # entries in the runs that have newer copies
         self._memory: list[bytes] = []  # a heap
@@ -248,18 +248,18 @@ class TimerIndex:
         hand, size = self.hand, 0
         while heads and len(hand) < max_count:
             entry, place = heads[0]
-            _, queue_offset, _, record_size = ENTRY.unpack(entry)
+            _, _, physical_offset, record_size = ENTRY.unpack(entry)
             size += record_size
             if entry >= bound or (hand and size > max_bytes):
                 return
             if place < 0:
                 heappop(self._memory)
-                hand.append(Taken(entry, None, queue_offset < self.void_below))
+                hand.append(Taken(entry, None, physical_offset < self.void_below))
                 following = self._memory[0] if self._memory else None
             else:
                 run = self.runs[place]
-                is_void = queue_offset < self.void_below or (
-                    queue_offset < self.rolling_below and run.taken < run.rolled
+                is_void = physical_offset < self.void_below or (
+                    physical_offset < self.rolling_below and run.taken < run.rolled
                 )
                 hand.append(Taken(entry, run, is_void))
                 run.taken += 1
@@ -281,6 +281,20 @@ class TimerIndex:
             self.voided -= taken.is_void
         del self.hand[:count]
         self._drop_spent()
+
+    def give_back(self) -> None:
+        """What is in hand waits again."""
+        for entry, run, _ in reversed(self.hand):
+            if run is None:
+                heappush(self._memory, entry)
+                continue
+            run.taken -= 1
+            run.last = entry
+            if run.next:
+                run.next -= 1
+            else:
+                run.entries = []  # written meanwhile: to be read again
+        self.hand.clear()
 
     def _drop_spent(self) -> None:
         spent = [run for run in self.runs if self._may_go(run)]
@@ -318,8 +332,20 @@ class TimerIndex:
         self.runs.append(run)
         self._drop_spent()
 
-    def count_rolled(self, count: int) -> None:
-        """So many entries of the runs have newer copies."""
+    # Storing again what lies in a log file that is to go
+
+    def has_below(self, physical_offset: int) -> bool:
+        """Whether an entry may wait whose record lies below a place of the log."""
+        if self.void_below >= physical_offset:
+            return False
+        in_memory = self._memory + [taken.entry for taken in self.hand]
+        return any(
+            run.min_physical < physical_offset and not run.is_spent for run in self.runs
+        ) or any(ENTRY.unpack(entry)[2] < physical_offset for entry in in_memory)
+
+    def rolled(self, run: Run, end: int, count: int) -> None:
+        """The entries of a run in front of number `end` have newer copies, `count` more of them."""
+        run.rolled = end
         self.voided += count
 
 

@@ -81,13 +81,21 @@ class ManualStoreWorkers:
     queues: ManualWorker
     index: ManualWorker
     tables: ManualWorker
+    timer: ManualWorker
     reads: ManualWorker
     workers: StoreWorkers
 
     def all(self) -> tuple[ManualWorker, ...]:
         return (
-            self.flush, self.commit, self.prepare, self.queues, self.index, self.tables, self.reads
-        )  # fmt: skip
+            self.flush,
+            self.commit,
+            self.prepare,
+            self.queues,
+            self.index,
+            self.tables,
+            self.timer,
+            self.reads,
+        )
 
     def run_all(self) -> None:
         """Step all of them until every one is at rest."""

@@ -200,8 +200,8 @@ def test_entries_with_a_newer_copy_are_void() -> None:
     rig = Rig()
     entries = [rig.insert(due) for due in (4, 3, 2, 1)]
     rig.freeze()
-    rig.index.void_below = 2
-    rig.index.count_rolled(2)
+    rig.index.void_below = 200
+    rig.index.rolled(rig.index.runs[0], 4, 2)
     assert rig.index.waiting_count == 2
     assert rig.take() == [entries[3], entries[2]]
     assert (rig.index.waiting_count, rig.index.voided) == (0, 0)

@@ -1,0 +1,275 @@
+"""Timed messages over a real store: never early, never lost, in order, little in memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from skylarkmq.store.message_reader import MessageReader
+from skylarkmq.store.message_writer import PutDone
+from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
+from skylarkmq.store.timer import index as index_module
+from tests.broker.timer.timer_rig import TOPIC, WHEEL, TimerRig
+from tests.store.support import BORN, HOST, inner
+
+
+@pytest.fixture(params=["warm", "cold"], autouse=True)
+def _age(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test with records taken to be in memory, and with records to be read off the loop."""
+    if request.param == "cold":
+        monkeypatch.setattr(MessageReader, "is_in_memory", lambda *_: False)
+        monkeypatch.setattr("skylarkmq.store.cold_reads.ColdReads.is_cold", lambda *_: True)
+
+
+@pytest.fixture(params=["ASYNC_FLUSH", "SYNC_FLUSH"])
+def flush(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "MEMORY_MAX", 40)
+    monkeypatch.setattr(index_module, "FAN_IN", 4)
+
+
+def test_a_message_is_delivered_when_due_and_not_before(flush: str) -> None:
+    rig = TimerRig(flush_disk_type=flush).start()
+    rig.after(4500)
+    rig.advance(4.9)
+    assert rig.bodies() == []
+    rig.advance(0.2)  # rounded up to a second
+    assert rig.bodies() == [b"body"]
+    rig.advance(20)
+    assert rig.bodies() == [b"body"]
+    assert (rig.service.delivered_count, rig.service.waiting_count) == (1, 0)
+
+
+def test_a_delivery_is_not_late_either() -> None:
+    rig = TimerRig().start()
+    rig.after(4000)
+    rig.catch_up()
+    rig.clock.advance(4)
+    rig.catch_up()
+    assert rig.bodies() == [b"body"]
+
+
+def test_the_copy_keeps_what_waited_and_says_when() -> None:
+    rig = TimerRig().start()
+    text = b"TAGS\x01TagA\x02KEYS\x01k\x02TIMER_DELAY_SEC\x013"
+    rig.send(b"\x00\xff", text, flag=7, sys_flag=1, reconsume_times=3, born_timestamp=1234)
+    sent_ms = rig.clock.now_ms()
+    rig.advance(3.5)
+    (message,) = rig.delivered()
+    assert (message.body, message.flag, message.sys_flag) == (b"\x00\xff", 7, 1)
+    assert (message.reconsume_times, message.born_timestamp) == (3, 1234)
+    assert (message.born_host.pack(), message.store_host.pack()) == (BORN, HOST)
+    properties = dict(message.properties)
+    assert sent_ms + 3000 <= int(properties.pop("TIMER_DEQUEUE_MS")) <= sent_ms + 3100
+    assert properties == {
+        "TAGS": "TagA", "KEYS": "k", "TIMER_DELAY_SEC": "3", "TIMER_OUT_MS": f"{sent_ms + 3000}",
+        "REAL_TOPIC": TOPIC, "REAL_QID": "2", "TIMER_ENQUEUE_MS": f"{sent_ms}",
+    }  # fmt: skip
+
+
+def test_nothing_ticks_while_nothing_waits() -> None:
+    rig = TimerRig().start()
+    rig.advance(15)  # the store's timers have found their places
+    others = rig.clock.pending_count
+    rig.after(1000)
+    rig.advance(10)
+    assert rig.bodies() == [b"body"]
+    assert rig.clock.pending_count == others
+
+
+def test_messages_leave_by_due_time_then_by_sending(small_memory: None, flush: str) -> None:
+    rig, rng = TimerRig(flush_disk_type=flush).start(), random.Random(5)
+    now_ms = rig.clock.now_ms()
+    sent = [(now_ms + 1000 * rng.randrange(5, 10), b"%d" % number) for number in range(700)]
+    for due_ms, body in sent:
+        rig.at(due_ms, body)
+        if rng.random() < 0.05:
+            rig.catch_up()
+    rig.catch_up()
+    assert rig.service.waiting_count == 700
+    assert len(rig.service.state.messages.runs) < 10
+    rig.advance(12)
+    assert rig.bodies() == [body for _, body in sorted(sent, key=lambda one: one[0])]
+    assert rig.service.waiting_count == 0
+    names = rig.files.list(rig.store.paths.timer)
+    assert names == ["checkpoint", "checkpoint.bak"]  # spent runs are gone
+
+
+def test_a_past_time_is_no_delay() -> None:
+    rig = TimerRig().start()
+    rig.at(rig.clock.now_ms() - 5)
+    assert rig.bodies() == [b"body"]
+    assert rig.store.max_offset(WHEEL, 0) == 0
+
+
+async def test_after_a_clean_stop_nothing_is_repeated(small_memory: None, flush: str) -> None:
+    rig = TimerRig(flush_disk_type=flush).start()
+    for number in range(100):
+        rig.after(1000 + 1000 * (number % 2), b"%d" % number)
+    rig.advance(1.5)
+    assert len(rig.bodies()) == 50
+    await rig.stop_all()
+    again = TimerRig(rig.files, flush_disk_type=flush)
+    again.clock.step_wall(3600)
+    again.start()
+    assert again.service.waiting_count == 50
+    again.advance(1.5)
+    assert sorted(again.bodies(), key=int) == [b"%d" % number for number in range(100)]
+
+
+async def test_messages_that_fall_due_while_the_broker_is_down_leave_at_the_start() -> None:
+    rig = TimerRig().start()
+    rig.after(60_000)
+    rig.advance(1)
+    await rig.stop_all()
+    again = TimerRig(rig.files)
+    again.clock.step_wall(3600)
+    again.start()
+    again.advance(0.3)
+    assert again.bodies() == [b"body"]
+
+
+def test_a_clock_that_goes_forth_and_back_delivers_nothing_early() -> None:
+    rig = TimerRig().start()
+    rig.after(10_000, b"a")
+    rig.advance(1)
+    rig.clock.step_wall(3600)
+    rig.advance(2)
+    assert rig.bodies() == [b"a"]  # the wall clock says so
+    rig.clock.step_wall(-3600)
+    rig.after(10_000, b"b")
+    rig.advance(9.5)
+    assert rig.bodies() == [b"a"]
+    rig.advance(2)
+    assert rig.bodies() == [b"a", b"b"]
+
+
+def test_a_record_that_cannot_be_delivered_is_passed_over() -> None:
+    rig = TimerRig().start()
+    due_ms = rig.clock.now_ms() + 1000
+    for text in (
+        b"",
+        b"TIMER_OUT_MS\x01%d" % due_ms,
+        b"TIMER_OUT_MS\x01%d\x02REAL_QID\x010\x02REAL_TOPIC\x01../etc" % due_ms,
+        b"TIMER_OUT_MS\x01%d\x02REAL_QID\x010\x02REAL_TOPIC\x01rmq_sys_wheel_timer" % due_ms,
+        b"TIMER_OUT_MS\x01-9\x02REAL_QID\x01x\x02REAL_TOPIC\x01T",
+    ):
+        rig.store.put_message(inner(WHEEL, 0, properties=text), rig.results.append)
+    rig.after(1000, b"good")
+    rig.advance(2)
+    assert rig.bodies() == [b"good"]
+    assert (rig.service.skipped_count, rig.service.waiting_count) == (5, 0)
+
+
+def test_a_refused_put_is_tried_again_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = TimerRig().start()
+    rig.after(1000, b"a")
+    rig.after(1000, b"x" * 5000)
+    rig.after(1000, b"b")
+    rig.advance(0.5)
+    object.__setattr__(rig.store.config, "max_message_size", 1000)
+    rig.advance(5)
+    assert rig.bodies() == [b"a"]
+    assert rig.service.waiting_count == 2
+    assert rig.service.lag_s > 3
+    object.__setattr__(rig.store.config, "max_message_size", 10_000)
+    rig.advance(2)
+    assert rig.bodies() == [b"a", b"x" * 5000, b"b"]
+    assert rig.service.lag_s == 0
+
+
+# Taking back
+
+
+def let_pass(rig: TimerRig, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next batches be stored, and refuse all that follow."""
+    put, left = rig.store.put_messages, [count]
+
+    def counted(inners: Sequence[MessageInner], done: PutDone) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            put(inners, done)
+        else:
+            done([PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE)] * len(inners))
+
+    monkeypatch.setattr(rig.store, "put_messages", counted)
+
+
+@pytest.mark.parametrize("value", [b"K1", b"TopicTest+K1"])
+def test_a_waiting_message_is_taken_back(value: bytes, flush: str) -> None:
+    rig = TimerRig(flush_disk_type=flush).start()
+    due_ms = rig.clock.now_ms() + 5000
+    rig.at(due_ms, b"a", b"\x02UNIQ_KEY\x01K1")
+    rig.at(due_ms, b"b", b"\x02UNIQ_KEY\x01K2")
+    rig.at(due_ms, b"c")
+    rig.advance(2)
+    rig.cancel(due_ms, value)
+    rig.advance(5)
+    assert rig.bodies() == [b"b", b"c"]
+    assert (rig.service.cancelled_count, rig.service.waiting_count) == (1, 0)
+    assert rig.service.state.cancels.waiting_count == 0
+
+
+def test_only_its_own_time_and_topic_are_taken_back() -> None:
+    rig = TimerRig().start()
+    due_ms = rig.clock.now_ms() + 5000
+    rig.at(due_ms, b"a", b"\x02UNIQ_KEY\x01K1")
+    rig.cancel(due_ms + 1000, b"K1")
+    rig.cancel(due_ms, b"K1", topic="Other")
+    rig.cancel(due_ms, b"TopicTest+K1", topic="Other")
+    rig.advance(8)
+    assert rig.bodies() == [b"a"]
+    assert rig.service.state.cancels.waiting_count == 0
+
+
+async def test_taking_back_survives_a_restart_in_the_middle_of_its_time(small_memory: None) -> None:
+    """What takes back is not done with before the last message of its due time has left."""
+    rig = TimerRig().start()
+    due_ms = rig.clock.now_ms() + 5000
+    for number in range(300):
+        rig.at(due_ms, b"%d" % number, b"\x02UNIQ_KEY\x01K%d" % number)
+    for number in range(0, 300, 2):
+        rig.cancel(due_ms, b"K%d" % number)
+    rig.advance(4.5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skylarkmq.broker.timer.deliveries.DELIVER_COUNT", 10)
+        let_pass(rig, 3, patch)
+        rig.advance(4)
+        assert 10 < len(rig.delivered()) < 20
+    await rig.stop_all()
+    again = TimerRig(rig.files)
+    again.clock.step_wall(60)
+    again.start()
+    again.advance(2)
+    assert again.bodies() == [b"%d" % number for number in range(1, 300, 2)]
+
+
+def test_all_of_a_crowd_is_taken_back(small_memory: None) -> None:
+    rig = TimerRig().start()
+    due_ms = rig.clock.now_ms() + 3000
+    for number in range(400):
+        rig.at(due_ms + 1000 * (number % 3), b"%d" % number, b"\x02UNIQ_KEY\x01K%d" % number)
+    for number in range(400):
+        if number % 5:
+            rig.cancel(due_ms + 1000 * (number % 3), b"K%d" % number)
+    rig.advance(7)
+    assert sorted(map(int, rig.bodies())) == list(range(0, 400, 5))
+    assert rig.service.cancelled_count == 320
+
+
+def test_units_behind_a_hole_are_read() -> None:
+    """A message of the timer topic that is damaged keeps nobody else from being delivered."""
+    rig = TimerRig().start()
+    rig.after(1000, b"a")
+    rig.after(1000, b"b")
+    unit = rig.store.queue_units(WHEEL, 0, 0, 1)[0]
+    mapped, position = rig.store.commit_log.locate(unit.commit_offset) or pytest.fail("gone")
+    mapped.file.pwrite(b"\xff", position + 100)
+    rig.advance(2)
+    assert rig.bodies() == [b"b"]
