@@ -60,6 +60,7 @@ class MetricsSources:
     longpoll_waiting: Callable[[], int] = _zero
     topic_count: Callable[[], int] = _zero
     group_count: Callable[[], int] = _zero
+    filters: Callable[[], Mapping[str, int]] = _nothing  # SQL92 filters of groups by state
     permission: Callable[[], int] = _zero  # 2 write, 4 read, 6 both
     system_topics: bool = False  # show the series of system topics too
 
@@ -145,6 +146,12 @@ class BrokerCollector:
         yield rocketmq.gauge("rocketmq_topic_number", "Topics.", sources.topic_count())
         yield rocketmq.gauge(
             "rocketmq_consumer_group_number", "Consumer groups.", sources.group_count()
+        )
+        yield ours.gauges(
+            "skylarkmq_consumer_filters",
+            "SQL92 filters of consumer groups; a dead one's group is gone.",
+            ("state",),
+            [((state,), count) for state, count in sources.filters().items()],
         )
 
     def _connections(self) -> Iterator[Metric]:

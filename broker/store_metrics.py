@@ -112,6 +112,17 @@ class StoreFamilies:
             "Damaged records that a reader wanted and did not get; the log names each.",
             stats.corrupt_records,
         )
+        yield ours.counters(
+            "skylarkmq_filter_records",
+            "Records that reads filtered by properties met, by what became of them: `skipped` by a "
+            "bitmap without a look, else looked at and `matched` or `refused`.",
+            ("result",),
+            [
+                (("matched",), stats.filter_matched),
+                (("refused",), stats.filter_examined - stats.filter_matched),
+                (("skipped",), stats.filter_skipped),
+            ],
+        )
         yield ours.counter(
             "skylarkmq_store_index_entries", "Keys put into the key index.", stats.index_entries
         )

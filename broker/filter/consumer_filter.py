@@ -207,9 +207,10 @@ class ConsumerFilterManager:
         """All filters of a group."""
         return self._by_group.get(group, {}).values()
 
-    @property
-    def dead_count(self) -> int:
-        return sum(data.is_dead for data in self._all())
+    def counts(self) -> dict[str, int]:
+        """Filters by state, for the metrics."""
+        dead = sum(data.is_dead for data in self._all())
+        return {"live": self.count - dead, "dead": dead}
 
     def _all(self) -> Iterator[ConsumerFilterData]:
         for by_group in self._by_topic.values():

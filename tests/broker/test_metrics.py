@@ -288,6 +288,7 @@ def test_every_family_of_the_first_set_is_there() -> None:
         "skylarkmq_store_errors_total",
         "skylarkmq_store_cold_reads_total",
         "skylarkmq_store_corrupt_records_total",
+        "skylarkmq_filter_records_total",
         "skylarkmq_store_index_entries_total",
         "skylarkmq_store_index_records_read_total",
         "skylarkmq_store_disk_used_ratio",

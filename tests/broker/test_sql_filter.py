@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,63 @@ async def test_old_messages_are_filtered_off_the_loop(tmp_path: Path) -> None:
         assert await _pull(client, _by_request("n > 8")) == (0, ["n=9"] * 6, 12)
         assert broker.state.store.stats.cold_reads == 1
         await client.close()
+
+
+async def test_retried_messages_by_what_the_group_wants_of_their_topic(tmp_path: Path) -> None:
+    retry = "%RETRY%" + GROUP
+    for supported, expected in ((True, ["n=9", "other"]), (False, ["any"])):
+        root = tmp_path / str(supported)
+        async with live_broker(root, **_on(filter_support_retry=supported)) as broker:
+            client = await RawClient.open(broker.listen_address)
+            await _subscribe(client, "n > 8")  # makes the retry topic
+            body = json.loads(_beat("n > 8", 1))
+            (subscription,) = body["consumerDataSet"][0]["subscriptionDataSet"]
+            body["consumerDataSet"][0]["subscriptionDataSet"].append(
+                {**subscription, "topic": retry, "subString": "any = 'yes'"}
+            )
+            await client.call(RequestCode.HEART_BEAT, body=json.dumps(body).encode())
+            for name, properties in (
+                ("n=9", f"n\x019\x02RETRY_TOPIC\x01{TOPIC}"),
+                ("n=7", f"n\x017\x02RETRY_TOPIC\x01{TOPIC}"),
+                ("other", "n\x017\x02RETRY_TOPIC\x01unknown"),
+                ("any", f"n\x017\x02any\x01yes\x02RETRY_TOPIC\x01{TOPIC}"),
+            ):
+                fields = send_fields(retry, 0, properties)
+                answer = await client.call(RequestCode.SEND_MESSAGE_V2, fields, name.encode())
+                assert answer.code == ResponseCode.SUCCESS, answer.remark
+            _, bodies, _ = await _pull(client, {**_by_heartbeat(), "topic": retry})
+            assert bodies == expected
+            await client.close()
+
+
+async def test_figures(tmp_path: Path) -> None:
+    async with live_broker(tmp_path, **_on()) as broker:
+        client = await RawClient.open(broker.listen_address)
+        await _send(client, "n=9", "n=1", "n=2")
+        await _subscribe(client, "n > 8")
+        await _pull(client, _by_heartbeat())
+        assert broker.metrics_address is not None
+        text = await _scrape(broker.metrics_address)
+        for line in (
+            'skylarkmq_filter_records_total{broker="broker-a",cluster="DefaultCluster",'
+            'result="matched"} 1.0',
+            'result="refused"} 2.0',
+            'skylarkmq_consumer_filters{broker="broker-a",cluster="DefaultCluster",'
+            'state="live"} 1.0',
+        ):
+            assert line in text
+        gone = {"clientID": "c1", "consumerGroup": GROUP}
+        assert (await client.call(RequestCode.UNREGISTER_CLIENT, gone)).code == 0
+        assert broker.state.filters.counts() == {"live": 0, "dead": 1}
+        await client.close()
+
+
+async def _scrape(address: tuple[str, int]) -> str:
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    text = (await reader.read()).decode()
+    writer.close()
+    return text
 
 
 @pytest.mark.parametrize(
