@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.interop.children import Child, Children, free_broker_port, free_ports
 from tests.interop.java import APACHE, java
-from tests.interop.servers import DELAY_LEVELS, FILE_SIZES, Broker
+from tests.interop.servers import Broker
 
 # JDK 17 hides what 4.9 reaches by reflection to unmap files and to lock memory.
 OPENED = (
@@ -27,6 +27,7 @@ LOGGING = """<configuration>
   <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
     <encoder><pattern>%d{HH:mm:ss.SSS} %-5level %logger{0} %msg%n</pattern></encoder>
   </appender>
+  <logger name="RocketmqTransaction" level="ERROR"/>
   <root level="WARN"><appender-ref ref="out"/></root>
 </configuration>
 """
@@ -37,8 +38,10 @@ class ApacheBroker(Broker):
 
     kind = "apache"
 
-    def __init__(self, children: Children, folder: Path, joins: Broker | None = None) -> None:
-        super().__init__(children, folder, joins)
+    def __init__(
+        self, children: Children, folder: Path, joins: Broker | None = None, **keys: object
+    ) -> None:
+        super().__init__(children, folder, joins, **keys)
         self._running: list[Child] = []
         (self.namesrv_port,) = [joins.namesrv_port] if joins else free_ports(1)
         self.port = free_broker_port()
@@ -89,9 +92,8 @@ class ApacheBroker(Broker):
             "haListenPort": self.port + 1,
             "storePathRootDir": store,
             "storePathCommitLog": store / "commitlog",
-            **FILE_SIZES,
             "diskMaxUsedSpaceRatio": 95,
-            "messageDelayLevel": DELAY_LEVELS,
+            **self.keys,
         }
         for name, keys in (("namesrv", namesrv), ("broker", broker)):
             text = "".join(f"{key}={value}\n" for key, value in keys.items())

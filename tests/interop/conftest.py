@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop import java
+from tests.interop.admin_tools import JavaAdmin
 from tests.interop.apache_server import ApacheBroker
 from tests.interop.children import Children
 from tests.interop.servers import Broker
@@ -60,13 +61,13 @@ def apache(maven: None, start_broker: Start) -> Broker:
 
 @pytest.fixture
 def own_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
-    """A broker that the test may stop and start again."""
+    """A broker that the test may stop and start again; a parameter is a table of its keys."""
     server = SERVERS[KINDS[0]]
     if server is ApacheBroker and (why := java.missing()):
         pytest.skip(why)
     folder = tmp_path / server.kind
     folder.mkdir()
-    broker = server(Children(folder), folder)
+    broker = server(Children(folder), folder, **getattr(request, "param", {}))
     try:
         broker.start()
         yield broker
@@ -93,6 +94,18 @@ def maven() -> None:
 def tools(maven: None, children: Children, broker: Broker) -> JavaTools:
     """RocketMQ's Java client against the broker under test."""
     return JavaTools(children, broker)
+
+
+@pytest.fixture(scope="session")
+def admin(maven: None, broker: Broker) -> JavaAdmin:
+    """RocketMQ's administration tool against the broker under test, one JVM for all tests."""
+    return JavaAdmin(broker.children, broker)
+
+
+@pytest.fixture
+def own_admin(maven: None, children: Children, own_broker: Broker) -> JavaAdmin:
+    """The same against a broker that the test may stop."""
+    return JavaAdmin(children, own_broker)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def class_path(project: Path) -> str:
     Tried without the network first: Maven asks for nothing then, and is quicker.
     """
     listed = project / "target" / "classpath.txt"
-    sources = [project / "pom.xml", *project.glob("src/**/*.java")]
+    sources = [project / "pom.xml", *project.glob("src/**/*.*")]
     built = listed.stat().st_mtime if listed.exists() else 0.0
     if built < max(source.stat().st_mtime for source in sources):
         listed.unlink(missing_ok=True)

@@ -18,18 +18,31 @@ FILE_SIZES = {
     "maxIndexNum": 20000,
 }
 
+# What a default broker leaves off, and transactions that are checked while a test waits.
+FEATURES: dict[str, str | int] = {
+    "enablePropertyFilter": "true",
+    "traceTopicEnable": "true",
+    "transactionTimeOut": 1000,
+    "transactionCheckInterval": 1000,
+    "transactionCheckMax": 5,
+}
+
 
 class Broker(abc.ABC):
     """A broker named broker-a and its name server, on loopback and on a store of their own.
 
-    Or a broker-b that joins another one's name server.
+    Or a broker-b that joins another one's name server. `keys` are configuration beside FEATURES, or
+    instead of some of them.
     """
 
     kind: str
     namesrv_port: int
     port: int
 
-    def __init__(self, children: Children, folder: Path, joins: Broker | None = None) -> None:
+    def __init__(
+        self, children: Children, folder: Path, joins: Broker | None = None, **keys: object
+    ) -> None:
+        self.keys = {"messageDelayLevel": DELAY_LEVELS, **FILE_SIZES, **FEATURES, **keys}
         self.children = children
         self.folder = folder
         self.joins = joins

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.interop.children import Child, Children, Event
-from tests.interop.servers import DELAY_LEVELS, FILE_SIZES, Broker
+from tests.interop.servers import Broker
 
 COMMAND = Path(sys.executable).with_name("skylarkmq")
 
@@ -18,8 +18,10 @@ class SkylarkBroker(Broker):
     namesrv_port = 0
     port = 0
 
-    def __init__(self, children: Children, folder: Path, joins: Broker | None = None) -> None:
-        super().__init__(children, folder, joins)
+    def __init__(
+        self, children: Children, folder: Path, joins: Broker | None = None, **keys: object
+    ) -> None:
+        super().__init__(children, folder, joins, **keys)
         self._child: Child | None = None
 
     def start(self) -> None:
@@ -28,8 +30,7 @@ class SkylarkBroker(Broker):
             "listenPort": self.port,
             "metricsPromExporterPort": 0,
             "storePathRootDir": self.folder / "store",
-            **FILE_SIZES,
-            "messageDelayLevel": DELAY_LEVELS,
+            **self.keys,
         }
         if self.joins:
             settings["namesrvAddr"] = self.joins.namesrv

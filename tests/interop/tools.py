@@ -6,6 +6,9 @@ for the half minute that is their default.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 from tests.interop.children import Child, Children, Event
 from tests.interop.java import CLIENT, java
 from tests.interop.servers import Broker
@@ -59,11 +62,48 @@ class JavaTools:
 
     def lite_pull(self, topic: str, group: str, count: int, **args: str | int) -> list[Event]:
         """Poll until `count` messages have come, commit, stop."""
-        args = {**args, "topic": topic, "group": group, "count": count}
-        child = self._start("LitePull", args, REBALANCE_SOON)
+        child = self.start_lite_pull(topic, group, count=count, **args)
         child.event("done")
         child.finish()
         return child.named("message")
+
+    def start_lite_pull(self, topic: str, group: str, **args: str | int) -> Child:
+        """A lite pull consumer that is waited for elsewhere."""
+        return self._start("LitePull", {**args, "topic": topic, "group": group}, REBALANCE_SOON)
+
+    def transact(self, topic: str, group: str, **args: str | int) -> Child:
+        """A transactional producer, when it has sent all; it answers checks until `finish`."""
+        child = self._start("Transact", {**args, "topic": topic, "group": group})
+        child.event("done")
+        return child
+
+    def request(self, topic: str, count: int, **args: str | int) -> list[Event]:
+        """Send requests and return their replies and errors."""
+        args = {"group": "P_request", **args, "topic": topic, "count": count}
+        child = self._start("Request", args)
+        child.event("done")
+        child.finish()
+        return child.named("error") + child.named("reply")
+
+    def reply(self, topic: str, group: str, **args: str | int) -> Child:
+        """Start a consumer that replies; `finish` stops it cleanly."""
+        return self._start("Reply", {**args, "topic": topic, "group": group}, REBALANCE_SOON)
+
+    def pull(
+        self,
+        topic: str,
+        group: str,
+        *,
+        sql: Sequence[str] = (),
+        tags: Sequence[str] = (),
+        **args: str | int,
+    ) -> list[Event]:
+        """Read a topic through expressions, with the pull consumer of old; what each found."""
+        lists = {"sql": json.dumps(list(sql)), "tags": json.dumps(list(tags))}
+        child = self._start("Pull", {**args, **lists, "topic": topic, "group": group})
+        child.event("done")
+        child.finish()
+        return child.named("matched") + child.named("committed")
 
     def queues(self, topic: str, **args: str | int) -> list[Event]:
         """The queues of a topic, created first when `create` says how many."""
@@ -106,6 +146,11 @@ def holds_queues(child: Child, count: int) -> set[int]:
 
     found: set[int] = child.wait_for(f"{count} queues", held)
     return found
+
+
+def receives(child: Child, body: str) -> None:
+    """Wait until a consumer has got a message."""
+    child.wait_for(body, lambda: body in bodies(child.named("message")))
 
 
 def bodies(events: list[Event]) -> list[str]:

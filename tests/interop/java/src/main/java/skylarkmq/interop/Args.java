@@ -33,4 +33,8 @@ final class Args {
         String value = values.get(name);
         return value == null ? otherwise : Integer.parseInt(value);
     }
+
+    boolean flag(String name) {
+        return Boolean.parseBoolean(values.get(name));
+    }
 }

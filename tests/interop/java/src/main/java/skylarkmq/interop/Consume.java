@@ -4,12 +4,14 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeSet;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.consumer.ProcessQueue;
 import org.apache.rocketmq.client.impl.consumer.RebalanceImpl;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -23,12 +25,16 @@ import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
  *
  * <pre>
  *   tags       subscription expression, * for all
+ *   sql        SQL92 expression instead
+ *   from       CONSUME_FROM_FIRST_OFFSET, or where else a new group begins
+ *   since      instant where it begins with CONSUME_FROM_TIMESTAMP, yyyyMMddHHmmss
  *   listener   concurrently or orderly (then queues count only while their lock is held)
  *   model      CLUSTERING or BROADCASTING
  *   fail       a message fails while it has been delivered again fewer times than this
  *   max        maxReconsumeTimes
  *   level      delay level asked for a failed message; 0 leaves it to the broker
  *   threads    consuming threads
+ *   trace      true: it keeps a trace of what it consumes
  * </pre>
  */
 public final class Consume {
@@ -44,12 +50,14 @@ public final class Consume {
         this.args = args;
         this.fail = args.number("fail", 0);
         this.orderly = args.text("listener", "concurrently").equals("orderly");
-        this.consumer = new DefaultMQPushConsumer(args.text("group"));
+        this.consumer = new DefaultMQPushConsumer(args.text("group"), args.flag("trace"));
         consumer.setNamesrvAddr(args.text("namesrv"));
         consumer.setPollNameServerInterval(1000);
         consumer.setHeartbeatBrokerInterval(1000);
         consumer.setPersistConsumerOffsetInterval(1000);
-        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setConsumeFromWhere(
+            ConsumeFromWhere.valueOf(args.text("from", "CONSUME_FROM_FIRST_OFFSET")));
+        consumer.setConsumeTimestamp(args.text("since", consumer.getConsumeTimestamp()));
         consumer.setMessageModel(MessageModel.valueOf(args.text("model", "CLUSTERING")));
         consumer.setMaxReconsumeTimes(args.number("max", -1));
         // Else a message that was just printed is not yet counted in the offset kept at the end.
@@ -57,7 +65,10 @@ public final class Consume {
         int threads = args.number("threads", 4);
         consumer.setConsumeThreadMin(threads);
         consumer.setConsumeThreadMax(threads);
-        consumer.subscribe(args.text("topic"), args.text("tags", "*"));
+        String sql = args.text("sql", "");
+        consumer.subscribe(args.text("topic"), sql.isEmpty()
+            ? MessageSelector.byTag(args.text("tags", "*"))
+            : MessageSelector.bySql(sql));
         if (orderly) {
             consumer.registerMessageListener((MessageListenerOrderly) this::inOrder);
         } else {
@@ -67,7 +78,12 @@ public final class Consume {
 
     public static void main(String[] arguments) throws Exception {
         Consume consume = new Consume(new Args(arguments));
-        consume.consumer.start();
+        try {
+            consume.consumer.start();
+        } catch (MQClientException refused) {
+            Out.error(0, refused);
+            System.exit(0);
+        }
         Out.line("started");
         Thread watch = new Thread(consume::watchQueues, "watch-queues");
         watch.setDaemon(true);

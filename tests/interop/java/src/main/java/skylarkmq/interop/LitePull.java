@@ -1,9 +1,11 @@
 package skylarkmq.interop;
 
 import java.util.ArrayList;
-import java.util.Collection;
 import java.util.List;
+import java.util.Map;
+import java.util.stream.Collectors;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -13,8 +15,12 @@ import org.apache.rocketmq.common.message.MessageQueue;
  *
  * <pre>
  *   mode    subscribe (a member of a group) or assign (all queues, from the place asked)
- *   seek    mode assign: queue offset to begin at
+ *   tags    mode subscribe: subscription expression, * for all
+ *   sql     mode subscribe: SQL92 expression instead
+ *   seek    mode assign: queue offset to begin at, begin, end, or @ and an instant in milliseconds
+ *   pause   mode assign: a queue that rests until the others have given `first` messages
  *   count   messages to wait for
+ *   auto    true: it commits by itself, every second
  * </pre>
  */
 public final class LitePull {
@@ -31,30 +37,69 @@ public final class LitePull {
         consumer.setPollNameServerInterval(1000);
         consumer.setHeartbeatBrokerInterval(1000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.setAutoCommit(false);
+        consumer.setAutoCommit(args.flag("auto"));
+        consumer.setAutoCommitIntervalMillis(1000);
         String topic = args.text("topic");
         boolean assign = args.text("mode", "subscribe").equals("assign");
         if (!assign) {
-            consumer.subscribe(topic, args.text("tags", "*"));
+            String sql = args.text("sql", "");
+            consumer.subscribe(topic, sql.isEmpty()
+                ? MessageSelector.byTag(args.text("tags", "*"))
+                : MessageSelector.bySql(sql));
         }
         consumer.start();
         Out.line("started");
+        List<MessageQueue> queues = List.of();
         if (assign) {
-            Collection<MessageQueue> queues = consumer.fetchMessageQueues(topic);
-            consumer.assign(new ArrayList<>(queues));
+            queues = new ArrayList<>(consumer.fetchMessageQueues(topic));
+            consumer.assign(queues);
             for (MessageQueue queue : queues) {
-                consumer.seek(queue, args.number("seek", 0));
+                seek(consumer, queue, args.text("seek", "0"));
             }
         }
-        int missing = args.number("count", 1);
+        List<MessageQueue> resting = queues.stream()
+            .filter(queue -> queue.getQueueId() == args.number("pause", -1))
+            .collect(Collectors.toList());
+        consumer.pause(resting);
+        poll(consumer, args.number("first", 0));
+        consumer.resume(resting);
+        poll(consumer, args.number("count", 1) - args.number("first", 0));
+        if (args.flag("auto")) {
+            consumer.poll(2000); // commits first, when a second has passed
+        } else {
+            consumer.commitSync();
+        }
+        for (MessageQueue queue : queues) {
+            Map<String, Object> fields = Out.event("committed");
+            fields.put("queue_id", queue.getQueueId());
+            fields.put("offset", consumer.committed(queue));
+            Out.line(fields);
+        }
+        consumer.shutdown();
+        Out.line("done");
+        System.exit(0);
+    }
+
+    private static void seek(DefaultLitePullConsumer consumer, MessageQueue queue, String place)
+            throws Exception {
+        if (place.equals("begin")) {
+            consumer.seekToBegin(queue);
+        } else if (place.equals("end")) {
+            consumer.seekToEnd(queue);
+        } else if (place.startsWith("@")) {
+            long time = Long.parseLong(place.substring(1));
+            consumer.seek(queue, consumer.offsetForTimestamp(queue, time));
+        } else {
+            consumer.seek(queue, Long.parseLong(place));
+        }
+    }
+
+    private static void poll(DefaultLitePullConsumer consumer, int count) {
+        int missing = count;
         for (int polls = 0; missing > 0 && polls < POLLS_MAX; polls++) {
             List<MessageExt> messages = consumer.poll(POLL_MS);
             messages.forEach(Out::message);
             missing -= messages.size();
         }
-        consumer.commitSync();
-        consumer.shutdown();
-        Out.line("done");
-        System.exit(0);
     }
 }

@@ -1,6 +1,7 @@
 package skylarkmq.interop;
 
 import com.alibaba.fastjson.JSON;
+import com.alibaba.fastjson.serializer.SerializerFeature;
 import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashMap;
 import java.util.Map;
@@ -8,6 +9,7 @@ import java.util.zip.CRC32;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /** Standard output: one JSON object a line, "event" first. */
@@ -24,7 +26,8 @@ final class Out {
     }
 
     static void line(Map<String, Object> fields) {
-        String text = JSON.toJSONString(fields);
+        // Tables whose keys are no texts, such as queues, have JSON texts as keys.
+        String text = JSON.toJSONString(fields, SerializerFeature.WriteNonStringKeyAsString);
         synchronized (Out.class) {
             byte[] bytes = (text + "\n").getBytes(StandardCharsets.UTF_8);
             System.out.write(bytes, 0, bytes.length);
@@ -51,10 +54,14 @@ final class Out {
     }
 
     static void message(MessageExt message) {
+        line(fields("message", message));
+    }
+
+    static Map<String, Object> fields(String event, MessageExt message) {
         byte[] body = message.getBody();
         CRC32 crc = new CRC32();
         crc.update(body);
-        Map<String, Object> fields = event("message");
+        Map<String, Object> fields = event(event);
         fields.put("topic", message.getTopic());
         fields.put("tags", message.getTags());
         fields.put("keys", message.getKeys());
@@ -63,6 +70,9 @@ final class Out {
         fields.put("queue_id", message.getQueueId());
         fields.put("queue_offset", message.getQueueOffset());
         fields.put("commit_log_offset", message.getCommitLogOffset());
+        fields.put("offset_msg_id", offsetId(message));
+        fields.put("prepared_offset", message.getPreparedTransactionOffset());
+        fields.put("sys_flag", message.getSysFlag());
         fields.put("reconsume_times", message.getReconsumeTimes());
         fields.put("born_timestamp", message.getBornTimestamp());
         fields.put("store_timestamp", message.getStoreTimestamp());
@@ -74,12 +84,17 @@ final class Out {
             fields.put("body", new String(body, StandardCharsets.UTF_8));
         }
         fields.put("properties", message.getProperties());
-        line(fields);
+        return fields;
     }
 
     static void error(int index, Throwable fault) {
         Map<String, Object> fields = event("error");
         fields.put("index", index);
+        describe(fields, fault);
+        line(fields);
+    }
+
+    static void describe(Map<String, Object> fields, Throwable fault) {
         fields.put("type", fault.getClass().getSimpleName());
         fields.put("message", fault.getMessage());
         Throwable cause = fault.getCause() instanceof MQBrokerException ? fault.getCause() : fault;
@@ -88,6 +103,10 @@ final class Out {
         } else if (cause instanceof MQClientException) {
             fields.put("code", ((MQClientException) cause).getResponseCode());
         }
-        line(fields);
+    }
+
+    private static String offsetId(MessageExt message) {
+        boolean pulled = message instanceof MessageClientExt;
+        return pulled ? ((MessageClientExt) message).getOffsetMsgId() : null;
     }
 }

@@ -1,6 +1,5 @@
 package skylarkmq.interop;
 
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
@@ -12,17 +11,14 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * Sends messages and says what became of each.
+ * Sends messages ({@link Messages} says which) and says what became of each.
  *
  * <pre>
  *   mode    sync, async, oneway, batch (all in one), ordered (message i to queue i modulo orders)
- *   count   how many messages, bodies "prefix-0" and so on, keys "prefix-key-0"
- *   prefix  start of bodies and keys
- *   tags    tags given in turn, separated by commas
- *   size    bodies are filled up to so many bytes
- *   delay   delay level
+ *   count   how many messages
  *   orders  how many sequences mode ordered keeps
  *   max     body size that the client itself lets pass
+ *   trace   true: it keeps a trace of what it sends
  * </pre>
  */
 public final class Produce {
@@ -30,12 +26,14 @@ public final class Produce {
 
     private final Args args;
     private final DefaultMQProducer producer;
+    private final Messages messages;
     private final int count;
 
     private Produce(Args args) {
         this.args = args;
         this.count = args.number("count", 1);
-        this.producer = new DefaultMQProducer(args.text("group"));
+        this.messages = new Messages(args);
+        this.producer = new DefaultMQProducer(args.text("group"), args.flag("trace"));
         producer.setNamesrvAddr(args.text("namesrv"));
         producer.setPollNameServerInterval(1000);
         producer.setHeartbeatBrokerInterval(1000);
@@ -68,9 +66,9 @@ public final class Produce {
                 each((index, message) -> producer.sendOneway(message));
                 break;
             case "batch":
-                List<Message> messages = new ArrayList<>();
-                each((index, message) -> messages.add(message));
-                attempt(0, () -> Out.sent(0, producer.send(messages)));
+                List<Message> batch = new ArrayList<>();
+                each((index, message) -> batch.add(message));
+                attempt(0, () -> Out.sent(0, producer.send(batch)));
                 break;
             case "ordered":
                 ordered();
@@ -114,7 +112,7 @@ public final class Produce {
     private void each(Step step) {
         for (int index = 0; index < count; index++) {
             int number = index;
-            attempt(number, () -> step.run(number, message(number)));
+            attempt(number, () -> step.run(number, messages.message(number)));
         }
     }
 
@@ -124,27 +122,6 @@ public final class Produce {
         } catch (Exception fault) {
             Out.error(index, fault);
         }
-    }
-
-    private Message message(int index) {
-        String prefix = args.text("prefix", "m");
-        String[] tags = args.text("tags", "").split(",");
-        StringBuilder text = new StringBuilder(prefix + "-" + index);
-        int size = args.number("size", 0);
-        while (text.length() < size) {
-            text.append((char) ('a' + text.length() % 26));
-        }
-        byte[] body = text.toString().getBytes(StandardCharsets.UTF_8);
-        Message message = new Message(args.text("topic"), tags[index % tags.length], body);
-        message.setKeys(prefix + "-key-" + index);
-        message.setFlag(index);
-        message.putUserProperty("row", String.valueOf(index));
-        message.putUserProperty("stadt", "Zürich");
-        int delay = args.number("delay", 0);
-        if (delay > 0) {
-            message.setDelayTimeLevel(delay);
-        }
-        return message;
     }
 
     private interface Attempt {

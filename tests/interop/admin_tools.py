@@ -1,0 +1,109 @@
+"""RocketMQ's administration tool, in one JVM: mqadmin's command lines, calls of its library."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.interop.children import WAIT_S, Child, Children, Event
+from tests.interop.java import CLIENT, java
+from tests.interop.servers import Broker
+
+LOGGING = "<configuration><root level='OFF'/></configuration>"  # of mqadmin itself
+ASK_AGAIN_S = 0.2
+
+Queues = dict[tuple[str, int], Any]
+
+
+class AdminRefusedError(AssertionError):
+    """A call of the library threw; `event` says what."""
+
+    def __init__(self, event: Event) -> None:
+        super().__init__(str(event))
+        self.event = event
+
+
+class JavaAdmin:
+    """The administration tool against one broker."""
+
+    def __init__(self, children: Children, broker: Broker) -> None:
+        self._broker = broker
+        home = children.folder / "admin"
+        (home / "conf").mkdir(parents=True, exist_ok=True)
+        (home / "conf" / "logback_tools.xml").write_text(LOGGING)
+        options = (
+            "-Xmx128m",
+            f"-Duser.home={home}",
+            f"-Drocketmq.home.dir={home}",
+            f"-Drocketmq.client.logRoot={home}",
+        )
+        words = (f"namesrv={broker.namesrv}",)
+        command = java(CLIENT, "skylarkmq.interop.Admin", *words, options=options)
+        self._child: Child = children.start("Admin", command)
+        self._child.event("started")
+        self._asked = 0
+
+    @property
+    def address(self) -> str:
+        """Of the broker, as the tool's commands take it."""
+        return f"127.0.0.1:{self._broker.port}"
+
+    def run(self, *words: str) -> str:
+        """What mqadmin prints for a command line; where the name server is, it is told."""
+        answer = self._ask({"words": [*words, "-n", self._broker.namesrv]})
+        text: str = answer["text"]
+        return text
+
+    def call(self, method: str, *args: Any) -> Any:
+        """What a method of DefaultMQAdminExt returns."""
+        answer = self._ask({"method": method, "args": list(args)})
+        if "type" in answer:
+            raise AdminRefusedError(answer)
+        return answer.get("value")
+
+    def refused(self, method: str, *args: Any) -> Event:
+        """What a method threw instead of returning."""
+        try:
+            value = self.call(method, *args)
+        except AdminRefusedError as refusal:
+            return refusal.event
+        raise AssertionError(f"{method}{args} returned {value}")
+
+    def until(self, what: str, look: Callable[[], Any]) -> Any:
+        """Ask again until the answer is true, and return it."""
+        for _ in range(int(WAIT_S / ASK_AGAIN_S)):
+            if found := look():
+                return found
+            time.sleep(ASK_AGAIN_S)
+        self._child.fail(f"waited for {what}")
+        return None
+
+    def finish(self) -> None:
+        """End the JVM."""
+        self._child.finish()
+
+    def _ask(self, command: Event) -> Event:
+        stream = self._child.process.stdin
+        assert stream is not None
+        stream.write(f"{json.dumps(command)}\n".encode())
+        stream.flush()
+        self._asked += 1
+        return self._child.count("answer", self._asked)[-1]
+
+
+def queues(table: dict[str, Any]) -> Queues:
+    """A table by queue, whose keys are JSON, by broker name and queue id."""
+    found: Queues = {}
+    for key, value in table.items():
+        queue = json.loads(key)
+        found[queue["brokerName"], queue["queueId"]] = value
+    return found
+
+
+def rows(text: str) -> list[list[str]]:
+    """The rows of a table that mqadmin printed, without its head, cut at blanks."""
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    heads = [index for index, line in enumerate(lines) if line[0].startswith("#")]
+    return lines[heads[0] + 1 :] if heads else lines
