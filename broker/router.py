@@ -84,12 +84,17 @@ class Router:
             waiting_max: requests that may wait for a coroutine at a time.
         """
         self._waiting_max = waiting_max
-        self._handlers = handlers
+        self.handlers = handlers
         self._stats = stats
         self._clock = clock
         self._send = send
         self._send_codes = send.codes if send is not None else frozenset[int]()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """Every code that is answered with something else than "not supported"."""
+        return self._send_codes.union(self.handlers)
 
     def handle(self, connection: Connection, frames: list[RawFrame]) -> list[RawFrame]:
         """Handle the frames of one read in order.
@@ -140,7 +145,7 @@ class Router:
             return
         if send is not None and send.gathering:
             send.finish(connection)
-        handler = self._handlers.get(command.code)
+        handler = self.handlers.get(command.code)
         if handler is None:
             self._stats.protocol_errors["unknown_code"] += 1
             why = f" request type {command.code} not supported"

@@ -10,49 +10,16 @@ import json
 import struct
 from collections.abc import Callable, Iterator
 from random import Random
+from typing import Any
 
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand, encode_command
 from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.frame import SerializeType, encode_frame
-from tests.support.raw_client import pull_fields, send_fields
+from tests.support.hostile_requests import GROUP, TOPIC, Shape, broker_requests
+from tests.support.raw_client import send_fields
 
 Item = tuple[str, bytes]
-TOPIC = "hostile"
-
-# Sound fields of each request that the broker answers.
-_QUEUE = {"topic": TOPIC, "queueId": "0"}
-_GROUP = {"consumerGroup": "cg", **_QUEUE}
-_V1_NAMES = (
-    "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag",
-    "bornTimestamp", "flag", "properties", "reconsumeTimes", "unitMode", "batch",
-)  # fmt: skip
-_V1 = dict(zip(_V1_NAMES, send_fields(TOPIC).values(), strict=True))
-REQUESTS: dict[int, dict[str, str]] = {
-    RequestCode.SEND_MESSAGE: _V1,
-    RequestCode.SEND_MESSAGE_V2: send_fields(TOPIC),
-    RequestCode.SEND_BATCH_MESSAGE: send_fields(TOPIC, m="true"),
-    RequestCode.PULL_MESSAGE: pull_fields(TOPIC, sysFlag="4"),
-    RequestCode.LITE_PULL_MESSAGE: pull_fields(TOPIC, sysFlag="4"),
-    RequestCode.QUERY_CONSUMER_OFFSET: _GROUP,
-    RequestCode.UPDATE_CONSUMER_OFFSET: {**_GROUP, "commitOffset": "1"},
-    RequestCode.UPDATE_AND_CREATE_TOPIC: {
-        "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1",
-        "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-    },
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: {**_QUEUE, "timestamp": "1"},
-    RequestCode.GET_MAX_OFFSET: _QUEUE,
-    RequestCode.GET_MIN_OFFSET: _QUEUE,
-    RequestCode.GET_EARLIEST_MSG_STORETIME: _QUEUE,
-    RequestCode.HEART_BEAT: {},
-    RequestCode.UNREGISTER_CLIENT: {"clientID": "c", "producerGroup": "pg", "consumerGroup": "cg"},
-    RequestCode.CONSUMER_SEND_MSG_BACK: {
-        "offset": "0", "group": "cg", "delayLevel": "0", "originMsgId": "1", "originTopic": TOPIC,
-    },
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: {"consumerGroup": "cg"},
-    RequestCode.LOCK_BATCH_MQ: {},
-    RequestCode.UNLOCK_BATCH_MQ: {},
-}  # fmt: skip
 
 VALUES = (
     "", " ", "-1", "0", "2147483647", "2147483648", "-2147483649", "9223372036854775807",
@@ -69,11 +36,25 @@ NAMES = (
     "SCHEDULE_TOPIC_XXXX", "rmq_sys_x", "%RETRY%..", "%DLQ%" + "y" * 130, "OFFSET_MOVED_EVENT\n",
 )  # fmt: skip
 
+# What a client may say of a message that is for the broker to say, and limits of what it may say.
 PROPERTIES = (
     "\x01", "\x02", "\x01\x02" * 200, "A", "A\x01", "\x01B\x02", "DELAY\x01-1\x02",
     "DELAY\x01x\x02",
     "DELAY\x0199999999999999999999\x02", "TRAN_MSG\x01maybe\x02", "TRAN_MSG\x01true\x02",
     "WAIT\x01no\x02", "INNER_MULTI_DISPATCH\x01../x\x02", "REAL_TOPIC\x01..\x02REAL_QID\x01-7\x02",
+    "TIMER_DELIVER_MS\x01-1\x02", "TIMER_DELAY_MS\x0199999999999999999999\x02",
+    "TIMER_DELAY_SEC\x01x\x02", "TIMER_DELAY_SEC\x011\x02TIMER_DELIVER_MS\x010\x02",
+    "TIMER_DEL_UNIQKEY\x01../x\x02", "TIMER_DELAY_MS\x010\x02TIMER_DEL_UNIQKEY\x01\x02",
+    "TIMER_OUT_MS\x011\x02REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX\x02REAL_QID\x0199999\x02",
+    "TIMER_ENQUEUE_MS\x01x\x02TIMER_ROLL_TIMES\x01-1\x02TIMER_DEQUEUE_MS\x01\x02",
+    "__STARTDELIVERTIME\x01-5\x02", "TRAN_MSG\x01true\x02PGROUP\x01../x\x02",
+    "TRAN_MSG\x01TRUE\x02DELAY\x013\x02TIMER_DELAY_SEC\x015\x02",
+    "TRANSACTION_CHECK_TIMES\x0199999999999\x02", "CHECK_IMMUNITY_TIME_IN_SECONDS\x01-x\x02",
+    "TRAN_PREPARED_QUEUE_OFFSET\x01-9223372036854775808\x02", "__transactionId__\x01..\x02",
+    "RETRY_TOPIC\x01../../x\x02", "ORIGIN_MESSAGE_ID\x01zz\x02", "MAX_RECONSUME_TIMES\x01-9\x02",
+    "CLUSTER\x01other\x02MSG_TYPE\x01reply\x02REPLY_TO_CLIENT\x01..\x02CORRELATION_ID\x01\x02",
+    "PUSH_REPLY_TIME\x01-1\x02TTL\x01x\x02", "WAIT\x01false\x02DELAY\x0119\x02",
+    "DUP_INFO\x01a_b\x02INNER_MULTI_QUEUE_OFFSET\x01-1,x\x02", "CONSUME_START_TIME\x01x\x02",
     "SYS_X\x011\x02", "TAGS\x01\x02", "KEYS\x01a\x00b\x02", "K\x01" + "v" * 32_760 + "\x02",
     "K\x01" + "v" * 40_000 + "\x02", "UNIQ_KEY\x01" + "F" * 31 + "\x02",
 )  # fmt: skip
@@ -112,8 +93,13 @@ def _request(
 
 
 def _any_request(rng: Random) -> bytes:
-    code = rng.choice(list(REQUESTS))
-    return _request(rng, code, REQUESTS[code], rng.randbytes(rng.choice((0, 10, 300))))
+    code, shape = rng.choice(list(broker_requests().items()))
+    body = _body(shape) if rng.random() < 0.7 else rng.randbytes(rng.choice((0, 10, 300)))
+    return _request(rng, code, shape.fields, body)
+
+
+def _body(shape: Shape) -> bytes:
+    return b"" if shape.body is None else json.dumps(shape.body).encode()
 
 
 def lengths(rng: Random) -> bytes:
@@ -199,27 +185,26 @@ def binary_headers(rng: Random) -> bytes:
 
 def field_values(rng: Random) -> bytes:
     """A sound request but for one field."""
-    code = rng.choice([code for code, fields in REQUESTS.items() if fields])
-    fields = dict(REQUESTS[code])
+    requests = broker_requests()
+    code = rng.choice([code for code, shape in requests.items() if shape.fields])
+    fields = dict(requests[code].fields)
     name = rng.choice(list(fields))
     if rng.random() < 0.15:
         del fields[name]
     else:
         fields[name] = rng.choice(VALUES)
-    return _request(rng, code, fields, b"body")
+    return _request(rng, code, fields, _body(requests[code]) or b"body")
 
 
 def names(rng: Random) -> bytes:
-    """Topics and groups that are none, or must stay plain directory names."""
-    codes = [
-        code for code, fields in REQUESTS.items()
-        if {"topic", "b", "consumerGroup", "group"} & set(fields)
-    ]  # fmt: skip
+    """Topics, groups and clients that are none, or must stay plain directory names."""
+    requests = broker_requests()
+    known = {TOPIC, GROUP, "pg", "192.0.2.1@hostile"}
+    codes = [code for code, shape in requests.items() if known & set(shape.fields.values())]
     code = rng.choice(codes)
-    fields = dict(REQUESTS[code])
-    keys = [key for key in ("topic", "b", "a", "consumerGroup", "group") if key in fields]
-    fields[rng.choice(keys)] = rng.choice(NAMES)
-    return _request(rng, code, fields, b"body")
+    fields = dict(requests[code].fields)
+    fields[rng.choice([key for key in fields if fields[key] in known])] = rng.choice(NAMES)
+    return _request(rng, code, fields, _body(requests[code]) or b"body")
 
 
 def properties(rng: Random) -> bytes:
@@ -250,13 +235,42 @@ _JSON_BODIES = (
 )
 
 
+def _wrong(rng: Random) -> Any:
+    """A JSON value for a place where something else is expected."""
+    deep: Any = 1
+    for _ in range(rng.choice((0, 3, 200))):
+        deep = [deep] if rng.random() < 0.5 else {"a": deep}
+    number = rng.choice((-1, 0, 1 << 31, 1 << 63, 1 << 64, -(1 << 63) - 1, 1e308, 0.5))
+    return rng.choice(
+        (None, True, number, rng.choice(NAMES), rng.choice(VALUES), [], {}, deep, {"$ref": "$"},
+         {"$ref": ".."}, ["x"] * 2000, {f"k{n}": n for n in range(2000)})
+    )  # fmt: skip
+
+
+def spoiled(rng: Random, value: Any) -> Any:
+    """A JSON value with one of its places taken by something wrong."""
+    if isinstance(value, dict) and value and rng.random() < 0.9:
+        key = rng.choice(list(value))
+        if rng.random() < 0.1:
+            return {name: item for name, item in value.items() if name != key}
+        if rng.random() < 0.05:
+            return {str(rng.choice(NAMES)) if name == key else name: value[name] for name in value}
+        return {**value, key: spoiled(rng, value[key])}
+    if isinstance(value, list) and value and rng.random() < 0.8:
+        at = rng.randrange(len(value))
+        return [*value[:at], spoiled(rng, value[at]), *value[at + 1 :]]
+    return _wrong(rng)
+
+
 def bodies(rng: Random) -> bytes:
     """JSON bodies that are not what the code asks for."""
-    code = rng.choice(
-        (RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ)
-    )
-    body = rng.choice((*_JSON_BODIES, rng.randbytes(200)))
-    return _request(rng, code, {}, body)
+    requests = broker_requests()
+    code = rng.choice([code for code, shape in requests.items() if shape.body is not None])
+    if rng.random() < 0.2:
+        body = rng.choice((*_JSON_BODIES, rng.randbytes(200)))
+    else:
+        body = json.dumps(spoiled(rng, requests[code].body)).encode()
+    return _request(rng, code, requests[code].fields, body)
 
 
 def surprises(rng: Random) -> bytes:

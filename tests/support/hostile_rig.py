@@ -1,0 +1,200 @@
+"""A whole broker and name server in the test's hands, for bytes that no honest peer sends.
+
+    rig = HostileRig()
+    answers = rig.feed(data)      # a fresh peer writes `data` and leaves; what it was told
+    rig.check()                   # nothing broke: no defect was logged, the canary sings
+
+All real but for sockets, threads, disk and clock. `census` counts what every container of the
+broker's state holds, so that a table nobody thought of is seen to grow as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Any, cast
+
+from skylarkmq.broker.components import BrokerState, make_server
+from skylarkmq.broker.config import BrokerConfig
+from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.namesrv.processor import NamesrvProcessor
+from skylarkmq.broker.namesrv.route_info import RouteInfoManager
+from skylarkmq.broker.router import Handler, Router
+from skylarkmq.broker.server import RemotingServer
+from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
+from skylarkmq.protocol.frame import FrameDecoder
+from skylarkmq.protocol.record import decode_messages
+from tests.store.support import HOST, store_config
+from tests.support.crash_disk import CrashDisk
+from tests.support.fake_transport import Transport
+from tests.support.manual_clock import ManualClock
+from tests.support.raw_client import pull_fields, send_fields
+from tests.support.workers import manual_store_workers
+
+TURNS = 4  # of the loop behind each read, so that answers which wait for it come
+LOG_SIZE = 1 << 20
+OWN = ("skylarkmq.", "broker.", "store.", "protocol.")
+CANARY = "canary"
+
+
+class Defects(logging.Handler):
+    """Keeps what is logged as an error: a handler that raised what it should not."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+class HostileRig:
+    """One broker with a name server; use as a context."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.disk = CrashDisk()
+        self.disk.used_percent = 10
+        self.clock = ManualClock()
+        self.workers = manual_store_workers()
+        config = BrokerConfig(
+            store=store_config(
+                self.disk.root,
+                mapped_file_size_commit_log=LOG_SIZE,
+                mapped_file_size_consume_queue=20_000,
+                max_index_num=20_000,
+            ),
+            broker_name="broker-a",
+            enable_property_filter=True,
+            **settings,
+        )
+        self.state = BrokerState(config, self.disk, self.clock, self.workers.workers, 1 << 33)
+        self.routes = RouteInfoManager(self.clock)
+        self.handled = 0
+        self._rounds = 0
+        self._defects = Defects()
+        self._loop = asyncio.new_event_loop()
+
+    def __enter__(self) -> HostileRig:
+        logging.getLogger().addHandler(self._defects)
+        self.state.load()
+        self.state.store.start()
+        self._run(self._start())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self._defects)
+        self._run(self.router.stop())
+        self._loop.close()
+
+    async def _start(self) -> None:
+        self.server, self.router = make_server(self.state, self.clock, HOST, Random(1))
+        stats = BrokerStats()
+        handlers = NamesrvProcessor(self.routes).handlers()
+        self.namesrv_router = Router(handlers, stats, self.clock)
+        self._namesrv = RemotingServer(self.namesrv_router, self.clock, stats)
+        self.state.start_services()
+
+    def _run(self, coroutine: Any) -> None:
+        self._loop.run_until_complete(coroutine)
+
+    @property
+    def handlers(self) -> Mapping[int, Handler]:
+        """The codes of the broker but for those of sends."""
+        return self.router.handlers
+
+    # Peers
+
+    def feed(
+        self, data: bytes, *, part: int = 1 << 18, leave: bool = True, namesrv: bool = False
+    ) -> list[RemotingCommand]:
+        """Let a fresh peer write `data`, in parts of a size; return what it was told."""
+        answers: list[RemotingCommand] = []
+        self._run(self._feed(data, part, leave, namesrv, answers))
+        self.handled += 1
+        return answers
+
+    async def _feed(
+        self, data: bytes, part: int, leave: bool, namesrv: bool, answers: list[RemotingCommand]
+    ) -> None:
+        transport = Transport()
+        server = self._namesrv if namesrv else self.server
+        connection = Connection(self.namesrv_router if namesrv else self.router, server)
+        transport.protocol = connection
+        connection.connection_made(cast(asyncio.BaseTransport, transport))
+        for start in range(0, len(data), part):
+            if not transport.ended:
+                connection.data_received(data[start : start + part])
+        await self._settle()
+        self.clock.advance(0.001)
+        if leave:
+            connection.connection_lost(None)
+            await self._settle()
+        decoder = FrameDecoder()
+        for written in transport.writes:
+            answers += [decode_command(frame) for frame in decoder.feed(bytes(written))]
+        assert decoder.buffered_size == 0, "an answer was cut"
+
+    async def _settle(self) -> None:
+        for _ in range(TURNS):
+            self.workers.run_all()
+            await asyncio.sleep(0)
+
+    def ask(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> RemotingCommand:
+        """The answer to one sound request of a peer of its own."""
+        request = RemotingCommand.request(code, dict(fields), body, opaque=1)
+        (answer,) = [each for each in self.feed(encode_command(request)) if each.is_response]
+        return answer
+
+    # What must hold
+
+    def check(self) -> None:
+        """Nothing was logged as a defect, and an honest client is served."""
+        self.check_defects()
+        body = b"canary %d" % self._rounds
+        sent = self.ask(RequestCode.SEND_MESSAGE_V2, send_fields(CANARY), body)
+        assert sent.code == 0, sent.remark
+        pull = pull_fields(CANARY, 0, int(sent.ext_fields["queueOffset"]))
+        pulled = self.ask(RequestCode.PULL_MESSAGE, pull)
+        assert [message.body for message in decode_messages(pulled.body)] == [body]
+        self._rounds += 1
+
+    def check_defects(self) -> None:
+        """Nothing was logged as a defect."""
+        shown = [logging.Formatter().format(record) for record in self._defects.records]
+        assert not shown, shown[0]
+
+    def census(self) -> dict[str, int]:
+        """How many things each container holds that can be reached from the broker's state."""
+        return dict(_count(("state", self.state), ("server", self.server), ("ns", self.routes)))
+
+
+def _count(*roots: tuple[str, object]) -> Iterator[tuple[str, int]]:
+    """Walk attributes of our own objects and plain containers; one figure for each place."""
+    sizes: dict[str, int] = {}
+    seen: set[int] = set()
+    ahead: deque[tuple[str, object]] = deque(roots)
+    while ahead:
+        path, value = ahead.popleft()
+        if id(value) in seen or isinstance(value, (str, bytes, int, float, type)):
+            continue
+        seen.add(id(value))
+        if isinstance(value, (dict, list, set, deque, tuple, frozenset, bytearray)):
+            sizes[path] = sizes.get(path, 0) + len(value)
+            items = value.values() if isinstance(value, dict) else value
+            if not isinstance(value, bytearray):
+                ahead.extend((f"{path}[]", item) for item in list(items))
+        elif type(value).__module__.startswith(OWN):
+            ahead.extend((f"{path}.{name}", item) for name, item in _attributes(value))
+    yield from sizes.items()
+
+
+def _attributes(value: object) -> Iterator[tuple[str, object]]:
+    names = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
+    for name in (*names, *getattr(value, "__dict__", ())):
+        if hasattr(value, name) and name not in ("__weakref__", "__dict__"):
+            yield name, getattr(value, name)
