@@ -14,7 +14,7 @@ import logging
 from typing import Final
 
 from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.persist import TableFile, load_table, table_text
+from skylarkmq.broker.persist import Done, TableFile, load_table, table_text
 from skylarkmq.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.flags import validate_group, validate_topic
@@ -34,7 +34,7 @@ class ConsumerOffsetManager:
     """The table of consumer offsets. Loop thread, but for `load`.
 
     Attributes:
-        table: (topic, group) -> queue id -> next queue offset; changed by `commit` alone.
+        table: (topic, group) -> queue id -> next queue offset; changed by the methods alone.
     """
 
     def __init__(
@@ -100,6 +100,37 @@ class ConsumerOffsetManager:
             )
         offsets[queue_id] = offset
         self._file.mark()
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics that the group ever committed an offset of."""
+        return [topic for topic, name in self.table if name == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that ever committed an offset of the topic."""
+        return [group for name, group in self.table if name == topic]
+
+    def remove_group(self, group: str) -> None:
+        """Forget where a group stands."""
+        self._remove([key for key in self.table if key[1] == group])
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget where all groups stand in a topic."""
+        self._remove([key for key in self.table if key[0] == topic])
+
+    def _remove(self, keys: list[tuple[str, str]]) -> None:
+        for key in keys:
+            del self.table[key]
+        if keys:
+            self._file.mark()
+
+    @property
+    def pending(self) -> bool:
+        """Whether something changed that is not on the disk yet."""
+        return self._file.pending
+
+    def persisted(self, done: Done) -> None:
+        """Call `done` once all changes so far are on the disk, or with what kept them from it."""
+        self._file.persisted(done)
 
     def _write(self) -> None:
         if self._file.pending:

@@ -107,6 +107,13 @@ class SubscriptionGroupManager:
         self.data_version = next_version(self.data_version, self._clock)
         self._file.changed()
 
+    def delete(self, name: str) -> None:
+        """Remove a group; nothing happens when it is not there."""
+        if self.table.pop(name, None) is not None:
+            log.info("group %s deleted", name)
+            self.data_version = next_version(self.data_version, self._clock)
+            self._file.changed()
+
     @property
     def pending(self) -> bool:
         """Whether something changed that is not on the disk yet."""
