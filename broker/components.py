@@ -38,6 +38,7 @@ from skylarkmq.broker.schedule_service import ScheduleMessageService
 from skylarkmq.broker.server import RemotingServer
 from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.broker.subscription_group import SubscriptionGroupManager
+from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topic_config import TOPICS_FILE, TopicConfigManager
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.flags import is_system_topic
@@ -72,6 +73,7 @@ class BrokerState:
         self.offsets = ConsumerOffsetManager(config, files, writer, clock)
         self.delay_offsets = DelayOffsetTable(files, writer, clock, self.store)
         self.schedule = ScheduleMessageService(self.store, clock, self.delay_offsets)
+        self.timer = TimerMessageService(self.store, files, clock, workers.timer, writer)
         outbound = Outbound(self._may_notify)
         self.consumers = ConsumerManager(clock, outbound.notify_consumer_ids_changed)
         self.filters = ConsumerFilterManager(config, files, writer, clock, self.store)
@@ -99,6 +101,7 @@ class BrokerState:
         self.store.load(progress)
         for table in (self.topics, self.groups, self.offsets, self.delay_offsets, self.filters):
             table.load()
+        self.timer.load()
         self._warn_of_unknown_topics()
 
     def start_services(self) -> None:
@@ -108,6 +111,7 @@ class BrokerState:
         self.offsets.start()
         self.filters.start()
         self.schedule.start()
+        self.timer.start()
 
     async def stop_services(self) -> None:
         """End what writes messages and tables by itself, and save where it stands.
@@ -115,6 +119,7 @@ class BrokerState:
         Call while the store still writes; holding and housekeeping end before, with the listeners.
         """
         await self.schedule.stop()
+        await self.timer.stop()
         await self.offsets.stop()
         await self.filters.stop()
         await self.groups.flush()

@@ -38,7 +38,7 @@ from enum import Enum
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.store.append import AppendBatch
 from skylarkmq.store.busy import Busy
-from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint, IndexPoint, Marks
+from skylarkmq.store.checkpoint import UNKNOWN, IndexPoint, Marks
 from skylarkmq.store.cleaning import CleanService
 from skylarkmq.store.cold_reads import ColdReads
 from skylarkmq.store.config import StoreConfig
@@ -49,16 +49,17 @@ from skylarkmq.store.group_commit import Committed
 from skylarkmq.store.index_service import IndexService
 from skylarkmq.store.message_reader import MessageReader
 from skylarkmq.store.message_writer import ArrivalListener, MessageWriter, PutDone
+from skylarkmq.store.parts import queue_table, topic_removal
 from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.point_tracker import Point, PointTracker
 from skylarkmq.store.profile import check_profile, save_profile
 from skylarkmq.store.progress import Progress, ProgressLog
-from skylarkmq.store.queue_table import QueueTable
 from skylarkmq.store.read_face import ReadFace
 from skylarkmq.store.recovery import Recovery, RecoveryReport
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
 from skylarkmq.store.stats import StoreStats
 from skylarkmq.store.store_lock import AbortFile, StoreLock
+from skylarkmq.store.timer_rules import TimerRules
 from skylarkmq.store.timers import IntervalTimer
 from skylarkmq.store.worker import StoreWorkers
 from skylarkmq.store.write_road import open_log
@@ -98,6 +99,7 @@ class MessageStore(ReadFace):
         self.stats = stats or StoreStats()
         self.paths = StorePaths(config.store_path_root_dir, config.store_path_commit_log)
         self.delay_levels = DelayLevels(config.message_delay_level)
+        self.timer_rules = TimerRules(config, clock.now_ms)
         self.failure: BaseException | None = None
         self.failure_listeners: list[Callable[[BaseException], None]] = []
         self.recovery: RecoveryReport | None = None
@@ -109,7 +111,11 @@ class MessageStore(ReadFace):
         self.commit_log = open_log(
             config, files, workers.prepare, clock, self.stats, self.paths, self.delay_levels
         )
-        self.queues = self._queue_table(workers)
+        self.queues = queue_table(config, files, workers, self.paths, self.fail)
+        self._points = PointTracker()
+        self.removal = topic_removal(
+            files, workers, self.paths, self.commit_log, self.queues, self._points, self.fail
+        )
         reader = MessageReader(self.commit_log, self.queues, config, memory_size, self.stats)
         super().__init__(
             self.commit_log,
@@ -128,7 +134,6 @@ class MessageStore(ReadFace):
         if config.message_index_enable:
             self.writer.on_published = self.index.take
         checkpoint_s = config.flush_consume_queue_thorough_interval / 1000
-        self._points = PointTracker()
         self._checkpoint_offset = 0
         self._timers = [
             IntervalTimer(clock, config.flush_interval_consume_queue / 1000, self._tick),
@@ -147,18 +152,6 @@ class MessageStore(ReadFace):
             self.queues,
             self.index.expire,
             self.fail,
-        )
-
-    def _queue_table(self, workers: StoreWorkers) -> QueueTable:
-        return QueueTable(
-            self._files,
-            workers.queues,
-            self.paths,
-            self.config.mapped_file_size_consume_queue,
-            self.fail,
-            least_pages=self.config.flush_consume_queue_least_pages,
-            ext_file_size=self.config.mapped_file_size_consume_queue_ext,
-            write_ext=self.config.enable_consume_queue_ext,
         )
 
     # Life cycle
@@ -202,7 +195,8 @@ class MessageStore(ReadFace):
     def _recover(self, progress: Progress) -> RecoveryReport:
         unclean = self._abort.exists()
         self.index.check_files(unclean=unclean)
-        marks = Checkpoint(self._files, self.paths.checkpoint, self.paths.recovery_point).load()
+        self.removal.load(self.queues.checkpoint)
+        marks = self.queues.checkpoint.load()
         self.commit_log.mapped_files.load()
         self.queues.load(unclean=unclean)
         self._abort.create()
@@ -213,6 +207,7 @@ class MessageStore(ReadFace):
             self.delay_levels,
             check_crc=self.config.check_crc_on_recover,
             progress=progress,
+            removed=self.removal.topics.ends(),
         )
         started = self._clock.monotonic()
         try:
@@ -221,6 +216,7 @@ class MessageStore(ReadFace):
             if not unclean and not recovery.has_changed:
                 self._abort.remove()  # the store is as its last clean stop left it
             raise
+        self.removal.recovered(report.end_offset)
         self._reader.verify_below = report.end_offset
         duration_s = self._clock.monotonic() - started
         self.stats.recovery_mode = "clean" if report.clean else "abnormal"

@@ -57,6 +57,7 @@ _TAGS = b"TAGS\x01"
 # much, because it first tries the right side as a number, and fails by an exception.
 _DELAY = "DELAY\x01"
 _TRANSACTION = "TRAN_MSG\x01"
+_TIMER = "TIMER_"
 _CLUSTER = "CLUSTER\x01"
 
 
@@ -91,7 +92,11 @@ class SendProcessor:
         self._cluster_pair = b"\x02" + _CLUSTER.encode() + config.broker_cluster_name.encode()
         self._answers = SendAnswers(config.region_id, store_host, stats, topics)
         self._maker = SendMessages(
-            config.broker_cluster_name, store_host, config.store, store.delay_levels
+            config.broker_cluster_name,
+            store_host,
+            config.store,
+            store.delay_levels,
+            store.timer_rules,
         )
         self._queue = store.queues.queues.get
         self._batch: AppendBatch = store.commit_log.batch
@@ -133,6 +138,7 @@ class SendProcessor:
             or len(body) > self._max_body_size
             or _DELAY in text
             or _TRANSACTION in text
+            or _TIMER in text
             or _CLUSTER in text
             or "\0" in text
             or topic in NOT_ALLOWED_SEND_TOPICS
@@ -232,7 +238,7 @@ class SendProcessor:
         inner = self._maker.single(connection.host_bytes, request.body, header, target)
         queue = self._store.queues.open(inner.topic, inner.queue_id)
         physical_offset = self._batch.add_message(queue, inner)
-        if inner.delay_level:  # under the topic it was sent to, not the one where it waits
+        if inner.topic != target.topic:  # counted where it was sent to, not where it waits
             delayed = self._stats.topic_in(target.topic, "delay")
             delayed.count += 1
             delayed.bytes += len(inner.body)

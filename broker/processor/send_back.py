@@ -39,6 +39,7 @@ from skylarkmq.protocol.flags import (
     RMQ_SYS_SCHEDULE_TOPIC,
     RMQ_SYS_TRANS_HALF_TOPIC,
     RMQ_SYS_TRANS_OP_HALF_TOPIC,
+    RMQ_SYS_WHEEL_TIMER_TOPIC,
     dlq_topic,
     is_writeable,
     retry_topic,
@@ -57,7 +58,12 @@ FIRST_RETRY_LEVEL: Final = 3
 """Delay level of a message's first return, unless the consumer names one; each more adds one."""
 
 _HIDDEN_TOPICS: Final = frozenset(
-    {RMQ_SYS_SCHEDULE_TOPIC, RMQ_SYS_TRANS_HALF_TOPIC, RMQ_SYS_TRANS_OP_HALF_TOPIC}
+    {
+        RMQ_SYS_SCHEDULE_TOPIC,
+        RMQ_SYS_TRANS_HALF_TOPIC,
+        RMQ_SYS_TRANS_OP_HALF_TOPIC,
+        RMQ_SYS_WHEEL_TIMER_TOPIC,
+    }
 )
 
 

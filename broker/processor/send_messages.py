@@ -31,11 +31,18 @@ from skylarkmq.protocol.tags_code import cached_tags_code
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.delay_levels import DelayLevels, parse_level
 from skylarkmq.store.results import MessageInner
+from skylarkmq.store.timer_rules import (
+    TimerRefusedError,
+    TimerRules,
+    asks_for_timer,
+    without_timer,
+)
 
 _TAGS = b"TAGS\x01"
 _WAIT = b"WAIT\x01"
 _DELAY = b"DELAY\x01"
 _TRANSACTION = b"TRAN_MSG\x01"
+_TIMER = b"TIMER_"
 _PAIR_END = b"\x02"
 _PAIR_END_BYTE = 2
 BATCH_GROWTH_MAX = 8  # bytes stored for a byte of the largest batch body
@@ -60,12 +67,18 @@ class SendMessages:
     """Makes messages, or refuses them with RocketMQ's code."""
 
     def __init__(
-        self, cluster: str, store_host: bytes, config: StoreConfig, delay_levels: DelayLevels
+        self,
+        cluster: str,
+        store_host: bytes,
+        config: StoreConfig,
+        delay_levels: DelayLevels,
+        timer_rules: TimerRules,
     ) -> None:
         self._cluster = cluster.encode()
         self._store_host = store_host
         self._config = config
         self._delay_levels = delay_levels
+        self._timer_rules = timer_rules
         # A message takes five times its part of the body and more: it must fit into one log file,
         # and a small request must not fill the memory.
         self._batch_size_max = min(
@@ -94,9 +107,24 @@ class SendMessages:
         properties = with_property(properties, b"CLUSTER", self._cluster)
         inner = self._inner(born_host, body, properties, header.flag, header, target, wait)
         if level:
+            inner.properties = without_timer(inner.properties)
             inner = self._delay_levels.redirect(inner, level)
+        elif properties.find(_TIMER) >= 0:
+            inner = self._timed(inner)
         _check_properties(inner.properties)
         return inner
+
+    def _timed(self, inner: MessageInner) -> MessageInner:
+        try:
+            timed = self._timer_rules.redirect(inner)
+        except TimerRefusedError as error:
+            if error.is_illegal:
+                raise _illegal(str(error)) from error
+            raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if timed is not inner:  # it shows whether its sender waited, as a delayed one does
+            wait = _WAIT + (b"true" if inner.wait_store_ok else b"false")
+            timed.properties = join_properties(timed.properties, wait)
+        return timed
 
     def batch(self, body: bytes, header: SendMessageRequestHeader, target: Target) -> SplitBatch:
         """Return the messages of a batch, at least one; nothing is stored before all are sound.
@@ -109,6 +137,9 @@ class SendMessages:
         _refuse_transaction(batch_level, header.sys_flag)
         if _delay_level(batch_level) or target.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             raise _illegal("a batch can neither be delayed nor be a retry")
+        timed = body.find(_TIMER) >= 0 or batch_level.find(_TIMER) >= 0
+        if timed and asks_for_timer(batch_level):
+            raise _illegal("a batch can not be delayed")
         _, wait = take_wait(batch_level)
         batch_level = with_property(batch_level, b"CLUSTER", self._cluster)
         items = split_batch(body)
@@ -123,6 +154,8 @@ class SendMessages:
             )
         parts: list[BatchPart] = []
         for flag, part_body, inner_level in items:
+            if timed and asks_for_timer(inner_level):
+                raise _illegal("a message of a batch can not be delayed")
             properties = join_properties(inner_level, batch_level)
             if len(properties) > MAX_PROPERTIES_SIZE or properties.find(0) >= 0:
                 _check_properties(properties)

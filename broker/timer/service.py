@@ -82,14 +82,20 @@ class TimerMessageService:
     def load(self) -> None:
         """Read the checkpoint. Blocks; after the store was loaded, before the loop serves.
 
+        Nothing is done, here and in `start`, when `timerWheelEnable` is false.
+
         Raises:
             OSError: the disk failed.
         """
+        if not self._store.config.timer_wheel_enable:
+            return
         self._useless = self.state.load(self._files, self._folder, self._reading.end)
         self._rolling.resume()
 
     def start(self) -> None:
         """Deliver what is due and wait for the rest. The store has started."""
+        if not self._store.config.timer_wheel_enable:
+            return
         self._running = self._runs.running = self._deliveries.running = True
         self._runs.remove(tuple(self._useless))
         self._target = self._reading.end

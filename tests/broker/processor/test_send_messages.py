@@ -19,10 +19,14 @@ from skylarkmq.protocol.message import Message
 from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.protocol.tags_code import tags_code
 from skylarkmq.store.delay_levels import DelayLevels
+from skylarkmq.store.timer_rules import TimerRules
 from tests.protocol.message_vectors import STORE
 from tests.store.support import BORN, HOST, LOG_SIZE, MESSAGE_MAX, store_config
 
-MAKER = SendMessages("C1", HOST, store_config(Path("/nowhere")), DelayLevels())
+CONFIG = store_config(Path("/nowhere"))
+NOW_MS = 1_700_000_000_500
+RULES = TimerRules(CONFIG, lambda: NOW_MS)
+MAKER = SendMessages("C1", HOST, CONFIG, DelayLevels(), RULES)
 ILLEGAL = ResponseCode.MESSAGE_ILLEGAL
 
 
@@ -161,6 +165,64 @@ def test_a_level_that_is_no_number_is_refused(level: str) -> None:
     assert caught.value.response_code == ILLEGAL
 
 
+def test_a_message_with_a_delay_of_its_own_goes_to_the_timer_topic() -> None:
+    inner = single("TIMER_DELAY_MS\x014000\x02TAGS\x01A\x02WAIT\x01false")
+    assert (inner.topic, inner.queue_id, inner.delay_level) == ("rmq_sys_wheel_timer", 0, 0)
+    assert not inner.wait_store_ok
+    assert inner.tags_code == tags_code("A")
+    assert decode_properties(inner.properties.decode()) == {
+        "TIMER_DELAY_MS": "4000",
+        "TAGS": "A",
+        "WAIT": "false",
+        "CLUSTER": "C1",
+        "TIMER_OUT_MS": "1700000005000",
+        "REAL_TOPIC": "T",
+        "REAL_QID": "2",
+    }
+
+
+def test_a_level_goes_before_a_delay_of_its_own() -> None:
+    text = "TIMER_DELAY_SEC\x015\x02TIMER_DELAY_MS\x01x\x02TIMER_DELIVER_MS\x011\x02DELAY\x013"
+    inner = single(text)
+    assert inner.topic == "SCHEDULE_TOPIC_XXXX"
+    assert b"TIMER_" not in inner.properties
+    assert single("TIMER_DELAY_SEC\x015\x02DELAY\x010").topic == "rmq_sys_wheel_timer"
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        "TIMER_DELAY_MS\x01soon",
+        "TIMER_DELAY_SEC\x01259201",
+        "TIMER_DELAY_MS\x015000\x02a\x01" + "v" * 32_560,
+    ],
+)
+def test_a_timer_that_is_not_to_be_had_is_refused(properties: str) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        single(properties)
+    assert caught.value.response_code == ILLEGAL
+
+
+def test_timers_that_are_switched_off_are_refused() -> None:
+    config = store_config(Path("/nowhere"), timer_wheel_enable=False)
+    maker = SendMessages("C1", HOST, config, DelayLevels(), TimerRules(config, lambda: NOW_MS))
+    with pytest.raises(RemoteProtocolError, match="timerWheelEnable") as caught:
+        maker.single(BORN, b"x", header("TIMER_DELAY_MS\x015000"), target())
+    assert caught.value.response_code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_batch_takes_no_timer(inside: bool) -> None:
+    timer = {"TIMER_DELAY_MS": "5000"} if inside else {}
+    body = encode_batch([Message("T", b"a"), Message("T", b"b", properties=timer)])
+    text = "" if inside else "TIMER_DELIVER_MS\x015"
+    with pytest.raises(RemoteProtocolError, match="batch") as caught:
+        MAKER.batch(body, header(text), target())
+    assert caught.value.response_code == ILLEGAL
+    harmless = encode_batch([Message("T", b"TIMER_DELAY_MS\x015\x02")])
+    assert len(MAKER.batch(harmless, header(""), target()).parts) == 1
+
+
 def test_a_dead_letter_is_not_delayed() -> None:
     inner = MAKER.single(BORN, b"x", header("DELAY\x013"), target("%DLQ%g", to_dlq=True))
     assert inner.topic == "%DLQ%g"
@@ -209,7 +271,7 @@ def batch(messages: list[Message], properties: str = "", topic: str = "T", **mor
 
 def test_a_batch_is_split_as_rocketmq_splits_it() -> None:
     golden = STORE["batch"]
-    maker = SendMessages("DefaultCluster", HOST, store_config(Path("/nowhere")), DelayLevels())
+    maker = SendMessages("DefaultCluster", HOST, CONFIG, DelayLevels(), RULES)
     made = maker.batch(bytes.fromhex(golden["requestBodyHex"]), header(), target("TopicTest"))
     assert [(body.hex(), flag, code) for body, _, flag, code in made.parts] == [
         (each["bodyHex"], each["flag"], each["tagsCode"]) for each in golden["stored"]
