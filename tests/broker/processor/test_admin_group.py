@@ -1,0 +1,217 @@
+"""Administration of groups: what is acknowledged is on the disk, what is asked is told as it is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from skylarkmq.broker.consume_rates import ConsumeRateService
+from skylarkmq.broker.processor.admin_group import AdminGroupProcessor
+from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.broker.subscription_group import GROUPS_FILE
+from skylarkmq.protocol import lenient_json
+from skylarkmq.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
+from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
+from skylarkmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from tests.broker.group_rig import FakeConnection, GroupRig, ask, request
+
+
+class Rig(GroupRig):
+    """The processor over real tables."""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**config)
+        self.stats = BrokerStats()
+        self.rates = ConsumeRateService(self.stats, self.clock)
+        self.processor = AdminGroupProcessor(
+            "broker-a",
+            self.store,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.consumers,
+            self.producers,
+            self.rates,
+            self.clock,
+        )
+
+    async def ask(self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"") -> Any:
+        return await ask(self, self.processor, FakeConnection(), request(code, fields, body))
+
+    async def table(self, code: int, fields: dict[str, Any] | None = None) -> Any:
+        answer = await self.ask(code, fields)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        return lenient_json.loads(answer.body)
+
+    def join(self, group: str, *topics: str, name: str = "192.0.2.1:1") -> FakeConnection:
+        peer: Any = FakeConnection(name)
+        data = ConsumerData(
+            consume_from_where="CONSUME_FROM_LAST_OFFSET",
+            consume_type="CONSUME_PASSIVELY",
+            group_name=group,
+            message_model="CLUSTERING",
+            subscription_data_set=[SubscriptionData(topic=t, sub_string="*") for t in topics],
+        )
+        self.consumers.register(peer, f"client@{name}", LanguageCode.JAVA, 409, data)
+        return peer
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    rig.start()
+    return rig
+
+
+async def test_a_group_is_on_the_disk_when_its_update_is_acknowledged(rig: Rig) -> None:
+    body = b'{"groupName":"g","consumeEnable":false,"retryMaxTimes":3,"brokerId":0}'
+    answer = await rig.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+    assert answer.code == ResponseCode.SUCCESS
+    stored = json.loads(rig.files.read_all(rig.store.paths.config / GROUPS_FILE))
+    assert stored["subscriptionGroupTable"]["g"]["consumeEnable"] is False
+    table = await rig.table(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    assert table["subscriptionGroupTable"]["g"]["retryMaxTimes"] == 3
+    assert table["dataVersion"]["counter"] == rig.groups.data_version.counter
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"groupName":"../g"}',
+        b'{"groupName":""}',
+        b'{"groupName":"g","retryQueueNums":-1}',
+        b'{"groupName":"g","retryQueueNums":100000}',
+        b'{"groupName":"g","brokerId":-1}',
+        b"{}",
+        b"[]",
+        b"",
+    ],
+)
+async def test_what_can_be_no_group_is_refused(rig: Rig, body: bytes) -> None:
+    before = dict(rig.groups.table)
+    answer = await rig.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark
+    assert rig.groups.table == before
+
+
+async def test_a_deleted_group_is_gone_and_its_offsets_when_asked_to(rig: Rig) -> None:
+    rig.topic("T")
+    for group in ("g", "h"):
+        rig.groups.update(SubscriptionGroupConfig(group_name=group))
+        rig.offsets.commit("x", group, "T", 0, 5)
+    answer = await rig.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g"})
+    assert answer.code == ResponseCode.SUCCESS
+    assert "g" not in rig.groups.table
+    assert rig.offsets.query("g", "T", 0) == 5
+    fields = {"groupName": "h", "removeOffset": "true"}
+    await rig.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
+    assert rig.offsets.query("h", "T", 0) == -1
+    again = GroupRig(rig.files)
+    again.groups.load()
+    again.offsets.load()
+    assert not {"g", "h"} & again.groups.table.keys()
+    assert again.offsets.query("h", "T", 0) == -1
+    assert again.offsets.query("g", "T", 0) == 5
+
+
+async def test_unknown_and_built_in_groups_at_a_delete(rig: Rig) -> None:
+    answer = await rig.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "nobody"})
+    assert answer.code == ResponseCode.SUCCESS
+    answer = await rig.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "TOOLS_CONSUMER"})
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "TOOLS_CONSUMER" in rig.groups.table
+
+
+async def test_members_of_a_consumer_group(rig: Rig) -> None:
+    answer = await rig.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "g"})
+    assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
+    rig.join("g", "T", "U")
+    body = await rig.table(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "g"})
+    assert body["connectionSet"] == [
+        {
+            "clientAddr": "192.0.2.1:1",
+            "clientId": "client@192.0.2.1:1",
+            "language": "JAVA",
+            "version": 409,
+        }
+    ]
+    assert body["consumeType"] == "CONSUME_PASSIVELY"
+    assert body["messageModel"] == "CLUSTERING"
+    assert body["consumeFromWhere"] == "CONSUME_FROM_LAST_OFFSET"
+    assert set(body["subscriptionTable"]) == {"T", "U"}
+
+
+async def test_clients_of_a_producer_group(rig: Rig) -> None:
+    answer = await rig.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "p"})
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    peer: Any = FakeConnection("192.0.2.7:9")
+    rig.producers.register(peer, "c", LanguageCode.GO, 401, "p")
+    body = await rig.table(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "p"})
+    assert [each["clientId"] for each in body["connectionSet"]] == ["c"]
+    rig.clock.advance(2.5)
+    table = await rig.table(RequestCode.GET_ALL_PRODUCER_INFO)
+    (info,) = table["data"]["p"]
+    assert info["remoteIP"] == "/192.0.2.7:9"
+    assert (info["language"], info["version"]) == ("GO", 401)
+    assert info["lastUpdateTimestamp"] == rig.clock.now_ms() - 2500
+
+
+async def test_who_consumes_a_topic(rig: Rig) -> None:
+    rig.topic("T")
+    rig.join("online", "T")
+    rig.join("elsewhere", "U")
+    rig.offsets.commit("x", "offline", "T", 0, 1)
+    body = await rig.table(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"})
+    assert body["groupList"] == ["offline", "online"]
+    body = await rig.table(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "none"})
+    assert body["groupList"] == []
+
+
+async def test_how_far_a_group_is(rig: Rig) -> None:
+    rig.topic("T", queues=2)
+    rig.topic("U", queues=1)
+    rig.groups.update(SubscriptionGroupConfig(group_name="g"))
+    for _ in range(3):
+        rig.put("T", 0)
+        rig.clock.advance(1.0)
+    first_ms = rig.store.message_time("T", 0, 0)
+    rig.offsets.commit("x", "g", "T", 0, 1)
+    rig.offsets.commit("x", "g", "U", 0, 0)
+    rig.offsets.commit("x", "g", "deleted", 0, 7)
+    fields = {"consumerGroup": "g"}
+    answer = await rig.ask(RequestCode.GET_CONSUME_STATS, fields)
+    assert answer.code == ResponseCode.SUCCESS
+    text = answer.body.decode()
+    assert '"brokerOffset":3,"consumerOffset":1' in text
+    rows = await rig.table(RequestCode.GET_CONSUME_STATS, fields)
+    found = {
+        (key.as_dict()["topic"], key.as_dict()["queueId"]): row
+        for key, row in rows["offsetTable"].items()
+    }
+    assert found.keys() == {("T", 0), ("T", 1), ("U", 0)}
+    assert found["T", 0]["lastTimestamp"] == first_ms
+    assert found["T", 1] == {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0}
+    rows = await rig.table(RequestCode.GET_CONSUME_STATS, {**fields, "topic": "U"})
+    assert [key.as_dict()["topic"] for key in rows["offsetTable"]] == ["U"]
+    rig.join("g", "T")  # it subscribes to T alone now
+    rows = await rig.table(RequestCode.GET_CONSUME_STATS, fields)
+    assert {key.as_dict()["topic"] for key in rows["offsetTable"]} == {"T"}
+    rows = await rig.table(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "unknown"})
+    assert rows == {"consumeTps": 0.0, "offsetTable": {}}
+
+
+async def test_how_fast_a_group_is(rig: Rig) -> None:
+    rig.topic("T", queues=1)
+    rig.offsets.commit("x", "g", "T", 0, 0)
+    timers = rig.clock.pending_count
+    rig.rates.start()
+    for _ in range(12):  # the oldest notes give way
+        rig.stats.topic_out("T", "g").count += 50
+        rig.clock.advance(10.0)
+    rows = await rig.table(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g"})
+    assert rows["consumeTps"] == pytest.approx(5.0)
+    rig.rates.stop()
+    assert rig.clock.pending_count == timers
