@@ -10,6 +10,7 @@ import random
 
 from skylarkmq.broker.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.config import BrokerConfig
+from skylarkmq.broker.consume_rates import ConsumeRateService
 from skylarkmq.broker.consumer_manager import ConsumerManager
 from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.delay_offsets import DelayOffsetTable
@@ -18,6 +19,7 @@ from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.housekeeping import ClientHousekeepingService
 from skylarkmq.broker.long_polling import PullRequestHoldService
 from skylarkmq.broker.outbound import Outbound
+from skylarkmq.broker.processor.admin_group import AdminGroupProcessor
 from skylarkmq.broker.processor.admin_topic import AdminTopicProcessor
 from skylarkmq.broker.processor.check_client import CheckClientProcessor
 from skylarkmq.broker.processor.client_manage import ClientManageProcessor
@@ -80,6 +82,7 @@ class BrokerState:
         self.consumers.on_subscribed = self.filters.register
         self.consumers.on_group_gone = self.filters.unregister
         self.producers = ProducerManager(clock)
+        self.rates = ConsumeRateService(self.stats, clock)
         self.locks = RebalanceLockManager(clock)
         self.housekeeping = ClientHousekeepingService(
             clock, self.consumers, self.producers, self.locks
@@ -108,6 +111,7 @@ class BrokerState:
         """Start what works by the clock. The store has started, the listeners are open."""
         self.holding.start()
         self.housekeeping.start()
+        self.rates.start()
         self.offsets.start()
         self.filters.start()
         self.schedule.start()
@@ -118,6 +122,7 @@ class BrokerState:
 
         Call while the store still writes; holding and housekeeping end before, with the listeners.
         """
+        self.rates.stop()
         await self.schedule.stop()
         await self.timer.stop()
         await self.offsets.stop()
@@ -204,6 +209,17 @@ def make_server(
         QueryProcessor(store),
         QueryMessageProcessor(config, store, state.topics),
         AdminTopicProcessor(config, state.topics),
+        AdminGroupProcessor(
+            config.broker_name,
+            store,
+            state.topics,
+            state.groups,
+            state.offsets,
+            state.consumers,
+            state.producers,
+            state.rates,
+            clock,
+        ),
         SendBackProcessor(config, store, state.topics, state.groups, rng),
     )
     handlers: dict[int, Handler] = {}
