@@ -30,10 +30,24 @@ HELD_OF_CONNECTION_MAX = 20_000  # a consumer holds one pull a queue
 SWEEP_INTERVAL_S = 5.0
 SHORT_SWEEP_INTERVAL_S = 1.0
 MATCH_UNITS_MAX = 800  # new units that are looked at before a pull is woken without looking
+LOOK_COST_MAX = 4096  # what filters by properties may spend in one turn; the rest wait for the next
+LOOK_COST = 16  # of one look, beside the filter's own cost
 
 QueueKey = tuple[str, int]
-# What filters by properties found in one turn: (filter, begin) -> where it goes on, -1 when wanted.
-Looked = dict[tuple[object, int], int]
+
+
+class _Looks:
+    """What filters by properties found in one turn.
+
+    found: (filter, queue offset) -> where it goes on behind what it does not want, -1 at what it
+    wants.
+    """
+
+    __slots__ = ("cost_left", "found")
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[object, int], int] = {}
+        self.cost_left = LOOK_COST_MAX
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +75,7 @@ class PullRequestHoldService:
         self._clock = clock
         self._held: dict[QueueKey, list[HeldPull]] = {}
         self._by_connection: dict[Connection, set[HeldPull]] = {}
+        self._late: set[QueueKey] = set()  # queues with pulls that were not looked at yet
         self.count = 0
         interval_s = SWEEP_INTERVAL_S if long_polling else SHORT_SWEEP_INTERVAL_S
         self._sweep_timer = IntervalTimer(clock, interval_s, self.sweep)
@@ -99,23 +114,34 @@ class PullRequestHoldService:
         waiting = self._held.get(key)
         if waiting is None:
             return
-        looked: Looked = {}
-        woken = [
-            held
-            for held in waiting
-            if held.offset < max_offset and self._wants(held, max_offset, looked)
-        ]
+        looks = _Looks()
+        woken: list[HeldPull] = []
+        for held in waiting:
+            if looks.cost_left <= 0 and isinstance(held.matches, RecordFilter):
+                self._look_later(key)
+            elif held.offset < max_offset and self._wants(held, max_offset, looks):
+                woken.append(held)
         if woken:
             self._release(key, woken)
 
-    def _wants(self, held: HeldPull, max_offset: int, looked: Looked) -> bool:
+    def _look_later(self, key: QueueKey) -> None:
+        """Go on with a queue's pulls in a turn of their own: this may be a sender's."""
+        if key not in self._late:
+            self._late.add(key)
+            self._clock.call_at(self._clock.monotonic(), self._go_on, key)
+
+    def _go_on(self, key: QueueKey) -> None:
+        self._late.discard(key)
+        self._arrived(*key, self._store.max_offset(*key))
+
+    def _wants(self, held: HeldPull, max_offset: int, looks: _Looks) -> bool:
         matches = held.matches
         if matches is None or max_offset - held.offset >= MATCH_UNITS_MAX:
             return True
         while held.seen_offset < max_offset:  # more than once where a queue file ends in between
             try:
                 if isinstance(matches, RecordFilter):
-                    following = self._look(held, matches, looked)
+                    following = self._look(held, matches, looks)
                     if following <= held.seen_offset:
                         return True
                     held.seen_offset = following
@@ -130,15 +156,16 @@ class PullRequestHoldService:
             held.seen_offset += len(units)
         return False
 
-    def _look(self, held: HeldPull, by_record: RecordFilter, looked: Looked) -> int:
+    def _look(self, held: HeldPull, by_record: RecordFilter, looks: _Looks) -> int:
         """Where a filter by properties goes on when it wants nothing from there; else -1."""
         begin = held.seen_offset
         key = by_record.key or by_record, begin
-        following = looked.get(key)
+        following = looks.found.get(key)
         if following is None:
+            looks.cost_left -= LOOK_COST + by_record.cost
             result = self._store.get_message(held.topic, held.queue_id, begin, 1, matches=by_record)
             is_over = result.status is GetMessageStatus.NO_MATCHED_MESSAGE
-            following = looked[key] = result.next_begin_offset if is_over else -1
+            following = looks.found[key] = result.next_begin_offset if is_over else -1
         return following
 
     def sweep(self) -> None:

@@ -50,7 +50,7 @@ FLUSH_INTERVAL_S: Final = 10.0
 FILTERS_MAX: Final = 10_000
 CHARACTERS_MAX: Final = 1 << 20
 """Characters of all expressions together: compiled they take about a hundred times that."""
-BITMAP_COST_MAX: Final = 1024
+BITMAP_COST_MAX: Final = 256
 """Cost of all filters of a topic at which its messages get no bitmap: every reader looks then."""
 DEAD_AT_LOAD_MS: Final = 30_000
 

@@ -34,10 +34,12 @@ END: Final = "end"
 
 # Every repetition is possessive, so each character is looked at a bounded number of times whatever
 # the text is. The pattern is fixed; nothing of the text ever becomes part of one.
+_LINE_END: Final = re.compile(r"[\n\r]")
 _TOKEN: Final = re.compile(
     r"""
-      (?P<blank>[ \t\n\r\f]++ | --[^\n\r]*+[\n\r])
-    | (?P<comment>/\*)
+      (?P<blank>[ \t\n\r\f]++)
+    | (?P<line>--)
+    | (?P<block>/\*)
     | (?P<name>[A-Za-z_$][A-Za-z0-9_$]*+)
     | (?P<float>[0-9]++\.[0-9]*+(?:[eE][+-]?[0-9]++)?
               | \.[0-9]++(?:[eE][+-]?[0-9]++)?
@@ -48,6 +50,9 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE,
 )
+
+
+_DIGITS: Final = frozenset("0123456789")
 
 
 class Token(NamedTuple):
@@ -74,6 +79,7 @@ def tokenize(text: str) -> list[Token]:
         )
     tokens: list[Token] = []
     position, end = 0, len(text)
+    last_line = end  # where a comment may still begin
     match_token = _TOKEN.match
     while position < end:
         match = match_token(text, position)
@@ -81,14 +87,22 @@ def tokenize(text: str) -> list[Token]:
             raise ExpressionError(_unreadable(text, position))
         start, position = position, match.end()
         kind = match.lastgroup
-        if kind == "blank":
-            continue
-        if kind == "comment":
+        if kind == "line":
+            line_end = _LINE_END.search(text, position) if position <= last_line else None
+            if line_end is None:  # then these are two signs, and so are all that follow
+                last_line = -1
+                position = start + 1
+                tokens.append(Token("-", "-", start))
+            else:
+                position = line_end.end()
+        elif kind == "block":
             close = text.find("*/", position)
             if close < 0:
                 raise ExpressionError(f"the comment at character {start + 1} is not closed")
             position = close + 2
-        else:
+        elif match.group() == "0" and text[position : position + 1] in _DIGITS:
+            raise ExpressionError(f"the number at character {start + 1} begins with 0")
+        elif kind != "blank":
             tokens.append(_token(str(kind), match.group(), start))
     tokens.append(Token(END, "", end))
     return tokens

@@ -42,7 +42,7 @@ TAGS_PER_SUBSCRIPTION_MAX: Final = 1024
 EXPRESSION_SIZE_MAX: Final = 4096
 """Characters of an expression, and of all tags of a subscription together."""
 
-SQL_SIZE_MAX: Final = 65_536
+SQL_SIZE_MAX: Final = 32_768
 """Characters of all expressions by properties in one heartbeat: each may have to be compiled."""
 
 _READ_WRITE: Final = PermName.PERM_READ | PermName.PERM_WRITE

@@ -9,8 +9,10 @@ import pytest
 from skylarkmq.broker import long_polling
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.long_polling import MATCH_UNITS_MAX, HeldPull, PullRequestHoldService
-from skylarkmq.store.message_store import ArrivalListener, MessageStore
-from skylarkmq.store.results import ConsumeQueueUnit
+from skylarkmq.store.filtering import RecordFilter
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.message_writer import ArrivalListener
+from skylarkmq.store.results import ConsumeQueueUnit, GetMessageResult, GetMessageStatus
 from tests.support.manual_clock import ManualClock
 
 WANTED = 7
@@ -221,3 +223,62 @@ def test_the_stop_answers_everything_and_ends_the_sweeps() -> None:
     rig.service.stop()
     assert sorted(rig.woken) == ["0", "1", "2", "3"]
     assert (rig.service.count, rig.clock.pending_count) == (0, 0)
+
+
+class Records(OneQueue):
+    """The same for filters by properties: the code of a message is its property text."""
+
+    def get_message(
+        self, topic: str, queue_id: int, offset: int, count: int, *, matches: RecordFilter
+    ) -> GetMessageResult:
+        for place, code in enumerate(self.codes[offset:], offset):
+            self.looked += 1
+            if matches.matches(b"%d" % code):
+                return GetMessageResult(GetMessageStatus.FOUND, place + 1, count=1)
+        return GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, len(self.codes))
+
+
+class FilterRig(Rig):
+    """Held pulls by properties, `count` of them, each with its own filter or all with one."""
+
+    def __init__(self, store: Records, count: int, *, alike: bool) -> None:
+        super().__init__(store)
+        peer: Any = Peer()
+        for number in range(count):
+            wanted = RecordFilter(
+                (b"%d" % WANTED).__eq__, cost=100, key="one" if alike else f"filter {number}"
+            )
+            deadline_s = self.clock.monotonic() + 15
+            self.service.hold(
+                HeldPull(cast(Connection, peer), "T", 0, 0, wanted, deadline_s, self._wake)
+            )
+
+
+def test_filters_that_are_alike_look_once() -> None:
+    store = Records()
+    rig = FilterRig(store, 50, alike=True)
+    store.arrive(1)
+    assert (rig.woken, store.looked) == (0, 2), "the one by tag looks itself"
+    store.arrive(2)
+    assert (rig.woken, store.looked) == (0, 4), "at the new one alone"
+    store.arrive(WANTED)
+    assert (rig.woken, rig.service.count) == (51, 0)
+
+
+def test_many_filters_are_looked_at_in_turns_of_their_own() -> None:
+    store = Records()
+    rig = FilterRig(store, 100, alike=False)
+    store.arrive(1)
+    first = store.looked
+    assert 1 < first < 60
+    rig.clock.advance(0)
+    assert store.looked > first
+    for _ in range(10):
+        rig.clock.advance(0)
+    assert (rig.woken, store.looked) == (0, 101)
+    assert rig.clock.next_timer_s() is None or not rig.service._late
+    store.arrive(WANTED)
+    assert 1 < rig.woken < 60
+    for _ in range(10):
+        rig.clock.advance(0)
+    assert (rig.woken, rig.service.count) == (101, 0)

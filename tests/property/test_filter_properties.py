@@ -90,9 +90,9 @@ def said(tree: Naive, message: dict[str, str]) -> bool | None:
         return result
     if word == "not":
         inner = said(rest[0], message)
-        return None if inner is None else not inner
+        return None if inner is None else inner is False
     if word in ("and", "or"):
-        decides = word == "or"
+        decides: bool = word == "or"
         first = said(rest[0], message)
         if first is decides:
             return decides
@@ -102,7 +102,7 @@ def said(tree: Naive, message: dict[str, str]) -> bool | None:
         return None if None in (first, second) else not decides
     value = message.get(rest[0])
     if word in ("null", "not null"):
-        return (value is None) == (word == "null")
+        return (value is None) is (word == "null")
     if word in ("between", "not between"):
         low, high = rest[1]
         inside = word == "between"
@@ -111,7 +111,7 @@ def said(tree: Naive, message: dict[str, str]) -> bool | None:
     if value is None:
         return None
     if word in ("in", "not in"):
-        return (value in rest[1]) == (word == "in")
+        return (value in rest[1]) is (word == "in")
     return compared(word, value, rest[1])
 
 
@@ -126,14 +126,15 @@ def compared(sign: str, value: str, wanted: Any) -> bool:
         found = float(value) if isinstance(wanted, float) else int(value)
     except ValueError as error:
         raise Fails from error
-    return {
+    answers: dict[str, bool] = {
         "=": found == wanted,
         "<>": found != wanted,
         ">": found > wanted,
         ">=": found >= wanted,
         "<": found < wanted,
         "<=": found <= wanted,
-    }[sign]
+    }
+    return answers[sign]
 
 
 @CALM
@@ -156,7 +157,11 @@ def test_a_naive_evaluator_agrees(tree: Naive, message: dict[str, str]) -> None:
 
 
 words = st.sampled_from(
-    "n s NOT AND OR IN IS NULL BETWEEN TRUE ( ) , = <> < >= - + 1 2.5 'a' '' -- /* */ 0 9L . '".split()
+    ["n", "s", "NOT", "AND", "OR", "IN", "IS", "NULL", "BETWEEN", "TRUE", "(", ")", ",", "="]
+).flatmap(
+    lambda word: st.sampled_from(
+        [word, "<>", "<", ">=", "-", "+", "1", "2.5", "'a'", "''", "--", "/*", "*/", "0", "9L"]
+    )
 )
 programs = st.one_of(st.text(max_size=60), st.lists(words, max_size=30).map(" ".join))
 

@@ -52,6 +52,31 @@ def test_system_properties_are_properties(name: str) -> None:
     assert outcome(f"{name} = 'x'", {name: "x"}) == "true"
 
 
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("n BETWEEN 9 AND 10", {8: "false", 9: "true", 10: "true", 11: "false"}),
+        ("n NOT BETWEEN 9 AND 10", {8: "true", 9: "false", 10: "false", 11: "true"}),
+        ("n > 9", {8: "false", 9: "false", 10: "true"}),
+        ("n >= 9", {8: "false", 9: "true", 10: "true"}),
+        ("9 > n", {8: "true", 9: "false", 10: "false"}),
+        ("9 >= n", {8: "true", 9: "true", 10: "false"}),
+        ("9 < n", {8: "false", 9: "false", 10: "true"}),
+        ("9 <= n", {8: "false", 9: "true", 10: "true"}),
+    ],
+)
+def test_borders(expression: str, said: dict[int, str]) -> None:
+    assert {n: outcome(expression, {"n": str(n)}) for n in said} == said
+    doubles = expression.replace("9", "9.0").replace("10", "10.0")
+    assert {n: outcome(doubles, {"n": str(n)}) for n in said} == said
+
+
+def test_signs_are_no_comment_without_an_end_of_line() -> None:
+    assert outcome("n = --9", {"n": "9"}) == "true"
+    assert outcome("n = --8\n9", {"n": "9"}) == "true"
+    assert outcome("n = --8\r--7\n--9", {"n": "9"}) == "true"
+
+
 def test_names_are_told_apart_by_case_and_end() -> None:
     properties = {"ab": "1", "xa": "1", "A": "1"}
     assert outcome("a IS NULL", properties) == "true"

@@ -16,7 +16,7 @@ from skylarkmq.broker.filter.tree import And, Cast, Or, Property
         ("  /* nothing */ ", "the expression is empty"),
         ("n = 1 + 1", "'+' stands at character 7 where the end, AND or OR is expected"),
         ("s LIKE 'a%'", "'LIKE' stands at character 3 where the end"),
-        ("n = 09", "'9' stands at character 6"),
+        ("n = 09", "the number at character 5 begins with 0"),
         ("n != 1", "'!= 1' at character 3 cannot be read"),
         ("a.b = 1", "'.b = 1' at character 2 cannot be read"),
         ("n = 'abc", "the text at character 5 is not closed"),
@@ -99,6 +99,7 @@ def test_long_rows_are_not_deep() -> None:
     [
         "9" * TEXT_SIZE_MAX,
         "9" * (TEXT_SIZE_MAX - 1) + "e",
+        "0" * TEXT_SIZE_MAX,
         "'" * TEXT_SIZE_MAX,
         "'" * (TEXT_SIZE_MAX - 1),
         "-" * TEXT_SIZE_MAX,

@@ -137,7 +137,7 @@ async def test_unknown_groups_stay_unknown_without_auto_creation() -> None:
                     for n in range(17)
                 ]
             },
-            "at most 65536 are allowed",
+            "at most 32768 are allowed",
         ),
         ({"consumers": [consumer(f"g{n}") for n in range(1025)]}, "consumer groups"),
         ({"producers": [f"g{n}" for n in range(1025)]}, "producer groups"),
