@@ -16,6 +16,7 @@ from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.fast_failure import FastFailure
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
+from skylarkmq.broker.group_notifier import GroupNotifier
 from skylarkmq.broker.housekeeping import ClientHousekeepingService
 from skylarkmq.broker.long_polling import PullRequestHoldService
 from skylarkmq.broker.outbound import Outbound
@@ -52,6 +53,9 @@ from skylarkmq.store.worker import StoreWorkers
 
 log = logging.getLogger(__name__)
 
+BODY_MAX = 1 << 20
+"""Bytes of a body that is no message: a heartbeat of a thousand subscriptions has a tenth."""
+
 
 class BrokerState:
     """The broker's state and services: store, tables, clients. Independent of any address."""
@@ -77,7 +81,9 @@ class BrokerState:
         self.schedule = ScheduleMessageService(self.store, clock, self.delay_offsets)
         self.timer = TimerMessageService(self.store, files, clock, workers.timer, writer)
         outbound = Outbound(self._may_notify)
-        self.consumers = ConsumerManager(clock, outbound.notify_consumer_ids_changed)
+        notifier = GroupNotifier(clock, outbound.notify_consumer_ids_changed)
+        self.consumers = ConsumerManager(clock, notifier.changed)
+        notifier.members_of = self.consumers.members
         self.filters = ConsumerFilterManager(config, files, writer, clock, self.store)
         self.consumers.on_subscribed = self.filters.register
         self.consumers.on_group_gone = self.filters.unregister
@@ -226,7 +232,12 @@ def make_server(
     for processor in processors:
         handlers.update(processor.handlers())
     router = Router(
-        handlers, stats, clock, send=send, waiting_max=config.query_thread_pool_queue_capacity
+        handlers,
+        stats,
+        clock,
+        send=send,
+        waiting_max=config.query_thread_pool_queue_capacity,
+        body_max=BODY_MAX,
     )
     server = RemotingServer(
         router,

@@ -27,10 +27,10 @@ from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.fast_failure import KINDS, OVERLOAD, refusal
 from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.protocol.clock import Clock
-from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command
 from skylarkmq.protocol.errors import BadFrameError, RemoteProtocolError
-from skylarkmq.protocol.frame import RawFrame, SerializeType
+from skylarkmq.protocol.frame import MAX_FRAME_SIZE, RawFrame, SerializeType
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ Handler = Callable[
 # The first two-way request of our own SDK asks with this field whether we read its codec.
 CODEC_FIELD = "skylarkmq.codec"
 CODEC_MSGPACK = "msgpack.1"
+MESSAGE_BODIES = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
 WAITING_MAX = 20_000
 STOP_LIMIT_S = 2.0
 REMARK_MAX = 1024
@@ -77,12 +78,15 @@ class Router:
         *,
         send: SendRoad | None = None,
         waiting_max: int = WAITING_MAX,
+        body_max: int = MAX_FRAME_SIZE,
     ) -> None:
         """Route to handlers.
 
         Args:
             waiting_max: requests that may wait for a coroutine at a time.
+            body_max: bytes of a body that is no message; reading a large one takes the loop's time.
         """
+        self._body_max = body_max
         self._waiting_max = waiting_max
         self.handlers = handlers
         self._stats = stats
@@ -152,6 +156,10 @@ class Router:
             response = command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why)
             self._echo_codec(command, response)
             connection.reply(command, response)
+            return
+        if len(command.body) > self._body_max and command.code not in MESSAGE_BODIES:
+            why = f"the body has {len(command.body)} bytes, at most {self._body_max} are read"
+            connection.reply(command, command.reply(ResponseCode.SYSTEM_ERROR, why))
             return
         self._run(handler, connection, command)
 

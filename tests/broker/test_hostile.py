@@ -54,7 +54,7 @@ class Canary:
         body = b"canary %d" % self.rounds
         sent = await self._client.call(RequestCode.SEND_MESSAGE_V2, send_fields("canary"), body)
         assert (sent.code, sent.ext_fields["queueOffset"]) == (0, str(self.rounds)), sent.remark
-        pull = pull_fields("canary", 0, self.rounds)
+        pull = pull_fields("canary", 0, self.rounds, group="canary")
         pulled = await self._client.call(RequestCode.PULL_MESSAGE, pull)
         assert [message.body for message in decode_messages(pulled.body)] == [body]
         self.rounds += 1

@@ -16,7 +16,7 @@ from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand, encode_command
 from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.frame import SerializeType, encode_frame
-from tests.support.hostile_requests import GROUP, TOPIC, Shape, broker_requests
+from tests.support.hostile_requests import CLIENT, GROUP, TOPIC, Shape, broker_requests
 from tests.support.raw_client import send_fields
 
 Item = tuple[str, bytes]
@@ -199,7 +199,7 @@ def field_values(rng: Random) -> bytes:
 def names(rng: Random) -> bytes:
     """Topics, groups and clients that are none, or must stay plain directory names."""
     requests = broker_requests()
-    known = {TOPIC, GROUP, "pg", "192.0.2.1@hostile"}
+    known = {TOPIC, GROUP, CLIENT, "pg"}
     codes = [code for code, shape in requests.items() if known & set(shape.fields.values())]
     code = rng.choice(codes)
     fields = dict(requests[code].fields)

@@ -30,7 +30,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.raw_client import pull_fields, send_fields
 from tests.support.workers import manual_store_workers
 
-TOPIC, GROUP = "hostile", "cg"
+TOPIC, GROUP, CLIENT = "hostile", "cg", "192.0.2.1@hostile"
 DEPTH_MAX = 6  # of a body
 
 
@@ -68,7 +68,7 @@ _TEXTS = (
     (re.compile("subscription|subString|expression", re.I), "*"),
     (re.compile("topic", re.I), TOPIC),
     (re.compile("group", re.I), GROUP),
-    (re.compile("client", re.I), "192.0.2.1@hostile"),
+    (re.compile("client", re.I), CLIENT),
     (re.compile("broker", re.I), "broker-a"),
     (re.compile("addr", re.I), "192.0.2.1:10911"),
 )
@@ -167,7 +167,7 @@ def _sample(wanted: Any, name: str, depth: int) -> Any:
 
 def _plain(wanted: Any, name: str) -> Any:
     if wanted is bool:
-        return False
+        return "nable" in name
     if wanted is int:
         return next((number for pattern, number in _NUMBERS if pattern.search(name)), 0)
     if isinstance(wanted, type) and issubclass(wanted, int):

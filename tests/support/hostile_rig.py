@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any, cast
@@ -144,11 +144,18 @@ class HostileRig:
             self.workers.run_all()
             await asyncio.sleep(0)
 
+    def exchange(self, *requests: RemotingCommand) -> dict[int, RemotingCommand]:
+        """Feed sound requests in one read; their answers by opaque, of which there is one each."""
+        told = self.feed(b"".join(map(encode_command, requests)))
+        answers = [answer for answer in told if answer.is_response]
+        twice = [opaque for opaque, n in Counter(a.opaque for a in answers).items() if n > 1]
+        assert not twice, f"answered twice: {twice}"
+        return {answer.opaque: answer for answer in answers}
+
     def ask(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> RemotingCommand:
         """The answer to one sound request of a peer of its own."""
         request = RemotingCommand.request(code, dict(fields), body, opaque=1)
-        (answer,) = [each for each in self.feed(encode_command(request)) if each.is_response]
-        return answer
+        return self.exchange(request)[1]
 
     # What must hold
 
@@ -158,9 +165,10 @@ class HostileRig:
         body = b"canary %d" % self._rounds
         sent = self.ask(RequestCode.SEND_MESSAGE_V2, send_fields(CANARY), body)
         assert sent.code == 0, sent.remark
-        pull = pull_fields(CANARY, 0, int(sent.ext_fields["queueOffset"]))
+        pull = pull_fields(CANARY, 0, int(sent.ext_fields["queueOffset"]), group=CANARY)
         pulled = self.ask(RequestCode.PULL_MESSAGE, pull)
-        assert [message.body for message in decode_messages(pulled.body)] == [body]
+        found = [message.body for message in decode_messages(pulled.body)]
+        assert found == [body], (pulled.code, pulled.remark, found)
         self._rounds += 1
 
     def check_defects(self) -> None:
