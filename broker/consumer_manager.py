@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.subscription_watch import SubscriptionWatch
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.codes import LanguageCode
@@ -106,6 +107,7 @@ class ConsumerManager:
     Attributes:
         on_subscribed: told of the subscriptions of each heartbeat.
         on_group_gone: told when a group's last member has gone.
+        watch: knows the groups whose members do not subscribe to the same.
     """
 
     def __init__(self, clock: Clock, ids_changed: IdsChanged) -> None:
@@ -114,6 +116,7 @@ class ConsumerManager:
         Args:
             ids_changed: told of every change; called while the change is taken in.
         """
+        self.watch = SubscriptionWatch()
         self._clock = clock
         self._ids_changed = ids_changed
         self.on_subscribed: Subscribed = lambda group, subscriptions: None
@@ -140,6 +143,11 @@ class ConsumerManager:
         """What the group wants of a topic, None when it does not subscribe to it."""
         info = self._table.get(group)
         return None if info is None else info.subscriptions.get(topic)
+
+    def members(self, group: str) -> list[Connection]:
+        """The connections of the group's members; empty for an unknown group."""
+        info = self._table.get(group)
+        return [] if info is None else list(info.channels)
 
     def client_ids(self, group: str) -> list[str]:
         """Ids of the group's members, each once, in the order in which they joined."""
@@ -172,6 +180,7 @@ class ConsumerManager:
         now_ms = int(self._clock.monotonic() * 1000)
         client = ClientChannelInfo(client_id, language, version, now_ms)
         changed = info.update(connection, client, data)
+        self.watch.note(group, connection, client_id, data.subscription_data_set)
         self.on_subscribed(group, data.subscription_data_set)
         groups = self._groups_of.get(connection)
         if groups is None:
@@ -221,6 +230,7 @@ class ConsumerManager:
     def _leave(self, connection: Connection, group: str, how: str) -> None:
         info = self._table[group]
         client = info.channels.pop(connection)
+        self.watch.gone(group, connection)
         log.info("group %s: %s at %s %s", group, client.client_id, connection.remote_address, how)
         if not info.channels:
             del self._table[group]

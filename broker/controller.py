@@ -171,6 +171,7 @@ class BrokerController:
             longpoll_waiting=lambda: state.holding.count,
             topic_count=lambda: len(state.topics.table),
             group_count=lambda: len(state.groups.table),
+            differing=lambda: state.consumers.watch.differing,
             filters=state.filters.counts,
             permission=lambda: config.broker_permission,
         )

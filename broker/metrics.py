@@ -61,6 +61,7 @@ class MetricsSources:
     topic_count: Callable[[], int] = _zero
     group_count: Callable[[], int] = _zero
     filters: Callable[[], Mapping[str, int]] = _nothing  # SQL92 filters of groups by state
+    differing: Callable[[], Mapping[str, int]] = _nothing  # subscriptions of a group, if several
     permission: Callable[[], int] = _zero  # 2 write, 4 read, 6 both
     system_topics: bool = False  # show the series of system topics too
 
@@ -146,6 +147,12 @@ class BrokerCollector:
         yield rocketmq.gauge("rocketmq_topic_number", "Topics.", sources.topic_count())
         yield rocketmq.gauge(
             "rocketmq_consumer_group_number", "Consumer groups.", sources.group_count()
+        )
+        yield ours.gauges(
+            "skylarkmq_consumer_group_differing_subscriptions",
+            "Different subscriptions among the members of a group; only groups that differ.",
+            ("consumer_group",),
+            [((group,), count) for group, count in sorted(sources.differing().items())],
         )
         yield ours.gauges(
             "skylarkmq_consumer_filters",

@@ -1,0 +1,66 @@
+"""Changes of groups are told at once when rare, and bundled when many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from skylarkmq.broker.group_notifier import GroupNotifier
+from tests.support.manual_clock import ManualClock
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.members: list[Any] = []
+        self.pushes = 0
+        self.rounds: list[tuple[str, int]] = []
+        self.notifier = GroupNotifier(self.clock, self._notify)
+        self.notifier.members_of = lambda group: list(self.members)
+
+    def _notify(self, members: Any, group: str) -> None:
+        self.pushes += len(members)
+        self.rounds.append((group, len(members)))
+
+    def join(self, group: str = "g") -> None:
+        self.members.append(object())
+        self.notifier.changed(list(self.members), group)
+
+
+def test_a_single_change_is_told_at_once() -> None:
+    rig = Rig()
+    rig.join()
+    assert rig.rounds == [("g", 1)]
+    rig.clock.advance(5.0)
+    assert rig.rounds == [("g", 1)]
+    assert rig.clock.pending_count == 0
+    rig.join()
+    assert rig.rounds == [("g", 1), ("g", 2)]
+
+
+def test_what_comes_right_behind_is_told_together_to_all_who_are_there_then() -> None:
+    rig = Rig()
+    for _ in range(3):
+        rig.join()
+    rig.members.pop()
+    assert rig.rounds == [("g", 1)]
+    rig.clock.advance(0.1)
+    assert rig.rounds == [("g", 1), ("g", 2)]
+    rig.clock.advance(1.0)
+    assert len(rig.rounds) == 2
+
+
+def test_a_thousand_members_at_once_do_not_cost_half_a_million_pushes() -> None:
+    rig = Rig()
+    for _ in range(1000):
+        rig.join()
+        rig.clock.advance(0.001)
+    rig.clock.advance(1.0)
+    assert rig.rounds[-1] == ("g", 1000), "the last word is told to all"
+    assert rig.pushes < 12_000
+
+
+def test_groups_do_not_wait_for_each_other() -> None:
+    rig = Rig()
+    rig.join("g")
+    rig.join("h")
+    assert [group for group, _ in rig.rounds] == ["g", "h"]
