@@ -22,7 +22,8 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  * many commands. One JSON object a line, answered by one event "answer".
  *
  * <pre>
- *   {"words": [...]}                 a command line of mqadmin -> "text" that it printed
+ *   {"words": [...]}                 a command line of mqadmin -> "text" that it printed, on
+ *                                    standard error too
  *   {"method": "...", "args": [..]}  a call of DefaultMQAdminExt -> "value", or "type", "code" and
  *                                    "message" of what it threw
  * </pre>
@@ -59,12 +60,15 @@ public final class Admin {
 
     private static String run(String[] words) {
         PrintStream before = System.out;
+        PrintStream errors = System.err;
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
         try (PrintStream out = new PrintStream(printed, true, StandardCharsets.UTF_8)) {
             System.setOut(out);
+            System.setErr(out);
             MQAdminStartup.main0(words, null);
         } finally {
             System.setOut(before);
+            System.setErr(errors);
         }
         return printed.toString(StandardCharsets.UTF_8);
     }

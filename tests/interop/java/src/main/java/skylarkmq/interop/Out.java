@@ -14,7 +14,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** Standard output: one JSON object a line, "event" first. */
 final class Out {
-    private static final int BODY_SHOWN_MAX = 200;
+    private static final int BODY_SHOWN_MAX = 4000;
 
     private Out() {
     }
