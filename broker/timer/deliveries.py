@@ -1,8 +1,8 @@
 """Deliveries of timed messages, a batch at a time, and what takes messages back before.
 
-Due messages go in the order of their due times, then of their sending. As long as something may
-take messages of a due time back, a batch holds messages of that due time alone; what takes back is
-done with when the last message of its due time is, so that a restart in between finds it again.
+Due messages go in the order of their due times, then of their sending. Where something takes
+messages of a due time back, a batch holds messages of that due time alone; what takes back is done
+with when the last message of its due time is, so that a restart in between finds it again.
 
 A message that was refused is tried again after a pause, and nothing behind it goes before it.
 """
@@ -81,9 +81,12 @@ class Deliveries:
                 self._take_cancels(due_ms, done)
                 return
             log.error("more than %d messages are to be taken back at %d", CANCELS_MAX, due_ms)
-        alone = cancels.hand or (first_cancel is not None and due_of(first_cancel) <= now_ms)
-        bound = key((due_ms if alone else now_ms) + 1, 0)
-        messages.take(bound, DELIVER_COUNT, DELIVER_BYTES)
+        end_ms = now_ms + 1
+        if cancels.hand:
+            end_ms = due_ms + 1
+        elif first_cancel is not None:
+            end_ms = min(end_ms, due_of(first_cancel))
+        messages.take(key(end_ms, 0), DELIVER_COUNT, DELIVER_BYTES)
         self._with_records(messages, 0, lambda entries, records: self._put(entries, records, done))
 
     def _wait_s(self, firsts: list[bytes]) -> float | None:

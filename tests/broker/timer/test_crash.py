@@ -234,3 +234,31 @@ def test_runs_of_an_earlier_life_are_removed() -> None:
     assert names
     assert int(names[0]) >= 10
     assert rig.store.max_offset(WHEEL, 0) == 50
+
+
+def test_a_checkpoint_counts_on_no_run_that_is_still_being_written() -> None:
+    rig = TimerRig().start()
+    for number in range(60):
+        rig.after(60_000, b"%d" % number)
+    for _ in range(40):
+        rig.clock.advance(0.1)
+        for worker in (rig.workers.flush, rig.workers.queues, rig.workers.tables):
+            worker.run_all()
+    assert rig.files.exists(rig.store.paths.timer / "checkpoint")
+    killed = reopened(rig.files.snapshot()).start()
+    killed.advance(2)
+    assert killed.bodies() == [b"%d" % number for number in range(60)]
+
+
+def test_what_takes_back_keeps_no_message_from_waiting_once() -> None:
+    """It may wait in memory while the messages around it are in runs long since."""
+    rig = TimerRig().start()
+    rig.cancel(rig.clock.now_ms() + 90_000, b"K")
+    for number in range(60):
+        rig.after(60_000, b"%d" % number)
+    rig.advance(5)
+    state = rig.service.state
+    assert state.cancels.base < state.messages.base
+    killed = reopened(rig.files.snapshot()).start()
+    killed.advance(2)
+    assert killed.bodies() == [b"%d" % number for number in range(60)]
