@@ -70,6 +70,10 @@ class Marks(NamedTuple):
         """Everything stored up to this time is in the log and in the queues on the disk."""
         return max(0, min(self.physic_timestamp, self.logics_timestamp) - SAFETY_MS)
 
+    def without_totals(self) -> Marks:
+        """The same marks, which say nothing of how many units there are."""
+        return self._replace(queue_count=UNKNOWN, unit_count=UNKNOWN)
+
     @property
     def times(self) -> tuple[int, int, int]:
         """What RocketMQ's file holds."""
@@ -129,6 +133,12 @@ class Checkpoint:
             self._files.sync_folder(self._path.parent)
         if marks.commit_log_offset != UNKNOWN:
             self._save_point(marks)
+
+    def forget_totals(self) -> None:
+        """Let the recovery point say nothing of how many units there are. Blocks."""
+        marks = self.load()
+        if marks.unit_count != UNKNOWN:
+            self._save_point(marks.without_totals())
 
     def _save_point(self, marks: Marks) -> None:
         content: dict[str, Any] = {"times": marks.times, "offset": marks.commit_log_offset}

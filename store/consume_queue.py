@@ -58,6 +58,7 @@ class ConsumeQueue:
         "min_physical_offset",
         "next_offset",
         "queue_id",
+        "removed",
         "tail",
         "tail_start",
         "topic",
@@ -72,7 +73,9 @@ class ConsumeQueue:
         encoded = topic.encode("ascii")
         self.topic_part = bytes((len(encoded),)) + encoded  # as it stands in a record
         self.tail = bytearray()
-        self.dirty = False  # Invariant: True exactly while the queue table's list holds it
+        # Invariant: True exactly while the queue table's list holds it, or it is never to be there.
+        self.dirty = False
+        self.removed = False  # with its topic; who still has it may read it, and writes nothing
         self.max_physical_offset = 0  # end of the newest record of this queue
         self.ext: ConsumeQueueExt | None = None  # with `enableConsumeQueueExt`
         self.reset(0)

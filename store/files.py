@@ -106,6 +106,10 @@ class Files(Protocol):
         ...
 
     def unlink(self, path: Path) -> None: ...
+    def remove_folder(self, path: Path) -> None:
+        """Remove a folder; one that is not empty stays."""
+        ...
+
     def sync_folder(self, path: Path) -> None: ...
     def free_bytes(self, path: Path) -> int: ...
     def space(self, path: Path) -> DiskSpace: ...
@@ -286,6 +290,13 @@ class DiskFiles:
 
     def unlink(self, path: Path) -> None:
         os.unlink(path)
+
+    def remove_folder(self, path: Path) -> None:
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
     def sync_folder(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

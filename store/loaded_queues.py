@@ -71,6 +71,7 @@ class LoadedQueues:
         self._ext_reader = QueueReader(files, ext_file_size)
         self.queues: dict[QueueKey, ConsumeQueue] = {}
         self.dirty: list[ConsumeQueue] = []
+        self.held: set[str] = set()  # topics on their way out: nothing of them goes to the disk
         self.lacking = False  # a queue has no unit for messages before others of it
         self._rebuilt_size = 0  # bytes of units built again and not written yet
 
@@ -89,6 +90,7 @@ class LoadedQueues:
         if queue is None:
             folder = self._paths.queue_folder(topic, queue_id)
             queue = self.queues[topic, queue_id] = ConsumeQueue(topic, queue_id, folder)
+            queue.dirty = topic in self.held
             if self.writes_ext:
                 queue.ext = self._extension_of(queue)
         return queue

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from skylarkmq.store.checkpoint import UNKNOWN
+
 
 class Point(NamedTuple):
     """A place in the log, the end of a record, and the queues as they were there."""
@@ -31,6 +33,10 @@ class PointTracker:
         while self._noted and self._noted[-1].offset >= point.offset:
             self._noted.pop()
         self._noted.append(point)
+
+    def forget_totals(self) -> None:
+        """The queues are not what was counted any more; the places stay."""
+        self._noted = [Point(point.offset, UNKNOWN, UNKNOWN) for point in self._noted]
 
     def newest(self, flushed_offset: int) -> Point | None:
         """The newest place that is flushed; those before it are forgotten."""

@@ -136,6 +136,8 @@ class QueueCleaner:
 
     def _correct(self, part: _Part, minimum: int) -> None:
         queue, offset = part.queue, self._offset
+        if queue.removed:
+            return
         if minimum >= part.high:  # all that was in the files is expired
 
             def tail_unit(number: int) -> bytes:
@@ -153,6 +155,10 @@ class QueueCleaner:
     # Files
 
     def _shrink(self, queue: ConsumeQueue) -> None:
+        if queue.removed:
+            self._go_on()
+            return
+
         def removed(count: int | None, error: BaseException | None) -> None:
             if count is None:
                 if error is not None and not self._ended:

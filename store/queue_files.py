@@ -182,10 +182,11 @@ class QueueWriter:
         return True
 
     def forget(self, path: Path) -> None:
-        """The file was cut or removed behind our back."""
+        """The file, or the folder, was cut or removed behind our back."""
         self._handles.forget(path)
         self._allocated.pop(path, None)
         self._unsynced.pop(path, None)
+        self._unsynced_folders.pop(path, None)
 
     def close(self) -> None:
         self._handles.close()

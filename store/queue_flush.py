@@ -81,6 +81,13 @@ class QueueFlushService:
         self._sync_wanted = marks
         self._go_on()
 
+    def forget_totals(self) -> None:
+        """No sync that began before a queue left may say how many units there are."""
+        if self._syncing is not None:
+            self._syncing = self._syncing.without_totals()
+        if self._sync_wanted is not None:
+            self._sync_wanted = self._sync_wanted.without_totals()
+
     def end(self) -> None:
         """Start no more work, and drop what is wanted."""
         self._ended = True
@@ -135,7 +142,7 @@ class QueueFlushService:
 
     def _finish(self, ends: list[QueueEnd], error: BaseException | None) -> None:
         if error is not None:
-            self._queues.dirty += [queue for queue, _, _ in ends]
+            self._queues.dirty += [queue for queue, _, _ in ends if not queue.removed]
             was_full, self.disk_full = self.disk_full, is_no_space(error)
             if not self.disk_full:
                 self._on_failure(error)
@@ -148,6 +155,8 @@ class QueueFlushService:
         for end in ends:
             mark_written(end)
             queue = end[0]
+            if queue.removed:
+                continue
             if queue.unwritten_size:
                 self._queues.dirty.append(queue)
             else:

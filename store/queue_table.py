@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skylarkmq.store.checkpoint import Marks
+from skylarkmq.store.checkpoint import UNKNOWN, Marks
 from skylarkmq.store.consume_queue import TAIL_WRITE_COUNT, UNIT, UNIT_SIZE, ConsumeQueue
 from skylarkmq.store.consume_queue_ext import LONG_MIN, is_address
 from skylarkmq.store.files import Files
@@ -115,11 +115,52 @@ class QueueTable(LoadedQueues):
         Args:
             marks: what the checkpoint may say once that is done.
         """
-        self._flush.sync(marks)
+        if not self.held or not any(topic in self.held for topic, _ in self.queues):
+            self._flush.sync(marks)
 
     def end(self) -> None:
         """Start no more writes in the background, and drop the one that is wanted."""
         self._flush.end()
+
+    # Removal of topics: see `topic_removal.py`
+
+    def totals(self) -> tuple[int, int]:
+        """How many queues have units, and the sum of their ends; unknown while a topic goes."""
+        return (UNKNOWN, UNKNOWN) if self.held else super().totals()
+
+    def hold(self, topic: str) -> None:
+        """Keep what is put into a topic's new queues in memory."""
+        self.held.add(topic)
+
+    def let_go(self, topic: str) -> None:
+        """The topic's old files are gone: new ones may be written."""
+        self.held.discard(topic)
+        for queue in self._queues_of(topic):
+            queue.dirty = queue.unwritten_size > 0
+            if queue.dirty:
+                self.dirty.append(queue)
+
+    def take_out(self, topic: str) -> None:
+        """Forget the queues of a topic; who still has one may read it."""
+        for queue in self._queues_of(topic):
+            del self.queues[topic, queue.queue_id]
+            queue.removed = queue.dirty = True
+        self.dirty = [queue for queue in self.dirty if not queue.removed]
+        self._flush.forget_totals()
+
+    def _queues_of(self, topic: str) -> list[ConsumeQueue]:
+        return [queue for (name, _), queue in self.queues.items() if name == topic]
+
+    def forget_written(self, path: Path) -> None:
+        """A file, or a folder, is on its way out. Queues thread."""
+        self.writer.forget(path)
+        self.ext_writer.forget(path)
+
+    def forget_read(self, paths: Iterable[Path]) -> None:
+        """Files are gone."""
+        for path in paths:
+            self._reader.forget(path)
+            self._ext_reader.forget(path)
 
     # Expiry: see `queue_cleaner.py`
 

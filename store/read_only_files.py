@@ -46,6 +46,9 @@ class ReadOnlyFiles(DiskFiles):
     def unlink(self, path: Path) -> None:
         raise _read_only(path)
 
+    def remove_folder(self, path: Path) -> None:
+        raise _read_only(path)
+
     def lock(self, path: Path) -> FileLock | None:
         raise _read_only(path)
 

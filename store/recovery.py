@@ -31,6 +31,7 @@ recoverAbnormally, isMappedFileMatchedRecover)
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from skylarkmq.protocol.record import RecordStatus, read_record
@@ -88,6 +89,7 @@ class Recovery:
         *,
         check_crc: bool,
         progress: Progress | None = None,
+        removed: Mapping[bytes, int] | None = None,
     ) -> None:
         self._log = commit_log
         self._files = commit_log.mapped_files
@@ -96,6 +98,7 @@ class Recovery:
         self._delay_levels = delay_levels
         self._check_crc = check_crc
         self._progress = progress
+        self._removed = removed or {}
         # The recovery point; None when there is none, or the files with it have expired.
         self._point: int | None = None
         self.has_changed = False  # a queue or the log, or may have
@@ -136,7 +139,8 @@ class Recovery:
             self._check_totals()
             if self._queues.lacking:
                 return None
-        elif behind < report.end_offset:
+        behind = max(behind, self._point or 0)  # what lies below it has its units, or is removed
+        if behind < report.end_offset:
             rebuild = RecoveryReport(clean=True)
             self._walk(max(behind, self._log.min_offset), rebuild, dispatch_from=behind)
             report.rebuilt = rebuild.rebuilt
@@ -299,8 +303,8 @@ class Recovery:
             what="recovering the log",
             progress=self._progress,
         )
-        rebuild = UnitRebuild(self._queues, self._delay_levels)
-        check = UnitCheck(self._queues) if self._point is not None else None
+        rebuild = UnitRebuild(self._queues, self._delay_levels, self._removed)
+        check = UnitCheck(self._queues, self._removed) if self._point is not None else None
         rebuild.run(walk.records(begin), dispatch_from, check)
         if check is not None and not check.is_sound:
             self._queues.lacking = True

@@ -15,7 +15,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC, validate_topic
@@ -35,6 +35,8 @@ _GAP_MAX: Final = 1 << 16  # units that may be missing in front of a queue's las
 _CHECK_STEP: Final = 512  # units of a queue that are looked at together
 
 
+_NOTHING_REMOVED: Final[Mapping[bytes, int]] = {}
+
 Unit = tuple[int, int, int]  # (physical offset, record size, tags code)
 
 
@@ -47,9 +49,20 @@ class UnitRebuild:
         store_timestamp: the newest of the records, ms.
     """
 
-    def __init__(self, queues: LoadedQueues, delay_levels: DelayLevels) -> None:
+    def __init__(
+        self,
+        queues: LoadedQueues,
+        delay_levels: DelayLevels,
+        removed: Mapping[bytes, int] = _NOTHING_REMOVED,
+    ) -> None:
+        """Take the queues.
+
+        Args:
+            removed: topic -> place of the log below which its records have no units any more.
+        """
         self._queues = queues
         self._delay_levels = delay_levels
+        self._removed = removed
         # Queues whose units need nothing but the record; None for a topic that is no topic.
         self._plain: dict[tuple[bytes, int], ConsumeQueue] = {}
         # By topic and queue: the queue offset and the unit of a record that would leave a gap.
@@ -119,6 +132,8 @@ class UnitRebuild:
         properties: bytes,
     ) -> int:
         """Put the record's unit into its queue; 1 when it has one."""
+        if offset < self._removed.get(topic_bytes, 0):
+            return 0
         topic = topic_bytes.decode("ascii", "replace")
         if validate_topic(topic) is not None or queue_id < 0:
             log.error("the record at offset %d has no usable topic or queue", offset)
@@ -177,14 +192,19 @@ class UnitCheck:
         is_sound: whether each record so far has its unit.
     """
 
-    def __init__(self, queues: LoadedQueues) -> None:
+    def __init__(
+        self, queues: LoadedQueues, removed: Mapping[bytes, int] = _NOTHING_REMOVED
+    ) -> None:
         self._queues = queues
+        self._removed = removed
         # By topic and queue id: (queue offset, commit offset, record size) since the last look.
         self._waiting: dict[tuple[bytes, int], list[tuple[int, int, int]]] = {}
         self.is_sound = True
 
     def add(self, topic: bytes, queue_id: int, queue_offset: int, offset: int, size: int) -> None:
         """Note that a unit should be there."""
+        if self._removed and offset < self._removed.get(topic, 0):
+            return
         waiting = self._waiting.setdefault((topic, queue_id), [])
         waiting.append((queue_offset, offset, size))
         if len(waiting) == _CHECK_STEP:

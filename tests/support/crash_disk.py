@@ -125,6 +125,17 @@ class CrashDisk:
         self._step("unlink", path)
         self._change({self._key(path): None})
 
+    def remove_folder(self, path: Path) -> None:
+        """Durable at once, so who calls this has synced the folder's own names before."""
+        key = self._key(path)
+        if key not in self._folders:
+            raise _missing(path)
+        if self.list(path):
+            return
+        self._step("remove_folder", path)
+        self._folders.discard(key)
+        self.name_space.folder_removed(key)
+
     def sync_folder(self, path: Path) -> None:
         if self._key(path) not in self._folders:
             raise _missing(path)

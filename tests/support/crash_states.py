@@ -84,6 +84,11 @@ class NameSpace:
         """Note a new folder whose name is not durable yet."""
         self._pending.append(Change(folder_of(path), {}, made=path))
 
+    def folder_removed(self, path: str) -> None:
+        """Forget a folder; its files are gone for good."""
+        self.folders.discard(path)
+        self._pending = [change for change in self._pending if change.made != path]
+
     def folder_synced(self, folder: str) -> None:
         if self.mode is Names.ORDERED:
             self._commit(lambda change: True)

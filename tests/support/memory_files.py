@@ -52,6 +52,9 @@ class MemoryFiles:
     def add_folder(self, path: Path) -> tuple[Path, ...]:
         return ()
 
+    def remove_folder(self, path: Path) -> None:
+        """Folders need no removing here."""
+
     def sync_folder(self, path: Path) -> None:
         """Nothing is ever lost here."""
 
