@@ -2,9 +2,9 @@
 
 A new message wakes its queue's pulls in the loop turn that publishes it; what a pull's filter does
 not want leaves it asleep, and is looked at once: by the hash of its tag, or by its properties, then
-for all pulls that filter alike. After 800 such messages, and every 5 s, a pull whose queue moved on
-is answered whatever its filter says, which carries a consumer over messages that it does not want;
-an expired one is answered "nothing new". Waking runs the whole pull again, holding forbidden.
+for all pulls that filter alike. Every 5 s a pull whose queue moved on is answered whatever its
+filter says, which carries a consumer over messages that it does not want; an expired one is
+answered "nothing new". Waking runs the pull again behind what was looked at, holding forbidden.
 
 A held pull belongs to its connection and goes with it. Their number is bounded; past the bound a
 pull is answered at once.
@@ -29,7 +29,7 @@ HELD_MAX = 100_000
 HELD_OF_CONNECTION_MAX = 20_000  # a consumer holds one pull a queue
 SWEEP_INTERVAL_S = 5.0
 SHORT_SWEEP_INTERVAL_S = 1.0
-MATCH_UNITS_MAX = 800  # new units that are looked at before a pull is woken without looking
+MATCH_UNITS_MAX = 800  # so many new units at once wake a pull without a look
 LOOK_COST_MAX = 4096  # what filters by properties may spend in one turn; the rest wait for the next
 LOOK_COST = 16  # of one look, beside the filter's own cost
 
@@ -60,7 +60,7 @@ class HeldPull:
     offset: int  # queue offset that it wants to read
     matches: Filter | None
     deadline_s: float  # on the monotonic clock
-    wake: Callable[[], None]  # runs the pull again and answers it; never raises
+    wake: Callable[[int], None]  # runs the pull again from there on, answers it; never raises
     seen_offset: int = field(init=False)  # its filter wants nothing below this queue offset
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class PullRequestHoldService:
         for key in list(self._held):
             for held in self._held.pop(key):
                 self._forget(held)
-                held.wake()
+                held.wake(held.seen_offset)
 
     def hold(self, held: HeldPull) -> bool:
         """Keep a pull until a message comes; False when no more can be kept."""
@@ -136,7 +136,7 @@ class PullRequestHoldService:
 
     def _wants(self, held: HeldPull, max_offset: int, looks: _Looks) -> bool:
         matches = held.matches
-        if matches is None or max_offset - held.offset >= MATCH_UNITS_MAX:
+        if matches is None or max_offset - held.seen_offset >= MATCH_UNITS_MAX:
             return True
         while held.seen_offset < max_offset:  # more than once where a queue file ends in between
             try:
@@ -182,7 +182,7 @@ class PullRequestHoldService:
         for held in woken:
             self._forget(held)
         for held in woken:
-            held.wake()
+            held.wake(held.seen_offset)
 
     def _forget(self, held: HeldPull) -> None:
         self.count -= 1

@@ -82,7 +82,7 @@ class PullProcessor:
         header = decode_fields(PullMessageRequestHeader, request.ext_fields)
         group = self._check(header)
         matches = self._subscriptions.select(header, group)
-        self._execute(connection, request, header, matches, hold=True)
+        self._execute(connection, request, header, matches, header.queue_offset, hold=True)
         if header.sys_flag & PullSysFlag.FLAG_COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(
                 connection.remote_address,
@@ -135,10 +135,16 @@ class PullProcessor:
         request: RemotingCommand,
         header: PullMessageRequestHeader,
         matches: Filter | None,
+        offset: int,
         *,
         hold: bool,
     ) -> None:
-        topic, queue_id, offset = header.topic, header.queue_id, header.queue_offset
+        """Read from a queue offset on, and answer or hold.
+
+        Args:
+            offset: the client's, or one behind it when nothing between is wanted.
+        """
+        topic, queue_id = header.topic, header.queue_id
         count = min(max(header.max_msg_nums, 1), COUNT_MAX)
         store = self._store
         if not store.is_cold(topic, queue_id, offset):
@@ -177,6 +183,9 @@ class PullProcessor:
         *,
         hold: bool,
     ) -> None:
+        is_behind = result.next_begin_offset > header.queue_offset
+        if result.status is GetMessageStatus.OFFSET_OVERFLOW_ONE and is_behind:
+            result.status = GetMessageStatus.NO_MATCHED_MESSAGE  # all between was looked at
         code = _response_code(result.status, header.queue_offset)
         may_hold = (
             hold
@@ -207,14 +216,22 @@ class PullProcessor:
         timeout_ms = min(max(header.suspend_timeout_millis, 0), SUSPEND_MAX_MS)
         if not self._config.long_polling_enable:
             timeout_ms = self._config.short_polling_time_mills
+        asked = header.queue_offset
+        first = max(asked, result.max_offset)
+
+        def wake(seen: int) -> None:
+            # Where the hold began elsewhere, nobody looked at what lies between.
+            offset = seen if first == asked else asked
+            self._wake(connection, request, header, matches, offset)
+
         held = HeldPull(
             connection,
             header.topic,
             header.queue_id,
-            max(header.queue_offset, result.max_offset),
+            first,
             matches,
             self._clock.monotonic() + timeout_ms / 1000,
-            lambda: self._wake(connection, request, header, matches),
+            wake,
         )
         return self._holding.hold(held)
 
@@ -224,10 +241,11 @@ class PullProcessor:
         request: RemotingCommand,
         header: PullMessageRequestHeader,
         matches: Filter | None,
+        offset: int,
     ) -> None:
         """Run a held pull again. A failure is its own: this may be the turn of a sender."""
         try:
-            self._execute(connection, request, header, matches, hold=False)
+            self._execute(connection, request, header, matches, offset, hold=False)
         except Exception as error:
             self._fail(connection, request, header, error)
 

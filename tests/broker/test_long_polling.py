@@ -70,19 +70,27 @@ class Rig:
             HeldPull(cast(Connection, peer), "T", 0, 0, WANTED.__eq__, deadline_s, self._wake)
         )
 
-    def _wake(self) -> None:
+    def _wake(self, seen: int) -> None:
         self.woken += 1
+        self.seen = seen
 
 
 def test_each_message_is_looked_at_once() -> None:
     store = OneQueue()
     rig = Rig(store)
-    for _ in range(MATCH_UNITS_MAX - 1):
+    for _ in range(MATCH_UNITS_MAX + 5):
         store.arrive(1)
-    assert (rig.woken, store.looked) == (0, MATCH_UNITS_MAX - 1)
-    store.arrive(1)  # so many unwanted ones carry the consumer along
-    assert rig.woken == 1
-    assert rig.service.count == 0
+    assert (rig.woken, store.looked) == (0, MATCH_UNITS_MAX + 5)
+    rig.service.sweep()  # which carries the consumer along
+    assert (rig.woken, rig.seen, rig.service.count) == (1, MATCH_UNITS_MAX + 5, 0)
+
+
+def test_many_messages_at_once_wake_without_a_look() -> None:
+    store = OneQueue()
+    rig = Rig(store)
+    store.arrive(1, 1)
+    store.arrive(*[1] * MATCH_UNITS_MAX)
+    assert (rig.woken, rig.seen, store.looked) == (1, 2, 2)
 
 
 def test_a_wanted_message_behind_the_end_of_a_queue_file_wakes() -> None:
@@ -136,7 +144,7 @@ class ManyRig:
     ) -> bool:
         deadline_s = self.clock.monotonic() + wait_s
         return self.service.hold(
-            HeldPull(peer, "T", queue_id, offset, None, deadline_s, lambda: self.woken.append(name))
+            HeldPull(peer, "T", queue_id, offset, None, deadline_s, lambda _: self.woken.append(name))
         )
 
 
