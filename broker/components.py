@@ -25,6 +25,7 @@ from skylarkmq.broker.processor.admin_topic import AdminTopicProcessor
 from skylarkmq.broker.processor.check_client import CheckClientProcessor
 from skylarkmq.broker.processor.client_manage import ClientManageProcessor
 from skylarkmq.broker.processor.consumer_manage import ConsumerManageProcessor
+from skylarkmq.broker.processor.end_transaction import EndTransactionProcessor
 from skylarkmq.broker.processor.lock import LockProcessor
 from skylarkmq.broker.processor.pull import PullProcessor
 from skylarkmq.broker.processor.pull_answers import PullAnswers
@@ -43,6 +44,9 @@ from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.broker.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topic_config import TOPICS_FILE, TopicConfigManager
+from skylarkmq.broker.transaction.bridge import TransactionBridge
+from skylarkmq.broker.transaction.check_listener import TransactionCheckListener
+from skylarkmq.broker.transaction.check_service import TransactionCheckService
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.flags import is_system_topic
 from skylarkmq.store.files import Files
@@ -88,6 +92,10 @@ class BrokerState:
         self.consumers.on_subscribed = self.filters.register
         self.consumers.on_group_gone = self.filters.unregister
         self.producers = ProducerManager(clock)
+        self.transactions = TransactionBridge(self.store, self.topics, self.offsets, clock)
+        self.checks = TransactionCheckService(
+            config, self.transactions, TransactionCheckListener(self.producers), clock
+        )
         self.rates = ConsumeRateService(self.stats, clock)
         self.locks = RebalanceLockManager(clock)
         self.housekeeping = ClientHousekeepingService(
@@ -122,6 +130,8 @@ class BrokerState:
         self.filters.start()
         self.schedule.start()
         self.timer.start()
+        self.transactions.start()
+        self.checks.start()
 
     async def stop_services(self) -> None:
         """End what writes messages and tables by itself, and save where it stands.
@@ -129,6 +139,8 @@ class BrokerState:
         Call while the store still writes; holding and housekeeping end before, with the listeners.
         """
         self.rates.stop()
+        await self.checks.stop()
+        await self.transactions.stop()
         await self.schedule.stop()
         await self.timer.stop()
         await self.offsets.stop()
@@ -194,7 +206,10 @@ def make_server(
     """
     config, store, stats = state.config, state.store, state.stats
     checks = SendChecks(config, state.topics, state.groups, rng)
-    send = SendProcessor(config, store, state.topics, checks, stats, store_host)
+    transactions = state.transactions
+    send = SendProcessor(
+        config, store, state.topics, checks, stats, store_host, transactions.expect
+    )
     pull = PullProcessor(
         config,
         store,
@@ -227,6 +242,7 @@ def make_server(
             clock,
         ),
         SendBackProcessor(config, store, state.topics, state.groups, rng),
+        EndTransactionProcessor(store, transactions),
     )
     handlers: dict[int, Handler] = {}
     for processor in processors:

@@ -20,7 +20,7 @@ from skylarkmq.store.stats import Histogram
 OTHER: Final = "__other__"
 SERIES_LIMIT: Final = 10_000
 
-MESSAGE_TYPES: Final = ("normal", "delay")
+MESSAGE_TYPES: Final = ("normal", "delay", "transaction")
 PROTOCOL_ERROR_KINDS: Final = (
     "bad_length",
     "bad_header",

@@ -16,6 +16,8 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProce
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.fast_failure import OVERLOAD, refusal
@@ -31,6 +33,7 @@ from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import (
     NOT_ALLOWED_SEND_TOPICS,
     RETRY_GROUP_TOPIC_PREFIX,
+    RMQ_SYS_TRANS_HALF_TOPIC,
     transaction_type,
 )
 from skylarkmq.protocol.frame import RawFrame, SerializeType
@@ -61,6 +64,10 @@ _TIMER = "TIMER_"
 _CLUSTER = "CLUSTER\x01"
 
 
+def _nobody() -> None:
+    """The hook as long as nothing hangs on it."""
+
+
 class SendProcessor:
     """Stores the messages of sends. Loop thread."""
 
@@ -81,7 +88,13 @@ class SendProcessor:
         checks: SendChecks,
         stats: BrokerStats,
         store_host: bytes,
+        on_half: Callable[[], None] = _nobody,
     ) -> None:
+        """Make the processor.
+
+        Args:
+            on_half: called before the first half of a transaction is stored, and each one after.
+        """
         self._config = config
         self._store = store
         self._topics = topics
@@ -97,7 +110,9 @@ class SendProcessor:
             config.store,
             store.delay_levels,
             store.timer_rules,
+            transaction_refusal=_transaction_refusal(config),
         )
+        self._on_half = on_half
         self._queue = store.queues.queues.get
         self._batch: AppendBatch = store.commit_log.batch
         self._counters: dict[ConsumeQueue, Traffic] = {}
@@ -236,12 +251,15 @@ class SendProcessor:
             if target.fresh:
                 self._answers.note_fresh(target.topic)
         inner = self._maker.single(connection.host_bytes, request.body, header, target)
+        if inner.topic == RMQ_SYS_TRANS_HALF_TOPIC:
+            self._on_half()
         queue = self._store.queues.open(inner.topic, inner.queue_id)
         physical_offset = self._batch.add_message(queue, inner)
         if inner.topic != target.topic:  # counted where it was sent to, not where it waits
-            delayed = self._stats.topic_in(target.topic, "delay")
-            delayed.count += 1
-            delayed.bytes += len(inner.body)
+            is_half = inner.topic == RMQ_SYS_TRANS_HALF_TOPIC
+            parked = self._stats.topic_in(target.topic, "transaction" if is_half else "delay")
+            parked.count += 1
+            parked.bytes += len(inner.body)
         else:
             self._count(queue, inner.topic, len(inner.body), 1)
         self._note(request, target, physical_offset, queue.next_offset - 1, inner.wait_store_ok)
@@ -329,3 +347,12 @@ class SendProcessor:
             counter = self._counters[queue] = self._stats.topic_in(topic)
         counter.count += count
         counter.bytes += size
+
+
+def _transaction_refusal(config: BrokerConfig) -> str | None:
+    if not config.reject_transaction_message:
+        return None
+    return (
+        f"the broker[{config.broker_name}] sending transaction message is forbidden "
+        "(rejectTransactionMessage is true)"
+    )

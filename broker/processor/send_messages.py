@@ -2,7 +2,8 @@
 
 What the broker changes: WAIT leaves the stored text and CLUSTER joins it; a delayed message keeps
 WAIT, goes to the schedule topic, and carries its target in REAL_TOPIC and REAL_QID; a dead letter
-is not delayed. The parts of a batch keep their own text, the batch's is put behind it.
+is not delayed. The first half of a transaction keeps WAIT, too, and goes to the half topic
+(`transaction/messages.py`). The parts of a batch keep their own text, the batch's is put behind it.
 
 Pure; loop thread.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProcessor.java
@@ -14,10 +15,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from skylarkmq.broker.processor.send_checks import Target, multi_tag_flag
+from skylarkmq.broker.transaction.messages import (
+    half_of,
+    is_transactional,
+    without_transaction,
+)
 from skylarkmq.protocol.batch import split_batch
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX, transaction_type
+from skylarkmq.protocol.flags import (
+    RETRY_GROUP_TOPIC_PREFIX,
+    MessageSysFlag,
+    transaction_type,
+)
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader
 from skylarkmq.protocol.properties import (
     MAX_PROPERTIES_SIZE,
@@ -41,8 +51,11 @@ from skylarkmq.store.timer_rules import (
 _TAGS = b"TAGS\x01"
 _WAIT = b"WAIT\x01"
 _DELAY = b"DELAY\x01"
-_TRANSACTION = b"TRAN_MSG\x01"
 _TIMER = b"TIMER_"
+_INVISIBLE = (
+    MessageSysFlag.TRANSACTION_PREPARED_TYPE,
+    MessageSysFlag.TRANSACTION_ROLLBACK_TYPE,
+)
 _PAIR_END = b"\x02"
 _PAIR_END_BYTE = 2
 BATCH_GROWTH_MAX = 8  # bytes stored for a byte of the largest batch body
@@ -73,12 +86,20 @@ class SendMessages:
         config: StoreConfig,
         delay_levels: DelayLevels,
         timer_rules: TimerRules,
+        *,
+        transaction_refusal: str | None = None,
     ) -> None:
+        """Make messages for one broker.
+
+        Args:
+            transaction_refusal: why no transactional message is taken; None when they are.
+        """
         self._cluster = cluster.encode()
         self._store_host = store_host
         self._config = config
         self._delay_levels = delay_levels
         self._timer_rules = timer_rules
+        self._transaction_refusal = transaction_refusal
         # A message takes five times its part of the body and more: it must fit into one log file,
         # and a small request must not fill the memory.
         self._batch_size_max = min(
@@ -99,20 +120,34 @@ class SendMessages:
         properties = _encoded(header.properties)
         if target.to_dlq:
             properties = with_property(properties, b"DELAY", b"0")
-        _refuse_transaction(properties, header.sys_flag)
         properties, wait = take_wait(properties)
         level = _delay_level(properties)
-        if level:
+        asks = is_transactional(properties)
+        # A retry of a committed message, by clients under 4.6.1, says TRAN_MSG as well.
+        is_half = asks and not (header.reconsume_times > 0 and (level or target.to_dlq))
+        self._check_transaction(header.sys_flag, asks=asks, is_half=is_half)
+        if level or is_half:
             properties = join_properties(properties, _WAIT + (b"true" if wait else b"false"))
         properties = with_property(properties, b"CLUSTER", self._cluster)
         inner = self._inner(born_host, body, properties, header.flag, header, target, wait)
-        if level:
+        if asks and not is_half:
+            inner = without_transaction(inner)
+        if is_half:
+            inner = _half(inner, level)
+        elif level:
             inner.properties = without_timer(inner.properties)
             inner = self._delay_levels.redirect(inner, level)
         elif properties.find(_TIMER) >= 0:
             inner = self._timed(inner)
         _check_properties(inner.properties)
         return inner
+
+    def _check_transaction(self, sys_flag: int, *, asks: bool, is_half: bool) -> None:
+        if is_half and self._transaction_refusal is not None:
+            raise RemoteProtocolError(ResponseCode.NO_PERMISSION, self._transaction_refusal)
+        # Unlike RocketMQ, which stores it where nobody ever finds it.
+        if not asks and transaction_type(sys_flag) in _INVISIBLE:
+            raise _illegal("its flag says that it is half a transaction, TRAN_MSG does not")
 
     def _timed(self, inner: MessageInner) -> MessageInner:
         try:
@@ -134,7 +169,8 @@ class SendMessages:
         """
         self._check_body(body)
         batch_level = _encoded(header.properties)
-        _refuse_transaction(batch_level, header.sys_flag)
+        if is_transactional(batch_level) or transaction_type(header.sys_flag):
+            raise _illegal("a batch can not be transactional")
         if _delay_level(batch_level) or target.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             raise _illegal("a batch can neither be delayed nor be a retry")
         timed = body.find(_TIMER) >= 0 or batch_level.find(_TIMER) >= 0
@@ -210,13 +246,11 @@ def _illegal(why: str) -> RemoteProtocolError:
     )
 
 
-def _refuse_transaction(properties: bytes, sys_flag: int) -> None:
-    value = find_property(properties, _TRANSACTION)
-    if (value is not None and value.lower() == b"true") or transaction_type(sys_flag):
-        raise RemoteProtocolError(
-            ResponseCode.NO_PERMISSION,
-            "this broker does not take transactional messages (TRAN_MSG=true)",
-        )
+def _half(inner: MessageInner, level: int) -> MessageInner:
+    try:
+        return half_of(inner, level)
+    except ValueError as error:
+        raise _illegal(str(error)) from error
 
 
 def _delay_level(properties: bytes) -> int:

@@ -1,7 +1,8 @@
-"""Headers of transactions: the producer's verdict (37) and the broker's question (39).
+"""Headers of transactions: the verdict (37), the question (39), another chance (323).
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../protocol/header/
-EndTransactionRequestHeader.java, CheckTransactionStateRequestHeader.java
+EndTransactionRequestHeader.java, CheckTransactionStateRequestHeader.java,
+ResumeCheckHalfMessageRequestHeader.java
 """
 
 import msgspec
@@ -33,3 +34,11 @@ class CheckTransactionStateRequestHeader(msgspec.Struct, kw_only=True, frozen=Tr
     msg_id: str | None = None
     transaction_id: str | None = None
     offset_msg_id: str | None = None
+
+
+class ResumeCheckHalfMessageRequestHeader(
+    msgspec.Struct, kw_only=True, frozen=True, rename="camel"
+):
+    """The offset id of a half message, or of one that was given up."""
+
+    msg_id: str

@@ -138,7 +138,12 @@ async def test_a_one_way_send_is_stored_and_not_answered(client: RawClient) -> N
         (send_fields("TBW102", 99), b"x", ResponseCode.SYSTEM_ERROR, "illegal"),
         (send_fields("TBW102"), bytes(4194305), ResponseCode.MESSAGE_ILLEGAL, "4194304"),
         (send_fields("TBW102", 0, "a\x01" + "v" * 32767), b"x", 13, "32767"),
-        (send_fields("TBW102", 0, "TRAN_MSG\x01true"), b"x", ResponseCode.NO_PERMISSION, "TRAN"),
+        (
+            send_fields("TBW102", 0, "TRAN_MSG\x01true"),
+            b"x",
+            ResponseCode.MESSAGE_ILLEGAL,
+            "PGROUP",
+        ),
         (send_fields("TBW102", 0, "DELAY\x01soon"), b"x", ResponseCode.MESSAGE_ILLEGAL, "DELAY"),
         (send_fields("TBW102", e="one"), b"x", ResponseCode.SYSTEM_ERROR, "integer"),
         (send_fields("TBW102", m="true"), b"x", ResponseCode.MESSAGE_ILLEGAL, "batch"),

@@ -82,10 +82,11 @@ ROADS = [
     [
         ({"e": "4"}, ResponseCode.SYSTEM_ERROR),
         ({"e": "-1"}, ResponseCode.SUCCESS),
-        ({"f": "8"}, ResponseCode.NO_PERMISSION),
+        ({"f": "8"}, ResponseCode.SUCCESS),
         ({"i": "p\x01" + "v" * 32_750}, ResponseCode.MESSAGE_ILLEGAL),
         ({"i": "p\x01v\0v"}, ResponseCode.MESSAGE_ILLEGAL),
-        ({"i": "TRAN_MSG\x01true"}, ResponseCode.NO_PERMISSION),
+        ({"f": "4"}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"i": "TRAN_MSG\x01true"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"i": "DELAY\x01x"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"i": "DELAY\x010"}, ResponseCode.SUCCESS),
         ({"i": "CLUSTER\x01mine"}, ResponseCode.SUCCESS),

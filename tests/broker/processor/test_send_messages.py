@@ -237,7 +237,10 @@ def test_a_dead_letter_is_not_delayed() -> None:
         ("DELAY\x011\x02a\x01" + "v" * 32_720, b"x", ILLEGAL, "32767"),
         ("a\x01v\0v", b"x", ILLEGAL, "zero"),
         ("a\x01\ud800", b"x", ILLEGAL, "UTF-8"),
-        ("TRAN_MSG\x01TRUE", b"x", ResponseCode.NO_PERMISSION, "TRAN_MSG"),
+        ("TRAN_MSG\x01TRUE", b"x", ILLEGAL, "PGROUP"),
+        ("TRAN_MSG\x01true\x02PGROUP\x01pg\x02DELAY\x013", b"x", ILLEGAL, "delayed"),
+        ("TRAN_MSG\x01true\x02PGROUP\x01pg\x02TIMER_DELAY_SEC\x013", b"x", ILLEGAL, "delayed"),
+        ("TRAN_MSG\x01true\x02PGROUP\x01pg\x02a\x01" + "v" * 32_600, b"x", ILLEGAL, "32639"),
     ],
 )
 def test_what_can_not_be_stored_is_refused(
@@ -248,11 +251,65 @@ def test_what_can_not_be_stored_is_refused(
     assert caught.value.response_code == code
 
 
-@pytest.mark.parametrize("sys_flag", [4, 8, 12])
-def test_the_flag_of_a_transaction_is_refused_as_well(sys_flag: int) -> None:
+@pytest.mark.parametrize("sys_flag", [4, 12])
+def test_a_flag_that_would_hide_the_message_is_refused(sys_flag: int) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         single(sys_flag=sys_flag)
+    assert caught.value.response_code == ILLEGAL
+
+
+TRANSACTION = "TRAN_MSG\x01True\x02PGROUP\x01pg"
+
+
+@pytest.mark.parametrize(("text", "wait"), [("", "true"), ("\x02WAIT\x01false", "false")])
+@pytest.mark.parametrize("sys_flag", [1, 5])
+def test_the_first_half_of_a_transaction_goes_to_the_half_topic(
+    text: str, wait: str, sys_flag: int
+) -> None:
+    inner = single(TRANSACTION + text, sys_flag=sys_flag)
+    assert (inner.topic, inner.queue_id, inner.sys_flag) == ("RMQ_SYS_TRANS_HALF_TOPIC", 0, 1)
+    assert inner.wait_store_ok == (wait == "true")
+    assert decode_properties(inner.properties.decode()) == {
+        "TRAN_MSG": "True", "PGROUP": "pg", "WAIT": wait, "CLUSTER": "C1", "REAL_TOPIC": "T",
+        "REAL_QID": "2",
+    }  # fmt: skip
+
+
+def test_what_a_client_says_of_earlier_checks_is_taken_out() -> None:
+    """Another's half message could be passed by with them."""
+    text = "\x02TRANSACTION_CHECK_TIMES\x0199\x02TRAN_PREPARED_QUEUE_OFFSET\x010\x02REAL_QID\x019"
+    properties = stored(TRANSACTION + text + "\x02DELAY\x010")
+    assert "TRANSACTION_CHECK_TIMES" not in properties
+    assert "TRAN_PREPARED_QUEUE_OFFSET" not in properties
+    assert properties["REAL_QID"] == "2"
+
+
+def test_a_retry_of_a_committed_message_is_no_transaction() -> None:
+    """Clients under 4.6.1 send TRAN_MSG and the flag with it."""
+    inner = single(TRANSACTION + "\x02DELAY\x013", sys_flag=4, reconsume_times=1)
+    assert (inner.topic, inner.sys_flag) == ("SCHEDULE_TOPIC_XXXX", 0)
+    dead = header(TRANSACTION, sys_flag=4, reconsume_times=16)
+    inner = MAKER.single(BORN, b"x", dead, target("%DLQ%g", to_dlq=True))
+    assert (inner.topic, inner.sys_flag) == ("%DLQ%g", 0)
+
+
+def test_transactions_may_be_refused_altogether() -> None:
+    config = store_config(Path("/nowhere"))
+    maker = SendMessages(
+        "C1", HOST, config, DelayLevels(), TimerRules(config, lambda: 0), transaction_refusal="no!"
+    )
+    with pytest.raises(RemoteProtocolError, match="no!") as caught:
+        maker.single(BORN, b"x", header(TRANSACTION), target())
     assert caught.value.response_code == ResponseCode.NO_PERMISSION
+    assert maker.single(BORN, b"x", header("TRAN_MSG\x01false"), target()).topic == "T"
+
+
+def test_a_batch_is_no_transaction() -> None:
+    body = encode_batch([Message("T", b"x")])
+    for more in ({"properties": TRANSACTION}, {"sys_flag": 4}):
+        with pytest.raises(RemoteProtocolError, match="transactional") as caught:
+            MAKER.batch(body, header(**more), target())
+        assert caught.value.response_code == ILLEGAL
 
 
 def test_the_largest_message_is_taken() -> None:

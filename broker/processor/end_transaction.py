@@ -1,0 +1,218 @@
+"""The end of a transaction by its producer (37), and another chance for one given up (323).
+
+A commit makes the half message visible under its real topic, a rollback leaves nothing; both are
+stored with an op message, and answered when that is as durable as the flush mode makes it. Java
+clients send 37 one-way and hear nothing. "I do not know" (0) is not answered at all.
+
+A verdict counts for a half message that is open, wherever it is now (`bridge.py`). For one that
+was given up a late verdict counts as well, as long as this broker remembers it.
+
+Unlike RocketMQ, where the answer does not wait for the disk, and a transaction that has ended takes
+further verdicts, a commit after a rollback too.
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/EndTransactionProcessor.java,
+AdminBrokerProcessor.java (resumeCheckHalfMessage)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.delayed_message import Parked, ParkedReader, Place
+from skylarkmq.broker.processor.name_checks import check_producer_group
+from skylarkmq.broker.router import Handler
+from skylarkmq.broker.transaction.bridge import End, TransactionBridge
+from skylarkmq.broker.transaction.messages import (
+    GIVEN_UP_TOPIC,
+    HALF_TOPIC,
+    QUEUE_ID,
+    final_of,
+    first_offset_of,
+    group_of,
+    named_first_offset_of,
+    renewed,
+    resumed,
+)
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.flags import MessageSysFlag
+from skylarkmq.protocol.headers.fields import decode_fields
+from skylarkmq.protocol.headers.transaction import (
+    EndTransactionRequestHeader,
+    ResumeCheckHalfMessageRequestHeader,
+)
+from skylarkmq.protocol.message_id import decode_offset_message_id
+from skylarkmq.protocol.record import RecordStatus, read_record
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.results import STORED, PutMessageResult, PutMessageStatus
+
+_COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT_TYPE
+_ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK_TYPE
+_CODES: Final = {
+    PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutMessageStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+}
+_NOT_FOUND: Final = "Find prepared transaction message failed"
+_NOT_PUT_BACK: Final = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed"
+
+
+class EndTransactionProcessor:
+    """Ends transactions. Loop thread."""
+
+    def __init__(self, store: MessageStore, bridge: TransactionBridge) -> None:
+        self._store = store
+        self._bridge = bridge
+
+    def handlers(self) -> dict[int, Handler]:
+        """The codes that this processor answers."""
+        return {
+            RequestCode.END_TRANSACTION: self.end_transaction,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume_check_half_message,
+        }
+
+    # 37
+
+    def end_transaction(
+        self, connection: Connection, request: RemotingCommand
+    ) -> Coroutine[Any, Any, RemotingCommand] | None:
+        """Commit or roll back."""
+        header = decode_fields(EndTransactionRequestHeader, request.ext_fields)
+        check_producer_group(header.producer_group)
+        if header.commit_or_rollback not in (_COMMIT, _ROLLBACK):
+            return None
+        return self._end(request, header)
+
+    async def _end(
+        self, request: RemotingCommand, header: EndTransactionRequestHeader
+    ) -> RemotingCommand:
+        stats = self._bridge.stats
+        try:
+            result = await self._decide(header)
+        except RemoteProtocolError:
+            stats.refused += 1
+            raise
+        if result is None or result.status in STORED:
+            stats.committed += header.commit_or_rollback == _COMMIT
+            stats.rolled_back += header.commit_or_rollback == _ROLLBACK
+        return request.reply(ResponseCode.SUCCESS) if result is None else _answer(request, result)
+
+    async def _decide(self, header: EndTransactionRequestHeader) -> PutMessageResult | None:
+        """End the transaction; None when there was nothing to store."""
+        bridge, commits = self._bridge, header.commit_or_rollback == _COMMIT
+        await bridge.ready()
+        place, half = await self._find(header)
+        first = first_offset_of(half, place.queue_offset)
+        offset = await bridge.place_of(place.queue_offset, first)
+        late = first in bridge.given_up
+        if bridge.table.is_ended(offset) and not late:
+            raise _refusal(
+                f"the transaction at {header.tran_state_table_offset} has ended already, or its "
+                "producer is asked about it anew"
+            )
+        if late and not commits:
+            del bridge.given_up[first]
+            return None
+        try:
+            follows = final_of(half, place.physical_offset) if commits else None
+        except ValueError as error:
+            raise _refusal(f"the half message can not be published: {error}") from error
+        (result,) = await bridge.end([End(offset, first, follows, half.store_host)])
+        if result.status in STORED:
+            bridge.given_up.pop(first, None)
+        return result
+
+    async def _find(self, header: EndTransactionRequestHeader) -> tuple[Place, Parked]:
+        """The half message that a verdict names by both its offsets and its group."""
+        halves, offset = self._bridge.halves, header.tran_state_table_offset
+        if not await self._bridge.visible(offset):
+            raise _refusal(
+                f"The transaction state table offset wrong: no half message is at {offset}"
+            )
+        place = halves.place(offset)
+        if place is None:
+            raise _refusal(f"{_NOT_FOUND}: the one at {offset} was removed with its log file")
+        if place.physical_offset != header.commit_log_offset:
+            raise _refusal(
+                f"The commit log offset wrong: half message {offset} is not at "
+                f"{header.commit_log_offset}"
+            )
+        (found,) = await halves.read([place])
+        if found.message is None:
+            raise _refusal(f"{_NOT_FOUND}: {found.why}")
+        if group_of(found.message) != header.producer_group:
+            raise _refusal(
+                f"The producer group wrong: half message {offset} belongs to another one"
+            )
+        return place, found.message
+
+    # 323
+
+    async def resume_check_half_message(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """Store a half message, or one that was given up, anew, as if nobody had been asked."""
+        header = decode_fields(ResumeCheckHalfMessageRequestHeader, request.ext_fields)
+        _, physical_offset = decode_offset_message_id(header.msg_id)
+        await self._bridge.ready()
+        topic, place, half = await self._look(physical_offset)
+        if topic == GIVEN_UP_TOPIC:
+            return _answer(request, await self._take_back(half))
+        first = first_offset_of(half, place.queue_offset)
+        offset = await self._bridge.place_of(place.queue_offset, first)
+        if self._bridge.table.is_ended(offset):
+            raise _refusal(f"{_NOT_PUT_BACK}: its transaction has ended")
+        end = End(offset, first, renewed(half, first, 0), half.store_host)
+        (result,) = await self._bridge.end([end])
+        return _answer(request, result)
+
+    async def _look(self, physical_offset: int) -> tuple[str, Place, Parked]:
+        read: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+        def done(record: bytes | None) -> None:
+            if not read.done():
+                read.set_result(record)
+
+        self._store.read_record(physical_offset, done)
+        record = await read
+        view = None if record is None else read_record(record, 0, physical_offset=physical_offset)
+        if record is None or view is None or view.status is not RecordStatus.MESSAGE:
+            raise _refusal(f"{_NOT_PUT_BACK}: no message is at {physical_offset}")
+        topic = view.topic.decode("utf-8", "replace")
+        if topic not in (HALF_TOPIC, GIVEN_UP_TOPIC):
+            raise _refusal(f"{_NOT_PUT_BACK}: the message at {physical_offset} is no half message")
+        place = Place(physical_offset, len(record), view.queue_offset)
+        reader = ParkedReader(self._store.commit_log, topic, QUEUE_ID)
+        try:
+            return topic, place, reader.parse(record, place)
+        except ValueError as error:
+            raise _refusal(f"{_NOT_PUT_BACK}: {error}") from error
+
+    async def _take_back(self, half: Parked) -> PutMessageResult:
+        """Store what was given up as a half message that is open again."""
+        stored: asyncio.Future[PutMessageResult] = asyncio.get_running_loop().create_future()
+
+        def done(result: PutMessageResult) -> None:
+            if result.status in STORED:
+                self._bridge.note_reopened(named_first_offset_of(half), result.queue_offset)
+            if not stored.done():
+                stored.set_result(result)
+
+        self._bridge.expect()
+        self._store.put_message(resumed(half), done)
+        return await stored
+
+
+def _refusal(why: str) -> RemoteProtocolError:
+    return RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)
+
+
+def _answer(request: RemotingCommand, result: PutMessageResult) -> RemotingCommand:
+    code = _CODES.get(result.status, ResponseCode.MESSAGE_ILLEGAL)
+    remark = None if result.status is PutMessageStatus.PUT_OK else result.status.value
+    if remark is not None and result.why:
+        remark = f"{remark}: {result.why}"
+    return request.reply(code, remark)

@@ -1,0 +1,1 @@
+"""Transactions: half messages, their ends, and the questions about those that do not end."""

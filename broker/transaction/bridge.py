@@ -1,0 +1,304 @@
+"""The transactions of a store: what is open, and the one place where one is ended.
+
+Every end is one store batch: what follows from it (the final message, the half message written
+anew, the copy of what is given up; nothing for a rollback), then the op message. So an op message
+is never stored without what it stands for. A half message has at most one end under way; who comes
+meanwhile waits for it, and finds the transaction ended, or the half message at its new place.
+
+Unlike RocketMQ, which publishes once more for every commit that comes: there a repeated verdict,
+and a verdict for a place that a check has left meanwhile, show a message twice.
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/EndTransactionProcessor.java,
+broker/.../transaction/queue/TransactionalMessageBridge.java
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from skylarkmq.broker.config import READ_WRITE
+from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
+from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.broker.transaction.half_reader import HalfReader
+from skylarkmq.broker.transaction.half_table import HalfTable
+from skylarkmq.broker.transaction.loader import load_table
+from skylarkmq.broker.transaction.messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID, op_of
+from skylarkmq.broker.transaction.progress import Offsets, TransactionProgress
+from skylarkmq.broker.transaction.stats import TransactionStats
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.results import STORED, MessageInner, PutMessageResult
+
+log = logging.getLogger(__name__)
+
+TOPIC_QUEUE_NUMS: Final = 1
+GIVEN_UP_MAX: Final = 10_000
+LOAD_RETRY_S: Final = 10.0
+ARRIVALS_MAX: Final = 10_000
+
+Stored = Callable[[list[PutMessageResult]], None]
+
+
+class End(NamedTuple):
+    """The end of a half message, as it is stored.
+
+    Attributes:
+        follows: what follows from it; None for a rollback.
+        host: packed address, for the op message.
+    """
+
+    offset: int
+    first_offset: int
+    follows: MessageInner | None
+    host: bytes
+
+
+class TransactionBridge:
+    """The half and op topics. Loop thread.
+
+    Attributes:
+        given_up: first offsets of the half messages that were given up of late. A verdict that
+            comes after all is still taken for them.
+        on_half: called when half messages have become visible.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        offsets: ConsumerOffsetManager,
+        clock: Clock,
+    ) -> None:
+        self.table = HalfTable()
+        self.stats = TransactionStats()
+        self.halves = HalfReader(store, HALF_TOPIC)
+        self.given_up: OrderedDict[int, None] = OrderedDict()
+        self.on_half: Callable[[], None] = _nobody
+        self._ops = HalfReader(store, OP_TOPIC)
+        self._store = store
+        self._topics = topics
+        self._clock = clock
+        self._progress = TransactionProgress(store, offsets, clock, self._offsets)
+        self._under_way: dict[int, asyncio.Event] = {}
+        self._arrivals: dict[int, asyncio.Event] = {}  # queue offsets of halves not visible yet
+        self._ready = asyncio.Event()
+        self._loading: asyncio.Task[None] | None = None
+        self._listens = False
+
+    # Life cycle
+
+    def start(self) -> None:
+        """Learn what is open. The store has started, the table of consumer offsets is loaded."""
+        begin = self._progress.load()
+        self.table = HalfTable(begin.half, begin.op)
+        self._store.failure_listeners.append(self._store_failed)
+        if self.halves.end:
+            self.expect()
+        if begin.half < self.halves.end or begin.op < self._ops.end:
+            self._loading = asyncio.ensure_future(self._load(begin))
+        else:
+            self._ready.set()
+
+    async def stop(self) -> None:
+        """Save where a start has to begin. Call while the store still writes and syncs."""
+        if self._loading is not None:
+            self._loading.cancel()
+            await asyncio.gather(self._loading, return_exceptions=True)
+        if self._ready.is_set():
+            await self._progress.save()
+
+    def expect(self) -> None:
+        """Half messages are there, or one is about to be stored."""
+        if not self._listens:
+            self._listens = True
+            self.make_topic(HALF_TOPIC)
+            self._store.add_arrival_listener(self._arrived)
+
+    def make_topic(self, name: str) -> None:
+        """Have one of the topics of transactions in the table, where RocketMQ looks for it."""
+        try:
+            self._topics.create_in_send_back(name, TOPIC_QUEUE_NUMS, READ_WRITE)
+        except RemoteProtocolError as error:  # no room: its messages are stored all the same
+            log.warning("%s", error.remark)
+
+    async def _load(self, begin: Offsets) -> None:
+        end = self.halves.end
+        while True:
+            try:
+                await load_table(self.table, self.halves, self._ops, begin.op, end)
+                break
+            except Exception:
+                log.exception("the ends of transactions can not be read, trying again")
+            await self._pause(LOAD_RETRY_S)
+            self.table = HalfTable(begin.half, begin.op)
+        self._ready.set()
+        self._progress.changed()
+        self.on_half()
+
+    async def _pause(self, seconds: float) -> None:
+        over = asyncio.Event()
+        self._clock.call_at(self._clock.monotonic() + seconds, over.set)
+        await over.wait()
+
+    def _store_failed(self, _: BaseException) -> None:
+        arrivals, self._arrivals = self._arrivals, {}
+        for event in arrivals.values():
+            event.set()
+
+    def _offsets(self) -> Offsets:
+        op = self.table.op_start(self.halves.end, self._ops.end)
+        return Offsets(self.table.start, op)
+
+    # What is open
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is known what is open."""
+        return self._ready.is_set()
+
+    @property
+    def pending_count(self) -> int:
+        """Half messages that have not ended."""
+        return self.table.pending_count(self.halves.end)
+
+    async def ready(self) -> None:
+        """Return when it is known what is open."""
+        await self._ready.wait()
+
+    async def visible(self, offset: int) -> bool:
+        """Return when the half message at a queue offset can be read; False: there is none.
+
+        It was acknowledged before it was visible: WAIT=false, or the transient pool.
+        """
+        queue = self._store.queues.get(HALF_TOPIC, QUEUE_ID)
+        if queue is None or not 0 <= offset < queue.next_offset:
+            return False
+        while offset >= queue.max_offset and self._store.failure is None:
+            if len(self._arrivals) >= ARRIVALS_MAX and offset not in self._arrivals:
+                why = "too many transactions wait for their half messages"
+                raise RemoteProtocolError(ResponseCode.SYSTEM_BUSY, why)
+            await self._arrivals.setdefault(offset, asyncio.Event()).wait()
+        return offset < queue.max_offset
+
+    async def place_of(self, offset: int, first_offset: int) -> int:
+        """Return where a half message is now, when no end of it is under way."""
+        while True:
+            current = self.table.moved.get(first_offset, offset)
+            under_way = self._under_way.get(current)
+            if under_way is None:
+                return current
+            await under_way.wait()
+
+    def is_under_way(self, offset: int) -> bool:
+        """Whether the half message is being ended."""
+        return offset in self._under_way
+
+    def _arrived(self, topic: str, queue_id: int, max_offset: int) -> None:
+        if topic != HALF_TOPIC:
+            return
+        if self._arrivals:
+            for offset in [offset for offset in self._arrivals if offset < max_offset]:
+                self._arrivals.pop(offset).set()
+        self.on_half()
+
+    # Ends
+
+    async def end(self, ends: Sequence[End]) -> list[PutMessageResult]:
+        """Store ends, all in one batch, and return the result of what follows from each.
+
+        The caller has made sure that none of them is under way; they all are before this waits
+        for the first time. What was refused is open as before.
+
+        Raises:
+            OSError: the disk has failed.
+        """
+        stored: asyncio.Future[list[PutMessageResult]] = asyncio.get_running_loop().create_future()
+        now_ms = self._clock.now_ms()
+        inners: list[MessageInner] = []
+        for end in ends:
+            if end.follows is not None:
+                inners.append(end.follows)
+            inners.append(op_of(end.offset, end.host, now_ms))
+        for end in ends:
+            self._under_way[end.offset] = asyncio.Event()
+        try:
+            self._store.put_messages(inners, partial(self._stored, ends, stored))
+        except BaseException:
+            for end in ends:
+                self._settle(end)
+            raise
+        return await asyncio.shield(stored)
+
+    def _stored(
+        self,
+        ends: Sequence[End],
+        stored: asyncio.Future[list[PutMessageResult]],
+        results: list[PutMessageResult],
+    ) -> None:
+        remaining, firsts = iter(results), list[PutMessageResult]()
+        for end in ends:
+            first = next(remaining)
+            op = first if end.follows is None else next(remaining)
+            if first.status in STORED:
+                self._ended(end, first, op)
+            firsts.append(first)
+            self._settle(end)
+        self._progress.changed()
+        if not stored.done():
+            stored.set_result(firsts)
+
+    def _ended(self, end: End, first: PutMessageResult, op: PutMessageResult) -> None:
+        """Keep that a half message has ended.
+
+        A full log file may have taken what follows and refused the op message. Then the offset of
+        the half topic alone says that it has ended, once the table of offsets is written.
+        """
+        table = self.table
+        table.end(end.offset)
+        if end.follows is not None and end.follows.topic == HALF_TOPIC:
+            table.move(end.first_offset, first.queue_offset)
+        else:
+            table.moved.pop(end.first_offset, None)
+        if op.status in STORED:
+            table.note_op(op.queue_offset, end.offset)
+
+    def _settle(self, end: End) -> None:
+        event = self._under_way.pop(end.offset, None)
+        if event is not None:
+            event.set()
+
+    def note_given_up(self, first_offset: int) -> None:
+        """A half message was moved to TRANS_CHECK_MAX_TIME_TOPIC."""
+        self.stats.given_up += 1
+        self.given_up[first_offset] = None
+        if len(self.given_up) > GIVEN_UP_MAX:
+            self.given_up.popitem(last=False)
+
+    def note_reopened(self, first_offset: int | None, offset: int) -> None:
+        """One that was given up is a half message again, at `offset`."""
+        if first_offset is not None:
+            self.given_up.pop(first_offset, None)
+            self.table.move(first_offset, offset)
+
+    def skip_removed(self) -> int:
+        """Pass over half messages whose log files were removed; return how many were open."""
+        begin = self.halves.begin
+        if begin <= self.table.start:
+            return 0
+        lost = self.table.pending_count(begin)
+        self.table.skip_to(begin)
+        moved = self.table.moved
+        for first in [first for first, offset in moved.items() if offset < begin]:
+            del moved[first]
+        self._progress.changed()
+        return lost
+
+
+def _nobody() -> None:
+    """The hook as long as nothing hangs on it."""

@@ -1,0 +1,69 @@
+"""What is done with a half message that is still open when a round of checks meets it.
+
+    asked `transactionCheckMax` times, or born more than `fileReservedTime` hours ago    GIVE_UP
+    stored since the round began, or younger than `transactionTimeOut`                   STOP
+    younger than its CHECK_IMMUNITY_TIME_IN_SECONDS                                      POSTPONE
+    else                                                                                 ASK
+
+STOP ends the round, because what lies behind is younger still. Ages count from the born time, which
+is the producer's clock; a message from the future is asked about at once.
+
+Unlike RocketMQ, age alone gives nothing up before somebody was asked (a producer's clock may be
+days behind), and a message that is postponed is not counted as asked.
+Source: apache/rocketmq@rocketmq-all-4.9.8
+broker/.../transaction/queue/TransactionalMessageServiceImpl.java (check, isNeedDiscard, isNeedSkip)
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+from skylarkmq.broker.config import BrokerConfig
+from skylarkmq.broker.delayed_message import Parked
+from skylarkmq.broker.transaction.messages import check_times_of, immunity_ms_of
+
+_HOUR_MS: Final = 3_600_000
+
+
+class Step(Enum):
+    """What comes next."""
+
+    STOP = "stop"
+    ASK = "ask"
+    POSTPONE = "postpone"
+    GIVE_UP = "give up"
+
+
+class CheckRules(NamedTuple):
+    """The limits of checks."""
+
+    timeout_ms: int
+    check_max: int
+    reserved_ms: int
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> CheckRules:
+        """The limits that a configuration sets."""
+        return cls(
+            config.transaction_time_out,
+            config.transaction_check_max,
+            config.store.file_reserved_time * _HOUR_MS,
+        )
+
+    def step(self, half: Parked, now_ms: int, round_ms: int) -> Step:
+        """Return what to do with an open half message.
+
+        Args:
+            round_ms: when the round began, ms since the epoch.
+        """
+        times = check_times_of(half)
+        age_ms = now_ms - half.born_timestamp
+        if times >= self.check_max or (times and age_ms > self.reserved_ms):
+            return Step.GIVE_UP
+        if half.store_timestamp >= round_ms:
+            return Step.STOP
+        immunity_ms = immunity_ms_of(half, self.timeout_ms)
+        if immunity_ms is None:
+            return Step.STOP if 0 <= age_ms < self.timeout_ms else Step.ASK
+        return Step.POSTPONE if age_ms < min(immunity_ms, self.reserved_ms) else Step.ASK
