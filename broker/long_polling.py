@@ -22,7 +22,7 @@ from skylarkmq.protocol.clock import Clock
 from skylarkmq.store.filtering import RecordFilter
 from skylarkmq.store.message_reader import Filter
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.results import GetMessageStatus
+from skylarkmq.store.results import ConsumeQueueUnit, GetMessageStatus
 from skylarkmq.store.timers import IntervalTimer
 
 HELD_MAX = 100_000
@@ -37,15 +37,17 @@ QueueKey = tuple[str, int]
 
 
 class _Looks:
-    """What filters by properties found in one turn.
+    """What was read for the pulls of one queue in one turn.
 
-    found: (filter, queue offset) -> where it goes on behind what it does not want, -1 at what it
-    wants.
+    units: by queue offset, up to MATCH_UNITS_MAX from there on.
+    found: (filter by properties, queue offset) -> where it goes on behind what it does not want,
+        -1 at what it wants.
     """
 
-    __slots__ = ("cost_left", "found")
+    __slots__ = ("cost_left", "found", "units")
 
     def __init__(self) -> None:
+        self.units: dict[int, list[ConsumeQueueUnit]] = {}
         self.found: dict[tuple[object, int], int] = {}
         self.cost_left = LOOK_COST_MAX
 
@@ -146,9 +148,11 @@ class PullRequestHoldService:
                         return True
                     held.seen_offset = following
                     continue
-                units = self._store.queue_units(
-                    held.topic, held.queue_id, held.seen_offset, MATCH_UNITS_MAX
-                )
+                units = looks.units.get(held.seen_offset)
+                if units is None:
+                    units = looks.units[held.seen_offset] = self._store.queue_units(
+                        held.topic, held.queue_id, held.seen_offset, MATCH_UNITS_MAX
+                    )
             except OSError:
                 return True  # the pull meets the same and answers it; this may be a sender's turn
             if not units or any(matches(unit.tags_code) for unit in units):
