@@ -181,6 +181,11 @@ class PullRequestHoldService:
             if ready:
                 self._release(key, ready)
 
+    def wake_topic(self, topic: str) -> None:
+        """Answer the pulls that wait at a topic's queues."""
+        for key in [key for key in self._held if key[0] == topic]:
+            self._release(key, list(self._held[key]))
+
     def _release(self, key: QueueKey, woken: list[HeldPull]) -> None:
         self._remove(key, set(woken))
         for held in woken:

@@ -47,6 +47,7 @@ CLUSTER_QUEUE_COUNT: Final = 16
 REPLY_TOPIC_POSTFIX: Final = "REPLY_TOPIC"
 
 ChangeListener = Callable[[TopicConfig], None]
+DeletionListener = Callable[[str], None]
 
 
 class TopicConfigManager:
@@ -55,6 +56,7 @@ class TopicConfigManager:
     Attributes:
         table: the topics by name, for lookups on the hot path; changed by the methods alone.
         data_version: changes with every change of the table.
+        deleting: topics whose deletion is under way; they can not be made before its end.
     """
 
     def __init__(
@@ -67,7 +69,9 @@ class TopicConfigManager:
         self._clock = clock
         self._path = StorePaths(config.store.store_path_root_dir).config / TOPICS_FILE
         self._file = TableFile(writer, self._path, self._text)
+        self.deleting: set[str] = set()
         self._listeners: list[ChangeListener] = []
+        self._deletion_listeners: list[DeletionListener] = []
 
     def load(self) -> None:
         """Make the system topics and read the file. Blocks; before the broker serves.
@@ -166,6 +170,8 @@ class TopicConfigManager:
             return False
         self.data_version = next_version(self.data_version, self._clock)
         self._file.changed()
+        for listener in self._deletion_listeners:
+            listener(topic)
         return True
 
     @property
@@ -185,6 +191,10 @@ class TopicConfigManager:
         """Call `listener` with each topic that is made or replaced."""
         self._listeners.append(listener)
 
+    def add_deletion_listener(self, listener: DeletionListener) -> None:
+        """Call `listener` with each topic that is forgotten."""
+        self._deletion_listeners.append(listener)
+
     def _may_inherit(self, default: TopicConfig) -> bool:
         if (
             default.topic_name == AUTO_CREATE_TOPIC_KEY_TOPIC
@@ -200,6 +210,8 @@ class TopicConfigManager:
                 f"no room for topic {topic.topic_name}: there are {len(self.table)}, "
                 f"maxTopics={self._config.max_topics}"
             )
+        if topic.topic_name in self.deleting:
+            why = f"topic {topic.topic_name} is being deleted; try again, or delete it again"
         if why is not None:
             raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)
         self._put(topic)
