@@ -148,8 +148,7 @@ class SendProcessor:
         if (
             config is None
             or topic[0] == "%"
-            or config.order
-            or config.topic_filter_type != "SINGLE_TAG"
+            or (config.order or config.topic_filter_type != "SINGLE_TAG")
             or len(body) > self._max_body_size
             or _DELAY in text
             or _TRANSACTION in text

@@ -301,6 +301,8 @@ class TimerMessageService:
             return not self._store.config.timer_wheel_enable
         if end_offset <= self._rolling.durable_below:
             return True
+        if end_offset <= self.state.void_below:
+            return False  # a checkpoint that says so is on its way
         caught_up = self.state.queue_offset >= self._reading.end
         if caught_up and not any(index.has_below(end_offset) for index in self.state.indexes):
             return True

@@ -315,7 +315,10 @@ class TimerIndex:
         for run in self.runs:
             if run.written:
                 tiers.setdefault(run.tier, []).append(run)
-        return next((runs[:FAN_IN] for runs in tiers.values() if len(runs) >= FAN_IN), [])
+        for runs in tiers.values():
+            if len(runs) >= FAN_IN:
+                return runs[:FAN_IN]
+        return []
 
     def replace_merged(self, number: int, count: int, starts: list[int]) -> None:
         """Put a merged run in the place of those in `merging`; nothing of them may be in hand.

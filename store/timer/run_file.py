@@ -58,7 +58,7 @@ class RunPart(NamedTuple):
     """The entries of a run from one of them on."""
 
     path: Path
-    count: int
+    entry_count: int
     start: int
 
 
@@ -170,7 +170,7 @@ def read_entries(files: Files, part: RunPart, max_pages: int = READ_PAGES) -> by
         CorruptFileError, OSError: they can not be read.
     """
     first = part.start // PAGE_ENTRIES
-    last = min(first + max_pages, -(-part.count // PAGE_ENTRIES))
+    last = min(first + max_pages, -(-part.entry_count // PAGE_ENTRIES))
     file = files.open(part.path)
     try:
         data = file.pread((last - first) * PAGE_SIZE, HEAD_SIZE + first * PAGE_SIZE)
@@ -184,7 +184,7 @@ def read_entries(files: Files, part: RunPart, max_pages: int = READ_PAGES) -> by
             raise CorruptFileError(part.path, position, "the file is too short")
         if CRC.unpack_from(page, PAGE_SIZE - CRC.size)[0] != crc32c(page[: -CRC.size]):
             raise CorruptFileError(part.path, position, "the CRC-32C of a page does not match")
-        here = min(PAGE_ENTRIES, part.count - number * PAGE_ENTRIES)
+        here = min(PAGE_ENTRIES, part.entry_count - number * PAGE_ENTRIES)
         entries.append(page[: here * ENTRY_SIZE])
     return b"".join(entries)[(part.start - first * PAGE_ENTRIES) * ENTRY_SIZE :]
 
@@ -201,7 +201,7 @@ class _Source:
     @property
     def has_more(self) -> bool:
         """Whether there is something behind what is in memory."""
-        return self._next < self._part.count
+        return self._next < self._part.entry_count
 
     def fill(self) -> None:
         if self.entries or not self.has_more:

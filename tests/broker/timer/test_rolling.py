@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from typing import Any
 
@@ -186,3 +187,18 @@ def test_a_broker_without_timers_keeps_no_file() -> None:
     rig.advance(2 * HOUR_S, step_s=30)
     assert rig.first_offset > 0
     assert rig.store.max_offset(TOPIC, 2) == 0
+
+
+def test_the_file_stays_until_the_checkpoint_is_on_the_disk() -> None:
+    """Else a restart would look for messages where no file is."""
+    rig = RollRig().start()
+    rig.after(10 * HOUR_S * 1000)
+    rig.fill(2)
+    rig.advance(0.9 * HOUR_S, step_s=30)
+    rig.files.fail("rename", times=10_000, error=errno.ENOSPC, path="timer/checkpoint")
+    rig.advance(0.3 * HOUR_S, step_s=30)
+    assert rig.service.rolled_count == 1
+    assert rig.first_offset == 0
+    rig.files.faults = type(rig.files.faults)()
+    rig.advance(0.1 * HOUR_S, step_s=30)
+    assert rig.first_offset > 0
