@@ -3,9 +3,8 @@
     inbound     bytes of unfinished frames, and of whole ones that wait for the peer to read its
                 answers. Beyond the limit the peer that holds the most is dropped.
     outbound    bytes that peers have left unread, of those that are BEHIND_SIZE behind or more.
-                Beyond the limit requests with large answers are refused (`fast_failure.py`) and
-                those peers are not read; beyond twice the limit the one that has been behind for
-                the longest time is dropped.
+                Beyond half of the limit those peers are not read; beyond the limit the one that
+                has taken nothing for the longest time is dropped.
 
 Each peer has limits of its own besides (`connection.py`).
 """
@@ -13,7 +12,6 @@ Each peer has limits of its own besides (`connection.py`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Final, Protocol
 
 log = logging.getLogger(__name__)
@@ -72,58 +70,56 @@ class InboundBuffers:
 class OutboundBuffers:
     """Bytes that peers have not taken. Loop thread.
 
-    A peer takes bytes without a word, so the figures are those of its last write: never too small.
+    A peer takes bytes without a word, so the figures are those of its last write, never too small;
+    before anything is done about them the peers are counted anew.
 
     Attributes:
-        is_full: whether more than the limit is held.
-        listener: called when `is_full` changes.
+        size: of all peers together.
     """
 
     def __init__(self, limit: int = OUTBOUND_MAX) -> None:
         self.limit = limit
         self.size = 0
-        self.is_full = False
-        self.listener: Callable[[], None] = lambda: None
-        self._behind: dict[Peer, int] = {}  # the one that has been behind the longest comes first
+        self._counted = 0  # the size when the peers were last counted
+        self._behind: dict[Peer, int] = {}  # the one that has taken nothing for longest comes first
 
     def note(self, peer: Peer, size: int) -> None:
         """A peer that is behind has `size` bytes to take."""
         self.size += size - self._behind.get(peer, 0)
         self._behind[peer] = size
         if self.size > self.limit:
-            if not self.is_full:
-                self.recount()
-            while self.size > 2 * self.limit:
-                self._drop_slowest()
+            self._count()
+            while self.size > self.limit:
+                self._drop_first()
+        elif self.is_full and self.size - self._counted > self.limit // 16:
+            self._count()
 
     def caught_up(self, peer: Peer) -> None:
         """A peer is no longer behind, or gone."""
         self.size -= self._behind.pop(peer, 0)
-        self._update()
 
-    def recount(self) -> None:
-        """Ask every peer that is behind what it has taken in the meantime."""
-        for peer in self._behind:
-            self._behind[peer] = peer.unsent_size
-        self.size = sum(self._behind.values())
-        self._update()
+    @property
+    def is_full(self) -> bool:
+        """Whether peers that are behind should get no more."""
+        return self.size > self.limit // 2
 
-    def _drop_slowest(self) -> None:
-        self.recount()
-        if self.size > 2 * self.limit:
-            slowest = next(iter(self._behind))
-            log.warning(
-                "dropping %s: the peers leave more than %d bytes unread, and it reads the slowest",
-                slowest.remote_address,
-                2 * self.limit,
-            )
-            self.caught_up(slowest)
-            slowest.abort("slow_reader")
+    def _count(self) -> None:
+        """Ask every peer what it has taken in the meantime; who took something goes last."""
+        took: dict[Peer, int] = {}
+        for peer, size in list(self._behind.items()):
+            unsent = peer.unsent_size
+            if unsent < size:
+                del self._behind[peer]
+                took[peer] = unsent
+        self._behind |= took
+        self.size = self._counted = sum(self._behind.values())
 
-    def _update(self) -> None:
-        is_full = self.size > self.limit
-        if is_full != self.is_full:
-            self.is_full = is_full
-            if is_full:
-                log.warning("peers leave %d bytes unread: no more pulls until they read", self.size)
-            self.listener()
+    def _drop_first(self) -> None:
+        peer = next(iter(self._behind))
+        log.warning(
+            "dropping %s: the peers leave more than %d bytes unread, and it reads none of its",
+            peer.remote_address,
+            self.limit,
+        )
+        self.caught_up(peer)
+        peer.abort("slow_reader")

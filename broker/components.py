@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
+from typing import Protocol
 
 from skylarkmq.broker.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.config import BrokerConfig
@@ -74,8 +75,7 @@ class BrokerState:
     ) -> None:
         self.config = config
         self.stats = BrokerStats()
-        self.outbound_buffers = OutboundBuffers(config.max_outbound_buffered)
-        self.fast_failure = FastFailure(config, self.stats, self.outbound_buffers)
+        self.fast_failure = FastFailure(config, self.stats)
         self.store = MessageStore(config.store, files, clock, workers, memory_size=memory_size)
         writer = TableWriter(files, workers.tables, self.store.fail)
         self.topics = TopicConfigManager(config, files, writer, clock)
@@ -196,14 +196,14 @@ class BrokerState:
         return {"available": available, "in_use": pool.buffer_count - available}
 
 
-def make_server(
-    state: BrokerState, clock: Clock, store_host: bytes, rng: random.Random
-) -> tuple[RemotingServer, Router]:
-    """Return the server of a broker's state, and the router with every code that it answers.
+class _Processor(Protocol):
+    def handlers(self) -> dict[int, Handler]: ...
 
-    Args:
-        store_host: packed advertised address; goes into every record and message id.
-    """
+
+def _processors(
+    state: BrokerState, clock: Clock, store_host: bytes, rng: random.Random
+) -> tuple[SendProcessor, tuple[_Processor, ...]]:
+    """The processor of sends, which the router calls by itself, and all others."""
     config, store, stats = state.config, state.store, state.stats
     checks = SendChecks(config, state.topics, state.groups, rng)
     transactions = state.transactions
@@ -221,7 +221,7 @@ def make_server(
         PullAnswers(stats),
         clock,
     )
-    processors = (
+    return send, (
         pull,
         ClientManageProcessor(state.consumers, state.producers, state.groups, state.topics),
         CheckClientProcessor(config),
@@ -244,6 +244,18 @@ def make_server(
         SendBackProcessor(config, store, state.topics, state.groups, rng),
         EndTransactionProcessor(store, transactions),
     )
+
+
+def make_server(
+    state: BrokerState, clock: Clock, store_host: bytes, rng: random.Random
+) -> tuple[RemotingServer, Router]:
+    """Return the server of a broker's state, and the router with every code that it answers.
+
+    Args:
+        store_host: packed advertised address; goes into every record and message id.
+    """
+    config, stats = state.config, state.stats
+    send, processors = _processors(state, clock, store_host, rng)
     handlers: dict[int, Handler] = {}
     for processor in processors:
         handlers.update(processor.handlers())
@@ -263,6 +275,6 @@ def make_server(
         max_connections=config.max_connections,
         gate=state.fast_failure,
         inbound=InboundBuffers(config.max_inbound_buffered),
-        outbound=state.outbound_buffers,
+        outbound=OutboundBuffers(config.max_outbound_buffered),
     )
     return server, router

@@ -4,7 +4,7 @@ Who waits three seconds for an answer and then asks again gains nothing from a b
 through what nobody waits for any more. Code 2 with the cause and its figures:
 
     [TIMEOUT_CLEAN_QUEUE]   the request waited longer than waitTimeMillsIn*Queue for its turn
-    [OVERLOAD]              too many requests wait already, or answers wait to be read by peers
+    [OVERLOAD]              too many requests wait already: for the disk, for a client's answer
     [REJECTREQUEST]         the disk is behind: an append took longer than
                             osPageCacheBusyTimeOutMills, or the transient pool is empty
                             (`processor/send_checks.py`)
@@ -30,7 +30,6 @@ import logging
 import math
 from typing import Final
 
-from skylarkmq.broker.buffers import OutboundBuffers
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.loop_lag import TICK_S
@@ -57,15 +56,6 @@ KINDS: Final[dict[int, str]] = {
     RequestCode.HEART_BEAT: "heartbeat",
     RequestCode.END_TRANSACTION: "transaction",
 }
-# Codes whose answers carry messages.
-LARGE_ANSWERS: Final = frozenset(
-    {
-        RequestCode.PULL_MESSAGE,
-        RequestCode.LITE_PULL_MESSAGE,
-        RequestCode.QUERY_MESSAGE,
-        RequestCode.VIEW_MESSAGE_BY_ID,
-    }
-)
 
 
 def refusal(stats: BrokerStats, kind: str, cause: str, remark: str) -> RemoteProtocolError:
@@ -86,9 +76,8 @@ class FastFailure:
         watch_after_s: what is read later than this, on the monotonic clock, goes through `sift`.
     """
 
-    def __init__(self, config: BrokerConfig, stats: BrokerStats, outbound: OutboundBuffers) -> None:
+    def __init__(self, config: BrokerConfig, stats: BrokerStats) -> None:
         self._stats = stats
-        self._outbound = outbound
         # Kind -> (limit in ms, the key that sets it)
         self._limits: dict[str, tuple[int, str]] = {}
         if config.broker_fast_failure_enable:
@@ -108,9 +97,7 @@ class FastFailure:
         # A tick this late says that requests may wait beyond the shortest limit.
         self._late_s = shortest_ms / 2000 if self._limits else math.inf
         self._late_count = 0
-        self._next_watch_s = math.inf
         self.watch_after_s = math.inf
-        outbound.listener = self._watch
 
     def ticked(self, due_s: float, now_s: float) -> None:
         """A tick of the loop that was due at `due_s` runs at `now_s`."""
@@ -118,27 +105,19 @@ class FastFailure:
             self._late_count += 1
             if self._late_count == LATE_TICKS:
                 log.warning("the event loop is behind: %d ticks in a row were late", LATE_TICKS)
-            self._next_watch_s = 0.0
+            self.watch_after_s = 0.0
         else:
             self._late_count = 0
-            self._next_watch_s = now_s + TICK_S + self._late_s
-        if self._outbound.is_full:
-            self._outbound.recount()
-        self._watch()
-
-    def _watch(self) -> None:
-        self.watch_after_s = 0.0 if self._outbound.is_full else self._next_watch_s
+            self.watch_after_s = now_s + TICK_S + self._late_s
 
     def sift(self, connection: Connection, frames: list[RawFrame]) -> list[RawFrame]:
-        """Refuse the requests of one read that waited too long or find no room; return the others.
+        """Refuse the requests of one read that waited too long; return the others.
 
         A frame that can not be read stays: its connection ends when its turn comes.
         """
         behind = self._late_count >= LATE_TICKS
         waited_ms = int(connection.silence_s() * 1000) if behind else 0
-        if not self._outbound.is_full and all(
-            waited_ms <= limit for limit, _ in self._limits.values()
-        ):
+        if all(waited_ms <= limit for limit, _ in self._limits.values()):
             return frames
         kept: list[RawFrame] = []
         for frame in frames:
@@ -164,13 +143,6 @@ class FastFailure:
             return (
                 f"{TIMEOUT}, period in queue: {waited_ms}ms, size of queue: {count}; "
                 f"{limit[1]}={limit[0]}, try again later or on another broker"
-            )
-        if command.code in LARGE_ANSWERS and self._outbound.is_full:
-            self._stats.rejected(kind, "outbound_full")
-            outbound = self._outbound
-            return (
-                f"{OVERLOAD}, answers that their peers have not read hold {outbound.size} bytes; "
-                f"maxOutboundBuffered={outbound.limit}, try again later"
             )
         return ""
 

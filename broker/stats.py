@@ -48,9 +48,8 @@ CLOSE_REASONS: Final = (
     "other",
 )
 OUTCOMES: Final = ("ok", "error")
-# Why a request was refused for overload: it waited too long for its turn, too many wait already,
-# peers leave too many answers unread.
-REJECTION_CAUSES: Final = ("queue_wait", "queue_full", "outbound_full")
+# Why a request was refused for overload: it waited too long for its turn, too many wait already.
+REJECTION_CAUSES: Final = ("queue_wait", "queue_full")
 
 
 class Traffic:

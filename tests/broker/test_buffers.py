@@ -39,48 +39,59 @@ def test_one_peer_alone_can_be_too_much() -> None:
     assert (peer.ended, buffers.size) == ("limit", 0)
 
 
-def test_full_is_told_when_it_begins_and_ends() -> None:
-    buffers, told = OutboundBuffers(100), list[bool]()
-    buffers.listener = lambda: told.append(buffers.is_full)
-    first, second = Peer("first", 60), Peer("second", 60)
-    buffers.note(first, 60)
-    assert told == []
-    buffers.note(second, 60)
-    assert told == [True]
+def test_beyond_half_of_the_limit_it_is_full() -> None:
+    buffers = OutboundBuffers(100)
+    first, second = Peer("first", 30), Peer("second", 30)
+    buffers.note(first, 30)
+    assert not buffers.is_full
+    buffers.note(second, 30)
+    assert buffers.is_full
     buffers.caught_up(first)
-    assert told == [True, False]
-    assert buffers.size == 60
+    assert (buffers.is_full, buffers.size) == (False, 30)
+    buffers.caught_up(first)
+    assert buffers.size == 30
 
 
-def test_what_was_taken_silently_is_asked_before_it_is_full() -> None:
+def test_what_was_taken_silently_is_asked_while_it_is_full() -> None:
     buffers = OutboundBuffers(100)
-    first, second = Peer("first", 1), Peer("second", 60)
-    buffers.note(first, 60)
-    buffers.note(second, 60)
-    assert (buffers.is_full, buffers.size) == (False, 61)
+    first, second = Peer("first", 30), Peer("second", 30)
+    buffers.note(first, 30)
+    buffers.note(second, 30)
+    first.unsent_size = 1
+    second.unsent_size = 40
+    buffers.note(second, 40)
+    assert (buffers.is_full, buffers.size) == (False, 41)
 
 
-def test_beyond_twice_the_limit_who_has_been_behind_the_longest_goes() -> None:
+def test_beyond_the_limit_who_has_been_behind_the_longest_goes() -> None:
     buffers = OutboundBuffers(100)
-    first, second, third = (Peer(name, 90) for name in ("first", "second", "third"))
-    buffers.note(first, 90)
-    buffers.note(second, 90)
-    buffers.note(first, 90)  # it does not become younger by getting more
+    first, second, third = (Peer(name, 45) for name in ("first", "second", "third"))
+    buffers.note(first, 45)
+    buffers.note(second, 45)
+    buffers.note(first, 45)  # it does not become younger by getting more
     assert not first.ended
-    buffers.note(third, 90)
+    buffers.note(third, 45)
     assert [each.ended for each in (first, second, third)] == ["slow_reader", "", ""]
-    assert (buffers.size, buffers.is_full) == (180, True)
-    second.unsent_size = third.unsent_size = 5
-    buffers.recount()
-    assert (buffers.size, buffers.is_full) == (10, False)
+    assert buffers.size == 90
 
 
-def test_who_took_enough_meanwhile_is_spared() -> None:
+def test_who_takes_something_is_not_the_one_that_goes() -> None:
     buffers = OutboundBuffers(100)
-    first, second, third = Peer("first", 80), Peer("second", 90), Peer("third", 90)
+    slow, deaf, fresh = Peer("slow", 45), Peer("deaf", 45), Peer("fresh", 45)
+    buffers.note(slow, 45)
+    buffers.note(deaf, 45)
+    slow.unsent_size = 44
+    buffers.note(fresh, 45)
+    assert [each.ended for each in (slow, deaf, fresh)] == ["", "slow_reader", ""]
+    assert buffers.size == 89
+
+
+def test_nobody_goes_when_enough_was_taken_meanwhile() -> None:
+    buffers = OutboundBuffers(100)
+    first, second, third = Peer("first", 40), Peer("second", 45), Peer("third", 45)
     for peer in (first, second):
         buffers.note(peer, peer.unsent_size)
     first.unsent_size = 10
-    buffers.note(third, 90)
+    buffers.note(third, 45)
     assert not any(each.ended for each in (first, second, third))
-    assert buffers.size == 190
+    assert buffers.size == 100

@@ -178,7 +178,7 @@ def test_unfinished_frames_of_all_peers_have_one_limit(owner: Owner) -> None:
 
 
 async def test_while_peers_leave_too_much_unread_a_slow_one_is_not_read(owner: Owner) -> None:
-    owner.outbound.limit = 1 << 20
+    owner.outbound.limit = 2 << 20
     (deaf, deaf_transport), (slow, slow_transport) = connect(owner), connect(owner)
     deaf_transport.keeps = slow_transport.keeps = True
     deaf.send(bytes(PAUSE_SIZE + 1))

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.buffers import OutboundBuffers
 from skylarkmq.broker.fast_failure import LATE_TICKS, FastFailure
 from skylarkmq.broker.loop_lag import TICK_S
 from skylarkmq.broker.stats import BrokerStats
@@ -15,7 +14,6 @@ from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_c
 from skylarkmq.protocol.frame import FrameDecoder
 from tests.support.fake_transport import Owner, connect
 from tests.support.live_broker import broker_config
-from tests.support.manual_clock import settle
 
 SEND, BACK, PULL, HEARTBEAT, END, TOPIC = 310, 36, 11, 34, 37, 17
 PAST_ALL_MS = 31_001
@@ -27,8 +25,7 @@ class Rig:
     def __init__(self, tmp_path: Any, **settings: Any) -> None:
         self.owner = Owner()
         self.stats: BrokerStats = self.owner.stats
-        self.outbound = self.owner.outbound = OutboundBuffers(1 << 20)
-        self.gate = FastFailure(broker_config(tmp_path, **settings), self.stats, self.outbound)
+        self.gate = FastFailure(broker_config(tmp_path, **settings), self.stats)
         self.owner.gate = self.gate
         self.connection, self.transport = connect(self.owner)
         self.late(0)
@@ -150,22 +147,3 @@ def test_without_fast_failure_nothing_is_refused_for_its_waiting(tmp_path: Any) 
     rig.transport.silence_ms = PAST_ALL_MS
     assert rig.read(SEND, PULL) == {}
     assert rig.gate.watch_after_s == math.inf
-
-
-async def test_while_peers_leave_too_much_unread_no_messages_are_handed_out(tmp_path: Any) -> None:
-    rig = Rig(tmp_path, broker_fast_failure_enable=False)
-    deaf, transport = connect(rig.owner)
-    transport.keeps = True
-    deaf.send(bytes((1 << 20) + 1))
-    await settle(1)
-    refused = rig.read(SEND, PULL, 361, 12, 33, HEARTBEAT, TOPIC)
-    assert sorted(refused) == [PULL, 12, 33, 361]
-    assert (refused[PULL].remark or "").startswith(
-        "[OVERLOAD]system busy, start flow control for a while, answers that their peers have "
-        "not read hold 1048577 bytes; maxOutboundBuffered=1048576"
-    )
-    assert rig.stats.rejections == {("pull", "outbound_full"): 2, ("other", "outbound_full"): 2}
-    transport.take(100_000)  # still behind, and silent about it: the next tick asks
-    assert rig.read(PULL)
-    rig.late(0)
-    assert rig.read(PULL) == {}
