@@ -8,6 +8,7 @@ types alone do not tell.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import types
 import typing
@@ -24,6 +25,7 @@ from skylarkmq.broker.namesrv.processor import NamesrvProcessor
 from skylarkmq.broker.namesrv.route_info import RouteInfoManager
 from skylarkmq.broker.router import Handler
 from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.command import RemotingCommand, encode_command
 from tests.store.support import HOST, store_config
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import ManualClock
@@ -90,6 +92,12 @@ def broker_requests() -> dict[int, Shape]:
 def namesrv_requests() -> dict[int, Shape]:
     """A sound request of each code of a name server."""
     return shapes_of(NamesrvProcessor(RouteInfoManager(ManualClock())).handlers())
+
+
+def sound_frame(code: int, shape: Shape) -> bytes:
+    """A sound request as it goes over the wire."""
+    body = b"" if shape.body is None else json.dumps(shape.body).encode()
+    return encode_command(RemotingCommand.request(code, shape.fields, body, opaque=1))
 
 
 def shapes_of(handlers: Mapping[int, Handler]) -> dict[int, Shape]:
