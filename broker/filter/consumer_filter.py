@@ -237,14 +237,10 @@ class ConsumerFilterManager:
             self._die(data)
 
     def forget_topic(self, topic: str) -> None:
-        """Drop the filters of a topic that was deleted."""
+        """Drop the dead filters of a topic that was deleted; a live group still wants its word."""
         for data in list(self._by_topic.get(topic, {}).values()):
-            self._remove(data)
-
-    def forget_group(self, group: str) -> None:
-        """Drop the filters of a group that was deleted."""
-        for data in list(self.of_group(group)):
-            self._remove(data)
+            if data.is_dead:
+                self._remove(data)
 
     def _register(self, group: str, subscription: SubscriptionData) -> None:
         topic, text = subscription.topic, subscription.sub_string

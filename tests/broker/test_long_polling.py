@@ -144,7 +144,9 @@ class ManyRig:
     ) -> bool:
         deadline_s = self.clock.monotonic() + wait_s
         return self.service.hold(
-            HeldPull(peer, "T", queue_id, offset, None, deadline_s, lambda _: self.woken.append(name))
+            HeldPull(
+                peer, "T", queue_id, offset, None, deadline_s, lambda _: self.woken.append(name)
+            )
         )
 
 

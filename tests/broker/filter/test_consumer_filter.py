@@ -144,14 +144,17 @@ def test_the_dead_leave_after_their_time() -> None:
     assert rig.filters.get("T", "g") is None
 
 
-def test_deleted_topics_and_groups_are_forgotten() -> None:
+def test_a_deleted_topic_takes_the_dead_along() -> None:
     rig = Rig().start()
     rig.beat("g", T="a = 1", U="b = 1")
     rig.beat("h", T="c = 1")
+    rig.filters.unregister("h")
     rig.filters.forget_topic("T")
-    assert (rig.filters.count, _text(rig, "U", "g")) == (1, "b = 1")
-    rig.filters.forget_group("g")
-    rig.filters.forget_group("nobody")
+    rig.filters.forget_topic("unknown")
+    assert (_text(rig, "T", "g"), _text(rig, "T", "h")) == ("a = 1", None)
+    rig.filters.unregister("g")
+    for topic in "TU":
+        rig.filters.forget_topic(topic)
     assert rig.filters.count == 0 and not rig.filters._by_topic and not rig.filters._by_group
     assert rig.save() == {}
 
@@ -174,7 +177,8 @@ def test_the_characters_of_all_expressions_are_bounded(monkeypatch: pytest.Monke
         rig.beat(f"g{number}", T=f"name{number} = '{'x' * 20}'")
     assert rig.filters.count == 3
     for number in range(5):
-        rig.filters.forget_group(f"g{number}")
+        rig.filters.unregister(f"g{number}")
+        rig.filters.forget_topic("T")
     assert rig.filters._characters == 0
 
 
@@ -247,7 +251,8 @@ def test_filters_that_cost_too_much_for_every_message_get_no_bitmaps() -> None:
     assert rig.filters.bitmap_of("T", b"n\x011") != b""
     rig.beat("h", T=" OR ".join(f"n = {number}" for number in range(100)))
     assert rig.filters.bitmap_of("T", b"n\x011") == b""
-    rig.filters.forget_group("g")
+    rig.filters.unregister("g")
+    rig.filters.forget_topic("T")
     assert rig.filters.bitmap_of("T", b"n\x011") != b""
 
 
