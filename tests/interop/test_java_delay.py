@@ -71,11 +71,11 @@ def test_any_delay(tools: JavaTools, broker: Broker, topic: str, group: str) -> 
         pytest.skip("RocketMQ 4.9 delivers such messages at once")
     tools.queues(topic, create=1)
     consumer = tools.consume(topic, group)
+    tools.produce(topic, "sync", 1, prefix="past", props="TIMER_DELIVER_MS:1")
     at = int(time.time() * 1000) + 5000
     (by_ms,) = tools.produce(topic, "sync", 1, prefix="ms", props="TIMER_DELAY_MS:2500")
     (by_s,) = tools.produce(topic, "sync", 1, prefix="s", props="TIMER_DELAY_SEC:3")
     (by_time,) = tools.produce(topic, "sync", 1, prefix="at", props=f"TIMER_DELIVER_MS:{at}")
-    tools.produce(topic, "sync", 1, prefix="past", props="TIMER_DELIVER_MS:1")
     assert {ack["status"] for ack in (by_ms, by_s, by_time)} == {"SEND_OK"}
     received = consumer.count("message", 4)
     consumer.finish()
