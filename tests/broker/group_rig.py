@@ -19,6 +19,7 @@ from skylarkmq.protocol.bodies.topic_config import TopicConfig
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.table_file import TableWriter
 from tests.store.support import StoreRig
 from tests.support.crash_disk import CrashDisk
@@ -65,7 +66,7 @@ class GroupRig(StoreRig):
     """Tables, managers and a store; nothing moves by itself."""
 
     def __init__(self, files: CrashDisk | None = None, **config: Any) -> None:
-        store_keys = {"flush_disk_type", "message_delay_level", "message_index_enable"}
+        store_keys = StoreConfig.__dataclass_fields__.keys()
         store = {key: config.pop(key) for key in store_keys & config.keys()}
         super().__init__(files, **store)
         self.config = BrokerConfig(store=self.store.config, **config)
