@@ -15,10 +15,11 @@ from skylarkmq.broker.transaction.messages import GIVEN_UP_TOPIC, HALF_TOPIC, OP
 from skylarkmq.protocol.codes import LanguageCode, RequestCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.message import MessageExt
+from skylarkmq.protocol.message_id import offset_message_id
 from skylarkmq.protocol.record import decode_message, decode_messages
 from skylarkmq.store.results import GetMessageStatus, PutMessageResult
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, begin, request
-from tests.store.support import inner
+from tests.store.support import HOST, inner
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import settle
 
@@ -101,7 +102,7 @@ class TransactionRig(GroupRig):
         """Store a half message; under SYNC_FLUSH its place is known when the workers have run."""
         self.bridge.expect()
         text = b"TRAN_MSG\x01true\x02PGROUP\x01" + GROUP.encode()
-        text += b"\x02UNIQ_KEY\x01" + body.hex().encode()
+        text += b"\x02UNIQ_KEY\x01" + body[:16].hex().encode()
         text += b"\x02" + properties if properties else b""
         message = inner(TOPIC, QUEUE_ID, body, properties=text)
         changes.setdefault("born_timestamp", self.clock.now_ms())
@@ -139,6 +140,12 @@ class TransactionRig(GroupRig):
             self.processor, self.connection, self.ending(half, verdict)
         )
         return task
+
+    async def resume(self, physical_offset: int) -> RemotingCommand:
+        """Give a half message another chance (323)."""
+        fields = {"msgId": offset_message_id(HOST, physical_offset)}
+        command = request(RequestCode.RESUME_CHECK_HALF_MESSAGE, fields)
+        return await ask(self, self.processor, self.connection, command)
 
     def seen(self, topic: str = TOPIC, queue_id: int = QUEUE_ID) -> list[MessageExt]:
         """All visible messages of a queue."""

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.message_id import offset_message_id
+from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.tags_code import tags_code
 from skylarkmq.store.message_reader import MessageReader
-from tests.broker.group_rig import ask, begin, request
+from tests.broker.group_rig import begin
 from tests.broker.transaction_rig import (
     COMMIT,
     GROUP,
@@ -21,7 +20,7 @@ from tests.broker.transaction_rig import (
     Half,
     TransactionRig,
 )
-from tests.store.support import BORN, HOST, inner
+from tests.store.support import BORN, HOST
 from tests.support.manual_clock import settle
 
 ERROR = ResponseCode.SYSTEM_ERROR
@@ -217,26 +216,20 @@ async def test_offsets_wait_for_the_disk() -> None:
 # 323
 
 
-async def resume(rig: TransactionRig, physical_offset: int) -> Any:
-    fields = {"msgId": offset_message_id(HOST, physical_offset)}
-    command = request(RequestCode.RESUME_CHECK_HALF_MESSAGE, fields)
-    return await ask(rig, rig.processor, rig.connection, command)
-
-
 async def test_an_open_half_message_can_be_resumed_and_ended_at_its_old_place() -> None:
     rig = await TransactionRig().go()
     half = rig.half()
-    assert (await resume(rig, half.physical_offset)).code == ResponseCode.SUCCESS
+    assert (await rig.resume(half.physical_offset)).code == ResponseCode.SUCCESS
     assert (rig.bridge.pending_count, rig.ops()) == (1, [b"0"])
     assert (await rig.end(half)).code == ResponseCode.SUCCESS
     assert (rig.bodies(), rig.ops()) == ([b"body"], [b"0", b"1"])
-    assert (await resume(rig, half.physical_offset)).code == ERROR
+    assert (await rig.resume(half.physical_offset)).code == ERROR
 
 
 async def test_what_is_no_half_message_is_not_resumed() -> None:
     rig = await TransactionRig().go()
-    plain = rig.put(*("T", 0), properties=inner().properties)
+    plain = rig.put()
     assert plain is not None
     for physical_offset in (plain.physical_offset, 3, 1 << 40):
-        assert (await resume(rig, physical_offset)).code == ERROR
+        assert (await rig.resume(physical_offset)).code == ERROR
     assert not rig.store.queues.get("RMQ_SYS_TRANS_HALF_TOPIC", 0)
