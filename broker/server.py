@@ -23,6 +23,9 @@ from skylarkmq.store.timers import IntervalTimer
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
+# asyncio takes so many connections in a turn as its backlog says, and when descriptors run out it
+# fails for each of them before it waits a second.
+ACCEPTS_PER_TURN = 16
 MAX_CONNECTIONS = 10_000
 SCAN_INTERVAL_S = 5.0
 DEAF_LIMIT_S = 60.0  # how long a peer may leave our answers unread
@@ -78,8 +81,9 @@ class RemotingServer:
         loop = asyncio.get_running_loop()
         for bound in sockets:
             server = await loop.create_server(
-                lambda: Connection(self._handler, self), sock=bound, backlog=BACKLOG
+                lambda: Connection(self._handler, self), sock=bound, backlog=ACCEPTS_PER_TURN
             )
+            bound.listen(BACKLOG)
             self._servers.append(server)
         self._scan.start()
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import resource
 import socket
 import struct
 from collections.abc import Callable
@@ -12,7 +15,13 @@ import pytest
 
 from skylarkmq.broker.connection import Connection, FrameHandler
 from skylarkmq.broker.router import Router
-from skylarkmq.broker.server import DEAF_LIMIT_S, FRAME_LIMIT_S, SCAN_INTERVAL_S, RemotingServer
+from skylarkmq.broker.server import (
+    ACCEPTS_PER_TURN,
+    DEAF_LIMIT_S,
+    FRAME_LIMIT_S,
+    SCAN_INTERVAL_S,
+    RemotingServer,
+)
 from skylarkmq.broker.sockets import bind, port_of
 from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.protocol.command import RemotingCommand
@@ -164,6 +173,43 @@ async def test_the_stop_waits_for_answers_that_peers_still_take() -> None:
     await stop
     assert server.stats.connections_closed["shutdown"] == 1
     await client.close()
+
+
+async def test_without_descriptors_it_waits_and_serves_those_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asyncio.constants, "ACCEPT_RETRY_DELAY", 0.01)  # s, of the stock loop
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: failures.append(what))
+    server, address = await listening()
+    client = await RawClient.open(address)
+    await client.call(9)
+    peers = [socket.socket() for _ in range(10)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    fillers: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (peers[-1].fileno() + 20, limits[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                fillers.append(os.dup(peers[0].fileno()))
+        for peer in peers:
+            peer.connect(address)
+        for _ in range(200):
+            assert (await client.call(9)).code == 3
+        assert len(server.connections) == 1
+        if failures:  # uvloop closes them instead
+            assert len(failures) < 100 * ACCEPTS_PER_TURN
+    finally:
+        for filler in fillers:
+            os.close(filler)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    again = await RawClient.open(address)
+    assert (await again.call(9)).code == 3
+    for each in (client, again):
+        await each.close()
+    for peer in peers:
+        peer.close()
+    await server.stop()
 
 
 async def test_after_the_stop_nobody_is_let_in() -> None:
