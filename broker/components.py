@@ -45,6 +45,7 @@ from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.broker.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topic_config import TOPICS_FILE, TopicConfigManager
+from skylarkmq.broker.topic_deletion import TopicDeletion
 from skylarkmq.broker.transaction.bridge import TransactionBridge
 from skylarkmq.broker.transaction.check_listener import TransactionCheckListener
 from skylarkmq.broker.transaction.check_service import TransactionCheckService
@@ -104,6 +105,9 @@ class BrokerState:
         self.holding = PullRequestHoldService(
             self.store, clock, long_polling=config.long_polling_enable
         )
+        self.deletion = TopicDeletion(
+            self.store, self.topics, self.offsets, self.filters, self.holding
+        )
 
     def load(self, progress: Progress | None = None) -> None:
         """Take the store's folder and read everything. Blocks.
@@ -118,11 +122,13 @@ class BrokerState:
         self.store.load(progress)
         for table in (self.topics, self.groups, self.offsets, self.delay_offsets, self.filters):
             table.load()
+        self.deletion.load()
         self.timer.load()
         self._warn_of_unknown_topics()
 
     def start_services(self) -> None:
         """Start what works by the clock. The store has started, the listeners are open."""
+        self.deletion.start()
         self.holding.start()
         self.housekeeping.start()
         self.rates.start()
@@ -229,7 +235,7 @@ def _processors(
         LockProcessor(state.locks, state.groups, state.topics),
         QueryProcessor(store),
         QueryMessageProcessor(config, store, state.topics),
-        AdminTopicProcessor(config, state.topics),
+        AdminTopicProcessor(config, state.topics, state.deletion),
         AdminGroupProcessor(
             config.broker_name,
             store,

@@ -259,6 +259,7 @@ class RegistrationService:
         self._timer = IntervalTimer(clock, period_ms / 1000, self._register_all)
         self._is_running = False
         topics.add_change_listener(self._topic_changed)
+        topics.add_deletion_listener(self._topic_deleted)
 
     async def start(self) -> None:
         """Register with the built-in name server now and with the others soon."""
@@ -297,6 +298,11 @@ class RegistrationService:
         self._register_locally({topic.topic_name})
         for link in self._links:
             link.register_topic(topic.topic_name)
+
+    def _topic_deleted(self, topic: str) -> None:
+        # Name servers elsewhere forget a topic only by 216, which tools send them.
+        if self._is_running and self._routes is not None:
+            self._routes.forget_topic(topic, {self._registration.config.broker_name})
 
     def _register_locally(self, names: set[str] | None) -> None:
         if self._routes is None:

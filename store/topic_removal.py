@@ -107,23 +107,26 @@ class TopicRemoval:
             )
         return None
 
-    def remove(self, topic: str, done: RemovalDone) -> None:
+    def remove(self, topic: str, done: RemovalDone) -> bool:
         """Remove the queues of a topic; nothing may be put there before `release`.
 
         Args:
-            done: called on the loop once nothing brings them back, or with what kept them: after a
-                full disk the call may be repeated, any other error is the store's end.
+            done: called later on the loop, once nothing brings them back, or with what kept them:
+                after a full disk the call may be repeated, any other error is the store's end.
+
+        Returns:
+            False when there is nothing to remove; `done` is not called then.
         """
         queues = self._queues
         is_known = any(known == topic for known, _ in queues.queues)
         queues.hold(topic)
         if not is_known and topic not in self.topics.unfinished:
-            done(None)  # nothing was ever stored there
-            return
+            return False
         self.topics.add(topic, self._log.wrote_offset)
         queues.take_out(topic)
         self._points.forget_totals()
         self._write(lambda error: self._noted(topic, error, done))
+        return True
 
     def release(self, topic: str, done: RemovalDone) -> None:
         """The topic may be made again; `done` is called when the disk knows."""

@@ -11,6 +11,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 namesrv/.../routeinfo/RouteInfoManage
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Final, Protocol
 
 from skylarkmq.protocol.bodies.data_version import DataVersion
@@ -175,6 +176,18 @@ class RouteInfoManager:
             return None
         brokers = [self._broker_data(name) for name in queues]
         return TopicRouteData(broker_datas=brokers, queue_datas=list(queues.values()))
+
+    def forget_topic(self, topic: str, broker_names: Collection[str] | None = None) -> None:
+        """Forget where a topic lives: on all brokers, or on those named.
+
+        A broker that still has it makes it known again with its next registration of another
+        version.
+        """
+        queues = self._topics.get(topic, {})
+        for name in list(queues) if broker_names is None else broker_names:
+            queues.pop(name, None)
+        if not queues:
+            self._topics.pop(topic, None)
 
     def cluster_info(self) -> ClusterInfo:
         """Return all brokers with their addresses and clusters."""

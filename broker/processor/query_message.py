@@ -79,7 +79,7 @@ class QueryMessageProcessor:
         if request.ext_fields.get(UNIQUE_KEY_QUERY) == "true":
             max_count = config.default_query_max_num
         max_count = min(max_count, config.max_msgs_num_batch)
-        found = _Found(header.topic.encode(), header.key.encode())
+        found = _Found(header.topic, header.key.encode())
         answer = await self._look_up(header, max_count, header.end_timestamp)
         await self._read(answer.offsets, found)
         fields = encode_fields(
@@ -124,7 +124,9 @@ class QueryMessageProcessor:
 
     async def _read(self, offsets: list[int], found: _Found) -> None:
         """Read the records, the newest first, until the answer is full."""
-        newest_first = sorted(set(offsets), reverse=True)
+        removed = self._store.removal.topics  # the index keeps what a deleted topic had
+        shown = {offset for offset in offsets if not removed.hides(found.topic, offset)}
+        newest_first = sorted(shown, reverse=True)
         for start in range(0, len(newest_first), READ_COUNT):
             for record in await self._records(newest_first[start : start + READ_COUNT]):
                 if record is not None and not found.is_cut:
@@ -198,8 +200,9 @@ class QueryMessageProcessor:
 class _Found:
     """What an answer will hold."""
 
-    def __init__(self, topic: bytes, key: bytes) -> None:
-        self._topic = topic
+    def __init__(self, topic: str, key: bytes) -> None:
+        self.topic = topic
+        self._topic = topic.encode()
         self._key = key
         self._size = 0
         self.records: list[bytes] = []  # newest first

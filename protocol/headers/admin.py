@@ -1,11 +1,12 @@
-"""Header of creating or changing a topic (17).
+"""Headers of administrators: topics (17, 215), configuration (26), units of a queue (321).
 
-Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../header/CreateTopicRequestHeader.java
+Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../protocol/header/ (CreateTopicRequestHeader,
+DeleteTopicRequestHeader, GetBrokerConfigResponseHeader, QueryConsumeQueueRequestHeader)
 """
 
 import msgspec
 
-from skylarkmq.protocol.headers.fields import JavaInt
+from skylarkmq.protocol.headers.fields import JavaInt, JavaLong
 
 
 class CreateTopicRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
@@ -19,3 +20,25 @@ class CreateTopicRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename
     topic_filter_type: str
     topic_sys_flag: JavaInt | None = None
     order: bool = False
+
+
+class DeleteTopicRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """Which topic goes from a broker."""
+
+    topic: str
+
+
+class GetBrokerConfigResponseHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """`version` is a data version as JSON; the configuration itself is the body."""
+
+    version: str
+
+
+class QueryConsumeQueueRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """Units of a queue from `index` on; a negative one counts back from the end."""
+
+    topic: str
+    queue_id: JavaInt
+    index: JavaLong
+    count: JavaInt
+    consumer_group: str | None = None

@@ -41,7 +41,8 @@ def fill(rig: StoreRig, topic: str, count: int, mark: str = "old") -> None:
 def remove(rig: StoreRig, topic: str) -> list[BaseException | None]:
     """Remove a topic and release it, as far as the disk lets it."""
     results: list[BaseException | None] = []
-    rig.store.removal.remove(topic, results.append)
+    if not rig.store.removal.remove(topic, results.append):
+        results.append(None)
     rig.workers.run_all()
     if results == [None]:
         rig.store.removal.release(topic, results.append)

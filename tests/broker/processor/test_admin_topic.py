@@ -1,4 +1,4 @@
-"""Creating topics."""
+"""Creating topics, and asking for all of them; deleting is in `test_topic_deletion.py`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,26 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
+from skylarkmq.broker.long_polling import PullRequestHoldService
 from skylarkmq.broker.processor.admin_topic import AdminTopicProcessor
+from skylarkmq.broker.topic_deletion import TopicDeletion
+from skylarkmq.protocol.bodies.route import TopicList
+from skylarkmq.protocol.bodies.text import decode_body
+from skylarkmq.protocol.bodies.topic_config import TopicConfigSerializeWrapper
 from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.store.table_file import TableWriter
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, begin, request
 
 
 class Rig(GroupRig):
     def __init__(self) -> None:
         super().__init__(broker_cluster_name="C1", broker_name="broker-a")
-        self.processor = AdminTopicProcessor(self.config, self.topics)
+        writer = TableWriter(self.files, self.workers.tables)
+        filters = ConsumerFilterManager(self.config, self.files, writer, self.clock, self.store)
+        holding = PullRequestHoldService(self.store, self.clock, long_polling=True)
+        deletion = TopicDeletion(self.store, self.topics, self.offsets, filters, holding)
+        self.processor = AdminTopicProcessor(self.config, self.topics, deletion)
 
     async def create(self, **changes: Any) -> RemotingCommand:
         return await ask(self, self.processor, FakeConnection(), creation(**changes))
@@ -122,3 +133,20 @@ async def test_a_table_that_can_not_be_written_is_told(rig: Rig) -> None:
     assert "could not be written" in (answer.remark or "")
     assert (await rig.create()).code == 0
     assert "orders" in rig.file()
+
+
+async def test_all_topics_with_their_version(rig: Rig) -> None:
+    await rig.create()
+    answer = await ask(rig, rig.processor, FakeConnection(), request(21))
+    body = decode_body(TopicConfigSerializeWrapper, answer.body)
+    assert body.topic_config_table == rig.topics.table
+    assert body.data_version == rig.topics.data_version
+
+
+async def test_the_brokers_own_topics(rig: Rig) -> None:
+    await rig.create()
+    answer = await ask(rig, rig.processor, FakeConnection(), request(305))
+    assert sorted(decode_body(TopicList, answer.body).topic_list) == [
+        "BenchmarkTest", "C1", "C1_REPLY_TOPIC", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX",
+        "SELF_TEST_TOPIC", "TBW102", "broker-a",
+    ]  # fmt: skip

@@ -1,0 +1,216 @@
+"""Deleting topics: what goes, what is answered when, and what a crash leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
+from skylarkmq.broker.long_polling import HeldPull, PullRequestHoldService
+from skylarkmq.broker.processor.admin_topic import AdminTopicProcessor
+from skylarkmq.broker.topic_deletion import TopicDeletion
+from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.store.table_file import TableWriter
+from tests.broker.group_rig import FakeConnection, GroupRig, ask, begin, request
+from tests.support.crash_disk import CrashDisk
+
+
+class Rig(GroupRig):
+    def __init__(self, files: CrashDisk | None = None) -> None:
+        super().__init__(
+            files, broker_cluster_name="C1", broker_name="broker-a", enable_property_filter=True
+        )
+        writer = TableWriter(self.files, self.workers.tables)
+        self.filters = ConsumerFilterManager(
+            self.config, self.files, writer, self.clock, self.store
+        )
+        self.holding = PullRequestHoldService(self.store, self.clock, long_polling=True)
+        self.deletion = TopicDeletion(
+            self.store, self.topics, self.offsets, self.filters, self.holding
+        )
+        self.processor = AdminTopicProcessor(self.config, self.topics, self.deletion)
+
+    def start(self) -> Rig:
+        super().start()
+        self.deletion.load()
+        self.deletion.start()
+        return self
+
+    def delete(self, topic: str = "T") -> Any:
+        return begin(self.processor, FakeConnection(), request(215, {"topic": topic}))
+
+    async def deleted(self, topic: str = "T") -> Any:
+        return await ask(self, self.processor, FakeConnection(), request(215, {"topic": topic}))
+
+    def fill(self, topic: str = "T", count: int = 5) -> None:
+        self.topic(topic)
+        for number in range(count):
+            self.put(topic, 0, f"{topic}-{number}".encode())
+        self.offsets.commit("peer", "cg", topic, 0, count)
+        self.workers.run_all()
+
+    def table(self, name: str) -> dict[str, Any]:
+        table: dict[str, Any] = json.loads(self.files.read_all(self.store.paths.config / name))
+        return table
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig().start()
+
+
+async def test_everything_of_a_topic_goes_before_the_answer(rig: Rig) -> None:
+    rig.fill()
+    rig.fill("U")
+    sql = SubscriptionData(topic="T", sub_string="a > 1", expression_type="SQL92", sub_version=1)
+    rig.filters.register("cg", [sql])
+    rig.filters.unregister("cg")
+    assert rig.filters.get("T", "cg") is not None
+    waiting = rig.delete()
+    assert rig.topics.get("T") is None
+    assert rig.store.max_offset("T", 0) == 0
+    assert rig.offsets.query("cg", "T", 0) == -1
+    assert rig.filters.get("T", "cg") is None
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    rig.workers.run_all()
+    assert (await waiting).code == 0
+    assert "T" not in rig.table("topics.json")["topicConfigTable"]
+    assert list(rig.table("consumerOffset.json")["offsetTable"]) == ["U@cg"]
+    assert not [path for path in rig.files.contents() if "/T/" in path]
+    assert rig.store.max_offset("U", 0) == 5
+
+
+async def test_held_pulls_are_answered(rig: Rig) -> None:
+    rig.fill()
+    woken: list[str] = []
+    for topic in ("T", "U"):
+        connection: Any = FakeConnection()
+        held = HeldPull(
+            connection, topic, 0, 5, None, 1e9, lambda *_, name=topic: woken.append(name)
+        )
+        assert rig.holding.hold(held)
+    await rig.deleted()
+    assert woken == ["T"]
+    assert rig.holding.count == 1
+
+
+async def test_the_topic_can_not_be_made_before_the_end(rig: Rig) -> None:
+    rig.fill()
+    waiting = rig.delete()
+    with pytest.raises(RemoteProtocolError, match="being deleted"):
+        rig.topics.create_in_send("T", "TBW102", 4, "peer", 0)
+    with pytest.raises(RemoteProtocolError, match="being deleted"):
+        rig.topic("T")
+    rig.workers.run_all()
+    await waiting
+    rig.topic("T")
+    rig.put("T", 0, b"new")
+    assert rig.store.max_offset("T", 0) == 1
+
+
+async def test_two_who_delete_at_once_get_one_deletion(rig: Rig) -> None:
+    rig.fill()
+    first, second = rig.delete(), rig.delete()
+    rig.workers.run_all()
+    assert [(await first).code, (await second).code] == [0, 0]
+    assert not rig.topics.deleting
+
+
+async def test_a_topic_that_nobody_knows_is_no_error_and_leaves_no_trace(rig: Rig) -> None:
+    rig.workers.run_all()
+    before = rig.files.calls["rename"]
+    version = rig.topics.data_version
+    assert (await rig.deleted("nobody")).code == 0
+    assert rig.files.calls["rename"] == before
+    assert rig.topics.data_version == version
+    assert not rig.topics.deleting
+    assert not rig.store.queues.held
+
+
+async def test_what_the_store_still_has_of_a_lost_topic_goes(rig: Rig) -> None:
+    rig.fill()
+    del rig.topics.table["T"]
+    assert (await rig.deleted()).code == 0
+    assert not [path for path in rig.files.contents() if "/T/" in path]
+
+
+@pytest.mark.parametrize("name", ["TBW102", "SCHEDULE_TOPIC_XXXX", "C1", "broker-a", "rmq_sys_x"])
+async def test_system_topics_stay(rig: Rig, name: str) -> None:
+    answer = await rig.deleted(name)
+    assert (answer.code, answer.remark) == (1, f"The topic[{name}] is conflict with system topic.")
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a" * 128])
+async def test_what_can_be_no_topic_is_refused(rig: Rig, name: str) -> None:
+    assert (await rig.deleted(name)).code == 1
+
+
+async def test_a_full_disk_is_told_and_deleting_again_helps(rig: Rig) -> None:
+    rig.fill()
+    rig.files.fail("rename", error=errno.ENOSPC, path="topics.json")
+    answer = await rig.deleted()
+    assert answer.code == 14
+    assert "delete it again" in (answer.remark or "")
+    assert rig.topics.get("T") is None
+    assert (await rig.deleted()).code == 0
+    assert not rig.topics.deleting
+    rig.topic("T")
+
+
+async def test_crash_at_each_step() -> None:
+    rig = Rig().start()
+    rig.fill()
+    rig.fill("U")
+    rig.offsets.persisted(lambda error: None)
+    rig.clock.advance(1)
+    rig.workers.run_all()
+    done = asyncio.Event()
+    moments: list[tuple[CrashDisk, bool]] = []
+
+    def before_step(op: str, path: Path) -> None:
+        moments.append((rig.files.snapshot(), done.is_set()))
+
+    rig.files.before_step = before_step
+    waiting = rig.delete()
+    waiting.add_done_callback(lambda _: done.set())
+    for _ in range(20):
+        await asyncio.sleep(0)
+        rig.workers.run_all()
+    assert done.is_set()
+    rig.topic("V")
+    rig.files.before_step = None
+    assert any(is_acked for _, is_acked in moments)
+    rng = Random(7)
+    seen: set[tuple[bool, bool, bool]] = set()
+    for disk, is_acked in moments:
+        for state in rng.sample(disk.crash_states(rng, 10), 2):
+            seen.add(_check_crashed(disk.crash(state, rng), is_acked))
+    # All or nothing, but for the moment in which nothing of the store has gone yet.
+    assert seen == {(True, True, True), (False, False, False)}
+
+
+def _check_crashed(disk: CrashDisk, is_acked: bool) -> tuple[bool, bool, bool]:
+    rig = Rig(disk).start()
+    rig.workers.run_all()
+    assert rig.store.max_offset("U", 0) == 5
+    assert rig.topics.get("U") is not None
+    found = (
+        rig.topics.get("T") is not None,
+        rig.store.max_offset("T", 0) == 5,
+        rig.offsets.query("cg", "T", 0) == 5,
+    )
+    assert not is_acked or not any(found)
+    if not found[0]:
+        rig.topic("T")
+        result = rig.put("T", 0, b"new")
+        assert result is not None
+        assert result.queue_offset == 0
+    return found
