@@ -9,7 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from skylarkmq.broker import sockets
-from skylarkmq.broker.sockets import FAST_PORT_DISTANCE, bind, bind_pair, port_of, resolve
+from skylarkmq.broker.sockets import (
+    FAST_PORT_DISTANCE,
+    bind,
+    bind_pair,
+    port_of,
+    resolve,
+    silence_s,
+)
 
 HOST = "127.0.0.1"
 
@@ -80,3 +87,22 @@ def test_names_become_addresses() -> None:
     assert resolve("::1") == "::1"
     with pytest.raises(OSError):
         resolve("no-such-host.invalid")
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="the system does not tell")
+def test_the_system_knows_since_when_nothing_has_come() -> None:
+    with bind(HOST, 0) as listener:
+        listener.setblocking(True)
+        listener.listen()
+        with socket.create_connection((HOST, port_of(listener))) as peer:
+            taken, _ = listener.accept()
+            with taken:
+                peer.send(b"x")
+                assert taken.recv(1) == b"x"
+                assert 0 <= silence_s(taken) < 60, "a sane figure"
+
+
+def test_a_socket_that_is_none_of_tcp_tells_nothing() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert silence_s(one) == 0.0
