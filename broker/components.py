@@ -22,8 +22,10 @@ from skylarkmq.broker.housekeeping import ClientHousekeepingService
 from skylarkmq.broker.long_polling import PullRequestHoldService
 from skylarkmq.broker.outbound import Outbound
 from skylarkmq.broker.processor.admin_group import AdminGroupProcessor
+from skylarkmq.broker.processor.admin_offset import AdminOffsetProcessor
 from skylarkmq.broker.processor.admin_topic import AdminTopicProcessor
 from skylarkmq.broker.processor.check_client import CheckClientProcessor
+from skylarkmq.broker.processor.client_call import ClientCallProcessor
 from skylarkmq.broker.processor.client_manage import ClientManageProcessor
 from skylarkmq.broker.processor.consumer_manage import ConsumerManageProcessor
 from skylarkmq.broker.processor.end_transaction import EndTransactionProcessor
@@ -33,6 +35,7 @@ from skylarkmq.broker.processor.pull_answers import PullAnswers
 from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
 from skylarkmq.broker.processor.query import QueryProcessor
 from skylarkmq.broker.processor.query_message import QueryMessageProcessor
+from skylarkmq.broker.processor.reply import ReplyProcessor
 from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.processor.send_back import SendBackProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
@@ -236,19 +239,24 @@ def _processors(
         QueryProcessor(store),
         QueryMessageProcessor(config, store, state.topics),
         AdminTopicProcessor(config, state.topics, state.deletion),
-        AdminGroupProcessor(
-            config.broker_name,
-            store,
-            state.topics,
-            state.groups,
-            state.offsets,
-            state.consumers,
-            state.producers,
-            state.rates,
-            clock,
-        ),
+        *_group_administration(state, clock),
         SendBackProcessor(config, store, state.topics, state.groups, rng),
         EndTransactionProcessor(store, transactions),
+        ReplyProcessor(config, store, checks, state.producers, clock, store_host),
+    )
+
+
+def _group_administration(state: BrokerState, clock: Clock) -> tuple[_Processor, ...]:
+    """What administrators ask of groups, and of their members through the broker."""
+    name, store = state.config.broker_name, state.store
+    topics, groups, offsets = state.topics, state.groups, state.offsets
+    consumers = state.consumers
+    return (
+        AdminGroupProcessor(
+            name, store, topics, groups, offsets, consumers, state.producers, state.rates, clock
+        ),
+        AdminOffsetProcessor(name, store, topics, groups, offsets, consumers, clock),
+        ClientCallProcessor(name, store, consumers),
     )
 
 

@@ -82,8 +82,6 @@ WITHOUT_EFFECT: Final = frozenset(
         "serverSocketSndBufSize",
         "serverWorkerThreads",
         "slaveTimeout",
-        "storeReplyMessageEnable",
-        "traceOn",
         "transferMsgByHeap",
         "useEpollNativeSelector",
         "useReentrantLockWhenPutMessage",

@@ -149,6 +149,17 @@ class ConsumerManager:
         info = self._table.get(group)
         return [] if info is None else list(info.channels)
 
+    def find_client(
+        self, group: str, client_id: str
+    ) -> tuple[Connection, ClientChannelInfo] | None:
+        """The newest connection of one client of a group, and what it said of itself."""
+        info = self._table.get(group)
+        if info is not None:
+            for connection, client in reversed(info.channels.items()):
+                if client.client_id == client_id:
+                    return connection, client
+        return None
+
     def client_ids(self, group: str) -> list[str]:
         """Ids of the group's members, each once, in the order in which they joined."""
         info = self._table.get(group)

@@ -101,6 +101,10 @@ class ConsumerOffsetManager:
         offsets[queue_id] = offset
         self._file.mark()
 
+    def of(self, group: str, topic: str) -> dict[int, int]:
+        """A copy of where a group stands in a topic: queue id -> next offset."""
+        return dict(self.table.get((topic, group), {}))
+
     def topics_of(self, group: str) -> list[str]:
         """Topics that the group ever committed an offset of."""
         return [topic for topic, name in self.table if name == group]

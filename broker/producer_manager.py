@@ -28,6 +28,9 @@ class ProducerManager:
         self._table: dict[str, dict[Connection, ClientChannelInfo]] = {}
         # Invariant: holds (connection, group) exactly when the group's table holds connection.
         self._groups_of: dict[Connection, set[str]] = {}
+        # The last connection that a client sent a heartbeat over, by its id.
+        self._by_client_id: dict[str, Connection] = {}
+        self._client_ids: dict[Connection, str] = {}
 
     @property
     def groups(self) -> Collection[str]:
@@ -42,6 +45,10 @@ class ProducerManager:
     def group(self, group: str) -> Mapping[Connection, ClientChannelInfo]:
         """The group's clients by connection; empty for an unknown group."""
         return self._table.get(group, _NOBODY)
+
+    def find_client(self, client_id: str) -> Connection | None:
+        """The newest connection of a client of any group, None when it is not here."""
+        return self._by_client_id.get(client_id)
 
     def groups_of(self, connection: Connection) -> Collection[str]:
         """Groups that the connection belongs to."""
@@ -68,6 +75,10 @@ class ProducerManager:
             )
             groups.add(group)
         now_ms = int(self._clock.monotonic() * 1000)
+        if self._client_ids.get(connection) != client_id:
+            self._forget_id(connection)
+            self._client_ids[connection] = client_id
+        self._by_client_id[client_id] = connection
         clients = self._table.setdefault(group, {})
         clients[connection] = ClientChannelInfo(client_id, language, version, now_ms)
 
@@ -85,6 +96,7 @@ class ProducerManager:
         """Take a connection out of all its groups."""
         for group in self._groups_of.pop(connection, ()):
             self._leave(connection, group)
+        self._forget_id(connection)
 
     def expire(self, silent_ms: int) -> set[Connection]:
         """Drop clients without a heartbeat for `silent_ms`; return those in no group any more."""
@@ -102,6 +114,12 @@ class ProducerManager:
     def _forget(self, connection: Connection) -> None:
         del self._groups_of[connection]
         connection.remove_close_listener(self.connection_closed)
+        self._forget_id(connection)
+
+    def _forget_id(self, connection: Connection) -> None:
+        client_id = self._client_ids.pop(connection, None)
+        if client_id is not None and self._by_client_id.get(client_id) is connection:
+            del self._by_client_id[client_id]
 
     def _leave(self, connection: Connection, group: str) -> None:
         clients = self._table[group]

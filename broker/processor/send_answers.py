@@ -112,11 +112,18 @@ class SendAnswers:
     """
 
     def __init__(
-        self, region_id: str, store_host: bytes, stats: BrokerStats, topics: TopicConfigManager
+        self,
+        region_id: str,
+        store_host: bytes,
+        stats: BrokerStats,
+        topics: TopicConfigManager,
+        *,
+        trace_on: bool,
     ) -> None:
         self.topics = topics
         self.waiting_count = 0
-        self._extras = {_MSG_REGION: region_id, _TRACE_ON: "true"}
+        self._extras = {_MSG_REGION: region_id, _TRACE_ON: str(trace_on).lower()}
+        self._trace_on = trace_on  # the quick encoders say that it is on
         self._id_prefix = store_host.hex().upper()
         self._region_id = region_id
         self._stats = stats
@@ -171,7 +178,7 @@ class SendAnswers:
 
     def encode(self, entries: list[Sent], status: PutMessageStatus, why: str) -> bytes:
         """Return the frames that answer the entries."""
-        plain = status is PutMessageStatus.PUT_OK
+        plain = status is PutMessageStatus.PUT_OK and self._trace_on
         out: list[bytes] = []
         for sent in entries:
             opaque, kind, physical_offset, queue_id, queue_offset, codec = sent

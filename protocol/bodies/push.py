@@ -1,8 +1,9 @@
 """Bodies of what the broker asks of a client: reset (220), status (221), state (307), one message
-(309).
+(309); and the answers to those who asked it to (222, 223, 303).
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../protocol/body/ResetOffsetBody.java,
-GetConsumerStatusBody.java, ConsumerRunningInfo.java, ProcessQueueInfo.java, ConsumeStatus.java,
+ResetOffsetBodyForC.java, QueryConsumeTimeSpanBody.java, GetConsumerStatusBody.java,
+ConsumerRunningInfo.java, ProcessQueueInfo.java, ConsumeStatus.java,
 ConsumeMessageDirectlyResult.java
 """
 
@@ -21,6 +22,38 @@ class ResetOffsetBody(msgspec.Struct, kw_only=True, frozen=True, rename="camel")
     queue_tables: ClassVar[tuple[str, ...]] = ("offsetTable",)
 
     offset_table: list[tuple[MessageQueueBody, JavaLong]]
+
+
+class MessageQueueForC(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """A queue with an offset, as C++ clients read it."""
+
+    broker_name: str
+    offset: JavaLong
+    queue_id: JavaInt
+    topic: str
+
+
+class ResetOffsetBodyForC(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """Where a group is to go on, for C++ clients."""
+
+    offset_table: list[MessageQueueForC]
+
+
+class QueueTimeSpan(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """A queue in time, ms: its first and last message, the one that a group consumed last, and how
+    long the next one has waited."""
+
+    consume_time_stamp: JavaLong
+    delay_time: JavaLong
+    max_time_stamp: JavaLong
+    message_queue: MessageQueueBody
+    min_time_stamp: JavaLong
+
+
+class QueryConsumeTimeSpanBody(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """The queues of a topic in time."""
+
+    consume_time_span_set: list[QueueTimeSpan]
 
 
 class GetConsumerStatusBody(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):

@@ -58,6 +58,41 @@ class ResetOffsetRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename
     is_force: bool
 
 
+class InvokeBrokerToResetOffsetRequestHeader(
+    msgspec.Struct, kw_only=True, frozen=True, rename="camel"
+):
+    """Move a group (222): to a time in ms or, as 5.x clients may say, to an `offset`.
+
+    `queue_id` -1 means all queues; `offset` counts when it is 0 or more.
+    """
+
+    topic: str
+    group: str
+    timestamp: JavaLong = -1
+    is_force: bool = False
+    queue_id: JavaInt = -1
+    offset: JavaLong | None = None
+
+
+class CloneGroupOffsetRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """Let a group stand where another does (314); without a topic, in all topics.
+
+    `offline`: topics that the source's members do not subscribe to any more as well.
+    """
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class QueryConsumeTimeSpanRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """From when to when a topic's messages are, and where a group is among them (303)."""
+
+    topic: str
+    group: str
+
+
 class GetConsumerStatusRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     """The offsets that a member holds; `client_addr` is `ip:port`."""
 

@@ -123,7 +123,7 @@ async def test_answered_sends_do_not_count_as_waiting(tmp_path: Path, flush: str
 )
 def test_templates_and_the_general_encoder_answer_alike(kind: int) -> None:
     rig = GroupRig().start()
-    answers = SendAnswers("Region", HOST, BrokerStats(), rig.topics)
+    answers = SendAnswers("Region", HOST, BrokerStats(), rig.topics, trace_on=True)
     sent = (77, int(kind), 0x12AB, 3, 2**40, False)
     made = answers.encode([sent, sent], PutMessageStatus.PUT_OK, "")
     general = encode_command(answers._full(sent, PutMessageStatus.PUT_OK, ""))

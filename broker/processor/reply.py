@@ -1,0 +1,183 @@
+"""Replies of request-reply (324, 325): handed to the client that asked (326), and stored.
+
+    asking client --request message--> topic --> answering client
+    asking client <--326-- broker <--324/325 reply-- answering client
+
+The reply names the asking client in REPLY_TO_CLIENT; the broker finds it among its producers, adds
+PUSH_REPLY_TIME and waits up to 10 s for it to take the reply. Whether it did is the answer to the
+sender; that the reply is stored too (`storeReplyMessageEnable`) changes only the message id there.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/ReplyMessageProcessor.java
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from skylarkmq.broker.config import BrokerConfig
+from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.pending_calls import ConnectionClosedError
+from skylarkmq.broker.processor.name_checks import CLIENT_ID_SIZE_MAX
+from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
+from skylarkmq.broker.processor.send_messages import SendMessages
+from skylarkmq.broker.producer_manager import ProducerManager
+from skylarkmq.broker.router import Handler
+from skylarkmq.protocol import properties as names
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.errors import RemoteProtocolError, shown
+from skylarkmq.protocol.headers.fields import encode_fields
+from skylarkmq.protocol.headers.send import (
+    ReplyMessageRequestHeader,
+    SendMessageRequestHeader,
+    decode_send_header,
+)
+from skylarkmq.protocol.host_address import HostAddress
+from skylarkmq.protocol.message_id import offset_message_id
+from skylarkmq.protocol.properties import find_property, with_property
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.results import STORED, MessageInner, PutMessageResult
+
+PUSH_TIMEOUT_S: Final = 10.0
+NOT_STORED_ID: Final = "0"
+_REPLY_TO: Final = names.REPLY_TO_CLIENT.encode() + b"\x01"
+_PUSH_TIME: Final = names.PUSH_REPLY_TIME.encode()
+
+
+class ReplyProcessor:
+    """Brings replies to who asked. Loop thread."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        checks: SendChecks,
+        producers: ProducerManager,
+        clock: Clock,
+        store_host: bytes,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._checks = checks
+        self._maker = SendMessages(
+            config.broker_cluster_name,
+            store_host,
+            config.store,
+            store.delay_levels,
+            store.timer_rules,
+            transaction_refusal="a reply can not be part of a transaction",
+        )
+        self._producers = producers
+        self._clock = clock
+        self._store_host = store_host
+        self._extras = {
+            names.MSG_REGION: config.region_id,
+            names.TRACE_ON: str(config.trace_on).lower(),
+        }
+
+    def handlers(self) -> dict[int, Handler]:
+        """The codes that this processor answers."""
+        return {
+            RequestCode.SEND_REPLY_MESSAGE: self.send_reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: self.send_reply,
+        }
+
+    async def send_reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Push a reply, store it, and tell its sender whether it arrived."""
+        try:
+            return await self._reply(connection, request)
+        except RemoteProtocolError as error:
+            return request.reply(error.response_code, error.remark, self._extras)
+
+    async def _reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        check_busy(self._store)
+        header = decode_send_header(request.code, request.ext_fields)
+        target = self._checks.target(
+            header.topic,
+            header.queue_id,
+            header.default_topic,
+            header.default_topic_queue_nums,
+            connection.remote_address,
+        )
+        inner = self._maker.single(connection.host_bytes, request.body, header, target)
+        why = await self._push(connection, request, header, target)
+        fields = {**self._extras, "msgId": NOT_STORED_ID, "queueId": str(target.queue_id)}
+        fields["queueOffset"] = "0"
+        if self._config.store_reply_message_enable:
+            result = await self._put(inner)
+            if result.status in STORED:
+                fields["msgId"] = offset_message_id(self._store_host, result.physical_offset)
+                fields["queueOffset"] = str(result.queue_offset)
+        code = ResponseCode.SUCCESS if why is None else ResponseCode.SYSTEM_ERROR
+        return request.reply(code, why, fields)
+
+    async def _push(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        header: SendMessageRequestHeader,
+        target: Target,
+    ) -> str | None:
+        """Hand the reply to the client that asked; why it could not be, None when it was."""
+        properties = (header.properties or "").encode()
+        sender = find_property(properties, _REPLY_TO)
+        if sender is None:
+            return f"reply message properties[{names.REPLY_TO_CLIENT}] is null"
+        client_id = sender.decode()
+        asking = (
+            self._producers.find_client(client_id) if len(client_id) <= CLIENT_ID_SIZE_MAX else None
+        )
+        if asking is None:
+            return f"push reply message fail, channel of <{shown(client_id)}> not found."
+        push = self._push_request(connection, request, header, target, properties)
+        try:
+            answer = await asking.call(push, PUSH_TIMEOUT_S)
+        except (TimeoutError, ConnectionClosedError) as error:
+            return f"push reply message to {shown(client_id)} fail: {error}"
+        if answer.code != ResponseCode.SUCCESS:
+            return f"push reply message to {shown(client_id)} fail: it answered {answer.code}"
+        return None
+
+    def _push_request(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        header: SendMessageRequestHeader,
+        target: Target,
+        properties: bytes,
+    ) -> RemotingCommand:
+        now_ms = self._clock.now_ms()
+        named = with_property(properties, _PUSH_TIME, str(now_ms).encode()).decode()
+        fields = encode_fields(
+            ReplyMessageRequestHeader(
+                producer_group=header.producer_group,
+                topic=target.topic,
+                default_topic=header.default_topic,
+                default_topic_queue_nums=header.default_topic_queue_nums,
+                queue_id=target.queue_id,
+                sys_flag=header.sys_flag,
+                born_timestamp=header.born_timestamp,
+                flag=header.flag,
+                properties=named,
+                reconsume_times=header.reconsume_times,
+                unit_mode=bool(header.unit_mode),
+                born_host=connection.remote_address,
+                store_host=str(HostAddress.unpack(self._store_host)),
+                store_timestamp=now_ms,
+            )
+        )
+        return RemotingCommand.request(
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields, request.body
+        )
+
+    async def _put(self, inner: MessageInner) -> PutMessageResult:
+        stored: asyncio.Future[PutMessageResult] = asyncio.get_running_loop().create_future()
+
+        def done(result: PutMessageResult) -> None:
+            if not stored.done():
+                stored.set_result(result)
+
+        self._store.put_message(inner, done)
+        return await stored
