@@ -14,6 +14,7 @@ import java.lang.reflect.Method;
 import java.lang.reflect.Type;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
+import java.util.Properties;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
@@ -81,13 +82,22 @@ public final class Admin {
         Object[] values = new Object[given.size()];
         Type[] types = method.getGenericParameterTypes();
         for (int index = 0; index < values.length; index++) {
-            values[index] = TypeUtils.cast(given.get(index), types[index], ParserConfig.global);
+            values[index] = value(given.get(index), types[index]);
         }
         try {
             fields.put("value", method.invoke(admin, values));
         } catch (InvocationTargetException thrown) {
             Out.describe(fields, thrown.getCause());
         }
+    }
+
+    private static Object value(Object given, Type type) {
+        if (type != Properties.class) {
+            return TypeUtils.cast(given, type, ParserConfig.global);
+        }
+        Properties properties = new Properties();
+        properties.putAll((JSONObject) given);
+        return properties;
     }
 
     private static Method method(String name, int count) {
