@@ -1,0 +1,206 @@
+"""What a crash leaves of the timed messages: one small file beside the runs.
+
+    <root>/skylarkmq/timer/checkpoint       `sidecar.py`'s framing around this map; with a `.bak`
+    <root>/skylarkmq/timer/<20 digits>      runs, `run_file.py`
+
+    queue_offset   units of the timer topic's queue below it were read
+    void_below     messages whose records lie below this place of the log were stored again
+    rolling_below  the same is going on up to this place, as far as the runs say; 0 for no
+    next_number    of a run
+    messages, cancels
+        base       units from here on may be in no run: reading begins again here
+        position   [due time ms, queue offset]: what sorts before it and has a queue offset below
+                   queue_offset is delivered
+        voided     entries of the runs that were stored again
+        runs       [number, tier, entries, entries done with, place of the log below which no record
+                   of its lies, entries stored again while that goes on]
+
+Everything here is derived from the timer topic's queue. Without runs, or with a damaged one, the
+queue is read again from its start, and `queue_offset` and `position` tell what is delivered. An
+older checkpoint says less, but nothing wrong. Without any, everything in the queue counts as not
+delivered: repeated rather than lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, Final
+
+from skylarkmq.store.errors import CorruptFileError
+from skylarkmq.store.files import Files
+from skylarkmq.store.sidecar import Kind, decode_sidecar, encode_sidecar
+from skylarkmq.store.timer.index import TimerIndex, key
+from skylarkmq.store.timer.run_file import check_run, run_path
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_NAME: Final = "checkpoint"
+BACKUP: Final = ".bak"
+
+State = dict[str, Any]
+
+
+class TimerState:
+    """The timed messages of a store as far as a checkpoint knows them. Loop thread."""
+
+    def __init__(self) -> None:
+        self.messages = TimerIndex()
+        self.cancels = TimerIndex()
+        self.queue_offset = 0  # units below it were read
+        self.next_number = 1
+        # What is below this queue offset and sorts before its position is delivered: for units that
+        # are read again.
+        self.known_below = 0
+        self.known_positions = (b"", b"")  # of messages, of cancels
+        self.known_bases = (0, 0)  # what is below is in the runs
+
+    @property
+    def indexes(self) -> tuple[TimerIndex, TimerIndex]:
+        return self.messages, self.cancels
+
+    @property
+    def void_below(self) -> int:
+        return self.messages.void_below
+
+    @void_below.setter
+    def void_below(self, physical_offset: int) -> None:
+        for index in self.indexes:
+            index.void_below = physical_offset
+
+    @property
+    def rolling_below(self) -> int:
+        return self.messages.rolling_below
+
+    @rolling_below.setter
+    def rolling_below(self, physical_offset: int) -> None:
+        for index in self.indexes:
+            index.rolling_below = physical_offset
+
+    def take_number(self) -> int:
+        """A number for a new run."""
+        self.next_number += 1
+        return self.next_number - 1
+
+    def encode(self) -> bytes:
+        """The checkpoint's bytes. Only when nothing is being read again."""
+        return encode_sidecar(
+            Kind.TIMER_CHECKPOINT,
+            {
+                "queue_offset": self.queue_offset,
+                "void_below": self.void_below,
+                "rolling_below": self.rolling_below,
+                "next_number": self.next_number,
+                "messages": self.messages.state(),
+                "cancels": self.cancels.state(),
+            },
+        )
+
+    def load(self, files: Files, folder: Path, queue_end: int) -> list[int]:
+        """Take over what is in the folder. Blocks; before the loop serves.
+
+        Args:
+            queue_end: the queue offset behind the last message of the timer topic.
+
+        Returns:
+            The numbers of files that are of no use.
+        """
+        files.make_folder(folder)
+        path = folder / CHECKPOINT_NAME
+        state = read_checkpoint(files, path)
+        is_newest = state is not None
+        if state is None:
+            state = read_checkpoint(files, path.with_name(CHECKPOINT_NAME + BACKUP))
+        numbers = [int(name) for name in files.list(folder) if name.isdigit()]
+        self.next_number = max(numbers, default=0) + 1
+        if state is None:
+            if queue_end:
+                log.warning(
+                    "%s is not there: the %d messages of the timer topic count as not delivered, "
+                    "and what was is delivered again",
+                    path,
+                    queue_end,
+                )
+            return numbers
+        self._take(state)
+        try:
+            if not is_newest:
+                raise CorruptFileError(path, 0, "it can not be read, the one before it is used")
+            if self.queue_offset > queue_end:
+                why = f"it knows {self.queue_offset} messages, the queue has {queue_end}"
+                raise CorruptFileError(path, 0, why)
+            for index in self.indexes:
+                for run in index.runs:
+                    check_run(files, run_path(folder, run.number), run.count)
+        except (CorruptFileError, OSError) as error:
+            log.warning("timed messages are read again from their queue: %s", error)
+            self.known_below = min(self.known_below, queue_end)
+            self.rebuild()
+        used = {run.number for index in self.indexes for run in index.runs}
+        return [number for number in numbers if number not in used]
+
+    def _take(self, state: State) -> None:
+        self.known_below = self.queue_offset = state["queue_offset"]
+        self.next_number = max(self.next_number, state["next_number"])
+        self.void_below, rolling_below = state["void_below"], state["rolling_below"]
+        self.messages.load(state["messages"])
+        self.cancels.load(state["cancels"])
+        self.rolling_below = rolling_below
+        self.known_positions = (_position(state["messages"]), _position(state["cancels"]))
+        self.known_bases = (self.messages.base, self.cancels.base)
+        self.queue_offset = min(self.known_bases)
+
+    def rebuild(self) -> None:
+        """Forget all runs; the queue is to be read again from its start."""
+        self.messages.reset(0)
+        self.cancels.reset(0)
+        self.known_bases = (0, 0)
+        self.queue_offset = 0
+
+    def knows(
+        self, entry: bytes, queue_offset: int, physical_offset: int, *, is_cancel: bool
+    ) -> bool:
+        """Whether what is read from the queue waits already, or needs to wait no more."""
+        if physical_offset < self.void_below or queue_offset < self.known_bases[is_cancel]:
+            return True
+        return queue_offset < self.known_below and entry < self.known_positions[is_cancel]
+
+    def know_positions(self) -> None:
+        """Note what is delivered by now, before everything is read again."""
+        if self.queue_offset >= self.known_below:
+            self.known_below = self.queue_offset
+            self.known_positions = (self.messages.position, self.cancels.position)
+
+
+def read_checkpoint(files: Files, path: Path) -> State | None:
+    """The map of a checkpoint, None when there is none that can be read. Blocks."""
+    if not files.exists(path):
+        return None
+    try:
+        state = decode_sidecar(path, Kind.TIMER_CHECKPOINT, files.read_all(path))
+        _check(path, state)
+    except CorruptFileError as error:
+        log.warning("%s", error)
+        return None
+    return state
+
+
+def _check(path: Path, state: State) -> None:
+    """Hold a map against what `TimerState` will read.
+
+    Raises:
+        CorruptFileError: it is something else.
+    """
+    try:
+        for name in ("queue_offset", "void_below", "rolling_below", "next_number"):
+            if state[name] < 0:
+                raise ValueError(name)
+        for kind in ("messages", "cancels"):
+            TimerIndex().load(state[kind])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptFileError(path, 0, f"the map is not a checkpoint's: {error!r}") from error
+
+
+def _position(state: State) -> bytes:
+    due_ms, queue_offset = state["position"]
+    return key(due_ms, queue_offset)
