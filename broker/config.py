@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final
 
 from skylarkmq.protocol.flags import RMQ_SYS_TRACE_TOPIC, PermName
@@ -65,6 +66,7 @@ class BrokerConfig:
     bind_address: str = "127.0.0.1"
     listen_port: Port = 10911  # the fast port is 2 below
     namesrv_listen_port: Port = 9876  # of the built-in name server
+    order_message_enable: bool = False  # its routes carry the queues of ordered topics
     metrics_prom_exporter_port: Port = 5557
     metrics_prom_exporter_host: str | None = None  # None: as bindAddress
     max_connections: Positive = 10_000  # ours
@@ -181,7 +183,7 @@ class NamesrvConfig:
     order_message_enable: bool = False
     cluster_test: bool = False
     product_env_name: str = "center"
-    kv_config_path: str | None = None
+    kv_config_path: Path | None = None  # None: in memory alone; the loader gives a default
     config_store_path: str | None = None
 
     # Threads and buffers of the Java name server

@@ -96,13 +96,15 @@ def load_namesrv_config(sources: Sources) -> Loaded[NamesrvConfig]:
         OSError: the file can not be read.
     """
     wanted = _wanted(NamesrvConfig)
-    settings, unknown_variables = _collect(sources, wanted)
+    kv_path = sources.home / "namesrv" / "kvConfig.json"
+    given, unknown_variables = _collect(sources, wanted)
+    settings = {"kvConfigPath": Setting(str(kv_path), DEFAULT_ORIGIN), **given}
     values = _read_values(wanted, settings)
     try:
         config = NamesrvConfig(**_of(NamesrvConfig, values))
     except ConfigError as error:
         raise _placed(error, settings) from error
-    return Loaded(config, settings, _idle_keys(settings), unknown_variables)
+    return Loaded(config, settings, _idle_keys(given), unknown_variables)
 
 
 def effective_values(loaded: Loaded[Any]) -> Iterator[tuple[str, str, str]]:

@@ -66,7 +66,6 @@ WITHOUT_EFFECT: Final = frozenset(
         "haSendHeartbeatInterval",
         "haSlaveFallbehindMax",
         "haTransferBatchSize",
-        "kvConfigPath",
         "maxLmqConsumeQueueNum",
         "messageIndexSafe",  # whatever the index lacks after a crash is always read again
         "offsetCheckInSlave",
@@ -113,7 +112,6 @@ REFUSED: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "enableLmq": (_true, f"light queues are {_NOT_BUILT}; remove the key"),
     "enableMultiDispatch": (_true, f"light queues are {_NOT_BUILT}; remove the key"),
     "fetchNamesrvAddrByAddressServer": (_true, f"it is {_NOT_BUILT}; name them in namesrvAddr"),
-    "orderMessageEnable": (_true, f"order configuration is {_NOT_BUILT}; remove the key"),
     "storePathCommitLog": (
         lambda value: value is not None and "," in str(value),
         f"several folders are {_NOT_BUILT}; name one",

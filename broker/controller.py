@@ -38,6 +38,7 @@ from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.store.files import DiskFiles, Files
 from skylarkmq.store.message_store import StoreState
 from skylarkmq.store.progress import Progress
+from skylarkmq.store.table_file import TableWriter
 from skylarkmq.store.worker import StoreWorkers
 
 log = logging.getLogger(__name__)
@@ -132,6 +133,9 @@ class BrokerController:
         config, state = self.config, self.state
         if self._with_namesrv:
             self.namesrv = NamesrvController.beside(config, clock)
+            writer = TableWriter(self._files, self._workers.tables, state.store.fail)
+            path = state.store.paths.own / "kvConfig.json"
+            self.namesrv.kv.open(self._files, path, writer)
             await self.namesrv.start()
         port = port_of(self._sockets[0])
         self.listen_address = (config.bind_address, port)

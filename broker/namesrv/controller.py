@@ -1,8 +1,16 @@
-"""Wires a name server: its tables, its processor and the server that clients reach it by."""
+"""Wires a name server: its tables, its processor and the server that clients reach it by.
+
+A name server alone keeps its KV configuration in `kvConfigPath`, with a thread of its own for
+writing it; one beside a broker keeps it in the broker's store.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 from skylarkmq.broker.config import BrokerConfig, NamesrvConfig
+from skylarkmq.broker.namesrv.kv_config import KVConfig
 from skylarkmq.broker.namesrv.processor import NamesrvProcessor
 from skylarkmq.broker.namesrv.route_info import RouteInfoManager
 from skylarkmq.broker.router import Router
@@ -10,22 +18,31 @@ from skylarkmq.broker.server import RemotingServer
 from skylarkmq.broker.sockets import bind, port_of
 from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.protocol.clock import Clock
+from skylarkmq.store.files import DiskFiles
+from skylarkmq.store.table_file import TableWriter
+from skylarkmq.store.worker import ThreadWorker
 
 
 class NamesrvController:
     """A name server, alone in its process or beside a broker. Loop thread.
 
     Attributes:
+        kv: texts that are kept for others; in memory alone until a file is opened for it.
         routes: the tables; a broker in this process registers there without a connection.
         listen_address: host and port, the port as it really is once `start` has returned.
     """
 
     def __init__(self, config: NamesrvConfig, clock: Clock) -> None:
         self.routes = RouteInfoManager(clock)
+        self.kv = KVConfig()
+        self._worker: ThreadWorker | None = None
         self.listen_address: tuple[str, int] = (config.bind_address, config.listen_port)
         self._config = config
         stats = BrokerStats()
-        self._router = Router(NamesrvProcessor(self.routes).handlers(), stats, clock)
+        processor = NamesrvProcessor(
+            self.routes, self.kv, order_message_enable=config.order_message_enable
+        )
+        self._router = Router(processor.handlers(), stats, clock)
         self._server = RemotingServer(
             self._router,
             clock,
@@ -43,6 +60,7 @@ class NamesrvController:
                 listen_port=config.namesrv_listen_port,
                 max_connections=config.max_connections,
                 server_channel_max_idle_time_seconds=config.server_channel_max_idle_time_seconds,
+                order_message_enable=config.order_message_enable,
             ),
             clock,
         )
@@ -51,8 +69,13 @@ class NamesrvController:
         """Serve.
 
         Raises:
+            CorruptFileError: the file of the KV configuration can not be read.
             OSError: the address can not be had.
         """
+        if self._config.kv_config_path is not None:
+            files, call_soon = _FolderMaker(), asyncio.get_running_loop().call_soon_threadsafe
+            self._worker = ThreadWorker("skylarkmq-namesrv", call_soon)
+            self.kv.open(files, self._config.kv_config_path, TableWriter(files, self._worker))
         host = self._config.bind_address
         bound = bind(host, self._config.listen_port)
         self.listen_address = (host, port_of(bound))
@@ -64,3 +87,13 @@ class NamesrvController:
         self.routes.stop()
         await self._server.stop()
         await self._router.stop()
+        if self._worker is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._worker.stop)
+
+
+class _FolderMaker(DiskFiles):
+    """The disk, on which a table's folder is made when there is something to write."""
+
+    def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
+        self.make_folder(path.parent)
+        super().replace(path, data, backup=backup)

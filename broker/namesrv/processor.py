@@ -1,4 +1,6 @@
-"""The requests that a name server answers: 103, 104, 105, 106, 206, 322.
+"""The requests of brokers and clients that a name server answers: 103, 104, 105, 106, 206, 322.
+
+Those of administrators are in `admin.py`.
 
 Numeric keys of the answers' bodies are quoted: every Java client reads them so, and other clients
 need them so. Unlike RocketMQ, which quotes them only for clients that ask or are 4.9.4 or newer.
@@ -9,11 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.namesrv.admin import NamesrvAdminProcessor
+from skylarkmq.broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KVConfig
 from skylarkmq.broker.namesrv.route_info import RouteInfoManager
 from skylarkmq.broker.router import Handler
 from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.route import (
+    KVTable,
     RegisterBrokerBody,
     TopicList,
     decode_compressed_registration,
@@ -36,8 +43,21 @@ from skylarkmq.protocol.headers.route import (
 class NamesrvProcessor:
     """Answers from the tables of a name server. Loop thread."""
 
-    def __init__(self, routes: RouteInfoManager) -> None:
+    def __init__(
+        self,
+        routes: RouteInfoManager,
+        kv: KVConfig | None = None,
+        *,
+        order_message_enable: bool = False,
+    ) -> None:
+        """Take the tables.
+
+        Args:
+            order_message_enable: routes of ordered topics carry the queues that `kv` has for them.
+        """
         self._routes = routes
+        self._kv = kv or KVConfig()
+        self._order_message_enable = order_message_enable
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handler of each code."""
@@ -49,7 +69,7 @@ class NamesrvProcessor:
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics,
             RequestCode.QUERY_DATA_VERSION: self._query_data_version,
         }
-        return dict(handlers)
+        return {**handlers, **NamesrvAdminProcessor(self._routes, self._kv).handlers()}
 
     def _register(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = decode_fields(RegisterBrokerRequestHeader, request.ext_fields)
@@ -58,7 +78,9 @@ class NamesrvProcessor:
         answer = self._routes.register(header, _registration(header, request.body), connection)
         connection.remove_close_listener(self._routes.connection_closed)  # of its last time
         connection.add_close_listener(self._routes.connection_closed)
-        return request.reply(ResponseCode.SUCCESS, ext_fields=encode_fields(answer))
+        order = self._kv.of_namespace(NAMESPACE_ORDER_TOPIC_CONFIG)
+        body = b"" if order is None else encode_body(KVTable(table=order))
+        return request.reply(ResponseCode.SUCCESS, ext_fields=encode_fields(answer), body=body)
 
     def _unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = decode_fields(UnRegisterBrokerRequestHeader, request.ext_fields)
@@ -73,6 +95,9 @@ class NamesrvProcessor:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {shown(header.topic)}",
             )
+        if self._order_message_enable:
+            order = self._kv.get(NAMESPACE_ORDER_TOPIC_CONFIG, header.topic)
+            route = msgspec.structs.replace(route, order_topic_conf=order)
         return request.reply(ResponseCode.SUCCESS, body=encode_body(route))
 
     def _cluster(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:

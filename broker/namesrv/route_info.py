@@ -14,6 +14,8 @@ import logging
 from collections.abc import Collection
 from typing import Final, Protocol
 
+import msgspec
+
 from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.route import (
     BrokerData,
@@ -26,6 +28,7 @@ from skylarkmq.protocol.bodies.topic_config import TopicConfigSerializeWrapper
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
+from skylarkmq.protocol.flags import PermName
 from skylarkmq.protocol.headers.route import (
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
@@ -40,6 +43,7 @@ SCAN_INTERVAL_S: Final = 10.0
 BROKERS_MAX: Final = 10_000
 TOPICS_MAX: Final = 1_000_000
 NAME_SIZE_MAX: Final = 255
+READ_WRITE: Final = PermName.PERM_READ | PermName.PERM_WRITE
 
 
 class BrokerConnection(Protocol):
@@ -188,6 +192,34 @@ class RouteInfoManager:
             queues.pop(name, None)
         if not queues:
             self._topics.pop(topic, None)
+
+    def set_write_permission(self, broker_name: str, *, allowed: bool) -> int:
+        """Let clients send to a broker's topics, or not; how many topics it has.
+
+        Holds until the broker registers with another version of its topics. Allowing also lets
+        them be read.
+        """
+        count = 0
+        for queues in self._topics.values():
+            data = queues.get(broker_name)
+            if data is not None:
+                perm = READ_WRITE if allowed else data.perm & ~PermName.PERM_WRITE
+                queues[broker_name] = msgspec.structs.replace(data, perm=perm)
+                count += 1
+        return count
+
+    def brokers_of(self, cluster: str) -> list[str]:
+        """Names of a cluster's brokers."""
+        return [name for name, known in self._clusters.items() if known == cluster]
+
+    def topics_of(self, cluster: str) -> list[str]:
+        """Names of the topics that a broker of a cluster has."""
+        brokers = set(self.brokers_of(cluster))
+        return [topic for topic, queues in self._topics.items() if not brokers.isdisjoint(queues)]
+
+    def first_address(self) -> str | None:
+        """The address of some broker, None when there is none."""
+        return next((a for broker in self._addresses.values() for a in broker.values()), None)
 
     def cluster_info(self) -> ClusterInfo:
         """Return all brokers with their addresses and clusters."""

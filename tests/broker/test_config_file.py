@@ -202,7 +202,7 @@ def test_a_name_server_knows_only_its_own_keys() -> None:
     with pytest.raises(ConfigError, match="no such key"):
         load_namesrv_config(Sources(settings=["flushDiskType=SYNC_FLUSH"]))
     with pytest.raises(ConfigError, match="not supported yet"):
-        load_namesrv_config(Sources(settings=["orderMessageEnable=true"]))
+        load_namesrv_config(Sources(settings=["clusterTest=true"]))
 
 
 def test_effective_values_tell_value_and_origin() -> None:

@@ -1,0 +1,140 @@
+"""Texts that a name server keeps for others: namespace -> key -> value, and `kvConfig.json`.
+
+    {"configTable":{"ORDER_TOPIC_CONFIG":{"orders":"broker-a:4;broker-b:4"}}}
+
+Tools keep the queues of ordered topics there; with `orderMessageEnable` a topic's route has them.
+Changes are on the disk before they are answered. The file is read by RocketMQ as well.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 namesrv/.../kvconfig/KVConfigManager.java
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from skylarkmq.broker.persist import Done, TableFile, load_table, table_text
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.errors import RemoteProtocolError, shown
+from skylarkmq.store.files import Files
+from skylarkmq.store.table_file import TableWriter
+
+log = logging.getLogger(__name__)
+
+NAMESPACE_ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
+ENTRIES_MAX: Final = 100_000
+NAME_SIZE_MAX: Final = 255
+"""Characters of a namespace, and of a key."""
+VALUE_SIZE_MAX: Final = 64 << 10
+"""Characters of a value: an ordered topic on a thousand brokers has a third."""
+TOTAL_SIZE_MAX: Final = 8 << 20
+"""Characters of all names and values."""
+
+
+class KVConfigSerializeWrapper(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """What the file holds."""
+
+    config_table: dict[str, dict[str, str]] = {}
+
+
+class KVConfig:
+    """The table, in memory alone until `open`. Loop thread."""
+
+    def __init__(self) -> None:
+        self._table: dict[str, dict[str, str]] = {}
+        self._size = 0  # characters of all names and values
+        self._count = 0
+        self._file: TableFile | None = None
+
+    def open(self, files: Files, path: Path, writer: TableWriter) -> None:
+        """Read the file, and write every change to it from now on. Blocks; before serving.
+
+        Raises:
+            CorruptFileError: neither the file nor its `.bak` can be read.
+            OSError: the disk failed.
+        """
+        self._file = TableFile(writer, path, self._text)
+        if not files.list(path.parent):
+            return
+        loaded = load_table(files, path, KVConfigSerializeWrapper)
+        for namespace, rows in ({} if loaded is None else loaded.config_table).items():
+            for key, value in rows.items():
+                self._put(namespace, key, value)
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """The value of a key."""
+        return self._table.get(namespace, {}).get(key)
+
+    def of_namespace(self, namespace: str) -> dict[str, str] | None:
+        """All keys of a namespace with their values, None when it has none."""
+        return self._table.get(namespace)
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Set the value of a key.
+
+        Raises:
+            RemoteProtocolError: a text is too long, a name is empty, or there is no room.
+        """
+        for name in (namespace, key):
+            if not 0 < len(name) <= NAME_SIZE_MAX or not name.isprintable():
+                raise _refused(f"{shown(name)} is no name: 1 to {NAME_SIZE_MAX} characters")
+        if len(value) > VALUE_SIZE_MAX:
+            raise _refused(f"the value has {len(value)} characters, {VALUE_SIZE_MAX} are allowed")
+        old = self.get(namespace, key)
+        growth = len(value) - len(old) if old is not None else _size(namespace, key, value)
+        if (old is None and self._count >= ENTRIES_MAX) or self._size + growth > TOTAL_SIZE_MAX:
+            raise _refused(f"no room for another value: there are {self._count}")
+        self._put(namespace, key, value)
+        self._changed()
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Forget a key; nothing happens when it is not there."""
+        rows = self._table.get(namespace, {})
+        value = rows.pop(key, None)
+        if value is None:
+            return
+        if not rows:
+            del self._table[namespace]
+        self._count -= 1
+        self._size -= _size(namespace, key, value)
+        self._changed()
+
+    @property
+    def pending(self) -> bool:
+        """Whether something changed that is not on the disk yet."""
+        return self._file is not None and self._file.pending
+
+    def persisted(self, done: Done) -> None:
+        """Call `done` once all changes so far are on the disk, or with what kept them from it."""
+        if self._file is None:
+            done(None)
+        else:
+            self._file.persisted(done)
+
+    def _put(self, namespace: str, key: str, value: str) -> None:
+        rows = self._table.setdefault(namespace, {})
+        old = rows.get(key)
+        if old is None:
+            self._count += 1
+            self._size += _size(namespace, key, value)
+        else:
+            self._size += len(value) - len(old)
+        rows[key] = value
+
+    def _changed(self) -> None:
+        if self._file is not None:
+            self._file.changed()
+
+    def _text(self) -> bytes:
+        return table_text("configTable", self._table, None)
+
+
+def _size(namespace: str, key: str, value: str) -> int:
+    return len(namespace) + len(key) + len(value)
+
+
+def _refused(why: str) -> RemoteProtocolError:
+    return RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)

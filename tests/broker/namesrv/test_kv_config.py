@@ -1,0 +1,93 @@
+"""Texts that a name server keeps: bounded, and on the disk before the answer."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+
+from skylarkmq.broker.namesrv import kv_config
+from skylarkmq.broker.namesrv.kv_config import KVConfig
+from skylarkmq.protocol.errors import RemoteProtocolError
+from tests.support.memory_files import Tables
+
+PATH = Path("/namesrv/kvConfig.json")
+
+
+def open_kv(tables: Tables) -> KVConfig:
+    kv = KVConfig()
+    kv.open(tables.files, PATH, tables.writer)
+    return kv
+
+
+def test_values_are_set_found_and_forgotten() -> None:
+    kv = KVConfig()
+    kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
+    kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:8")
+    assert kv.get("ORDER_TOPIC_CONFIG", "T") == "broker-a:8"
+    assert kv.of_namespace("ORDER_TOPIC_CONFIG") == {"T": "broker-a:8"}
+    kv.delete("ORDER_TOPIC_CONFIG", "T")
+    kv.delete("ORDER_TOPIC_CONFIG", "T")
+    assert kv.get("ORDER_TOPIC_CONFIG", "T") is None
+    assert kv.of_namespace("ORDER_TOPIC_CONFIG") is None
+    assert not kv.pending
+
+
+def test_the_file_is_rocketmqs_and_survives() -> None:
+    tables = Tables()
+    kv = open_kv(tables)
+    kv.put("N", "k", 'quoted "},"')
+    assert kv.pending
+    while tables.worker.step():
+        pass
+    assert not kv.pending
+    assert json.loads(tables.files.texts[PATH]) == {"configTable": {"N": {"k": 'quoted "},"'}}}
+    assert open_kv(tables).get("N", "k") == 'quoted "},"'
+
+
+def test_a_disk_that_refuses_is_told() -> None:
+    tables = Tables()
+    kv = open_kv(tables)
+    tables.files.error = OSError(errno.ENOSPC, "full")
+    errors: list[BaseException | None] = []
+    kv.put("N", "k", "v")
+    kv.persisted(errors.append)
+    while tables.worker.step():
+        pass
+    assert isinstance(errors[0], OSError)
+    assert kv.pending
+
+
+@pytest.mark.parametrize(
+    ("namespace", "key", "value"),
+    [
+        ("", "k", "v"),
+        ("n", "", "v"),
+        ("n" * 256, "k", "v"),
+        ("n", "a\nb", "v"),
+        ("n", "k", "v" * 65537),
+    ],
+)
+def test_what_is_too_long_or_no_name_is_refused(namespace: str, key: str, value: str) -> None:
+    kv = KVConfig()
+    with pytest.raises(RemoteProtocolError):
+        kv.put(namespace, key, value)
+    assert kv.of_namespace(namespace) is None
+
+
+def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_config, "ENTRIES_MAX", 2)
+    monkeypatch.setattr(kv_config, "TOTAL_SIZE_MAX", 20)
+    kv = KVConfig()
+    kv.put("n", "a", "1")
+    kv.put("n", "b", "1")
+    with pytest.raises(RemoteProtocolError, match="no room"):
+        kv.put("n", "c", "1")
+    kv.put("n", "a", "2")
+    with pytest.raises(RemoteProtocolError, match="no room"):
+        kv.put("n", "a", "2" * 20)
+    kv.delete("n", "b")
+    kv.put("n", "c", "1" * 15)
+    assert kv.get("n", "a") == "2"
