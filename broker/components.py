@@ -36,6 +36,7 @@ from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
 from skylarkmq.broker.processor.query import QueryProcessor
 from skylarkmq.broker.processor.query_message import QueryMessageProcessor
 from skylarkmq.broker.processor.reply import ReplyProcessor
+from skylarkmq.broker.processor.reset_offset import ResetOffsetProcessor
 from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.processor.send_back import SendBackProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
@@ -88,8 +89,8 @@ class BrokerState:
         self.delay_offsets = DelayOffsetTable(files, writer, clock, self.store)
         self.schedule = ScheduleMessageService(self.store, clock, self.delay_offsets)
         self.timer = TimerMessageService(self.store, files, clock, workers.timer, writer)
-        outbound = Outbound(self._may_notify)
-        notifier = GroupNotifier(clock, outbound.notify_consumer_ids_changed)
+        self.outbound = Outbound(self._may_notify)
+        notifier = GroupNotifier(clock, self.outbound.notify_consumer_ids_changed)
         self.consumers = ConsumerManager(clock, notifier.changed)
         notifier.members_of = self.consumers.members
         self.filters = ConsumerFilterManager(config, files, writer, clock, self.store)
@@ -242,7 +243,7 @@ def _processors(
         *_group_administration(state, clock),
         SendBackProcessor(config, store, state.topics, state.groups, rng),
         EndTransactionProcessor(store, transactions),
-        ReplyProcessor(config, store, checks, state.producers, clock, store_host),
+        ReplyProcessor(config, store, checks, state.producers, state.outbound, clock, store_host),
     )
 
 
@@ -255,8 +256,11 @@ def _group_administration(state: BrokerState, clock: Clock) -> tuple[_Processor,
         AdminGroupProcessor(
             name, store, topics, groups, offsets, consumers, state.producers, state.rates, clock
         ),
-        AdminOffsetProcessor(name, store, topics, groups, offsets, consumers, clock),
-        ClientCallProcessor(name, store, consumers),
+        ResetOffsetProcessor(name, store, topics, groups, offsets, consumers),
+        AdminOffsetProcessor(
+            name, store, topics, groups, offsets, consumers, state.outbound, clock
+        ),
+        ClientCallProcessor(name, store, consumers, state.outbound),
     )
 
 

@@ -1,29 +1,28 @@
-"""Moving groups: reset (222), clone (314); looking where they are: status (223), time spans (303).
+"""Where groups stand: what members say of it (223 by 221), in time (303), what all have passed
+(308); and one group put where another is (314).
 
-A reset by time needs the group's offsets and, as in RocketMQ, its members: the broker works out
-where each queue goes on and tells the members (220), who drop what they hold, commit the new
-offsets and go on there. Without a member the answer is CONSUMER_NOT_ONLINE, and an administrator
-writes the offsets itself (15). A reset that names an `offset` moves a group without members too:
-the broker changes its table, which is on the disk before the answer.
+Unlike RocketMQ, 308 does not forget the offsets of the groups that it is asked to leave out, and a
+clone without a topic clones all topics. A group that is cloned to is made where groups are made on
+demand; its offsets are on the disk before the answer.
 
-What accumulated is skipped by a forced reset to the time -1, the queues' ends.
-
-Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../client/net/Broker2Client.java (resetOffset,
-getConsumeStatus), broker/.../processor/AdminBrokerProcessor.java (resetOffset,
-cloneGroupOffset, queryConsumeTimeSpan); `offset` and `queueId` of a reset from
-apache/rocketmq@rocketmq-all-5.3.3 remoting/.../header/ResetOffsetRequestHeader.java
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProcessor.java
+(getConsumerStatus, cloneGroupOffset, queryConsumeTimeSpan, queryCorrectionOffset),
+broker/.../client/net/Broker2Client.java (getConsumeStatus)
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+import asyncio
+import logging
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from skylarkmq.broker import cold_reads
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.consumer_manager import ConsumerGroupInfo, ConsumerManager
-from skylarkmq.broker.consumer_offset import NO_OFFSET, ConsumerOffsetManager
+from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.durable import durable
+from skylarkmq.broker.outbound import Outbound
 from skylarkmq.broker.pending_calls import ConnectionClosedError
 from skylarkmq.broker.processor.name_checks import check_group, check_topic
 from skylarkmq.broker.router import Handler
@@ -33,32 +32,31 @@ from skylarkmq.protocol import lenient_json
 from skylarkmq.protocol.bodies.lock import MessageQueueBody
 from skylarkmq.protocol.bodies.push import (
     GetConsumerStatusBody,
-    MessageQueueForC,
     QueryConsumeTimeSpanBody,
+    QueryCorrectionOffsetBody,
     QueueTimeSpan,
-    ResetOffsetBody,
-    ResetOffsetBodyForC,
 )
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
-from skylarkmq.protocol.bodies.topic_config import TopicConfig
 from skylarkmq.protocol.clock import Clock
-from skylarkmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.protocol.headers.consumer import (
     CloneGroupOffsetRequestHeader,
     GetConsumerStatusRequestHeader,
-    InvokeBrokerToResetOffsetRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
-    ResetOffsetRequestHeader,
+    QueryCorrectionOffsetRequestHeader,
 )
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 from skylarkmq.protocol.version import MQVersion
 from skylarkmq.store.message_store import MessageStore
 
 STATUS_TIMEOUT_S: Final = 5.0
-NEWEST: Final = -1
-"""The time that means the end of each queue."""
+FURTHEST: Final = 2**63 - 1
+QUEUES_SLICE: Final = 64
+"""Queues looked at in one turn of the loop."""
+
+log = logging.getLogger(__name__)
 
 OffsetTable = list[tuple[MessageQueueBody, int]]
 
@@ -74,6 +72,7 @@ class AdminOffsetProcessor:
         groups: SubscriptionGroupManager,
         offsets: ConsumerOffsetManager,
         consumers: ConsumerManager,
+        outbound: Outbound,
         clock: Clock,
     ) -> None:
         self._broker_name = broker_name
@@ -82,119 +81,17 @@ class AdminOffsetProcessor:
         self._groups = groups
         self._offsets = offsets
         self._consumers = consumers
+        self._outbound = outbound
         self._clock = clock
 
     def handlers(self) -> dict[int, Handler]:
         """The codes that this processor answers."""
         return {
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offset,
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.get_consumer_status,
             RequestCode.CLONE_GROUP_OFFSET: self.clone_group_offset,
             RequestCode.QUERY_CONSUME_TIME_SPAN: self.query_consume_time_span,
+            RequestCode.QUERY_CORRECTION_OFFSET: self.query_correction_offset,
         }
-
-    # Reset
-
-    async def reset_offset(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Move a group in a topic (222)."""
-        header = decode_fields(InvokeBrokerToResetOffsetRequestHeader, request.ext_fields)
-        check_group(header.group)
-        config = self._find_topic(header.topic, "[reset-offset] reset offset failed, no topic")
-        by_offset = header.offset is not None and header.offset >= 0
-        queues = self._queues_of(header, config)
-        table: OffsetTable = []
-        for queue_id in queues:
-            target = await self._target(header, queue_id, by_offset=by_offset)
-            queue = MessageQueueBody(
-                broker_name=self._broker_name, queue_id=queue_id, topic=header.topic
-            )
-            table.append((queue, target))
-        info = self._consumers.group(header.group)
-        if info is not None:
-            self._push_reset(info, request, header, table)
-        elif by_offset:
-            await self._write(connection, header.group, header.topic, table)
-        else:
-            raise RemoteProtocolError(
-                ResponseCode.CONSUMER_NOT_ONLINE,
-                f"Consumer not online, so can not reset offset, Group: {header.group} "
-                f"Topic: {header.topic} Timestamp: {header.timestamp}",
-            )
-        return request.reply(
-            ResponseCode.SUCCESS, body=encode_body(ResetOffsetBody(offset_table=table))
-        )
-
-    @staticmethod
-    def _queues_of(
-        header: InvokeBrokerToResetOffsetRequestHeader, config: TopicConfig
-    ) -> Sequence[int]:
-        if header.queue_id < 0:
-            return range(config.write_queue_nums)
-        if header.queue_id >= config.write_queue_nums:
-            raise _refused(
-                f"queueId[{header.queue_id}] is illegal, topic[{header.topic}] has "
-                f"{config.write_queue_nums} write queues"
-            )
-        return (header.queue_id,)
-
-    async def _target(
-        self, header: InvokeBrokerToResetOffsetRequestHeader, queue_id: int, *, by_offset: bool
-    ) -> int:
-        """Where a queue is to go on."""
-        store, topic = self._store, header.topic
-        end = store.max_offset(topic, queue_id)
-        if by_offset:
-            assert header.offset is not None
-            return min(max(header.offset, store.min_offset(topic, queue_id)), end)
-        place = self._offsets.query(header.group, topic, queue_id)
-        if place == NO_OFFSET:
-            raise _refused(f"THe consumer group <{header.group}> not exist")
-        if header.timestamp == NEWEST:
-            target = end
-        elif store.has_cold:
-            target = await cold_reads.offset_by_time(store, topic, queue_id, header.timestamp)
-        else:
-            target = store.offset_by_time(topic, queue_id, header.timestamp)
-        target = max(0, target)
-        return target if header.is_force else min(target, place)
-
-    def _push_reset(
-        self,
-        info: ConsumerGroupInfo,
-        request: RemotingCommand,
-        header: InvokeBrokerToResetOffsetRequestHeader,
-        table: OffsetTable,
-    ) -> None:
-        """Tell all members (220), or none when one of them would not understand."""
-        _check_versions(info)
-        fields = encode_fields(
-            ResetOffsetRequestHeader(
-                topic=header.topic,
-                group=header.group,
-                timestamp=header.timestamp,
-                is_force=header.is_force,
-            )
-        )
-        if request.language == LanguageCode.CPP:
-            body = encode_body(ResetOffsetBodyForC(offset_table=[_for_c(*row) for row in table]))
-        else:
-            body = encode_body(ResetOffsetBody(offset_table=table))
-        for member in info.channels:
-            push = RemotingCommand.request(
-                RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body, oneway=True
-            )
-            member.push(push)
-
-    async def _write(
-        self, connection: Connection, group: str, topic: str, table: OffsetTable
-    ) -> None:
-        """Move a group without members."""
-        self._check_known(group)
-        for queue, target in table:
-            self._offsets.commit(connection.remote_address, group, topic, queue.queue_id, target)
-        await durable(self._offsets)
 
     # Status
 
@@ -207,24 +104,34 @@ class AdminOffsetProcessor:
         info = self._consumers.group(header.group)
         if info is None:
             raise _refused(f"No Any Consumer online in the consumer group: [{header.group}]")
-        _check_versions(info)
+        check_versions(info)
         fields = encode_fields(
             GetConsumerStatusRequestHeader(topic=header.topic, group=header.group)
         )
-        table: dict[str, Any] = {}
-        for member, client in list(info.channels.items()):
-            if header.client_addr and header.client_addr != client.client_id:
-                continue
-            asked = RemotingCommand.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, fields)
-            try:
-                answer = await member.call(asked, STATUS_TIMEOUT_S)
-            except (TimeoutError, ConnectionClosedError):
-                continue  # the answer tells of those that answered
-            if answer.code == ResponseCode.SUCCESS:
-                held = decode_body(GetConsumerStatusBody, answer.body)
-                table[client.client_id] = _by_queue(held.message_queue_table)
+        asked = [
+            (client.client_id, self._ask_status(member, fields))
+            for member, client in info.channels.items()
+            if not header.client_addr or header.client_addr == client.client_id
+        ]
+        answers = await asyncio.gather(*[answer for _, answer in asked])
+        table = {
+            client_id: _by_queue(held)
+            for (client_id, _), held in zip(asked, answers, strict=True)
+            if held is not None
+        }
         body = lenient_json.dumps({"consumerTable": table})
         return request.reply(ResponseCode.SUCCESS, body=body)
+
+    async def _ask_status(self, member: Connection, fields: dict[str, str]) -> OffsetTable | None:
+        """The offsets that a member holds; None when it does not say."""
+        asked = RemotingCommand.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, fields)
+        try:
+            answer = await self._outbound.call(member, asked, STATUS_TIMEOUT_S)
+            if answer.code == ResponseCode.SUCCESS:
+                return decode_body(GetConsumerStatusBody, answer.body).message_queue_table
+        except (TimeoutError, ConnectionClosedError, RemoteProtocolError) as error:
+            log.warning("%s does not say where it stands: %s", member.remote_address, error)
+        return None
 
     # Clone
 
@@ -236,7 +143,8 @@ class AdminOffsetProcessor:
         source, target = header.src_group, header.dest_group
         check_group(source)
         check_group(target)
-        self._check_known(target)
+        if self._groups.find(target) is None:
+            raise unknown_group(target)
         topics = [header.topic] if header.topic else self._offsets.topics_of(source)
         info = self._consumers.group(source)
         for topic in topics:
@@ -271,10 +179,11 @@ class AdminOffsetProcessor:
             raise RemoteProtocolError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{shown(topic)}] not exist"
             )
-        spans = [
-            await self._span(header.group, topic, queue_id)
-            for queue_id in range(config.write_queue_nums)
-        ]
+        spans: list[QueueTimeSpan] = []
+        for queue_id in range(config.write_queue_nums):
+            spans.append(await self._span(header.group, topic, queue_id))
+            if len(spans) % QUEUES_SLICE == 0:
+                await asyncio.sleep(0)
         body = encode_body(QueryConsumeTimeSpanBody(consume_time_span_set=spans))
         return request.reply(ResponseCode.SUCCESS, body=body)
 
@@ -305,24 +214,36 @@ class AdminOffsetProcessor:
             return await cold_reads.message_time(self._store, topic, queue_id, offset)
         return self._store.message_time(topic, queue_id, offset)
 
-    # Checks
+    # Correction
 
-    def _find_topic(self, topic: str, why: str) -> TopicConfig:
-        check_topic(topic)
-        config = self._topics.get(topic)
-        if config is None:
-            raise _refused(f"{why} in this broker. topic={topic}")
-        return config
+    def query_correction_offset(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """Answer how far every group of a topic has come at least (308).
 
-    def _check_known(self, group: str) -> None:
-        if group not in self._groups.table:
-            raise RemoteProtocolError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group not exist, {group}; create it first",
-            )
+        A queue in which the group to compare with is further back has FURTHEST instead: nobody has
+        to go back for it.
+        """
+        header = decode_fields(QueryCorrectionOffsetRequestHeader, request.ext_fields)
+        check_topic(header.topic)
+        check_group(header.compare_group)
+        passed_over = {*(header.filter_groups or "").split(",")}
+        table: dict[int, int] = {}
+        for group in self._offsets.groups_of(header.topic):
+            if group in passed_over:
+                continue
+            for queue_id, offset in self._offsets.of(group, header.topic).items():
+                if offset >= self._store.min_offset(header.topic, queue_id):
+                    table[queue_id] = min(offset, table.get(queue_id, FURTHEST))
+        for queue_id, offset in self._offsets.of(header.compare_group, header.topic).items():
+            if table.get(queue_id, offset) > offset:
+                table[queue_id] = FURTHEST
+        body = encode_body(QueryCorrectionOffsetBody(correction_offsets=table))
+        return request.reply(ResponseCode.SUCCESS, body=body)
 
 
-def _check_versions(info: ConsumerGroupInfo) -> None:
+def check_versions(info: ConsumerGroupInfo) -> None:
+    """Refuse when a member is too old to be asked or told where it stands."""
     for client in info.channels.values():
         if client.version < MQVersion.V3_0_7_SNAPSHOT:
             raise _refused(
@@ -331,9 +252,11 @@ def _check_versions(info: ConsumerGroupInfo) -> None:
             )
 
 
-def _for_c(queue: MessageQueueBody, offset: int) -> MessageQueueForC:
-    return MessageQueueForC(
-        broker_name=queue.broker_name, offset=offset, queue_id=queue.queue_id, topic=queue.topic
+def unknown_group(group: str) -> RemoteProtocolError:
+    """The refusal to move a group that nobody made."""
+    return RemoteProtocolError(
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        f"subscription group not exist, {group}; create it first",
     )
 
 

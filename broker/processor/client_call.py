@@ -7,6 +7,8 @@
 the message's id and sends along. A client that does not answer within 10 s is answered for with
 CONSUME_MSG_TIMEOUT.
 
+Unlike RocketMQ, a message that waits for its time or for its transaction is not handed out.
+
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProcessor.java
 (getConsumerRunningInfo, consumeMessageDirectly, callConsumer),
 broker/.../client/net/Broker2Client.java (callClient)
@@ -20,13 +22,14 @@ from typing import Final
 
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.consumer_manager import ConsumerManager
+from skylarkmq.broker.outbound import Outbound
 from skylarkmq.broker.pending_calls import ConnectionClosedError
 from skylarkmq.broker.processor.name_checks import check_group
 from skylarkmq.broker.router import CODEC_FIELD, Handler
+from skylarkmq.protocol import flags
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
-from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC, RMQ_SYS_TRANS_HALF_TOPIC
 from skylarkmq.protocol.headers.consumer import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
@@ -39,17 +42,31 @@ from skylarkmq.store.message_store import MessageStore
 
 CALL_TIMEOUT_S: Final = 10.0
 _NOTHING: Final[Mapping[str, str]] = {}
-_HIDDEN_TOPICS: Final = frozenset({RMQ_SYS_SCHEDULE_TOPIC, RMQ_SYS_TRANS_HALF_TOPIC})
+_PARKING_TOPICS: Final = frozenset(
+    {
+        flags.RMQ_SYS_SCHEDULE_TOPIC,
+        flags.RMQ_SYS_WHEEL_TIMER_TOPIC,
+        flags.RMQ_SYS_TRANS_HALF_TOPIC,
+        flags.RMQ_SYS_TRANS_OP_HALF_TOPIC,
+    }
+)
 _PARKED: Final = "waits for its time or its transaction; it is not consumed before"
 
 
 class ClientCallProcessor:
     """Hands requests to clients. Loop thread."""
 
-    def __init__(self, broker_name: str, store: MessageStore, consumers: ConsumerManager) -> None:
+    def __init__(
+        self,
+        broker_name: str,
+        store: MessageStore,
+        consumers: ConsumerManager,
+        outbound: Outbound,
+    ) -> None:
         self._broker_name = broker_name
         self._store = store
         self._consumers = consumers
+        self._outbound = outbound
 
     def handlers(self) -> dict[int, Handler]:
         """The codes that this processor answers."""
@@ -77,7 +94,7 @@ class ClientCallProcessor:
         body = await self._record(physical_offset)
         if body is None:
             raise _refused(f"can not find message by the offset, {physical_offset}")
-        if read_record(body, 0, check_crc=False).topic.decode() in _HIDDEN_TOPICS:
+        if read_record(body, 0, check_crc=False).topic.decode() in _PARKING_TOPICS:
             raise _refused(f"the message {shown(header.msg_id)} {_PARKED}")
         more = {"brokerName": self._broker_name}
         return await self._call(request, header.consumer_group, header.client_id, more, body)
@@ -118,7 +135,7 @@ class ClientCallProcessor:
         fields.pop(CODEC_FIELD, None)  # between the two who share a connection
         handed_on = RemotingCommand.request(request.code, fields, body)
         try:
-            answer = await client.call(handed_on, CALL_TIMEOUT_S)
+            answer = await self._outbound.call(client, handed_on, CALL_TIMEOUT_S)
         except TimeoutError:
             raise RemoteProtocolError(
                 ResponseCode.CONSUME_MSG_TIMEOUT,

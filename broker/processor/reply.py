@@ -17,6 +17,7 @@ from typing import Final
 
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.outbound import Outbound
 from skylarkmq.broker.pending_calls import ConnectionClosedError
 from skylarkmq.broker.processor.name_checks import CLIENT_ID_SIZE_MAX
 from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
@@ -55,6 +56,7 @@ class ReplyProcessor:
         store: MessageStore,
         checks: SendChecks,
         producers: ProducerManager,
+        outbound: Outbound,
         clock: Clock,
         store_host: bytes,
     ) -> None:
@@ -70,6 +72,7 @@ class ReplyProcessor:
             transaction_refusal="a reply can not be part of a transaction",
         )
         self._producers = producers
+        self._outbound = outbound
         self._clock = clock
         self._store_host = store_host
         self._extras = {
@@ -133,7 +136,7 @@ class ReplyProcessor:
             return f"push reply message fail, channel of <{shown(client_id)}> not found."
         push = self._push_request(connection, request, header, target, properties)
         try:
-            answer = await asking.call(push, PUSH_TIMEOUT_S)
+            answer = await self._outbound.call(asking, push, PUSH_TIMEOUT_S)
         except (TimeoutError, ConnectionClosedError) as error:
             return f"push reply message to {shown(client_id)} fail: {error}"
         if answer.code != ResponseCode.SUCCESS:

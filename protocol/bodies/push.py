@@ -56,6 +56,12 @@ class QueryConsumeTimeSpanBody(msgspec.Struct, kw_only=True, frozen=True, rename
     consume_time_span_set: list[QueueTimeSpan]
 
 
+class QueryCorrectionOffsetBody(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """Offsets by queue id."""
+
+    correction_offsets: dict[JavaInt, JavaLong]
+
+
 class GetConsumerStatusBody(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     """The offsets that a client holds, by queue."""
 

@@ -93,6 +93,14 @@ class QueryConsumeTimeSpanRequestHeader(msgspec.Struct, kw_only=True, frozen=Tru
     group: str
 
 
+class QueryCorrectionOffsetRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """How far all groups of a topic have come (308), but for `filter_groups`, a comma list."""
+
+    topic: str
+    compare_group: str
+    filter_groups: str | None = None
+
+
 class GetConsumerStatusRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     """The offsets that a member holds; `client_addr` is `ip:port`."""
 
