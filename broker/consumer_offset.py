@@ -17,7 +17,7 @@ from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.persist import Done, TableFile, load_table, table_text
 from skylarkmq.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
 from skylarkmq.protocol.clock import Clock
-from skylarkmq.protocol.flags import validate_group, validate_topic
+from skylarkmq.protocol.flags import CID_RMQ_SYS_TRANS_GROUP, validate_group, validate_topic
 from skylarkmq.store.files import Files
 from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.table_file import TableWriter
@@ -81,7 +81,18 @@ class ConsumerOffsetManager:
     def commit(
         self, remote_address: str, group: str, topic: str, queue_id: int, offset: int
     ) -> None:
-        """Remember where a group goes on in a queue; a smaller offset than before counts too."""
+        """Remember where a group goes on in a queue; a smaller offset than before counts too.
+
+        Unlike RocketMQ, nobody outside says how far the broker is with the transactions: halves
+        of transactions that it takes for ended are never asked about again.
+        """
+        if group == CID_RMQ_SYS_TRANS_GROUP:
+            log.warning("%s may not set the offsets of %s", remote_address, group)
+        else:
+            self.keep(remote_address, group, topic, queue_id, offset)
+
+    def keep(self, who: str, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """As `commit`, for the broker's own groups too."""
         offsets = self.table.get((topic, group))
         if offsets is None:
             offsets = self.table[topic, group] = {}
@@ -91,7 +102,7 @@ class ConsumerOffsetManager:
         if offset < before:
             log.info(
                 "%s sets group %s back in queue %d of %s: from %d to %d",
-                remote_address,
+                who,
                 group,
                 queue_id,
                 topic,

@@ -20,6 +20,7 @@ from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.flags import CID_RMQ_SYS_TRANS_GROUP
 from skylarkmq.protocol.headers.consumer import (
     GetConsumerListByGroupRequestHeader,
     QueryConsumerOffsetRequestHeader,
@@ -77,6 +78,10 @@ class ConsumerManageProcessor:
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         check_group(group)
         check_topic(topic)
+        if group == CID_RMQ_SYS_TRANS_GROUP:
+            raise RemoteProtocolError(
+                ResponseCode.NO_PERMISSION, f"the offsets of {group} are the broker's own"
+            )
         config = self._topics.get(topic)
         if config is None:
             raise RemoteProtocolError(

@@ -108,4 +108,4 @@ class TransactionProgress:
     def _commit(self, offsets: Offsets) -> None:
         for topic, offset in ((HALF_TOPIC, offsets.half), (OP_TOPIC, offsets.op)):
             if self._store.max_offset(topic, QUEUE_ID):
-                self._offsets.commit(_WHO, CID_RMQ_SYS_TRANS_GROUP, topic, QUEUE_ID, offset)
+                self._offsets.keep(_WHO, CID_RMQ_SYS_TRANS_GROUP, topic, QUEUE_ID, offset)

@@ -27,6 +27,13 @@ class _Setup:
         self.manager.load()
 
 
+def test_nobody_outside_moves_the_offsets_of_transactions() -> None:
+    manager = _Setup().manager
+    manager.keep("the broker", "CID_RMQ_SYS_TRANS", "T", 0, 7)
+    manager.commit(REMOTE, "CID_RMQ_SYS_TRANS", "T", 0, 99)
+    assert manager.query("CID_RMQ_SYS_TRANS", "T", 0) == 7
+
+
 def test_the_last_commit_wins_even_a_smaller_one() -> None:
     manager = _Setup().manager
     assert manager.query("g", "T", 0) == -1

@@ -56,6 +56,7 @@ async def test_a_committed_offset_is_found_again(rig: Rig) -> None:
     [
         ({"topic": "unknown"}, 17),
         ({"consumerGroup": "unknown"}, 26),
+        ({"consumerGroup": "CID_RMQ_SYS_TRANS"}, 16),
         ({"queueId": 4}, 1),
         ({"queueId": -1}, 1),
         ({"commitOffset": -1}, 1),

@@ -78,8 +78,8 @@ async def test_half_messages_of_a_java_broker() -> None:
     halves = [rig.half(b"%d" % number) for number in range(8)]
     for body in (b"0", b"2,3", b"99", b"junk", b"5"):
         op(rig, body)
-    rig.offsets.commit("", "CID_RMQ_SYS_TRANS", HALF_TOPIC, 0, 1)
-    rig.offsets.commit("", "CID_RMQ_SYS_TRANS", OP_TOPIC, 0, 1)
+    rig.offsets.keep("", "CID_RMQ_SYS_TRANS", HALF_TOPIC, 0, 1)
+    rig.offsets.keep("", "CID_RMQ_SYS_TRANS", OP_TOPIC, 0, 1)
     rig.workers.run_all()
     rig.bridge.start()
     await rig.work()
@@ -101,8 +101,8 @@ async def test_offsets_outside_of_the_queues_are_taken_to_their_bounds(
     rig.half()
     await rig.end(rig.half())
     if half_at >= 0:
-        rig.offsets.commit("", "CID_RMQ_SYS_TRANS", HALF_TOPIC, 0, half_at)
-        rig.offsets.commit("", "CID_RMQ_SYS_TRANS", OP_TOPIC, 0, op_at)
+        rig.offsets.keep("", "CID_RMQ_SYS_TRANS", HALF_TOPIC, 0, half_at)
+        rig.offsets.keep("", "CID_RMQ_SYS_TRANS", OP_TOPIC, 0, op_at)
     rig.bridge.start()
     await rig.work()
     assert rig.bridge.table.start == min(max(half_at, 0), 3)
