@@ -141,7 +141,7 @@ async def test_what_a_hostile_header_held_is_freed_with_its_connection(tmp_path:
     rng, seen = Random(1), Counter[str]()
     async with _broker(tmp_path) as process:
         sizes: list[int] = []
-        for _ in range(40):
+        for _ in range(25):
             items = [("deep_json", deep_json(rng)) for _ in range(8)]
             await asyncio.gather(*(_provoke(process.address, item, seen) for item in items))
             sizes.append(process.resident_size)

@@ -70,7 +70,7 @@ def test_the_table_knows_what_handlers_read() -> None:
     assert set(namesrv_requests()) >= {103, 104, 105, 106}
 
 
-@pytest.mark.parametrize("count", [1500, pytest.param(30_000, marks=pytest.mark.fault)])
+@pytest.mark.parametrize("count", [800, pytest.param(30_000, marks=pytest.mark.fault)])
 def test_no_frame_breaks_a_handler(count: int) -> None:
     items = hostile_items(Random(SEED))
     with HostileRig() as rig:
@@ -131,8 +131,7 @@ def _named(value: Any, name: str) -> Any:
 
 def _check_disk(rig: HostileRig) -> None:
     """Every folder of a queue is called as a topic may be, and so is what the tables hold."""
-    rig.clock.advance(11)
-    rig.feed(b"")
+    rig.advance(11)
     for folder in ("consumequeue", "consumequeue_ext"):
         path = rig.disk.root / folder
         for topic in rig.disk.list(path) if rig.disk.exists(path) else ():
@@ -147,9 +146,10 @@ def _check_disk(rig: HostileRig) -> None:
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "auto"])
 def test_unknown_names_are_not_kept(closed: bool) -> None:
-    """Of sixty requests with names that nobody knows, nothing is left when their peers have gone.
+    """Of thirty requests with names that nobody knows, nothing is left when their peers have gone.
 
-    With automatic creation, what creates is left out: sends, and what makes a group.
+    With automatic creation a group may be made, of which there is a limited number, and what also
+    makes a topic or a member is left out.
     """
     with HostileRig(**CLOSED if closed else {}) as rig:
         for namesrv, code, shape in _all_requests():
@@ -157,11 +157,11 @@ def test_unknown_names_are_not_kept(closed: bool) -> None:
                 continue
             _ask_unknown(rig, namesrv, code, shape, range(5))
             before = rig.census()
-            _ask_unknown(rig, namesrv, code, shape, range(100, 160))
+            _ask_unknown(rig, namesrv, code, shape, range(100, 130))
             grown = {
                 place: (before.get(place, 0), size)
                 for place, size in rig.census().items()
-                if size > before.get(place, 0) + 5
+                if size > before.get(place, 0) + 5 and (closed or place != "state.groups.table")
             }
             assert not grown, f"code {code} keeps {grown}"
 
@@ -185,8 +185,7 @@ def _ask_unknown(rig: HostileRig, namesrv: bool, code: int, shape: Shape, number
         body = _numbered(shape.body, number)
         rig.feed(encode_command(_request(code, fields, body)), namesrv=namesrv)
     rig.check_defects()
-    rig.clock.advance(61)
-    rig.feed(b"")
+    rig.advance(61)
 
 
 def _numbered(value: Any, number: int) -> Any:
@@ -210,7 +209,7 @@ def test_unknown_queues_of_a_known_topic_are_not_kept(rig: HostileRig, queue_id:
 # One answer each
 
 
-def test_each_request_is_answered_once_or_not_at_all_when_it_is_one_way(rig: HostileRig) -> None:
+def test_each_request_is_answered_once_and_no_one_way_request(rig: HostileRig) -> None:
     rng = Random(SEED)
     shapes = list(broker_requests().items())
     for _ in range(60):
@@ -220,22 +219,15 @@ def test_each_request_is_answered_once_or_not_at_all_when_it_is_one_way(rig: Hos
             requests.append(_request(code, dict(shape.fields), shape.body, opaque))
             requests[-1].flag = 2 if rng.random() < 0.2 else 0
         data = b"".join(map(encode_command, requests))
-        told = rig.feed(data, part=rng.choice((1 << 18, 500, 13)), leave=False)
+        told = rig.feed(data, part=rng.choice((1 << 18, 500, 13)), wait_s=25)
         answered = Counter(answer.opaque for answer in told if answer.is_response)
-        assert max(answered.values(), default=1) == 1
-        wanted = {request.opaque for request in requests if not request.is_oneway}
-        assert set(answered) <= wanted
-        waits = {each.opaque for each in requests if each.code in _WAITING}
-        assert wanted - set(answered) <= waits
+        wanted = {request.opaque: request.code for request in requests if not request.is_oneway}
+        assert answered == Counter(wanted.keys()), {
+            opaque: (wanted.get(opaque), answered[opaque])
+            for opaque in answered.keys() | wanted.keys()
+            if answered[opaque] != 1 or opaque not in wanted
+        }
     rig.check()
-
-
-# May be answered when a client of the broker's has answered, or has had its time.
-_WAITING = {
-    *(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2),
-    *(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS),
-    *(RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY),
-}
 
 
 def test_a_body_that_is_no_message_has_a_limit(rig: HostileRig) -> None:

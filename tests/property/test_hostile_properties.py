@@ -41,8 +41,8 @@ KNOWN_PROPERTIES = st.sampled_from(
     ]
 )
 COUNTS = [
-    pytest.param(60),
-    pytest.param(4000, marks=pytest.mark.fault),
+    pytest.param(25),
+    pytest.param(3000, marks=pytest.mark.fault),
 ]
 
 
@@ -135,7 +135,7 @@ def test_any_properties_of_a_message(rig: HostileRig, count: int) -> None:
 
     run()
     rig.check()
-    rig.clock.advance(120)  # what was to be delivered later is
+    rig.advance(120)  # what was to be delivered later is
     rig.feed(encode_command(RemotingCommand.request(310, send_fields("T"), b"x", opaque=1)))
     rig.check()
 

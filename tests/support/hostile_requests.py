@@ -74,7 +74,11 @@ _TEXTS = (
     (re.compile("broker", re.I), "broker-a"),
     (re.compile("addr", re.I), "192.0.2.1:10911"),
 )
-_NUMBERS = ((re.compile("QueueNums|readQueue|writeQueue", re.I), 1), (re.compile("perm", re.I), 6))
+_NUMBERS = (
+    (re.compile("QueueNums|readQueue|writeQueue", re.I), 1),
+    (re.compile("perm", re.I), 6),
+    (re.compile("commitOrRollback"), 8),  # who does not know yet gets no answer
+)
 
 
 @lru_cache(maxsize=1)

@@ -88,8 +88,15 @@ class HostileRig:
 
     def __exit__(self, *_: object) -> None:
         logging.getLogger().removeHandler(self._defects)
-        self._run(self.router.stop())
+        self._run(self._stop())
         self._loop.close()
+
+    async def _stop(self) -> None:
+        """End what waits for a clock that nobody moves any more."""
+        waiting = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _start(self) -> None:
         self.server, self.router = make_server(self.state, self.clock, HOST, Random(1))
@@ -110,16 +117,16 @@ class HostileRig:
     # Peers
 
     def feed(
-        self, data: bytes, *, part: int = 1 << 18, leave: bool = True, namesrv: bool = False
+        self, data: bytes, *, part: int = 1 << 18, wait_s: int = 0, namesrv: bool = False
     ) -> list[RemotingCommand]:
-        """Let a fresh peer write `data`, in parts of a size; return what it was told."""
+        """Let a fresh peer write `data`, in parts of a size; return what it is told in a time."""
         answers: list[RemotingCommand] = []
-        self._run(self._feed(data, part, leave, namesrv, answers))
+        self._run(self._feed(data, part, wait_s, namesrv, answers))
         self.handled += 1
         return answers
 
     async def _feed(
-        self, data: bytes, part: int, leave: bool, namesrv: bool, answers: list[RemotingCommand]
+        self, data: bytes, part: int, wait_s: int, namesrv: bool, answers: list[RemotingCommand]
     ) -> None:
         transport = Transport()
         server = self._namesrv if namesrv else self.server
@@ -130,14 +137,22 @@ class HostileRig:
             if not transport.ended:
                 connection.data_received(data[start : start + part])
         await self._settle()
-        self.clock.advance(0.001)
-        if leave:
-            connection.connection_lost(None)
-            await self._settle()
+        for step_s in (0.001, *[1.0] * wait_s):
+            await self._advance(step_s)
+        connection.connection_lost(None)
+        await self._settle()
         decoder = FrameDecoder()
         for written in transport.writes:
             answers += [decode_command(frame) for frame in decoder.feed(bytes(written))]
         assert decoder.buffered_size == 0, "an answer was cut"
+
+    def advance(self, seconds: float) -> None:
+        """Let time go by, and what is due happen."""
+        self._run(self._advance(seconds))
+
+    async def _advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        await self._settle()
 
     async def _settle(self) -> None:
         for _ in range(TURNS):
