@@ -18,6 +18,7 @@ import logging
 import os
 import random
 import socket
+from functools import partial
 
 from skylarkmq.broker.advertise import advertised_address, interface_addresses, is_loopback
 from skylarkmq.broker.clock import SystemClock
@@ -25,11 +26,13 @@ from skylarkmq.broker.components import BrokerState, make_server
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.health import HealthChecks
 from skylarkmq.broker.http import MetricsServer
+from skylarkmq.broker.live_config import ConfigOrigin
 from skylarkmq.broker.loop_lag import LoopLagService
 from skylarkmq.broker.metrics import MetricsSources, build_registry
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.registration import RegistrationService
 from skylarkmq.broker.router import Router
+from skylarkmq.broker.semantics_metrics import delay_families
 from skylarkmq.broker.server import RemotingServer
 from skylarkmq.broker.sockets import bind_pair, port_of, resolve
 from skylarkmq.broker.store_metrics import StoreSources
@@ -66,6 +69,7 @@ class BrokerController:
         clock: Clock | None = None,
         tune_gc: bool = False,
         progress: Progress | None = None,
+        origin: ConfigOrigin | None = None,
     ) -> None:
         """Take the configuration; nothing is opened yet.
 
@@ -73,8 +77,10 @@ class BrokerController:
             with_namesrv: run a name server beside, on `namesrvListenPort`.
             tune_gc: set the process's garbage collector for a daemon.
             progress: told how far a long recovery is.
+            origin: where the configuration came from.
         """
         self.config = config
+        self._origin = origin or ConfigOrigin()
         self.listen_address: tuple[str, int] = (config.bind_address, 0)
         self.advertised: HostAddress | None = None
         self.metrics_address: tuple[str, int] | None = None
@@ -109,6 +115,7 @@ class BrokerController:
         clock = self.clock = self._clock or SystemClock(loop)
         self._workers = StoreWorkers.threads(loop.call_soon_threadsafe)
         self.state = BrokerState(self.config, self._files, clock, self._workers, memory_size())
+        self.state.live_config.origin = self._origin
         self._lag = LoopLagService(clock, self.state.stats.loop_lag, self.state.fast_failure.ticked)
         try:
             # First what can be refused without touching the store.
@@ -178,6 +185,7 @@ class BrokerController:
             differing=lambda: state.consumers.watch.differing,
             filters=state.filters.counts,
             permission=lambda: config.broker_permission,
+            more=(partial(delay_families, state.schedule, state.timer),),
         )
         self._metrics = MetricsServer(
             config.metrics_host,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from platform import machine, python_implementation, python_version, system
 from typing import Final
 
@@ -34,6 +35,7 @@ from skylarkmq.protocol.frame import SerializeType
 
 STORE_FORMAT: Final = "rocketmq-4.9"
 
+MetricsPart = Callable[[FamilyMaker], Iterator[Metric]]
 TrafficRows = list[tuple[tuple[str, str, str], Traffic]]
 
 
@@ -63,6 +65,7 @@ class MetricsSources:
     filters: Callable[[], Mapping[str, int]] = _nothing  # SQL92 filters of groups by state
     differing: Callable[[], Mapping[str, int]] = _nothing  # subscriptions of a group, if several
     permission: Callable[[], int] = _zero  # 2 write, 4 read, 6 both
+    more: tuple[MetricsPart, ...] = ()  # families of the broker's services
     system_topics: bool = False  # show the series of system topics too
 
 
@@ -99,7 +102,8 @@ class BrokerCollector:
             self._requests,
             self._messages,
         )
-        for part in (*parts, *self._store.parts):
+        more = [partial(part, self._ours) for part in self._sources.more]
+        for part in (*parts, *more, *self._store.parts):
             for family in part():
                 if family.samples:
                     yield family

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 ReadParked = Callable[[Place], Parked]
 
-UNITS_PER_TURN: Final = 256
+UNITS_PER_TURN: Final = 128
 BYTES_PER_TURN: Final = 1 << 20
 """Bytes of the records of a turn; one record may be larger."""
 WAIT_MAX_S: Final = 1.0
@@ -83,7 +83,7 @@ class _Level:
         self.reader = ParkedReader(commit_log, RMQ_SYS_SCHEDULE_TOPIC, self.queue_id)
         self.due = DueTimes(delay_ms)
         self.offset = offset  # queue offset of the next message to deliver
-        self.head: tuple[int, int] | None = None  # (queue offset, due ms) of the first that waits
+        self.head: tuple[int, int] | None = None  # (queue offset, due ms) of the first message
         self.timer: TimerHandle | None = None
         self.in_line = False
         self.under_way = False  # a read or a batch without a result
@@ -150,6 +150,22 @@ class ScheduleMessageService:
         end = self._store.max_offset(RMQ_SYS_SCHEDULE_TOPIC, schedule_queue_id(level))
         known = self._levels.get(level)
         return max(0, end - (known.offset if known is not None else self._table.get(level)))
+
+    @property
+    def waiting_count(self) -> int:
+        """Messages of all levels that are parked and not delivered."""
+        return sum(self.pending_count(level) for level in self._levels)
+
+    @property
+    def lag_s(self) -> float:
+        """How long the message has been due that is most behind; 0 when none is."""
+        now_ms = self._clock.now_ms()
+        dues = [
+            level.head[1]
+            for level in self._levels.values()
+            if level.head is not None and level.head[0] == level.offset
+        ]
+        return max(0, now_ms - min(dues, default=now_ms)) / 1000
 
     @property
     def levels(self) -> list[int]:
@@ -229,6 +245,7 @@ class ScheduleMessageService:
         low = self._store.min_offset(RMQ_SYS_SCHEDULE_TOPIC, level.queue_id)
         high = self._store.max_offset(RMQ_SYS_SCHEDULE_TOPIC, level.queue_id)
         self._clip(level, low, high)
+        level.head = None
         if level.offset == high:
             return
         units = self._store.queue_units(
@@ -236,6 +253,7 @@ class ScheduleMessageService:
         )
         if not units:
             raise LookupError(f"queue {level.queue_id} has no unit {level.offset}")
+        level.head = (level.offset, self._due_of(level, units[0]))
         due: list[tuple[int, ConsumeQueueUnit]] = []
         offset, wait_s, size = level.offset, 0.0, 0
         for unit in units:
@@ -249,7 +267,6 @@ class ScheduleMessageService:
                 due.append((offset, unit))
             offset += 1
         if offset == level.offset:
-            level.head = (offset, self._due_of(level, units[0]))
             self._wait(level, min(wait_s, WAIT_MAX_S))
         elif due and not self._store.is_in_memory(due[0][1].commit_offset):
             self._read(level, due, offset)

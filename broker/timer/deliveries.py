@@ -23,7 +23,7 @@ from skylarkmq.store.timer.run_file import ENTRY
 
 log = logging.getLogger(__name__)
 
-DELIVER_COUNT: Final = 256
+DELIVER_COUNT: Final = 128
 DELIVER_BYTES: Final = 1 << 20
 CANCELS_MAX: Final = 100_000
 """Messages that may be taken back at one due time; more are delivered."""

@@ -1,0 +1,54 @@
+"""Metrics of what applications rely on beside sends and pulls: delayed messages.
+
+Families for `metrics.py`, each a function of its sources and of the maker that labels them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+
+from skylarkmq.broker.metric_families import FamilyMaker
+from skylarkmq.broker.schedule_service import ScheduleMessageService
+from skylarkmq.broker.timer.service import TimerMessageService
+
+
+def delay_families(
+    levels: ScheduleMessageService, timers: TimerMessageService, ours: FamilyMaker
+) -> Iterator[Metric]:
+    """Delayed messages; kind is `level` or `timer`."""
+    yield ours.gauges(
+        "skylarkmq_delayed_messages",
+        "Delayed messages that are stored and not delivered.",
+        ("kind",),
+        [(("level",), levels.waiting_count), (("timer",), timers.waiting_count)],
+    )
+    yield ours.gauges(
+        "skylarkmq_delayed_lag_seconds",
+        "How long the delayed message has been due that is most behind.",
+        ("kind",),
+        [(("level",), levels.lag_s), (("timer",), timers.lag_s)],
+    )
+    yield ours.counters(
+        "skylarkmq_delayed_delivered",
+        "Delayed messages delivered to their topics.",
+        ("kind",),
+        [(("level",), levels.delivered_count), (("timer",), timers.delivered_count)],
+    )
+    yield ours.counters(
+        "skylarkmq_delayed_skipped",
+        "Delayed messages that could not be delivered; the log names each.",
+        ("kind",),
+        [(("level",), levels.skipped_count), (("timer",), timers.skipped_count)],
+    )
+    yield ours.counter(
+        "skylarkmq_delayed_cancelled",
+        "Timed messages taken back by TIMER_DEL_UNIQKEY.",
+        timers.cancelled_count,
+    )
+    yield ours.counter(
+        "skylarkmq_delayed_stored_again",
+        "Timed messages stored again because their log file was to go.",
+        timers.rolled_count,
+    )
