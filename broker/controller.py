@@ -36,6 +36,7 @@ from skylarkmq.broker.semantics_metrics import delay_families
 from skylarkmq.broker.server import RemotingServer
 from skylarkmq.broker.sockets import bind_pair, port_of, resolve
 from skylarkmq.broker.store_metrics import StoreSources
+from skylarkmq.broker.transaction.metrics import transaction_families
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.store.files import DiskFiles, Files
@@ -185,7 +186,10 @@ class BrokerController:
             differing=lambda: state.consumers.watch.differing,
             filters=state.filters.counts,
             permission=lambda: config.broker_permission,
-            more=(partial(delay_families, state.schedule, state.timer),),
+            more=(
+                partial(delay_families, state.schedule, state.timer),
+                partial(transaction_families, state.transactions),
+            ),
         )
         self._metrics = MetricsServer(
             config.metrics_host,
