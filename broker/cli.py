@@ -23,6 +23,7 @@ from skylarkmq.broker.banner import banner, namesrv_banner, namesrv_ready_fields
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.config_file import (
+    DEFAULT_ORIGIN,
     Loaded,
     Sources,
     effective_values,
@@ -30,6 +31,7 @@ from skylarkmq.broker.config_file import (
     load_namesrv_config,
 )
 from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController
+from skylarkmq.broker.live_config import ConfigOrigin
 from skylarkmq.broker.logs import FIELDS, LogFormat, set_up_logs
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.process import connections_possible, keep_freed_memory, raise_file_limit
@@ -148,16 +150,18 @@ def _run_broker(
         )
     loaded = _leave_room_for_files(loaded, servers=2 if with_namesrv else 1)
     keep_freed_memory()
-    _run(_serve(loaded, with_namesrv, log_format))
+    _run(_serve(loaded, with_namesrv, log_format, _origin_of(loaded, config_path)))
 
 
-async def _serve(loaded: Loaded[BrokerConfig], with_namesrv: bool, log_format: LogFormat) -> int:
+async def _serve(
+    loaded: Loaded[BrokerConfig], with_namesrv: bool, log_format: LogFormat, origin: ConfigOrigin
+) -> int:
     loop = asyncio.get_running_loop()
     started = loop.time()
     stop = _stop_event()
     progress = StartProgress(sys.stderr)
     controller = BrokerController(
-        loaded.config, with_namesrv=with_namesrv, tune_gc=True, progress=progress
+        loaded.config, with_namesrv=with_namesrv, tune_gc=True, progress=progress, origin=origin
     )
     try:
         await controller.start()
@@ -178,6 +182,17 @@ async def _serve(loaded: Loaded[BrokerConfig], with_namesrv: bool, log_format: L
         log.info("stopping")
     await controller.stop()
     return code or (EXIT_STORE_FAILED if controller.failed else 0)
+
+
+def _origin_of(loaded: Loaded[BrokerConfig], path: Path | None) -> ConfigOrigin:
+    """The file that changes of the running broker go to, and what is stronger than it."""
+    in_file = f"{path} line "
+    stronger = {
+        key: setting.origin
+        for key, setting in loaded.settings.items()
+        if setting.origin != DEFAULT_ORIGIN and not setting.origin.startswith(in_file)
+    }
+    return ConfigOrigin(None if path is None else path.resolve(), stronger)
 
 
 def _tell_oddities(loaded: Loaded[Any], bind_address: str) -> None:

@@ -19,8 +19,10 @@ from skylarkmq.broker.fast_failure import FastFailure
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.group_notifier import GroupNotifier
 from skylarkmq.broker.housekeeping import ClientHousekeepingService
+from skylarkmq.broker.live_config import LiveConfig
 from skylarkmq.broker.long_polling import PullRequestHoldService
 from skylarkmq.broker.outbound import Outbound
+from skylarkmq.broker.processor.admin_broker import AdminBrokerProcessor
 from skylarkmq.broker.processor.admin_group import AdminGroupProcessor
 from skylarkmq.broker.processor.admin_offset import AdminOffsetProcessor
 from skylarkmq.broker.processor.admin_topic import AdminTopicProcessor
@@ -109,6 +111,8 @@ class BrokerState:
         self.holding = PullRequestHoldService(
             self.store, clock, long_polling=config.long_polling_enable
         )
+        self.live_config = LiveConfig(config, files, workers.tables, clock)
+        self.live_config.listeners.append(self.topics.config_changed)
         self.deletion = TopicDeletion(
             self.store, self.topics, self.offsets, self.filters, self.holding
         )
@@ -240,6 +244,7 @@ def _processors(
         QueryProcessor(store),
         QueryMessageProcessor(config, store, state.topics),
         AdminTopicProcessor(config, state.topics, state.deletion),
+        AdminBrokerProcessor(state.live_config),
         *_group_administration(state, clock),
         SendBackProcessor(config, store, state.topics, state.groups, rng),
         EndTransactionProcessor(store, transactions),

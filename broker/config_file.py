@@ -79,7 +79,7 @@ def load_broker_config(sources: Sources) -> Loaded[BrokerConfig]:
         defaults["brokerName"] = Setting(sources.host_name, DEFAULT_ORIGIN)
     given, unknown_variables = _collect(sources, wanted)
     settings = {**defaults, **given}
-    values = _read_values(wanted, settings)
+    values = _read_settings(wanted, settings)
     try:
         store = StoreConfig(**_of(StoreConfig, values))
         config = BrokerConfig(store=store, **_of(BrokerConfig, values))
@@ -99,7 +99,7 @@ def load_namesrv_config(sources: Sources) -> Loaded[NamesrvConfig]:
     kv_path = sources.home / "namesrv" / "kvConfig.json"
     given, unknown_variables = _collect(sources, wanted)
     settings = {"kvConfigPath": Setting(str(kv_path), DEFAULT_ORIGIN), **given}
-    values = _read_values(wanted, settings)
+    values = _read_settings(wanted, settings)
     try:
         config = NamesrvConfig(**_of(NamesrvConfig, values))
     except ConfigError as error:
@@ -118,11 +118,12 @@ def effective_values(loaded: Loaded[Any]) -> Iterator[tuple[str, str, str]]:
                 continue
             key = key_of(attribute)
             origin = loaded.settings[key].origin if key in loaded.settings else DEFAULT_ORIGIN
-            rows.append((key, _shown(getattr(part, attribute)), origin))
+            rows.append((key, shown_value(getattr(part, attribute)), origin))
     yield from sorted(rows)
 
 
-def _shown(value: object) -> str:
+def shown_value(value: object) -> str:
+    """The text of a value, as a file would have it."""
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -191,28 +192,51 @@ def _upper_snake(key: str) -> str:
 
 
 def _known(key: str, setting: Setting, wanted: Mapping[str, Any]) -> str:
-    """The key under the spelling of this version."""
+    try:
+        return known_key(key, setting.text, wanted)
+    except ConfigError as error:
+        raise ConfigError(error.key, error.value, error.cure, setting.origin) from error
+
+
+def known_key(key: str, text: str, wanted: Mapping[str, Any]) -> str:
+    """The key under the spelling of this version.
+
+    Raises:
+        ConfigError: there is no such key; names the nearest one.
+    """
     key = ALIASES.get(key, key)
     if key in wanted or key in JAVA_ONLY:
         return key
     by_lower = {name.lower(): name for name in wanted}
     near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=_SIMILARITY)
     cure = f"no such key; did you mean {by_lower[near[0]]}?" if near else "no such key"
-    raise ConfigError(key, setting.text, cure, setting.origin)
+    raise ConfigError(key, text, cure)
 
 
-def _read_values(wanted: Mapping[str, Any], settings: Mapping[str, Setting]) -> dict[str, Any]:
+def _read_settings(wanted: Mapping[str, Any], settings: Mapping[str, Setting]) -> dict[str, Any]:
+    try:
+        return read_values(wanted, {key: setting.text for key, setting in settings.items()})
+    except ConfigError as error:
+        raise _placed(error, settings) from error
+
+
+def read_values(wanted: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
+    """Turn texts into the values of their keys; the limits of values are checked elsewhere.
+
+    Args:
+        wanted: type of value by key; keys that are not in it are passed over.
+
+    Raises:
+        ConfigError: a text that its key does not take.
+    """
     values: dict[str, Any] = {}
-    for key, setting in settings.items():
+    for key, text in texts.items():
         if key not in wanted:
             continue  # a key of Java alone
-        try:
-            value = _read_value(key, wanted[key], setting.text)
-            is_refused, cure = REFUSED.get(key, (None, ""))
-            if is_refused is not None and is_refused(value):
-                raise ConfigError(key, setting.text, cure)
-        except ConfigError as error:
-            raise _placed(error, settings) from error
+        value = _read_value(key, wanted[key], text)
+        is_refused, cure = REFUSED.get(key, (None, ""))
+        if is_refused is not None and is_refused(value):
+            raise ConfigError(key, text, cure)
         values[key] = value
     return values
 

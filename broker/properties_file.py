@@ -1,4 +1,4 @@
-"""Reader of Java properties, the format of `broker.conf`.
+"""Reader of Java properties, the format of `broker.conf`, and a writer that changes single values.
 
     # a comment, also with !               name = value      name: value      name value
     long = first part \\                   a line that ends in an odd number of backslashes goes on
@@ -13,6 +13,7 @@ Source: java.util.Properties, load(Reader)
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 _BLANKS: Final = " \t\f"
@@ -43,11 +44,59 @@ def read_properties(data: bytes) -> list[Property]:
     Raises:
         PropertiesError: a malformed \\uXXXX.
     """
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = data.decode("iso-8859-1")
+    text, _ = _decoded(data)
     return [_split(line, number) for number, line in _logical_lines(text)]
+
+
+def edit_properties(data: bytes, changes: Mapping[str, str]) -> bytes:
+    """Return the text with other values for some keys; all else stays as it is.
+
+    A key's last line counts and is replaced, with the lines that it goes on in. What is not there
+    is added at the end.
+
+    Raises:
+        PropertiesError: the text can not be read.
+    """
+    text, encoding = _decoded(data)
+    lines = _LINE_END.split(text)
+    places = {item.key: item.line for item in read_properties(data)}
+    added: list[str] = []
+    edited: dict[int, tuple[int, str]] = {}  # first line -> (lines that it takes, the new one)
+    for key, value in changes.items():
+        line = f"{key}=" + value.replace("\\", "\\\\")
+        first = places.get(key)
+        if first is None:
+            added.append(line)
+            continue
+        last = first
+        while last < len(lines) and _goes_on(lines[last - 1]):
+            last += 1
+        edited[first] = last - first + 1, line
+    result: list[str] = []
+    number = 1
+    while number <= len(lines):
+        count, line = edited.get(number, (1, lines[number - 1]))
+        result.append(line)
+        number += count
+    if added:
+        if result and not result[-1]:
+            result.pop()
+        if result and _goes_on(result[-1]):
+            result.append("")
+        result += [*added, ""]
+    return "\n".join(result).encode(encoding)
+
+
+def _decoded(data: bytes) -> tuple[str, str]:
+    try:
+        return data.decode("utf-8-sig"), "utf-8"
+    except UnicodeDecodeError:
+        return data.decode("iso-8859-1"), "iso-8859-1"
+
+
+def _goes_on(line: str) -> bool:
+    """Whether a line ends in an odd number of backslashes."""
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
@@ -61,7 +110,7 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
             if not line or line[0] in "#!":
                 continue
             start = number
-        if (len(line) - len(line.rstrip("\\"))) % 2:
+        if _goes_on(line):
             parts.append(line[:-1])
             continue
         parts.append(line)

@@ -260,6 +260,7 @@ class RegistrationService:
         self._is_running = False
         topics.add_change_listener(self._topic_changed)
         topics.add_deletion_listener(self._topic_deleted)
+        topics.add_reset_listener(self._reset)
 
     async def start(self) -> None:
         """Register with the built-in name server now and with the others soon."""
@@ -303,6 +304,10 @@ class RegistrationService:
         # Name servers elsewhere forget a topic only by 216, which tools send them.
         if self._is_running and self._routes is not None:
             self._routes.forget_topic(topic, {self._registration.config.broker_name})
+
+    def _reset(self) -> None:
+        if self._is_running:
+            self._register_all()
 
     def _register_locally(self, names: set[str] | None) -> None:
         if self._routes is None:

@@ -11,7 +11,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../topic/TopicConfigManager.j
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import msgspec
@@ -72,6 +72,7 @@ class TopicConfigManager:
         self.deleting: set[str] = set()
         self._listeners: list[ChangeListener] = []
         self._deletion_listeners: list[DeletionListener] = []
+        self._reset_listeners: list[Callable[[], None]] = []
 
     def load(self) -> None:
         """Make the system topics and read the file. Blocks; before the broker serves.
@@ -194,6 +195,22 @@ class TopicConfigManager:
     def add_deletion_listener(self, listener: DeletionListener) -> None:
         """Call `listener` with each topic that is forgotten."""
         self._deletion_listeners.append(listener)
+
+    def add_reset_listener(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when all topics are to be told anew."""
+        self._reset_listeners.append(listener)
+
+    def config_changed(self, keys: Collection[str]) -> None:
+        """Follow keys of the configuration that have other values now."""
+        if "autoCreateTopicEnable" in keys:
+            for topic in _system_topics(self._config):
+                if topic.topic_name not in self.table:
+                    self._put(topic)
+        if "brokerPermission" in keys:  # it goes with every topic
+            self.data_version = next_version(self.data_version, self._clock)
+            self._file.changed()
+            for listener in self._reset_listeners:
+                listener()
 
     def _may_inherit(self, default: TopicConfig) -> bool:
         if (

@@ -99,7 +99,7 @@ class CleanService:
         self._stats = stats
         self._expire_index = expire_index
         self._measure = partial(measure, files, paths.commit_log, paths.consume_queue, paths.root)
-        self._rules = CleanRules.of(config)
+        self._config = config
         self._logs = LogCleaner(
             files,
             worker,
@@ -153,6 +153,10 @@ class CleanService:
         self._timer.stop()
         self._logs.end()
         self._queues.end()
+
+    @property
+    def _rules(self) -> CleanRules:
+        return CleanRules.of(self._config)  # they may change while the store runs
 
     def refusal(self) -> str | None:
         """Why messages are not taken now, None when they are."""

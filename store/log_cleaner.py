@@ -93,7 +93,7 @@ class LogCleaner:
         self._stats = stats
         self._log = commit_log
         self._queues = queues
-        self._reserved_s = config.file_reserved_time * 3600
+        self._config = config
         self._interval_s = config.delete_commit_log_files_interval / 1000
         self._retry_s = config.redelete_hanged_file_interval / 1000  # after a failed removal
         self._measure = measure
@@ -182,7 +182,8 @@ class LogCleaner:
                 self._give_up(first, error)
                 return
             forced = self._is_forced(found.spaces, self._removed)
-            is_due = forced or self._age_s(first, found.modified_ms) >= self._reserved_s
+            reserved_s = self._config.file_reserved_time * 3600
+            is_due = forced or self._age_s(first, found.modified_ms) >= reserved_s
             if is_due and self._may_remove(first.start_offset + first.size):
                 self._remove(first, forced=forced)
             else:
