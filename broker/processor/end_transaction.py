@@ -113,16 +113,17 @@ class EndTransactionProcessor:
                 f"the transaction at {header.tran_state_table_offset} has ended already, or its "
                 "producer is asked about it anew"
             )
-        if late and not commits:
-            del bridge.given_up[first]
-            return None
         try:
             follows = final_of(half, place.physical_offset) if commits else None
         except ValueError as error:
             raise _refusal(f"the half message can not be published: {error}") from error
+        if late:
+            del bridge.given_up[first]  # before anything else can happen: one verdict is enough
+            if not commits:
+                return None
         (result,) = await bridge.end([End(offset, first, follows, half.store_host)])
-        if result.status in STORED:
-            bridge.given_up.pop(first, None)
+        if late and result.status not in STORED:
+            bridge.given_up[first] = None
         return result
 
     async def _find(self, header: EndTransactionRequestHeader) -> tuple[Place, Parked]:

@@ -36,6 +36,7 @@ from skylarkmq.protocol.flags import (
     RMQ_SYS_TRANS_HALF_TOPIC,
     RMQ_SYS_TRANS_OP_HALF_TOPIC,
     MessageSysFlag,
+    validate_producer_group,
 )
 from skylarkmq.protocol.properties import (
     MAX_PROPERTIES_SIZE,
@@ -89,8 +90,12 @@ def half_of(inner: MessageInner, delay_level: int) -> MessageInner:
     Raises:
         ValueError: it can not be the first half of a transaction.
     """
-    if find_property(inner.properties, _PGROUP) is None:
+    group = find_property(inner.properties, _PGROUP)
+    if group is None:
         raise ValueError(f"a transactional message names its producer group in {names.PGROUP}")
+    why = validate_producer_group(group.decode("utf-8", "replace"))
+    if why is not None:
+        raise ValueError(f"{names.PGROUP}: {why}")
     if delay_level > 0 or asks_for_timer(inner.properties):
         raise ValueError("a transactional message can not be delayed")
     properties = without_property(without_property(inner.properties, _TIMES), _FIRST)

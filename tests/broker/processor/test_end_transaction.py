@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.tags_code import tags_code
 from skylarkmq.store.message_reader import MessageReader
-from tests.broker.group_rig import begin
+from tests.broker.group_rig import ask, begin, request
 from tests.broker.transaction_rig import (
     COMMIT,
     GROUP,
@@ -230,6 +230,10 @@ async def test_what_is_no_half_message_is_not_resumed() -> None:
     rig = await TransactionRig().go()
     plain = rig.put()
     assert plain is not None
+    for text in ("", "x", "00" * 15):
+        command = request(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": text})
+        answer = await ask(rig, rig.processor, rig.connection, command)
+        assert answer.code == ERROR and answer.remark
     for physical_offset in (plain.physical_offset, 3, 1 << 40):
         assert (await rig.resume(physical_offset)).code == ERROR
     assert not rig.store.queues.get("RMQ_SYS_TRANS_HALF_TOPIC", 0)

@@ -238,6 +238,7 @@ def test_a_dead_letter_is_not_delayed() -> None:
         ("a\x01v\0v", b"x", ILLEGAL, "zero"),
         ("a\x01\ud800", b"x", ILLEGAL, "UTF-8"),
         ("TRAN_MSG\x01TRUE", b"x", ILLEGAL, "PGROUP"),
+        ("TRAN_MSG\x01true\x02PGROUP\x01p g", b"x", ILLEGAL, "PGROUP"),
         ("TRAN_MSG\x01true\x02PGROUP\x01pg\x02DELAY\x013", b"x", ILLEGAL, "delayed"),
         ("TRAN_MSG\x01true\x02PGROUP\x01pg\x02TIMER_DELAY_SEC\x013", b"x", ILLEGAL, "delayed"),
         ("TRAN_MSG\x01true\x02PGROUP\x01pg\x02a\x01" + "v" * 32_600, b"x", ILLEGAL, "32639"),

@@ -181,7 +181,8 @@ async def test_after_the_last_question_it_is_given_up() -> None:
     producer = rig.producer()
     half = rig.half(flag=9)
     await rig.advance(30.5)
-    assert len(producer.questions()) == 3
+    places = [place for place, _ in producer.questions()]
+    assert len(places) == 3
     assert rig.given_up() == []
     await rig.advance(10)
     assert producer.questions() == []
@@ -191,8 +192,13 @@ async def test_after_the_last_question_it_is_given_up() -> None:
     assert (rig.bridge.pending_count, rig.bridge.stats.given_up) == (0, 1)
     await rig.advance(21)
     assert len(rig.given_up()) == 1
-    # A verdict that comes after all
-    assert (await rig.end(half)).code == ResponseCode.SUCCESS
+    # Verdicts that come after all, for two of its places
+    tasks = [rig.begin_end(place) for place in (half, places[1])]
+    await rig.work()
+    assert [task.result().code for task in tasks] == [
+        ResponseCode.SUCCESS,
+        ResponseCode.SYSTEM_ERROR,
+    ]
     assert (await rig.end(half)).code == ResponseCode.SYSTEM_ERROR
     assert rig.bodies() == [b"body"]
 
