@@ -23,7 +23,7 @@ def waited_ms(event: Event) -> int:
 def test_levels(tools: JavaTools, broker: Broker, topic: str, group: str) -> None:
     """Never early, each in the order of its level; a level above the last is the last."""
     tools.queues(topic, create=1)
-    consumer = tools.consume(topic, group)
+    consumer = tools.consume(topic, group, threads=1)
     tools.produce(topic, "sync", 6, props="DELAY:2|1|99|1|2|0", tags="A")
     received = consumer.count("message", 6)
     consumer.finish()
@@ -70,7 +70,7 @@ def test_any_delay(tools: JavaTools, broker: Broker, topic: str, group: str) -> 
     if broker.kind == "apache":
         pytest.skip("RocketMQ 4.9 delivers such messages at once")
     tools.queues(topic, create=1)
-    consumer = tools.consume(topic, group)
+    consumer = tools.consume(topic, group, threads=1)
     tools.produce(topic, "sync", 1, prefix="past", props="TIMER_DELIVER_MS:1")
     at = int(time.time() * 1000) + 5000
     (by_ms,) = tools.produce(topic, "sync", 1, prefix="ms", props="TIMER_DELAY_MS:2500")
