@@ -122,7 +122,7 @@ class TimerState:
                     queue_end,
                 )
             return numbers
-        self._take(state)
+        self.take_over(state)
         try:
             if not is_newest:
                 raise CorruptFileError(path, 0, "it can not be read, the one before it is used")
@@ -139,7 +139,8 @@ class TimerState:
         used = {run.number for index in self.indexes for run in index.runs}
         return [number for number in numbers if number not in used]
 
-    def _take(self, state: State) -> None:
+    def take_over(self, state: State) -> None:
+        """Know what the map of a checkpoint says."""
         self.known_below = self.queue_offset = state["queue_offset"]
         self.next_number = max(self.next_number, state["next_number"])
         self.void_below, rolling_below = state["void_below"], state["rolling_below"]

@@ -11,10 +11,12 @@ from skylarkmq.store.consume_queue import PRE_BLANK_SIZE
 from skylarkmq.store.errors import CorruptFileError
 from skylarkmq.store.index_file import HEADER, HEADER_SIZE, IndexHeader
 from skylarkmq.store.sidecar import Kind, decode_sidecar
+from skylarkmq.store.timer.checkpoint import CHECKPOINT_NAME
 from skylarkmq.store.tools.output import size_text, table, when
 from skylarkmq.store.tools.ownership import owner_of
 from skylarkmq.store.tools.reader import QueueFolder, StoppedStore
 from skylarkmq.store.tools.tables import BACKUP, TABLES, read_table
+from skylarkmq.store.tools.timers import waiting_timers
 from skylarkmq.store.tools.walk import PlaceKind, walk
 
 Info = dict[str, Any]
@@ -34,6 +36,7 @@ def gather(store: StoppedStore) -> Info:
         "checkpoint": _checkpoint(store),
         "tables": _tables(store),
         "own_files": _own(store),
+        "timed_messages": waiting_timers(store),
     }
 
 
@@ -153,6 +156,7 @@ def _own(store: StoppedStore) -> list[Info]:
     for kind, path in (
         (Kind.PROFILE, store.paths.profile),
         (Kind.RECOVERY_POINT, store.paths.recovery_point),
+        (Kind.TIMER_CHECKPOINT, store.paths.timer / CHECKPOINT_NAME),
     ):
         if store.files.exists(path):
             data = store.files.read_all(path)
@@ -161,7 +165,8 @@ def _own(store: StoppedStore) -> list[Info]:
             except CorruptFileError as error:
                 content, why = None, str(error)
             version = int.from_bytes(data[4:6], "big")
-            found.append({"name": path.name, "version": version, "content": content, "damage": why})
+            name = str(path.relative_to(store.paths.own))
+            found.append({"name": name, "version": version, "content": content, "damage": why})
     return found
 
 
@@ -195,6 +200,11 @@ def lines(info: Info) -> list[str]:
         + (f": {own['damage']}" if own["damage"] else "")
         for own in info["own_files"]
     ]
+    if info["timed_messages"]:
+        text.append(
+            f"timed       {info['timed_messages']} messages of rmq_sys_wheel_timer are not "
+            "delivered; a RocketMQ 4.9 broker would not deliver them"
+        )
     tables = ("name", "bytes", "readable", "entries", "version", "backup")
     queues = ("topic", "queue_id", "min_offset", "max_offset", "files", "bytes")
     for columns, rows in ((tables, info["tables"]), (queues, info["queues"])):

@@ -17,7 +17,7 @@ def test_json_has_this_shape(pristine: Sample) -> None:
     info = run_json("info", pristine.root)
     assert list(info) == [
         "root", "running", "clean_stop", "sizes", "sizes_known_from", "commit_log", "queues",
-        "index", "checkpoint", "tables", "own_files",
+        "index", "checkpoint", "tables", "own_files", "timed_messages",
     ]  # fmt: skip
     assert info["running"] is None and info["clean_stop"] is True
     assert info["sizes"]["mappedFileSizeCommitLog"] == SIZES["mappedFileSizeCommitLog"]
