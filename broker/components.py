@@ -25,6 +25,7 @@ from skylarkmq.broker.outbound import Outbound
 from skylarkmq.broker.processor.admin_broker import AdminBrokerProcessor
 from skylarkmq.broker.processor.admin_group import AdminGroupProcessor
 from skylarkmq.broker.processor.admin_offset import AdminOffsetProcessor
+from skylarkmq.broker.processor.admin_queue import AdminQueueProcessor
 from skylarkmq.broker.processor.admin_topic import AdminTopicProcessor
 from skylarkmq.broker.processor.check_client import CheckClientProcessor
 from skylarkmq.broker.processor.client_call import ClientCallProcessor
@@ -43,8 +44,10 @@ from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.processor.send_back import SendBackProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
 from skylarkmq.broker.producer_manager import ProducerManager
+from skylarkmq.broker.rates import BrokerRates
 from skylarkmq.broker.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.router import Handler, Router
+from skylarkmq.broker.runtime_info import RuntimeInfo
 from skylarkmq.broker.schedule_service import ScheduleMessageService
 from skylarkmq.broker.server import RemotingServer
 from skylarkmq.broker.stats import BrokerStats
@@ -113,6 +116,11 @@ class BrokerState:
         )
         self.live_config = LiveConfig(config, files, workers.tables, clock)
         self.live_config.listeners.append(self.topics.config_changed)
+        self.traffic = BrokerRates(self.stats, self.store.stats, clock)
+        info = RuntimeInfo(config, self.store, self.schedule, self.traffic, clock)
+        self.admin_broker = AdminBrokerProcessor(
+            self.live_config, info, self.store, files, workers.tables
+        )
         self.deletion = TopicDeletion(
             self.store, self.topics, self.offsets, self.filters, self.holding
         )
@@ -140,6 +148,7 @@ class BrokerState:
         self.holding.start()
         self.housekeeping.start()
         self.rates.start()
+        self.traffic.start()
         self.offsets.start()
         self.filters.start()
         self.schedule.start()
@@ -153,6 +162,7 @@ class BrokerState:
         Call while the store still writes; holding and housekeeping end before, with the listeners.
         """
         self.rates.stop()
+        self.traffic.stop()
         await self.checks.stop()
         await self.transactions.stop()
         await self.schedule.stop()
@@ -244,7 +254,8 @@ def _processors(
         QueryProcessor(store),
         QueryMessageProcessor(config, store, state.topics),
         AdminTopicProcessor(config, state.topics, state.deletion),
-        AdminBrokerProcessor(state.live_config),
+        state.admin_broker,
+        AdminQueueProcessor(store, state.consumers, state.filters),
         *_group_administration(state, clock),
         SendBackProcessor(config, store, state.topics, state.groups, rng),
         EndTransactionProcessor(store, transactions),

@@ -1,11 +1,11 @@
-"""Administration of the broker itself: its configuration (25, 26).
+"""Administration of the broker itself: its configuration (25, 26) and its figures (28).
 
 Unlike RocketMQ, the configuration is changed by peers on this machine alone, as long as there is no
 access control: its change was the road of command execution in RocketMQ's past. Whoever connects
 through a proxy on this machine counts as such a peer.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProcessor.java
-(updateBrokerConfig, getBrokerConfig)
+(updateBrokerConfig, getBrokerConfig, getBrokerRuntimeInfo)
 """
 
 from __future__ import annotations
@@ -19,14 +19,22 @@ from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.live_config import FixedKeyError, LiveConfig
 from skylarkmq.broker.properties_file import PropertiesError, read_properties
 from skylarkmq.broker.router import Handler
+from skylarkmq.broker.runtime_info import RuntimeInfo
+from skylarkmq.protocol.bodies.route import KVTable
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.protocol.headers.admin import GetBrokerConfigResponseHeader
 from skylarkmq.protocol.headers.fields import encode_fields
+from skylarkmq.protocol.record import read_record
 from skylarkmq.store.config_fields import ConfigError
+from skylarkmq.store.disk_watch import Spaces, measure
+from skylarkmq.store.files import Files
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.worker import Worker
 
+NO_TIME: Final = -1
 UPDATE_SIZE_MAX: Final = 64 << 10
 """Bytes of properties in one request."""
 
@@ -34,14 +42,31 @@ UPDATE_SIZE_MAX: Final = 64 << 10
 class AdminBrokerProcessor:
     """Serves administrators of the broker. Loop thread."""
 
-    def __init__(self, live_config: LiveConfig) -> None:
+    def __init__(
+        self,
+        live_config: LiveConfig,
+        info: RuntimeInfo,
+        store: MessageStore,
+        files: Files,
+        worker: Worker,
+    ) -> None:
+        """Take what is administered.
+
+        Args:
+            worker: measures the disk.
+        """
         self._live = live_config
+        self._info = info
+        self._store = store
+        self._files = files
+        self._worker = worker
 
     def handlers(self) -> dict[int, Handler]:
         """The codes that this processor answers."""
         return {
             RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
             RequestCode.GET_BROKER_CONFIG: self.get_config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.get_runtime_info,
         }
 
     def update_config(
@@ -86,6 +111,40 @@ class AdminBrokerProcessor:
         text = "".join(f"{key}={value}\n" for key, value in self._live.rows())
         fields = encode_fields(GetBrokerConfigResponseHeader(version=version))
         return request.reply(ResponseCode.SUCCESS, ext_fields=fields, body=text.encode())
+
+    async def get_runtime_info(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """Answer the broker's figures (28)."""
+        spaces = await self._measure()
+        table = self._info.table(spaces, await self._earliest_ms())
+        return request.reply(ResponseCode.SUCCESS, body=encode_body(KVTable(table=table)))
+
+    async def _measure(self) -> Spaces:
+        measured: asyncio.Future[Spaces] = asyncio.get_running_loop().create_future()
+        paths = self._store.paths
+
+        def done(spaces: Spaces | None, _: BaseException | None) -> None:
+            if not measured.done():
+                measured.set_result(spaces or Spaces(None, None))
+
+        self._worker.submit(
+            lambda: measure(self._files, paths.commit_log, paths.consume_queue, paths.root), done
+        )
+        return await measured
+
+    async def _earliest_ms(self) -> int:
+        read: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+        def done(record: bytes | None) -> None:
+            if not read.done():
+                read.set_result(record)
+
+        self._store.read_record(self._store.commit_log.min_offset, done)
+        record = await read
+        if record is None:
+            return NO_TIME
+        return read_record(record, 0, check_crc=False).store_timestamp
 
 
 def is_local(remote_address: str) -> bool:

@@ -1,4 +1,4 @@
-"""Changing a running broker's configuration, and telling it."""
+"""Changing a running broker's configuration, and telling it; its figures."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ import pytest
 
 from skylarkmq.broker import live_config
 from skylarkmq.broker.config_keys import REFUSED, WITHOUT_EFFECT
+from skylarkmq.broker.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.live_config import LIVE_KEYS, ConfigOrigin, LiveConfig
 from skylarkmq.broker.processor.admin_broker import AdminBrokerProcessor, is_local
+from skylarkmq.broker.rates import BrokerRates
+from skylarkmq.broker.runtime_info import RuntimeInfo
+from skylarkmq.broker.schedule_service import ScheduleMessageService
+from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.protocol.bodies.route import KVTable
+from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.store.table_file import TableWriter
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, request
 
 LOCAL = "127.0.0.1:40000"
@@ -22,7 +30,16 @@ class Rig(GroupRig):
         super().__init__(broker_cluster_name="C1", broker_name="broker-a")
         self.live = LiveConfig(self.config, self.files, self.workers.tables, self.clock)
         self.live.listeners.append(self.topics.config_changed)
-        self.processor = AdminBrokerProcessor(self.live)
+        self.stats = BrokerStats()
+        self.rates = BrokerRates(self.stats, self.store.stats, self.clock)
+        table = DelayOffsetTable(
+            self.files, TableWriter(self.files, self.workers.tables), self.clock, self.store
+        )
+        schedule = ScheduleMessageService(self.store, self.clock, table)
+        info = RuntimeInfo(self.config, self.store, schedule, self.rates, self.clock)
+        self.processor = AdminBrokerProcessor(
+            self.live, info, self.store, self.files, self.workers.tables
+        )
 
     async def update(self, text: str, peer: str = LOCAL) -> RemotingCommand:
         return await ask(
@@ -178,3 +195,59 @@ def test_live_keys_are_known_and_have_an_effect() -> None:
     assert not LIVE_KEYS & WITHOUT_EFFECT
     assert not LIVE_KEYS & set(REFUSED)
     assert not [key for key in LIVE_KEYS if "path" in key.lower() or "address" in key.lower()]
+
+
+KEYS = """
+bootTimestamp brokerVersion brokerVersionDesc commitLogDirCapacity commitLogDiskRatio
+commitLogMaxOffset commitLogMinOffset consumeQueueDiskRatio dispatchBehindBytes dispatchMaxBuffer
+earliestMessageTimeStamp EndTransactionQueueSize EndTransactionThreadPoolQueueCapacity getFoundTps
+getMessageEntireTimeMax getMissTps getTotalTps getTransferedTps msgGetTotalTodayMorning
+msgGetTotalTodayNow msgGetTotalYesterdayMorning msgPutTotalTodayMorning msgPutTotalTodayNow
+msgPutTotalYesterdayMorning pageCacheLockTimeMills pullThreadPoolQueueCapacity
+pullThreadPoolQueueHeadWaitTimeMills pullThreadPoolQueueSize putLatency99 putLatency999
+putMessageAverageSize putMessageDistributeTime putMessageEntireTimeMax putMessageFailedTimes
+putMessageSizeTotal putMessageTimesTotal putTps queryThreadPoolQueueCapacity
+queryThreadPoolQueueHeadWaitTimeMills queryThreadPoolQueueSize remainHowManyDataToFlush
+remainTransientStoreBufferNumbs runtime sendThreadPoolQueueCapacity
+sendThreadPoolQueueHeadWaitTimeMills sendThreadPoolQueueSize startAcceptSendRequestTimeStamp
+""".split()  # noqa: SIM905
+TEXTS = {
+    "brokerVersionDesc", "commitLogDirCapacity", "runtime", "putMessageDistributeTime",
+    "remainHowManyDataToFlush",
+}  # fmt: skip
+
+
+async def figures(rig: Rig) -> dict[str, str]:
+    answer = await ask(rig, rig.processor, FakeConnection(), request(28))
+    return decode_body(KVTable, answer.body).table
+
+
+async def test_every_figure_is_there_and_a_number_where_tools_need_one(rig: Rig) -> None:
+    for _ in range(2):
+        table = await figures(rig)
+        folder = f"commitLogDiskRatio_{rig.store.paths.commit_log}"
+        assert set(table) == {*KEYS, folder}
+        for key in set(table) - TEXTS:
+            [float(word) for word in table[key].split(" ") if word]
+        rig.put("T", 0, b"one")
+        rig.clock.advance(61)
+        rig.workers.run_all()
+
+
+async def test_figures_of_messages_and_the_log(rig: Rig) -> None:
+    before = await figures(rig)
+    assert before["putMessageAverageSize"] == "NaN"
+    assert before["earliestMessageTimeStamp"] == "-1"
+    assert (before["brokerVersion"], before["brokerVersionDesc"]) == ("409", "V4_9_8")
+    for _ in range(4):
+        rig.put("T", 0, bytes(1000))
+    table = await figures(rig)
+    size = rig.store.commit_log.max_offset
+    assert table["putMessageTimesTotal"] == table["msgPutTotalTodayNow"] == "4"
+    assert table["commitLogMaxOffset"] == table["putMessageSizeTotal"] == str(size)
+    assert table["putMessageAverageSize"] == str(size / 4)
+    assert table["earliestMessageTimeStamp"] == str(rig.clock.now_ms())
+    assert table["remainHowManyDataToFlush"] == f"{size / 1024:.1f} KiB"
+    assert table["putMessageDistributeTime"].startswith("[<=0ms]:4 [0~10ms]:0 ")
+    rig.clock.advance(3 * 86400 + 2 * 3600 + 61)
+    assert (await figures(rig))["runtime"] == "[ 3 days, 2 hours, 1 minutes, 1 seconds ]"
