@@ -9,8 +9,9 @@ from random import Random
 
 import pytest
 
+from tests.support.broker_applications import QUEUES, TOPIC
 from tests.support.broker_ledger import Fact
-from tests.support.broker_machine import QUEUES, TOPIC, BrokerMachine, CrashPoint
+from tests.support.broker_machine import BrokerMachine, CrashPoint
 from tests.support.crash_explorer import CrashFailure, seeds
 from tests.support.crash_states import CrashState, Keep
 

@@ -7,7 +7,7 @@ consumers live in memory and are owed once their table was written.
     plain             there once
     delayed, timed    there at least once, never before its time
     cancelled         not there, when the cancel was owed
-    half              there when committed, at least once; not there when rolled back or undecided
+    half              there when committed, once after a kill; not there when rolled back or open
 """
 
 from __future__ import annotations
@@ -201,6 +201,7 @@ class Ledger:
         if entry.decision is not Decision.COMMIT:
             require(count == 0, "I9", f"{entry} is there {count} times")
             return entry.decision.name.lower()
+        require(count <= 1 or not killed, "I9", f"{entry} is there {count} times")
         owed = owed or self.owes(entry, Fact.ENDED, killed=killed)
         require(count >= 1 or not owed, "I9", f"{entry} was committed and is lost")
         return "commit"

@@ -1,0 +1,107 @@
+"""The simulator of brokers notices what is broken: each broken broker here must be caught."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from skylarkmq.broker import consumer_offset, delay_offsets
+from skylarkmq.broker.due_times import DueTimes
+from skylarkmq.broker.processor import admin_group, admin_topic
+from skylarkmq.broker.timer import deliveries
+from skylarkmq.broker.timer import service as timer_service
+from skylarkmq.broker.transaction import bridge, check_service
+from tests.simulation.test_broker_simulator import explore
+from tests.support.crash_explorer import CrashFailure
+
+SEEDS = 120
+Patch = pytest.MonkeyPatch
+
+
+def delay_progress_ahead_of_the_disk(patch: Patch) -> None:
+    patch.setattr(delay_offsets.DelayOffsetTable, "delivered", lambda self, offset: None)
+
+
+def delays_come_at_once(patch: Patch) -> None:
+    patch.setattr(DueTimes, "wait_s", lambda self, *_: 0.0)
+
+
+def timer_checkpoint_ahead_of_the_disk(patch: Patch) -> None:
+    snapshot = timer_service.TimerMessageService._snapshot
+
+    def broken(self: timer_service.TimerMessageService) -> Any:
+        taken = snapshot(self)
+        return None if taken is None else taken._replace(synced_offset=0)
+
+    patch.setattr(timer_service.TimerMessageService, "_snapshot", broken)
+
+
+def timers_come_at_once(patch: Patch) -> None:
+    patch.setattr(deliveries.Deliveries, "_wait_s", lambda self, firsts: 0.0)
+
+
+def cancels_are_passed_over(patch: Patch) -> None:
+    def broken(self: Any, due_ms: int, done: Any) -> None:
+        self._end_cancels(due_ms)
+        done(0.0)
+
+    patch.setattr(deliveries.Deliveries, "_take_cancels", broken)
+
+
+def ends_without_op_messages(patch: Patch) -> None:
+    async def broken(table: Any, halves: Any, ops: Any, begin: int, end: int) -> None:
+        return
+
+    patch.setattr(bridge, "load_table", broken)
+
+
+def nobody_is_asked(patch: Patch) -> None:
+    patch.setattr(check_service.TransactionCheckService, "start", lambda self: None)
+
+
+def groups_acked_before_the_disk(patch: Patch) -> None:
+    async def broken(*tables: Any) -> None:
+        return
+
+    patch.setattr(admin_group, "durable", broken)
+
+
+def topics_acked_before_the_disk(patch: Patch) -> None:
+    async def broken(*tables: Any) -> None:
+        return
+
+    patch.setattr(admin_topic, "durable", broken)
+
+
+def offsets_never_written(patch: Patch) -> None:
+    patch.setattr(consumer_offset.ConsumerOffsetManager, "_write", lambda self: None)
+
+
+MUTATIONS: list[Callable[[Patch], None]] = [
+    delay_progress_ahead_of_the_disk,
+    delays_come_at_once,
+    timer_checkpoint_ahead_of_the_disk,
+    timers_come_at_once,
+    cancels_are_passed_over,
+    ends_without_op_messages,
+    nobody_is_asked,
+    groups_acked_before_the_disk,
+    topics_acked_before_the_disk,
+    offsets_never_written,
+]
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
+def test_a_broken_broker_is_caught(mutate: Callable[[Patch], None]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        mutate(patch)
+        for seed in range(SEEDS):
+            try:
+                asyncio.run(explore(seed))
+            except CrashFailure:
+                return
+    raise AssertionError(f"{mutate.__name__} went unnoticed for {SEEDS} seeds")
