@@ -96,10 +96,10 @@ class PullRequestHoldService:
                 held.wake(held.seen_offset)
 
     def hold(self, held: HeldPull) -> bool:
-        """Keep a pull until a message comes; False when no more can be kept."""
-        if self.count >= HELD_MAX:
-            return False
+        """Keep a pull until a message comes; False when no more can be kept, or the peer is gone."""
         connection = held.connection
+        if self.count >= HELD_MAX or connection.closed:
+            return False
         of_connection = self._by_connection.get(connection)
         if of_connection is None:
             of_connection = self._by_connection[connection] = set()

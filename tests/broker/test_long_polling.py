@@ -52,6 +52,8 @@ class OneQueue:
 class Peer:
     """As much of a connection as a held pull needs."""
 
+    closed = False
+
     def add_close_listener(self, listener: object) -> None: ...
 
 
@@ -292,3 +294,13 @@ def test_many_filters_are_looked_at_in_turns_of_their_own() -> None:
     for _ in range(10):
         rig.clock.advance(0)
     assert (rig.woken, rig.service.count) == (101, 0)
+
+
+def test_a_pull_of_a_peer_that_is_gone_is_not_kept() -> None:
+    store = OneQueue()
+    service = PullRequestHoldService(cast(MessageStore, store), ManualClock(), long_polling=True)
+    peer: Any = LeavingPeer()
+    peer.closed = True
+    held = HeldPull(cast(Connection, peer), "T", 0, 0, None, 1e9, lambda seen: None)
+    assert not service.hold(held)
+    assert (service.count, peer.listeners) == (0, [])
