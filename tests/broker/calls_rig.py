@@ -1,0 +1,111 @@
+"""Clients that are asked things by the broker, over tables and a store of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from skylarkmq.broker.outbound import Outbound
+from skylarkmq.broker.pending_calls import ConnectionClosedError, PendingCalls
+from skylarkmq.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
+from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
+from skylarkmq.protocol.codes import LanguageCode
+from skylarkmq.protocol.command import RemotingCommand, decode_command
+from skylarkmq.protocol.frame import FrameDecoder
+from tests.broker.group_rig import FakeConnection, GroupRig
+from tests.support.crash_disk import CrashDisk
+from tests.support.manual_clock import ManualClock
+
+GROUP = "g"
+
+
+class Client(FakeConnection):
+    """A peer that can be asked; `asked` are the requests that it has not answered."""
+
+    def __init__(self, clock: ManualClock, name: str = "192.0.2.1:1") -> None:
+        super().__init__(name)
+        self.host_bytes = b"\xc0\x00\x02\x01\x00\x00\x00\x01"
+        self.asked: list[RemotingCommand] = []
+        self._clock = clock
+        self._calls = PendingCalls()
+
+    async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        if self.closed:
+            raise ConnectionClosedError(f"{self.remote_address} can not be asked")
+        return await self._calls.call(
+            command, timeout_s, self._sent, self._clock, self.remote_address
+        )
+
+    def _sent(self, data: bytes) -> None:
+        self.asked.extend(decode_command(frame) for frame in FrameDecoder().feed(data))
+
+    def answer(self, code: int = 0, remark: str | None = None, body: bytes = b"") -> None:
+        """Answer the oldest request."""
+        asked = self.asked.pop(0)
+        self._calls.answered(asked.reply(code, remark, {"told": "yes"}, body))
+
+    def close(self, reason: str = "peer") -> None:
+        super().close(reason)
+        self._calls.fail(f"{self.remote_address} has left")
+
+
+class CallsRig(GroupRig):
+    """Groups with members that can be asked."""
+
+    def __init__(self, files: CrashDisk | None = None, **config: Any) -> None:
+        super().__init__(files, **config)
+        self.outbound = Outbound(lambda group: True)
+
+    def group(self, name: str = GROUP) -> None:
+        """Make a group, durable."""
+        self.groups.update(SubscriptionGroupConfig(group_name=name))
+        self.workers.run_all()
+
+    def fill(self, topic: str, queue_id: int, count: int) -> list[int]:
+        """Store messages a second apart; return their store times, ms."""
+        times: list[int] = []
+        for _ in range(count):
+            times.append(self.clock.now_ms())
+            self.put(topic, queue_id)
+            self.clock.advance(1)
+        return times
+
+    def stand(self, topic: str, places: dict[int, int], group: str = GROUP) -> None:
+        """Commit offsets by queue."""
+        for queue_id, offset in places.items():
+            self.offsets.commit("x", group, topic, queue_id, offset)
+
+    def join(
+        self,
+        *topics: str,
+        group: str = GROUP,
+        name: str = "192.0.2.1:1",
+        language: LanguageCode = LanguageCode.JAVA,
+        version: int = 409,
+    ) -> Any:
+        """A member of a group; its client id is `client@` and its address."""
+        client: Any = Client(self.clock, name)
+        self.register(client, topics, group=group, language=language, version=version)
+        return client
+
+    def register(
+        self,
+        client: Any,
+        topics: Collection[str],
+        *,
+        group: str = GROUP,
+        language: LanguageCode = LanguageCode.JAVA,
+        version: int = 409,
+    ) -> None:
+        """What the member's heartbeat does."""
+        data = ConsumerData(
+            consume_from_where="CONSUME_FROM_LAST_OFFSET",
+            consume_type="CONSUME_PASSIVELY",
+            group_name=group,
+            message_model="CLUSTERING",
+            subscription_data_set=[SubscriptionData(topic=t, sub_string="*") for t in topics],
+        )
+        client_id = f"client@{client.remote_address}"
+        self.consumers.register(client, client_id, language, version, data)
+        for member in self.consumers.members(group):
+            member.pushes.clear()  # what they hear of each other
