@@ -44,7 +44,12 @@ class BrokerRates:
         self._stats = stats
         self._store_stats = store_stats
         self._clock = clock
-        self._notes: deque[tuple[float, Totals]] = deque(maxlen=max(SPANS) + 1)
+        # Full from the beginning, so that it never grows; the first `_count` from the end are real.
+        size = max(SPANS) + 1
+        self._notes: deque[tuple[float, Totals]] = deque(
+            [(0.0, Totals()) for _ in range(size)], size
+        )
+        self._count = 0
         self._day: int | None = None  # of the newest note
         self._timer = IntervalTimer(clock, SAMPLE_INTERVAL_S, self.sample)
 
@@ -72,6 +77,7 @@ class BrokerRates:
         """Note every counter once."""
         totals = self.now()
         self._notes.append((self._clock.monotonic(), totals))
+        self._count = min(self._count + 1, len(self._notes))
         day = datetime.fromtimestamp(self._clock.now_ms() / 1000).toordinal()
         if self._day is not None and day != self._day:
             self.yesterday, self.today = self.today, totals
@@ -81,7 +87,7 @@ class BrokerRates:
         """The sum of some counters a second, over each of SPANS; None before it has passed."""
         rates: list[float | None] = []
         for span in SPANS:
-            if len(self._notes) <= span:
+            if self._count <= span:
                 rates.append(None)
                 continue
             (begin_s, first), (end_s, last) = self._notes[-1 - span], self._notes[-1]

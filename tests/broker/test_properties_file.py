@@ -2,7 +2,12 @@
 
 import pytest
 
-from skylarkmq.broker.properties_file import PropertiesError, Property, read_properties
+from skylarkmq.broker.properties_file import (
+    PropertiesError,
+    Property,
+    edit_properties,
+    read_properties,
+)
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
@@ -67,3 +72,29 @@ def test_encodings() -> None:
 
 def test_keys_that_stand_twice_are_both_told() -> None:
     assert _pairs("a=1\na=2") == [("a", "1"), ("a", "2")]
+
+
+@pytest.mark.parametrize(
+    ("before", "changes", "after"),
+    [
+        ("", {"a": "1"}, "a=1\n"),
+        ("a=1", {"a": "2"}, "a=2"),
+        ("a=1\n", {"b": "2"}, "a=1\nb=2\n"),
+        ("# c\n\n a : 1\n!d\n", {"a": "2"}, "# c\n\na=2\n!d\n"),
+        ("a=1\nb=5\na=2\n", {"a": "3"}, "a=1\nb=5\na=3\n"),
+        ("a=1,\\\n  2,\\\n  3\nb=4\n", {"a": "5"}, "a=5\nb=4\n"),
+        ("a=1\\", {"b": "2"}, "a=1\\\n\nb=2\n"),
+        ("\ufeffa=1\n", {"a": "2"}, "a=2\n"),
+        ("a=C:\n", {"a": "C:\\x"}, "a=C:\\\\x\n"),
+        ("a=1\nb=2\n", {"b": "3", "c": "4", "a": "5"}, "a=5\nb=3\nc=4\n"),
+    ],
+)
+def test_single_values_are_changed(before: str, changes: dict[str, str], after: str) -> None:
+    edited = edit_properties(before.encode(), changes)
+    assert edited == after.encode()
+    found = {item.key: item.value for item in read_properties(edited)}
+    assert {key: found[key] for key in changes} == changes
+
+
+def test_latin_text_stays_latin() -> None:
+    assert edit_properties(b"n\xe4me=v\na=1\n", {"a": "2"}) == b"n\xe4me=v\na=2\n"
