@@ -259,7 +259,17 @@ def _processors(
         *_group_administration(state, clock),
         SendBackProcessor(config, store, state.topics, state.groups, rng),
         EndTransactionProcessor(store, transactions),
-        ReplyProcessor(config, store, checks, state.producers, state.outbound, clock, store_host),
+        ReplyProcessor(
+            config,
+            store,
+            checks,
+            state.producers,
+            state.outbound,
+            state.topics,
+            stats,
+            clock,
+            store_host,
+        ),
     )
 
 

@@ -1,4 +1,5 @@
-"""Metrics of what applications rely on beside sends and pulls: delayed messages.
+"""Metrics of what applications rely on beside sends and pulls: delayed messages, requests
+to clients.
 
 Families for `metrics.py`, each a function of its sources and of the maker that labels them.
 """
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from skylarkmq.broker.metric_families import FamilyMaker
+from skylarkmq.broker.outbound import Outbound
 from skylarkmq.broker.schedule_service import ScheduleMessageService
 from skylarkmq.broker.timer.service import TimerMessageService
 
@@ -51,4 +53,24 @@ def delay_families(
         "skylarkmq_delayed_stored_again",
         "Timed messages stored again because their log file was to go.",
         timers.rolled_count,
+    )
+
+
+def client_call_families(outbound: Outbound, ours: FamilyMaker) -> Iterator[Metric]:
+    """Requests of the broker that clients answer: replies, states, messages to consume at once."""
+    yield ours.gauge(
+        "skylarkmq_client_calls_waiting",
+        "Requests to clients without an answer yet.",
+        outbound.waiting_count,
+    )
+    yield ours.gauge(
+        "skylarkmq_client_calls_waiting_bytes",
+        "Bytes of the bodies of requests to clients without an answer yet.",
+        outbound.waiting_size,
+    )
+    yield ours.counters(
+        "skylarkmq_client_calls",
+        "Requests to clients by outcome; refused ones found too many waiting.",
+        ("outcome",),
+        [((outcome,), count) for outcome, count in outbound.calls.items()],
     )

@@ -17,6 +17,7 @@ from typing import Final
 
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.durable import durable
 from skylarkmq.broker.outbound import Outbound
 from skylarkmq.broker.pending_calls import ConnectionClosedError
 from skylarkmq.broker.processor.name_checks import CLIENT_ID_SIZE_MAX
@@ -24,6 +25,8 @@ from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_bus
 from skylarkmq.broker.processor.send_messages import SendMessages
 from skylarkmq.broker.producer_manager import ProducerManager
 from skylarkmq.broker.router import Handler
+from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.broker.topic_config import TopicConfigManager
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -57,6 +60,8 @@ class ReplyProcessor:
         checks: SendChecks,
         producers: ProducerManager,
         outbound: Outbound,
+        topics: TopicConfigManager,
+        stats: BrokerStats,
         clock: Clock,
         store_host: bytes,
     ) -> None:
@@ -73,6 +78,8 @@ class ReplyProcessor:
         )
         self._producers = producers
         self._outbound = outbound
+        self._topics = topics
+        self._stats = stats
         self._clock = clock
         self._store_host = store_host
         self._extras = {
@@ -113,6 +120,11 @@ class ReplyProcessor:
             if result.status in STORED:
                 fields["msgId"] = offset_message_id(self._store_host, result.physical_offset)
                 fields["queueOffset"] = str(result.queue_offset)
+                counter = self._stats.topic_in(target.topic)
+                counter.count += 1
+                counter.bytes += len(request.body)
+        if target.fresh:
+            await durable(self._topics)
         code = ResponseCode.SUCCESS if why is None else ResponseCode.SYSTEM_ERROR
         return request.reply(code, why, fields)
 
