@@ -95,15 +95,15 @@ class BrokerCollector:
 
     def collect(self) -> Iterator[Metric]:
         """Yield family by family, so that the caller may let the loop run in between."""
-        parts = (
+        parts: list[Callable[[], Iterator[Metric]]] = [
             self._broker,
             self._connections,
             self._wire,
             self._requests,
             self._messages,
-        )
-        more = [partial(part, self._ours) for part in self._sources.more]
-        for part in (*parts, *more, *self._store.parts):
+        ]
+        parts += [partial(part, self._ours) for part in self._sources.more]
+        for part in (*parts, *self._store.parts):
             for family in part():
                 if family.samples:
                     yield family
