@@ -96,7 +96,7 @@ class PullRequestHoldService:
                 held.wake(held.seen_offset)
 
     def hold(self, held: HeldPull) -> bool:
-        """Keep a pull until a message comes; False when no more can be kept, or the peer is gone."""
+        """Keep a pull until a message comes; False when the peer is gone, or too many wait."""
         connection = held.connection
         if self.count >= HELD_MAX or connection.closed:
             return False
