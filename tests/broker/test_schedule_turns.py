@@ -58,3 +58,15 @@ def test_messages_of_a_turn_are_one_batch_of_the_store(flush: str) -> None:
     rig.advance(1.5)
     assert rig.service.delivered_count == 100
     assert rig.store.stats.append_duration.count == appended + 1
+
+
+def test_a_level_wakes_at_the_due_time_itself() -> None:
+    rig = Rig().start()
+    rig.clock.advance(0.25)  # what looks now and then looks at other moments
+    rig.park(2)
+    rig.clock.advance(4.999)
+    rig.workers.run_all()
+    assert rig.bodies() == []
+    rig.clock.advance(0.001)
+    rig.workers.run_all()
+    assert rig.bodies() == [b"body"]
