@@ -52,3 +52,28 @@ def test_unknown_groups_and_closed_connections_allocate_nothing() -> None:
     beat(manager, gone)
     assert dict(manager.group("p")) == {}
     assert list(manager.groups) == []
+
+
+def test_a_client_is_found_by_its_id_over_its_newest_connection() -> None:
+    clock = ManualClock()
+    manager = ProducerManager(clock)
+    old, new, other = (FakeConnection(name) for name in ("a", "b", "c"))
+    beat(manager, old)
+    beat(manager, new)
+    beat(manager, new, "q")
+    manager.register(other, "other", LanguageCode.JAVA, 409, "p")  # type: ignore[arg-type]
+    assert manager.find_client("id") is new
+    assert manager.find_client("other") is other
+    assert manager.find_client("nobody") is None
+    old.close("peer")
+    assert manager.find_client("id") is new, "an old connection takes nothing along"
+    manager.unregister(new, "p")  # type: ignore[arg-type]
+    assert manager.find_client("id") is new, "it still is in another group"
+    manager.unregister(new, "q")  # type: ignore[arg-type]
+    assert manager.find_client("id") is None
+    manager.register(other, "renamed", LanguageCode.JAVA, 409, "p")  # type: ignore[arg-type]
+    assert manager.find_client("other") is None
+    assert manager.find_client("renamed") is other
+    clock.advance(121)
+    manager.expire(120_000)
+    assert manager.find_client("renamed") is None

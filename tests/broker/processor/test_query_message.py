@@ -12,6 +12,7 @@ from skylarkmq.broker.processor.query_message import QueryMessageProcessor
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.bodies.topic_stats import TopicStatsTable
 from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.record import decode_messages
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, request
 
@@ -85,6 +86,40 @@ async def test_times_bound_a_query(rig: Rig) -> None:
         rig.keyed(f"U{number}", "k")
     answer = await rig.query("k", beginTimestamp=start + 1000, endTimestamp=start + 3000)
     assert bodies(answer) == [b"U1", b"U2", b"U3"]
+
+
+async def test_what_waits_is_found_under_its_own_topic_only_when_it_is_there(rig: Rig) -> None:
+    """A parked message is indexed where it lies; a retried one under the topic of its group."""
+    for topic in ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"):
+        rig.keyed("U0", "k", topic)
+        assert (await rig.query("k")).code == 22
+        assert bodies(await rig.query("k", topic=topic)) == [b"U0"]
+    rig.keyed("U1", "k", "%RETRY%g")
+    rig.keyed("U2", "k", "%DLQ%g")
+    rig.keyed("U3", "k")
+    assert bodies(await rig.query("U1", topic="%RETRY%g", _UNIQUE_KEY_QUERY="true")) == [b"U1"]
+    assert bodies(await rig.query("k", topic="%DLQ%g")) == [b"U2"]
+    assert bodies(await rig.query("k")) == [b"U3"]
+
+
+async def test_the_message_of_a_transaction_is_found_by_its_keys_and_not_what_was_given_up(
+    rig: Rig,
+) -> None:
+    commit, rollback = (
+        MessageSysFlag.TRANSACTION_COMMIT_TYPE,
+        MessageSysFlag.TRANSACTION_ROLLBACK_TYPE,
+    )
+    rig.keyed("U0", "k", sys_flag=commit)
+    rig.keyed("U1", "k", sys_flag=rollback)
+    assert bodies(await rig.query("k")) == [b"U0"]
+
+
+async def test_unique_ids_are_counted_by_the_broker_s_own_limit(rig: Rig) -> None:
+    for _ in range(3):
+        rig.keyed("U0", "k")  # one message sent again twice
+    assert len(bodies(await rig.query("U0", maxNum=1))) == 1
+    assert len(bodies(await rig.query("U0", maxNum=1, _UNIQUE_KEY_QUERY="true"))) == 3
+    assert len(bodies(await rig.query("U0", maxNum=1, _UNIQUE_KEY_QUERY="false"))) == 1
 
 
 async def test_counts_are_clamped_before_anything_is_read() -> None:
