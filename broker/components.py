@@ -28,6 +28,7 @@ from skylarkmq.broker.processor.admin_offset import AdminOffsetProcessor
 from skylarkmq.broker.processor.admin_queue import AdminQueueProcessor
 from skylarkmq.broker.processor.admin_topic import AdminTopicProcessor
 from skylarkmq.broker.processor.check_client import CheckClientProcessor
+from skylarkmq.broker.processor.clean import CleanProcessor
 from skylarkmq.broker.processor.client_call import ClientCallProcessor
 from skylarkmq.broker.processor.client_manage import ClientManageProcessor
 from skylarkmq.broker.processor.consumer_manage import ConsumerManageProcessor
@@ -252,6 +253,7 @@ def _processors(
         ConsumerManageProcessor(state.consumers, state.offsets, state.groups, state.topics, store),
         LockProcessor(state.locks, state.groups, state.topics),
         QueryProcessor(store),
+        CleanProcessor(store),
         QueryMessageProcessor(config, store, state.topics),
         AdminTopicProcessor(config, state.topics, state.deletion),
         state.admin_broker,
