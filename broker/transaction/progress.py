@@ -94,7 +94,8 @@ class TransactionProgress:
         if self._taken is None:
             self._taken = self._current(), log.wrote_offset
         offsets, needed = self._taken
-        if self._store.failure is None and log.flushed_offset < needed:
+        waits = log.flushed_offset < needed and not self._is_kept(offsets)
+        if self._store.failure is None and waits:
             self._plan(FLUSH_CHECK_INTERVAL_S)
             return
         self._taken = None
@@ -106,6 +107,17 @@ class TransactionProgress:
             self._saved.set_result(None)
 
     def _commit(self, offsets: Offsets) -> None:
-        for topic, offset in ((HALF_TOPIC, offsets.half), (OP_TOPIC, offsets.op)):
-            if self._store.max_offset(topic, QUEUE_ID):
-                self._offsets.keep(_WHO, CID_RMQ_SYS_TRANS_GROUP, topic, QUEUE_ID, offset)
+        for topic, offset in self._used(offsets):
+            self._offsets.keep(_WHO, CID_RMQ_SYS_TRANS_GROUP, topic, QUEUE_ID, offset)
+
+    def _is_kept(self, offsets: Offsets) -> bool:
+        """Whether the table says so already."""
+        return all(
+            self._offsets.query(CID_RMQ_SYS_TRANS_GROUP, topic, QUEUE_ID) == offset
+            for topic, offset in self._used(offsets)
+        )
+
+    def _used(self, offsets: Offsets) -> list[tuple[str, int]]:
+        """The topics that ever held a message, with their offsets."""
+        both = ((HALF_TOPIC, offsets.half), (OP_TOPIC, offsets.op))
+        return [row for row in both if self._store.max_offset(row[0], QUEUE_ID)]
