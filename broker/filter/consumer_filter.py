@@ -34,6 +34,7 @@ from skylarkmq.broker.filter.tokens import ExpressionError
 from skylarkmq.broker.persist import TableFile, load_table, table_text
 from skylarkmq.protocol.bodies import consumer_filter as bodies
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.flags import validate_group, validate_topic
 from skylarkmq.store.files import Files
@@ -202,6 +203,11 @@ class ConsumerFilterManager:
         """The filter of a group for a topic, dead or alive."""
         by_group = self._by_topic.get(topic)
         return None if by_group is None else by_group.get(group)
+
+    def shown(self, topic: str, group: str) -> str | None:
+        """A filter as the file has it; None without."""
+        data = self.get(topic, group)
+        return None if data is None else encode_body(_row(data)).decode()
 
     def of_group(self, group: str) -> Collection[ConsumerFilterData]:
         """All filters of a group."""

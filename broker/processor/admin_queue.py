@@ -91,11 +91,10 @@ class AdminQueueProcessor:
     def _filter_data(
         self, group: str, topic: str, subscription: SubscriptionData | None
     ) -> str | None:
-        """What is known of the group's expression, as text."""
+        """What is known of the group's expression, as a JSON text."""
         if subscription is None:
             return f"{group}@{topic} is not online!"
-        data = self._filters.get(topic, group)
-        return None if data is None else data.expression.text
+        return self._filters.shown(topic, group)
 
 
 def _matches(subscription: SubscriptionData | None) -> Matches | None:
