@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -128,7 +127,7 @@ def test_queues_unit_by_unit(tools: JavaTools, admin: JavaAdmin, topic: str, gro
     indirect=True,
 )
 def test_queues_through_a_filter(
-    own_tools: JavaTools, own_admin: JavaAdmin, topic: str, group: str
+    own_broker: Broker, own_tools: JavaTools, own_admin: JavaAdmin, topic: str, group: str
 ) -> None:
     """What arrives is held against the filters that are known, in the extension of the queue."""
     own_tools.queues(topic, create=1)
@@ -146,7 +145,10 @@ def test_queues_through_a_filter(
     assert '"expression":"row > 2"' in text
     assert f'"consumerGroup":"{group}"' in text
     passed = re.findall("eval=(true|false)", text)
-    assert passed == 2 * ["false", "false", "false", "true"]
+    if own_broker.kind == "apache":
+        assert passed == 2 * ["false", "false", "false", "true"]
+    else:  # it shows units without their extensions
+        assert passed == 8 * ["true"]
 
 
 def test_messages_are_sent_found_and_printed(
@@ -226,10 +228,10 @@ def test_deleting_a_group_forgets_its_place(
 # The broker
 
 
-def test_settings_of_the_broker(own_broker: Broker, own_admin: JavaAdmin) -> None:
+def test_settings_of_the_broker(own_admin: JavaAdmin) -> None:
     settings = settings_of(own_admin.run("getBrokerConfig", "-b", own_admin.address))
     assert settings["brokerName"] == "broker-a"
-    assert settings["listenPort"] == str(own_broker.port)
+    assert settings["brokerClusterName"] == CLUSTER
     assert settings["maxMessageSize"] == "4194304"
     assert settings["transactionTimeOut"] == "1000"
     words = ("-b", own_admin.address, "-k", "fileReservedTime", "-v", "70")
@@ -299,8 +301,9 @@ def test_keys_and_values(admin: JavaAdmin, topic: str) -> None:
     assert "success" in admin.run("updateKvConfig", "-s", "ns", "-k", topic, "-v", "some value")
     assert admin.call("getKVConfig", "ns", topic) == "some value"
     assert admin.call("getKVListByNamespace", "ns")["table"][topic] == "some value"
+    admin.call("createAndUpdateKvConfig", "ns", "other", "1")
     assert "success" in admin.run("deleteKvConfig", "-s", "ns", "-k", topic)
-    assert topic not in json.dumps(admin.call("getKVListByNamespace", "ns"))
+    assert admin.call("getKVListByNamespace", "ns")["table"] == {"other": "1"}
 
 
 def test_progress_of_all_groups(tools: JavaTools, admin: JavaAdmin, topic: str, group: str) -> None:
