@@ -21,6 +21,7 @@ from skylarkmq.broker.group_notifier import GroupNotifier
 from skylarkmq.broker.housekeeping import ClientHousekeepingService
 from skylarkmq.broker.live_config import LiveConfig
 from skylarkmq.broker.long_polling import PullRequestHoldService
+from skylarkmq.broker.offset_moved import OffsetMovedEvents
 from skylarkmq.broker.outbound import Outbound
 from skylarkmq.broker.processor.admin_broker import AdminBrokerProcessor
 from skylarkmq.broker.processor.admin_group import AdminGroupProcessor
@@ -51,6 +52,7 @@ from skylarkmq.broker.router import Handler, Router
 from skylarkmq.broker.runtime_info import RuntimeInfo
 from skylarkmq.broker.schedule_service import ScheduleMessageService
 from skylarkmq.broker.server import RemotingServer
+from skylarkmq.broker.slow_consumers import SlowConsumerService
 from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.broker.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.timer.service import TimerMessageService
@@ -108,6 +110,7 @@ class BrokerState:
             config, self.transactions, TransactionCheckListener(self.producers), clock
         )
         self.rates = ConsumeRateService(self.stats, clock)
+        self.slow_consumers = SlowConsumerService(config, self.store, self.groups, clock)
         self.locks = RebalanceLockManager(clock)
         self.housekeeping = ClientHousekeepingService(
             clock, self.consumers, self.producers, self.locks
@@ -150,6 +153,7 @@ class BrokerState:
         self.housekeeping.start()
         self.rates.start()
         self.traffic.start()
+        self.slow_consumers.start()
         self.offsets.start()
         self.filters.start()
         self.schedule.start()
@@ -164,6 +168,7 @@ class BrokerState:
         """
         self.rates.stop()
         self.traffic.stop()
+        self.slow_consumers.stop()
         await self.checks.stop()
         await self.transactions.stop()
         await self.schedule.stop()
@@ -244,11 +249,15 @@ def _processors(
         state.offsets,
         state.holding,
         PullAnswers(stats),
+        OffsetMovedEvents(config.broker_name, store, clock, store_host),
+        state.slow_consumers,
         clock,
     )
     return send, (
         pull,
-        ClientManageProcessor(state.consumers, state.producers, state.groups, state.topics),
+        ClientManageProcessor(
+            state.consumers, state.producers, state.groups, state.topics, state.locks
+        ),
         CheckClientProcessor(config),
         ConsumerManageProcessor(state.consumers, state.offsets, state.groups, state.topics, store),
         LockProcessor(state.locks, state.groups, state.topics),

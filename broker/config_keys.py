@@ -55,10 +55,8 @@ WITHOUT_EFFECT: Final = frozenset(
         "bitMapLengthConsumeQueueExt",  # follows from the keys of the Bloom filter, as in RocketMQ
         "clientManageThreadPoolNums",
         "configStorePath",
-        "consumerFallbehindThreshold",
         "consumerManageThreadPoolNums",
         "destroyMapedFileIntervalForcibly",
-        "diskFallRecorded",
         "enableDetailStat",
         "enableScheduleAsyncDeliver",
         "haHousekeepingInterval",
@@ -107,7 +105,6 @@ REFUSED: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
         f"replication is {_NOT_BUILT}; use ASYNC_MASTER",
     ),
     "clusterTest": (_true, f"it is {_NOT_BUILT}; remove the key"),
-    "disableConsumeIfConsumerReadSlowly": (_true, f"it is {_NOT_BUILT}; remove the key"),
     "duplicationEnable": (_true, f"it is {_NOT_BUILT}; remove the key"),
     "enableLmq": (_true, f"light queues are {_NOT_BUILT}; remove the key"),
     "enableMultiDispatch": (_true, f"light queues are {_NOT_BUILT}; remove the key"),

@@ -1,8 +1,9 @@
 """Tells the members of a group that it changed, without a flood.
 
 The first change is told at once. What changes within the next NOTIFY_INTERVAL_S is told once, at
-its end, to who is a member then. So a thousand members that join together cost a few rounds, and
-not half a million pushes. Loop thread.
+its end, to who is a member then; in a large group the interval is longer, PER_MEMBER_S for each,
+because each member that is told asks for the whole list. So a thousand members that join together
+cost a few rounds, and not half a million pushes. Loop thread.
 
 Unlike RocketMQ, which tells all members of every single change.
 """
@@ -16,6 +17,7 @@ from skylarkmq.broker.connection import Connection
 from skylarkmq.protocol.clock import Clock
 
 NOTIFY_INTERVAL_S: Final = 0.1
+PER_MEMBER_S: Final = 0.001
 
 Notify = Callable[[Collection[Connection], str], None]  # (members, group)
 MembersOf = Callable[[str], Collection[Connection]]
@@ -37,15 +39,14 @@ class GroupNotifier:
         if group in self._changed:
             self._changed[group] = True
             return
-        self._notify(members, group)
-        self._plan(group)
+        self._tell(members, group)
 
-    def _plan(self, group: str) -> None:
+    def _tell(self, members: Collection[Connection], group: str) -> None:
+        self._notify(members, group)
         self._changed[group] = False
-        self._clock.call_at(self._clock.monotonic() + NOTIFY_INTERVAL_S, self._look_again, group)
+        interval_s = max(NOTIFY_INTERVAL_S, PER_MEMBER_S * len(members))
+        self._clock.call_at(self._clock.monotonic() + interval_s, self._look_again, group)
 
     def _look_again(self, group: str) -> None:
-        if not self._changed.pop(group):
-            return
-        self._notify(self.members_of(group), group)
-        self._plan(group)
+        if self._changed.pop(group):
+            self._tell(self.members_of(group), group)

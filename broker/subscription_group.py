@@ -107,6 +107,14 @@ class SubscriptionGroupManager:
         self.data_version = next_version(self.data_version, self._clock)
         self._file.changed()
 
+    def disable_consume(self, name: str) -> bool:
+        """Let a group consume no more; False when there is none that may."""
+        group = self.table.get(name)
+        if group is None or not group.consume_enable:
+            return False
+        self.update(msgspec.structs.replace(group, consume_enable=False))
+        return True
+
     def delete(self, name: str) -> None:
         """Remove a group; nothing happens when it is not there."""
         if self.table.pop(name, None) is not None:

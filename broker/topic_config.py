@@ -139,7 +139,9 @@ class TopicConfigManager:
         log.info("topic %s with %d queues made for %s", topic, queue_count, remote_address)
         return created
 
-    def create_in_send_back(self, topic: str, queue_nums: int, perm: int) -> TopicConfig:
+    def create_in_send_back(
+        self, topic: str, queue_nums: int, perm: int, topic_sys_flag: int = 0
+    ) -> TopicConfig:
         """Return a topic of retries or dead letters; make it when it is not there.
 
         Raises:
@@ -149,7 +151,11 @@ class TopicConfigManager:
         if existing is not None:
             return existing
         created = TopicConfig(
-            topic_name=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums, perm=perm
+            topic_name=topic,
+            read_queue_nums=queue_nums,
+            write_queue_nums=queue_nums,
+            perm=perm,
+            topic_sys_flag=topic_sys_flag,
         )
         self._add(created)
         return created

@@ -24,6 +24,7 @@ from skylarkmq.broker.processor.name_checks import (
     check_topic,
 )
 from skylarkmq.broker.producer_manager import ProducerManager
+from skylarkmq.broker.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.router import Handler
 from skylarkmq.broker.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.topic_config import TopicConfigManager
@@ -32,7 +33,7 @@ from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.flags import PermName, retry_topic
+from skylarkmq.protocol.flags import PermName, TopicSysFlag, retry_topic
 from skylarkmq.protocol.headers.client import UnregisterClientRequestHeader
 from skylarkmq.protocol.headers.fields import decode_fields
 
@@ -57,11 +58,13 @@ class ClientManageProcessor:
         producers: ProducerManager,
         groups: SubscriptionGroupManager,
         topics: TopicConfigManager,
+        locks: RebalanceLockManager,
     ) -> None:
         self._consumers = consumers
         self._producers = producers
         self._groups = groups
         self._topics = topics
+        self._locks = locks
 
     def handlers(self) -> dict[int, Handler]:
         """The codes that this processor answers."""
@@ -77,7 +80,7 @@ class ClientManageProcessor:
         data = decode_body(HeartbeatData, request.body)
         self._check(connection, data)
         for consumer in data.consumer_data_set:
-            self._open_group(consumer.group_name)
+            self._open_group(consumer.group_name, unit_mode=consumer.unit_mode)
             self._consumers.register(
                 connection, data.client_id, request.language, request.version, consumer
             )
@@ -93,11 +96,14 @@ class ClientManageProcessor:
         await durable(self._groups, self._topics)
         return request.reply(ResponseCode.SUCCESS)
 
-    def _open_group(self, group: str) -> None:
+    def _open_group(self, group: str, *, unit_mode: bool) -> None:
         config = self._groups.find(group)
         if config is not None and config.retry_queue_nums > 0:
             self._topics.create_in_send_back(
-                retry_topic(group), config.retry_queue_nums, _READ_WRITE
+                retry_topic(group),
+                config.retry_queue_nums,
+                _READ_WRITE,
+                TopicSysFlag.FLAG_UNIT_SUB if unit_mode else 0,
             )
 
     def _check(self, connection: Connection, data: HeartbeatData) -> None:
@@ -152,13 +158,23 @@ class ClientManageProcessor:
     def unregister_client(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
-        """Take a client out of a producer group, a consumer group, or both."""
+        """Take a client out of a producer group, a consumer group, or both.
+
+        Its queue locks in the consumer group are free then.
+        """
         header = decode_fields(UnregisterClientRequestHeader, request.ext_fields)
         if header.producer_group is not None:
             self._producers.unregister(connection, header.producer_group)
         if header.consumer_group is not None:
-            self._consumers.unregister(connection, header.consumer_group)
+            self._leave(connection, header.consumer_group)
         return request.reply(ResponseCode.SUCCESS)
+
+    def _leave(self, connection: Connection, group: str) -> None:
+        info = self._consumers.group(group)
+        client = None if info is None else info.channels.get(connection)
+        self._consumers.unregister(connection, group)
+        if client is not None and client.client_id not in self._consumers.client_ids(group):
+            self._locks.release(group, client.client_id)
 
 
 def _check_amount(what: str, named: set[str], known: Collection[str]) -> None:

@@ -18,9 +18,11 @@ from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.long_polling import HeldPull, PullRequestHoldService
+from skylarkmq.broker.offset_moved import OffsetMovedEvents
 from skylarkmq.broker.processor.pull_answers import MASTER_ID, PullAnswers
 from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
 from skylarkmq.broker.router import REMARK_MAX, Handler
+from skylarkmq.broker.slow_consumers import SlowConsumerService
 from skylarkmq.broker.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.topic_config import TopicConfigManager
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
@@ -58,6 +60,8 @@ class PullProcessor:
         offsets: ConsumerOffsetManager,
         holding: PullRequestHoldService,
         answers: PullAnswers,
+        moved: OffsetMovedEvents,
+        slow: SlowConsumerService,
         clock: Clock,
     ) -> None:
         self._config = config
@@ -68,6 +72,8 @@ class PullProcessor:
         self._offsets = offsets
         self._holding = holding
         self._answers = answers
+        self._moved = moved
+        self._slow = slow
         self._clock = clock
         self._cold = ColdLine(config.pull_thread_pool_queue_capacity, answers.stats)
 
@@ -195,6 +201,12 @@ class PullProcessor:
         )
         if may_hold and self._hold(connection, request, header, matches, result):
             return
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            self._moved.note(header, result.next_begin_offset)
+        elif self._slow.enabled and result.count:
+            self._slow.note(
+                header.consumer_group, header.topic, header.queue_id, result.next_begin_offset
+            )
         self._answers.send(connection, request, header, code, result, self._suggest(header, result))
 
     def _suggest(self, header: PullMessageRequestHeader, result: GetMessageResult) -> int:
@@ -244,6 +256,10 @@ class PullProcessor:
         offset: int,
     ) -> None:
         """Run a held pull again. A failure is its own: this may be the turn of a sender."""
+        if header.topic not in self._topics.table:  # deleted meanwhile
+            why = f"topic[{header.topic}] not exist, apply first please!"
+            connection.reply(request, request.reply(ResponseCode.TOPIC_NOT_EXIST, why))
+            return
         try:
             self._execute(connection, request, header, matches, offset, hold=False)
         except Exception as error:

@@ -40,6 +40,7 @@ from skylarkmq.protocol.flags import (
     RMQ_SYS_TRANS_HALF_TOPIC,
     RMQ_SYS_TRANS_OP_HALF_TOPIC,
     RMQ_SYS_WHEEL_TIMER_TOPIC,
+    TopicSysFlag,
     dlq_topic,
     is_writeable,
     retry_topic,
@@ -103,7 +104,8 @@ class SendBackProcessor:
         if group.retry_queue_nums <= 0:
             return request.reply(ResponseCode.SUCCESS)  # the group wants no message twice
         message = self._look(header.offset)
-        topic = self._open_topic(retry_topic(header.group), group.retry_queue_nums)
+        flag = TopicSysFlag.FLAG_UNIT_SUB if header.unit_mode else 0
+        topic = self._open_topic(retry_topic(header.group), group.retry_queue_nums, flag)
         queue_id = self._rng.randrange(group.retry_queue_nums)
         limit = group.retry_max_times
         if request.version >= MQVersion.V3_4_9 and header.max_reconsume_times is not None:
@@ -127,8 +129,8 @@ class SendBackProcessor:
             )
         return group
 
-    def _open_topic(self, name: str, queue_nums: int) -> str:
-        topic = self._topics.create_in_send_back(name, queue_nums, READ_WRITE)
+    def _open_topic(self, name: str, queue_nums: int, sys_flag: int = 0) -> str:
+        topic = self._topics.create_in_send_back(name, queue_nums, READ_WRITE, sys_flag)
         if not is_writeable(topic.perm):
             raise RemoteProtocolError(
                 ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden"

@@ -1,4 +1,5 @@
-"""Offset tables: answers to 43 and 45, and the files `consumerOffset.json`, `delayOffset.json`.
+"""Offset tables: answers to 43 and 45, and the files `consumerOffset.json`, `delayOffset.json`;
+the event that a group was moved.
 
     {"offsetTable":{"<topic>@<group>":{"<queue id>":<next queue offset>}}}
     {"offsetTable":{"<delay level>":<next queue offset>}}
@@ -6,11 +7,13 @@
 Java writes the numeric keys without quotes; both are read, quoted ones are written.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../protocol/body/
-ConsumerOffsetSerializeWrapper.java, store/.../schedule/DelayOffsetSerializeWrapper.java
+ConsumerOffsetSerializeWrapper.java, store/.../schedule/DelayOffsetSerializeWrapper.java,
+common/.../protocol/topic/OffsetMovedEvent.java
 """
 
 import msgspec
 
+from skylarkmq.protocol.bodies.lock import MessageQueueBody
 from skylarkmq.protocol.headers.fields import JavaInt, JavaLong
 
 
@@ -24,3 +27,12 @@ class DelayOffsetSerializeWrapper(msgspec.Struct, kw_only=True, frozen=True, ren
     """Where delivery stands: by delay level, the offset in that level's queue read next."""
 
     offset_table: dict[JavaInt, JavaLong] = {}
+
+
+class OffsetMovedEvent(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """A pull from `offset_request` was told to go on from `offset_new`."""
+
+    consumer_group: str
+    message_queue: MessageQueueBody
+    offset_new: JavaLong
+    offset_request: JavaLong

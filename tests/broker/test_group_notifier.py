@@ -59,6 +59,17 @@ def test_a_thousand_members_at_once_do_not_cost_half_a_million_pushes() -> None:
     assert rig.pushes < 12_000
 
 
+def test_a_large_group_hears_less_often() -> None:
+    rig = Rig()
+    rig.members = [object() for _ in range(499)]
+    rig.join()
+    rig.join()
+    rig.clock.advance(0.4)
+    assert len(rig.rounds) == 1
+    rig.clock.advance(0.2)
+    assert rig.rounds[-1] == ("g", 501)
+
+
 def test_groups_do_not_wait_for_each_other() -> None:
     rig = Rig()
     rig.join("g")

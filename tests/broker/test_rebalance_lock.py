@@ -46,11 +46,26 @@ def test_locks_that_ran_out_are_forgotten() -> None:
     assert locks.is_locked("g", "T", 1, "a")
 
 
+def test_who_leaves_a_group_frees_its_queues_there() -> None:
+    locks = RebalanceLockManager(ManualClock())
+    for group, queue_id, client_id in (("g", 0, "a"), ("g", 1, "a"), ("g", 2, "b"), ("h", 0, "a")):
+        locks.try_lock(group, "T", queue_id, client_id)
+    locks.release("g", "a")
+    assert len(locks) == 2
+    assert locks.is_locked("g", "T", 2, "b")
+    assert locks.is_locked("h", "T", 0, "a")
+    locks.release("g", "b")
+    locks.release("nobody", "a")
+    assert len(locks) == 1
+
+
 def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebalance_lock, "LOCKS_MAX", 2)
     locks = RebalanceLockManager(ManualClock())
     assert [locks.try_lock("g", "T", queue, "a") for queue in range(3)] == [True, True, False]
     assert locks.try_lock("g", "T", 0, "a"), "renewing needs no room"
+    locks.unlock("g", "T", 0, "a")
+    assert locks.try_lock("other", "T", 0, "a"), "what was freed is room again"
 
 
 def test_asking_and_freeing_allocate_nothing() -> None:

@@ -22,7 +22,7 @@ class Rig(GroupRig):
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
         self.processor = ClientManageProcessor(
-            self.consumers, self.producers, self.groups, self.topics
+            self.consumers, self.producers, self.groups, self.topics, self.locks
         )
 
     async def beat(self, peer: FakeConnection, **data: Any) -> RemotingCommand:
@@ -198,6 +198,40 @@ async def test_35_leaves_both_groups_and_tells_the_rest(rig: Rig) -> None:
     assert (a.notified(), b.notified()) == ([], ["cg"])
     assert rig.consumers.client_ids("cg") == ["b"]
     assert list(rig.producers.groups) == []
+
+
+async def test_who_says_farewell_frees_its_queues(rig: Rig) -> None:
+    a, again, b = FakeConnection("a"), FakeConnection("a2"), FakeConnection("b")
+    for peer, client_id in ((a, "a"), (again, "a"), (b, "b")):
+        await rig.beat(peer, consumers=[consumer("cg"), consumer("other")], client_id=client_id)
+    for group, queue_id, client_id in (("cg", 0, "a"), ("cg", 1, "b"), ("other", 0, "a")):
+        assert rig.locks.try_lock(group, "T", queue_id, client_id)
+    farewell = request(35, {"clientID": "a", "consumerGroup": "cg"})
+    await ask(rig, rig.processor, a, farewell)
+    assert rig.locks.is_locked("cg", "T", 0, "a"), "the client has another connection"
+    await ask(rig, rig.processor, FakeConnection("stranger"), farewell)
+    assert rig.locks.is_locked("cg", "T", 0, "a"), "a stranger speaks for nobody"
+    await ask(rig, rig.processor, again, farewell)
+    assert rig.locks.try_lock("cg", "T", 0, "b")
+    assert rig.locks.is_locked("cg", "T", 1, "b")
+    assert rig.locks.is_locked("other", "T", 0, "a")
+
+
+async def test_who_loses_its_connection_keeps_its_queues_for_a_while(rig: Rig) -> None:
+    a = FakeConnection("a")
+    await rig.beat(a, consumers=[consumer("cg")], client_id="a")
+    assert rig.locks.try_lock("cg", "T", 0, "a")
+    a.close("peer")
+    assert not rig.locks.try_lock("cg", "T", 0, "b")
+    rig.clock.advance(61)
+    assert rig.locks.try_lock("cg", "T", 0, "b")
+
+
+async def test_retry_topics_of_unit_mode_are_marked(rig: Rig) -> None:
+    groups = [consumer("plain"), {**consumer("unit"), "unitMode": True}]
+    await rig.beat(FakeConnection("a"), consumers=groups)
+    flags = {name: rig.topics.table[f"%RETRY%{name}"].topic_sys_flag for name in ("plain", "unit")}
+    assert flags == {"plain": 0, "unit": 2}
 
 
 async def test_35_for_unknown_groups_is_no_error_and_makes_none(rig: Rig) -> None:
