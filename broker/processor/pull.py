@@ -260,6 +260,10 @@ class PullProcessor:
             why = f"topic[{header.topic}] not exist, apply first please!"
             connection.reply(request, request.reply(ResponseCode.TOPIC_NOT_EXIST, why))
             return
+        if header.topic not in self._topics.table:  # deleted meanwhile
+            why = f"topic[{header.topic}] not exist, apply first please!"
+            connection.reply(request, request.reply(ResponseCode.TOPIC_NOT_EXIST, why))
+            return
         try:
             self._execute(connection, request, header, matches, offset, hold=False)
         except Exception as error:

@@ -17,9 +17,12 @@ from skylarkmq.broker.processor.admin_topic import AdminTopicProcessor
 from skylarkmq.broker.topic_deletion import TopicDeletion
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store.table_file import TableWriter
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, begin, request
 from tests.support.crash_disk import CrashDisk
+from tests.support.live_broker import live_broker
+from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 
 class Rig(GroupRig):
@@ -163,6 +166,32 @@ async def test_a_full_disk_is_told_and_deleting_again_helps(rig: Rig) -> None:
     assert (await rig.deleted()).code == 0
     assert not rig.topics.deleting
     rig.topic("T")
+
+
+async def test_over_the_wire(tmp_path: Path) -> None:
+    async with live_broker(tmp_path) as broker:
+        assert broker.namesrv_address is not None
+        client = await RawClient.open(broker.listen_address)
+        names = await RawClient.open(broker.namesrv_address)
+        keyed = send_fields("T", 0, "KEYS\x01k1\x02")
+        for body in (b"0", b"1"):
+            assert (await client.call(310, keyed, body)).code == 0
+        held = client.send(11, pull_fields("T", offset=2, sysFlag="6"))
+        await client.call(30, {"topic": "T", "queueId": "0"})
+        assert broker.state.holding.count == 1
+        assert (await names.call(105, {"topic": "T"})).code == 0
+        assert (await client.call(215, {"topic": "T"})).code == 0
+        assert (await client.answer(held)).code == 17
+        assert (await names.call(105, {"topic": "T"})).code == 17
+        assert (await client.call(11, pull_fields("T"))).code == 17
+        answer = await client.call(310, keyed, b"new")
+        assert (answer.code, answer.ext_fields["queueOffset"]) == (0, "0")
+        assert (await names.call(105, {"topic": "T"})).code == 0
+        query = {"topic": "T", "key": "k1", "maxNum": "9", "beginTimestamp": "0"}
+        found = await client.call(12, {**query, "endTimestamp": str(1 << 62)})
+        assert [message.body for message in decode_messages(found.body)] == [b"new"]
+        await client.close()
+        await names.close()
 
 
 async def test_crash_at_each_step() -> None:
