@@ -21,6 +21,7 @@ from skylarkmq.broker.durable import durable
 from skylarkmq.broker.outbound import Outbound
 from skylarkmq.broker.pending_calls import ConnectionClosedError
 from skylarkmq.broker.processor.name_checks import CLIENT_ID_SIZE_MAX
+from skylarkmq.broker.processor.send_answers import send_extras
 from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
 from skylarkmq.broker.processor.send_messages import SendMessages
 from skylarkmq.broker.producer_manager import ProducerManager
@@ -82,10 +83,6 @@ class ReplyProcessor:
         self._stats = stats
         self._clock = clock
         self._store_host = store_host
-        self._extras = {
-            names.MSG_REGION: config.region_id,
-            names.TRACE_ON: str(config.trace_on).lower(),
-        }
 
     def handlers(self) -> dict[int, Handler]:
         """The codes that this processor answers."""
@@ -99,7 +96,7 @@ class ReplyProcessor:
         try:
             return await self._reply(connection, request)
         except RemoteProtocolError as error:
-            return request.reply(error.response_code, error.remark, self._extras)
+            return request.reply(error.response_code, error.remark, send_extras(self._config))
 
     async def _reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         check_busy(self._store)
@@ -113,8 +110,8 @@ class ReplyProcessor:
         )
         inner = self._maker.single(connection.host_bytes, request.body, header, target)
         why = await self._push(connection, request, header, target)
-        fields = {**self._extras, "msgId": NOT_STORED_ID, "queueId": str(target.queue_id)}
-        fields["queueOffset"] = "0"
+        fields = send_extras(self._config)
+        fields.update(msgId=NOT_STORED_ID, queueId=str(target.queue_id), queueOffset="0")
         if self._config.store_reply_message_enable:
             result = await self._put(inner)
             if result.status in STORED:

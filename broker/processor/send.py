@@ -103,9 +103,7 @@ class SendProcessor:
         self._store_host = store_host
         self._max_body_size = config.store.max_message_size
         self._cluster_pair = b"\x02" + _CLUSTER.encode() + config.broker_cluster_name.encode()
-        self._answers = SendAnswers(
-            config.region_id, store_host, stats, topics, trace_on=config.trace_on
-        )
+        self._answers = SendAnswers(config, store_host, stats, topics)
         self._maker = SendMessages(
             config.broker_cluster_name,
             store_host,

@@ -12,6 +12,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProce
 
 from __future__ import annotations
 
+from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.router import CODEC_FIELD, CODEC_MSGPACK
 from skylarkmq.broker.stats import BrokerStats
@@ -104,6 +105,11 @@ class SendTurn:
             self._connection.send(data)
 
 
+def send_extras(config: BrokerConfig) -> dict[str, str]:
+    """Fields of every answer to a send: what clients want to know of the broker."""
+    return {_MSG_REGION: config.region_id, _TRACE_ON: "true" if config.trace_on else "false"}
+
+
 class SendAnswers:
     """Gathers and encodes the answers of sends. Loop thread.
 
@@ -113,19 +119,16 @@ class SendAnswers:
 
     def __init__(
         self,
-        region_id: str,
+        config: BrokerConfig,
         store_host: bytes,
         stats: BrokerStats,
         topics: TopicConfigManager,
-        *,
-        trace_on: bool,
     ) -> None:
         self.topics = topics
         self.waiting_count = 0
-        self._extras = {_MSG_REGION: region_id, _TRACE_ON: str(trace_on).lower()}
-        self._trace_on = trace_on  # the quick encoders say that it is on
+        self._config = config
         self._id_prefix = store_host.hex().upper()
-        self._region_id = region_id
+        self._region_id = config.region_id
         self._stats = stats
         self._fresh_topics: set[str] = set()
         self._waiting: list[Sent] = []
@@ -134,9 +137,10 @@ class SendAnswers:
 
     def extras(self, request: RemotingCommand) -> dict[str, str]:
         """The extra fields of every answer to a send, refusals included."""
+        extras = send_extras(self._config)
         if self.codec(request):
-            return {**self._extras, CODEC_FIELD: CODEC_MSGPACK}
-        return self._extras
+            extras[CODEC_FIELD] = CODEC_MSGPACK
+        return extras
 
     @staticmethod
     def codec(request: RemotingCommand) -> bool:
@@ -178,7 +182,8 @@ class SendAnswers:
 
     def encode(self, entries: list[Sent], status: PutMessageStatus, why: str) -> bytes:
         """Return the frames that answer the entries."""
-        plain = status is PutMessageStatus.PUT_OK and self._trace_on
+        # The quick encoders say that traces are on.
+        plain = status is PutMessageStatus.PUT_OK and self._config.trace_on
         out: list[bytes] = []
         for sent in entries:
             opaque, kind, physical_offset, queue_id, queue_offset, codec = sent
@@ -203,7 +208,7 @@ class SendAnswers:
 
     def _full(self, sent: Sent, status: PutMessageStatus, why: str) -> RemotingCommand:
         opaque, kind, offsets, queue_id, queue_offset, codec = sent
-        fields = dict(self._extras)
+        fields = send_extras(self._config)
         if codec:
             fields[CODEC_FIELD] = CODEC_MSGPACK
         remark: str | None = None

@@ -122,8 +122,8 @@ async def test_answered_sends_do_not_count_as_waiting(tmp_path: Path, flush: str
     "kind", [SerializeType.JSON, SerializeType.ROCKETMQ, SerializeType.MSGPACK]
 )
 def test_templates_and_the_general_encoder_answer_alike(kind: int) -> None:
-    rig = GroupRig().start()
-    answers = SendAnswers("Region", HOST, BrokerStats(), rig.topics, trace_on=True)
+    rig = GroupRig(region_id="Region").start()
+    answers = SendAnswers(rig.config, HOST, BrokerStats(), rig.topics)
     sent = (77, int(kind), 0x12AB, 3, 2**40, False)
     made = answers.encode([sent, sent], PutMessageStatus.PUT_OK, "")
     general = encode_command(answers._full(sent, PutMessageStatus.PUT_OK, ""))
@@ -150,3 +150,15 @@ async def test_answers_are_counted_with_their_bytes(tmp_path: Path) -> None:
         assert out.count == 3
         assert out.bytes == sum(8 + len(each.header) + len(each.body) for each in client.frames)
         await client.close()
+
+
+def test_answers_say_at_once_that_traces_were_turned_off() -> None:
+    rig = GroupRig().start()
+    answers = SendAnswers(rig.config, HOST, BrokerStats(), rig.topics)
+    sent = (77, int(SerializeType.JSON), 0x12AB, 3, 2**40, False)
+    for trace_on in (True, False, True):
+        object.__setattr__(rig.config, "trace_on", trace_on)
+        frames = answers.encode([sent], PutMessageStatus.PUT_OK, "")
+        (answer,) = [decode_command(frame) for frame in FrameDecoder().feed(frames)]
+        assert answer.ext_fields["TRACE_ON"] == str(trace_on).lower()
+        assert answer.ext_fields["queueOffset"] == str(2**40)
