@@ -35,6 +35,7 @@ class StorePaths:
         self.own = root / "skylarkmq"
         self.profile = self.own / "profile"
         self.recovery_point = self.own / "recovery-point"
+        self.removed_topics = self.own / "removed-topics"
         self.timer = self.own / "timer"
 
     def queue_folder(self, topic: str, queue_id: int) -> Path:

@@ -70,7 +70,7 @@ class TopicRemoval:
         self._worker = worker
         self._writer = writer
         self._paths = paths
-        self._path = paths.own / "removed-topics"
+        self._path = paths.removed_topics
         self._log = commit_log
         self._queues = queues
         self._points = points

@@ -23,6 +23,7 @@ from skylarkmq.store.index_keys import Entry, record_entries
 from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.queue_files import QueueWrite, QueueWriter
 from skylarkmq.store.queue_scanner import QueueScanner
+from skylarkmq.store.removed_topics import RemovedTopics
 from skylarkmq.store.tools.reader import QueueFolder, QueueKey, StoppedStore
 from skylarkmq.store.tools.walk import QueuePlace, queue_places
 
@@ -52,6 +53,7 @@ class QueueBuilder:
         file_size: int,
         levels: DelayLevels,
         old: StoppedStore | None = None,
+        removed: RemovedTopics | None = None,
     ) -> None:
         self.units = 0
         self.passed_over = 0  # messages that no queue can take
@@ -60,6 +62,7 @@ class QueueBuilder:
         self._paths = paths
         self._levels = levels
         self._old = old
+        self._removed = removed
         self._writer = QueueWriter(files, file_size)
         self._scanner = QueueScanner(files, file_size)
         self._queues: dict[QueueKey, _Queue | None] = {}
@@ -67,7 +70,7 @@ class QueueBuilder:
 
     def add(self, record: RecordView) -> None:
         """Put the units of a message behind those before it."""
-        for place in queue_places(record, self._levels):
+        for place in queue_places(record, self._levels, self._removed):
             self._add(place, record)
 
     def _add(self, place: QueuePlace, record: RecordView) -> None:

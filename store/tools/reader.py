@@ -28,6 +28,7 @@ from skylarkmq.store.index_file import IndexFile, IndexShape
 from skylarkmq.store.mapped_file import NAME_DIGITS
 from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.read_only_files import ReadOnlyFiles
+from skylarkmq.store.removed_topics import RemovedTopics
 from skylarkmq.store.results import ConsumeQueueUnit
 from skylarkmq.store.sidecar import Kind, decode_sidecar
 from skylarkmq.store.tools.shapes import (
@@ -101,7 +102,7 @@ class StoppedStore:
         """Look at the folder anew, after files were changed; the sizes stay as they were known."""
         assert self.sizes
         self._views.clear()
-        for name in ("log_files", "queues", "index_names", "marks"):
+        for name in ("log_files", "queues", "index_names", "marks", "removed"):
             self.__dict__.pop(name, None)
 
     # Files
@@ -335,6 +336,13 @@ class StoppedStore:
     def marks(self) -> Marks:
         """What the checkpoint says."""
         return Checkpoint(self.files, self.paths.checkpoint, self.paths.recovery_point).load()
+
+    @cached_property
+    def removed(self) -> RemovedTopics:
+        """Topics whose messages in the log count for nothing."""
+        removed = RemovedTopics()
+        removed.load(self.files, self.paths.removed_topics)
+        return removed
 
     @property
     def is_unclean(self) -> bool:

@@ -50,7 +50,7 @@ class Rebuild:
         units = entries = 0
         keys: set[tuple[str, int]] = set()
         for place in self._messages():
-            found = queue_places(place.record, self._levels)
+            found = queue_places(place.record, self._levels, self._store.removed)
             keys.update((one.topic, one.queue_id) for one in found)
             units += len(found)
             entries += len(record_entries(place.record))
@@ -69,7 +69,12 @@ class Rebuild:
                 for folder in store.queues.values():
                     remove_files(change.files, [file.path for file in folder.ext_files])
                 queues = QueueBuilder(
-                    change.files, paths, store.sizes.queue, self._levels, _without_ext(store)
+                    change.files,
+                    paths,
+                    store.sizes.queue,
+                    self._levels,
+                    _without_ext(store),
+                    store.removed,
                 )
             if self._does_index and store.sizes.index is not None:
                 names = store.index_names

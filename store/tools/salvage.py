@@ -140,7 +140,9 @@ class Salvage:
 
     def _derive(self) -> int:
         sizes, shape = self._store.sizes, self._store.sizes.index
-        queues = QueueBuilder(self._files, self._paths, sizes.queue, self._levels)
+        queues = QueueBuilder(
+            self._files, self._paths, sizes.queue, self._levels, removed=self._store.removed
+        )
         index = None
         if shape is not None and self._store.index_names:
             names = [*self._store.index_names]
@@ -176,6 +178,8 @@ class Salvage:
 
     def _copy_tables(self) -> None:
         self._files.make_folder(self._paths.config)
+        if self._store.removed.entries:
+            self._store.removed.save(self._files, self._paths.removed_topics)
         for name in TABLES:
             sources = [self._store.paths.config / name, self._store.paths.config / (name + BACKUP)]
             tables = [read_table(self._store, path) for path in sources]

@@ -165,7 +165,7 @@ class Planner:
             self._add_hole(file_end, _BLANK, ends_file=True)
 
     def _note_lost(self, place: Place) -> None:
-        for one in queue_places(place.record, self._levels)[:1]:
+        for one in queue_places(place.record, self._levels, self._store.removed)[:1]:
             key = one.topic, one.queue_id
             expected = self._plan.ends.get(key)
             if expected is None:

@@ -58,7 +58,7 @@ class Truncation:
                 continue
             self._records += 1
             self._log_end = place.offset + place.size
-            for one in queue_places(place.record, self._levels):
+            for one in queue_places(place.record, self._levels, self._store.removed):
                 span = self._cut.setdefault(
                     (one.topic, one.queue_id), [one.queue_offset, one.queue_offset]
                 )

@@ -57,7 +57,7 @@ class QueueCheck:
 
     def take(self, place: Place) -> None:
         """Look at the units of a message."""
-        for wanted in queue_places(place.record, self._levels):
+        for wanted in queue_places(place.record, self._levels, self._store.removed):
             self._take(place, wanted)
 
     def _take(self, place: Place, wanted: QueuePlace) -> None:

@@ -24,6 +24,7 @@ from skylarkmq.protocol.record import (
 from skylarkmq.protocol.tags_code import cached_tags_code
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.progress import Progress
+from skylarkmq.store.removed_topics import RemovedTopics
 from skylarkmq.store.tools.reader import NumberedFile, StoppedStore
 
 SEARCH_SIZE: Final = 1 << 20
@@ -167,14 +168,21 @@ def is_queued(record: RecordView) -> bool:
     return record.sys_flag & MessageSysFlag.TRANSACTION_MASK in _QUEUED
 
 
-def queue_places(record: RecordView, levels: DelayLevels) -> list[QueuePlace]:
+def queue_places(
+    record: RecordView, levels: DelayLevels, removed: RemovedTopics | None = None
+) -> list[QueuePlace]:
     """The units that a record should have: its own, and those of the light queues it names.
+
+    Args:
+        removed: topics whose records have none.
 
     Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../ConsumeQueue.java (multiDispatchLmqQueue)
     """
     if not is_queued(record):
         return []
     topic = record.topic.decode("utf-8", "replace")
+    if removed is not None and removed.hides(topic, record.physical_offset):
+        return []
     code = _tags_code(topic, record, levels)
     places = [QueuePlace(topic, record.queue_id, record.queue_offset, code)]
     if record.properties.find(_DISPATCH) >= 0:
