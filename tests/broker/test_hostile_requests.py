@@ -236,3 +236,25 @@ def test_a_body_that_is_no_message_has_a_limit(rig: HostileRig) -> None:
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert answer.remark == f"the body has {len(body)} bytes, at most 1048576 are read"
     assert rig.ask(RequestCode.SEND_MESSAGE_V2, send_fields("T"), bytes(30_000)).code == 0
+
+
+# The checks themselves
+
+
+def test_a_handler_with_a_defect_is_noticed() -> None:
+    def broken(*_: object) -> RemotingCommand:
+        raise ZeroDivisionError
+
+    with HostileRig() as rig:
+        rig.router.handlers[RequestCode.GET_MAX_OFFSET] = broken
+        rig.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
+        with pytest.raises(AssertionError, match="ZeroDivisionError"):
+            rig.check()
+
+
+def test_a_table_that_keeps_names_is_noticed() -> None:
+    with HostileRig() as rig:
+        kept = rig.state.locks.kept = []  # type: ignore[attr-defined]
+        before = rig.census()
+        kept += ["name"] * 10
+        assert sum(rig.census().values()) == sum(before.values()) + 10
