@@ -291,7 +291,16 @@ def _group_administration(state: BrokerState, clock: Clock) -> tuple[_Processor,
     consumers = state.consumers
     return (
         AdminGroupProcessor(
-            name, store, topics, groups, offsets, consumers, state.producers, state.rates, clock
+            name,
+            store,
+            topics,
+            groups,
+            offsets,
+            consumers,
+            state.producers,
+            state.delay_offsets,
+            state.rates,
+            clock,
         ),
         ResetOffsetProcessor(name, store, topics, groups, offsets, consumers),
         AdminOffsetProcessor(

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 Wish = frozenset[tuple[str, str, str]]  # (topic, kind of expression, expression)
 
 SHOWN_DIFFERENCES: Final = 3
+EXAMPLES_MAX: Final = 16
 EXPRESSION_TAG: Final = "TAG"
 SUBSCRIBE_ALL: Final = "*"
 
@@ -40,6 +41,22 @@ class SubscriptionWatch:
     def differing(self) -> dict[str, int]:
         """Groups whose members differ, with the number of different wishes."""
         return {group: len(wishes) for group, wishes in self._wishes.items() if len(wishes) > 1}
+
+    def examples(self, group: str) -> list[tuple[str, Wish]]:
+        """One client for each wish of a group that differs, at most EXAMPLES_MAX; else none.
+
+        The wishes are without what all members want.
+        """
+        wishes = self._wishes.get(group)
+        if wishes is None or len(wishes) < 2:
+            return []
+        clients: dict[Wish, str] = {}
+        for client_id, wish in self._members[group].values():
+            clients.setdefault(wish, client_id)
+            if len(clients) == EXAMPLES_MAX:
+                break
+        shared = frozenset.intersection(*clients)
+        return [(client_id, wish - shared) for wish, client_id in clients.items()]
 
     def note(
         self, group: str, member: Hashable, client_id: str, wanted: Collection[SubscriptionData]

@@ -1,5 +1,5 @@
 """Administration of consumer groups: settings (200, 201, 207), members (203, 204, 328), progress
-(208), and who consumes a topic (300).
+(208, 300), and offsets (43, 45).
 
 Answers to changes come when their tables are on the disk. A group that is deleted while members are
 connected is made again by their next heartbeat, where groups are made on demand; its retry and
@@ -8,7 +8,7 @@ dead-letter topics stay, as in RocketMQ.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProcessor.java
 (updateAndCreateSubscriptionGroup, getAllSubscriptionGroup, deleteSubscriptionGroup,
 getConsumerConnectionList, getProducerConnectionList, getAllProducerInfo, getConsumeStats,
-queryTopicConsumeByWho)
+queryTopicConsumeByWho, getAllConsumerOffset, getAllDelayOffset)
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ import asyncio
 from collections.abc import Collection, Coroutine, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from skylarkmq.broker import cold_reads
 from skylarkmq.broker.config import QUEUES_MAX
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.consume_rates import ConsumeRateService
 from skylarkmq.broker.consumer_manager import ClientChannelInfo, ConsumerManager
-from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
+from skylarkmq.broker.consumer_offset import TOPIC_GROUP_SEPARATOR, ConsumerOffsetManager
+from skylarkmq.broker.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.durable import DurableTable, durable
 from skylarkmq.broker.processor.name_checks import check_group, check_producer_group, check_topic
 from skylarkmq.broker.producer_manager import ProducerManager
@@ -33,6 +36,7 @@ from skylarkmq.protocol.bodies.group_admin import (
     ConnectionBody,
     ConsumerConnection,
     ConsumeStats,
+    DifferingMember,
     GroupList,
     OffsetWrapper,
     ProducerConnection,
@@ -40,6 +44,10 @@ from skylarkmq.protocol.bodies.group_admin import (
     ProducerTableInfo,
 )
 from skylarkmq.protocol.bodies.lock import MessageQueueBody
+from skylarkmq.protocol.bodies.offsets import (
+    ConsumerOffsetSerializeWrapper,
+    DelayOffsetSerializeWrapper,
+)
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.clock import Clock
@@ -74,6 +82,7 @@ class AdminGroupProcessor:
         offsets: ConsumerOffsetManager,
         consumers: ConsumerManager,
         producers: ProducerManager,
+        delay_offsets: DelayOffsetTable,
         rates: ConsumeRateService,
         clock: Clock,
     ) -> None:
@@ -84,6 +93,7 @@ class AdminGroupProcessor:
         self._offsets = offsets
         self._consumers = consumers
         self._producers = producers
+        self._delay_offsets = delay_offsets
         self._rates = rates
         self._clock = clock
 
@@ -98,6 +108,8 @@ class AdminGroupProcessor:
             RequestCode.GET_ALL_PRODUCER_INFO: self.get_all_producers,
             RequestCode.GET_CONSUME_STATS: self.get_consume_stats,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.query_consumers_of_topic,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.get_all_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: self.get_all_delay_offsets,
         }
 
     # Settings
@@ -146,7 +158,7 @@ class AdminGroupProcessor:
     def get_consumer_connections(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
-        """Answer a group's members and subscriptions (203)."""
+        """Answer a group's members and subscriptions, and whose differ from the others' (203)."""
         header = decode_fields(GetConsumerConnectionListRequestHeader, request.ext_fields)
         info = self._consumers.group(header.consumer_group)
         if info is None:
@@ -154,10 +166,18 @@ class AdminGroupProcessor:
                 ResponseCode.CONSUMER_NOT_ONLINE,
                 f"the consumer group[{shown(header.consumer_group)}] not online",
             )
+        differing = [
+            DifferingMember(
+                client_id=client_id,
+                subscriptions={topic: expression for topic, _, expression in wish},
+            )
+            for client_id, wish in self._consumers.watch.examples(header.consumer_group)
+        ]
         body = ConsumerConnection(
             connection_set=_connections(info.channels),
             consume_from_where=info.consume_from_where,
             consume_type=info.consume_type,
+            differing_members=differing or msgspec.UNSET,
             message_model=info.message_model,
             subscription_table=info.subscriptions,
         )
@@ -215,6 +235,28 @@ class AdminGroupProcessor:
         }
         groups.update(self._offsets.groups_of(header.topic))
         body = GroupList(group_list=sorted(groups))
+        return request.reply(ResponseCode.SUCCESS, body=encode_body(body))
+
+    def get_all_offsets(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Answer where every group stands (43)."""
+        body = ConsumerOffsetSerializeWrapper(
+            offset_table={
+                f"{topic}{TOPIC_GROUP_SEPARATOR}{group}": offsets
+                for (topic, group), offsets in self._offsets.table.items()
+            }
+        )
+        return request.reply(ResponseCode.SUCCESS, body=encode_body(body))
+
+    def get_all_delay_offsets(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """Answer how far each delay level is delivered (45)."""
+        levels = range(1, self._store.delay_levels.max_level + 1)
+        body = DelayOffsetSerializeWrapper(
+            offset_table={
+                level: offset for level in levels if (offset := self._delay_offsets.get(level))
+            }
+        )
         return request.reply(ResponseCode.SUCCESS, body=encode_body(body))
 
     def get_consume_stats(

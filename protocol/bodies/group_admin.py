@@ -23,12 +23,24 @@ class ConnectionBody(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     version: JavaInt = 0
 
 
+class DifferingMember(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """A member that does not subscribe to what others do: topic -> expression, where it differs."""
+
+    client_id: str
+    subscriptions: dict[str, str]
+
+
 class ConsumerConnection(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """The members of a group, and what the last heartbeat said of it."""
+    """The members of a group, and what the last heartbeat said of it.
+
+    Unlike RocketMQ, members that differ are named, one for each set of subscriptions; absent, and
+    passed over by RocketMQ's tools, when all want the same.
+    """
 
     connection_set: list[ConnectionBody]
     consume_from_where: str
     consume_type: str
+    differing_members: list[DifferingMember] | msgspec.UnsetType = msgspec.UNSET
     message_model: str
     subscription_table: dict[str, SubscriptionData]
 

@@ -91,3 +91,20 @@ def test_a_group_agrees_again_when_the_other_leaves_or_changes(
     for member in (1, 2, 3):
         watch.gone("g", member)
     assert watch.__dict__ == SubscriptionWatch().__dict__, "nothing is remembered of who has left"
+
+
+def test_one_example_of_each_wish_without_what_all_want() -> None:
+    watch = SubscriptionWatch()
+    watch.note("g", 1, "a", wants("T", "U"))
+    assert watch.examples("g") == []
+    assert watch.examples("nobody") == []
+    watch.note("g", 2, "b", wants("U", "T"))
+    watch.note("g", 3, "c", wants("T"))
+    assert watch.examples("g") == [("a", frozenset({("U", "TAG", "*")})), ("c", frozenset())]
+
+
+def test_examples_are_bounded() -> None:
+    watch = SubscriptionWatch()
+    for number in range(100):
+        watch.note("g", number, f"c{number}", wants(f"T{number}"))
+    assert len(watch.examples("g")) == 16

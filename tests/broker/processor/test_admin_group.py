@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker.consume_rates import ConsumeRateService
+from skylarkmq.broker.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.processor.admin_group import AdminGroupProcessor
 from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.broker.subscription_group import GROUPS_FILE
@@ -15,6 +16,7 @@ from skylarkmq.protocol import lenient_json
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
 from skylarkmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from skylarkmq.store.table_file import TableWriter
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, request
 
 
@@ -25,6 +27,8 @@ class Rig(GroupRig):
         super().__init__(**config)
         self.stats = BrokerStats()
         self.rates = ConsumeRateService(self.stats, self.clock)
+        writer = TableWriter(self.files, self.workers.tables)
+        self.delays = DelayOffsetTable(self.files, writer, self.clock, self.store)
         self.processor = AdminGroupProcessor(
             "broker-a",
             self.store,
@@ -33,6 +37,7 @@ class Rig(GroupRig):
             self.offsets,
             self.consumers,
             self.producers,
+            self.delays,
             self.rates,
             self.clock,
         )
@@ -142,6 +147,34 @@ async def test_members_of_a_consumer_group(rig: Rig) -> None:
     assert body["messageModel"] == "CLUSTERING"
     assert body["consumeFromWhere"] == "CONSUME_FROM_LAST_OFFSET"
     assert set(body["subscriptionTable"]) == {"T", "U"}
+
+
+async def test_members_that_differ_are_named_with_what_differs(rig: Rig) -> None:
+    fields = {"consumerGroup": "g"}
+    a = rig.join("g", "T", "U", name="192.0.2.1:1")
+    rig.join("g", "T", "U", name="192.0.2.2:1")
+    body = await rig.table(RequestCode.GET_CONSUMER_CONNECTION_LIST, fields)
+    assert "differingMembers" not in body
+    b = rig.join("g", "T", "V", name="192.0.2.3:1")
+    body = await rig.table(RequestCode.GET_CONSUMER_CONNECTION_LIST, fields)
+    assert body["differingMembers"] == [
+        {"clientId": "client@192.0.2.1:1", "subscriptions": {"U": "*"}},
+        {"clientId": "client@192.0.2.3:1", "subscriptions": {"V": "*"}},
+    ]
+    b.close("peer")
+    body = await rig.table(RequestCode.GET_CONSUMER_CONNECTION_LIST, fields)
+    assert "differingMembers" not in body
+    assert not a.closed
+
+
+async def test_offsets_of_all_groups_and_levels(rig: Rig) -> None:
+    rig.offsets.commit("x", "g", "T", 2, 5)
+    rig.offsets.commit("x", "h", "T", 0, 7)
+    rig.delays.set(3, 11)
+    body = await rig.table(RequestCode.GET_ALL_CONSUMER_OFFSET)
+    assert body["offsetTable"] == {"T@g": {"2": 5}, "T@h": {"0": 7}}
+    body = await rig.table(RequestCode.GET_ALL_DELAY_OFFSET)
+    assert body["offsetTable"] == {"3": 11}
 
 
 async def test_clients_of_a_producer_group(rig: Rig) -> None:
