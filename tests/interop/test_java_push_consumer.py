@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.interop.tools import (
@@ -147,3 +149,27 @@ def test_a_topic_that_comes_later(tools: JavaTools, topic: str, group: str) -> N
     consumer.count("message", 4)
     consumer.finish()
     assert bodies(consumer.named("message")) == numbered("m", 4)
+
+
+def test_where_a_new_group_begins(tools: JavaTools, topic: str, group: str) -> None:
+    """On a topic whose beginning is still at hand all begin there, whatever they ask for."""
+    tools.queues(topic, create=1)
+    tools.produce(topic, "sync", 3)
+    for start in ("CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_LAST_OFFSET"):
+        consumer = tools.consume(topic, f"{group}_{start}", **{"from": start})
+        assert bodies(consumer.count("message", 3)) == numbered("m", 3)
+        consumer.finish()
+
+
+def test_a_broadcast_goes_on_where_it_was(
+    tools: JavaTools, topic: str, group: str, tmp_path: Path
+) -> None:
+    """Each client keeps its own place, in a file."""
+    tools.queues(topic, create=2)
+    place = f"-Drocketmq.client.localOffsetStoreDir={tmp_path}/its-place"
+    for prefix in ("first", "second"):
+        consumer = tools.consume(topic, group, place, model="BROADCASTING")
+        tools.produce(topic, "sync", 4, prefix=prefix)
+        consumer.count("message", 4)
+        consumer.finish()
+        assert bodies(consumer.named("message")) == numbered(prefix, 4)

@@ -3,8 +3,8 @@ package skylarkmq.interop;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
-import java.util.stream.Collectors;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.MessageQueueListener;
 import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -47,25 +47,31 @@ public final class LitePull {
                 ? MessageSelector.byTag(args.text("tags", "*"))
                 : MessageSelector.bySql(sql));
         }
+        if (!assign) {
+            tellOfQueues(consumer, topic);
+        }
         consumer.start();
         Out.line("started");
         List<MessageQueue> queues = List.of();
+        List<MessageQueue> resting = new ArrayList<>();
         if (assign) {
             queues = new ArrayList<>(consumer.fetchMessageQueues(topic));
             consumer.assign(queues);
+            resting.addAll(queues);
+            resting.removeIf(queue -> queue.getQueueId() != args.number("pause", -1));
+            consumer.pause(resting);
             for (MessageQueue queue : queues) {
+                // This also drops what came before the pause.
                 seek(consumer, queue, args.text("seek", "0"));
             }
         }
-        List<MessageQueue> resting = queues.stream()
-            .filter(queue -> queue.getQueueId() == args.number("pause", -1))
-            .collect(Collectors.toList());
-        consumer.pause(resting);
+        Out.line("placed");
         poll(consumer, args.number("first", 0));
         consumer.resume(resting);
         poll(consumer, args.number("count", 1) - args.number("first", 0));
         if (args.flag("auto")) {
-            consumer.poll(2000); // commits first, when a second has passed
+            Thread.sleep(1100);
+            consumer.poll(0); // commits when a second has passed
         } else {
             consumer.commitSync();
         }
@@ -78,6 +84,18 @@ public final class LitePull {
         consumer.shutdown();
         Out.line("done");
         System.exit(0);
+    }
+
+    private static void tellOfQueues(DefaultLitePullConsumer consumer, String topic) {
+        MessageQueueListener client = consumer.getMessageQueueListener();
+        consumer.setMessageQueueListener((changed, all, mine) -> {
+            client.messageQueueChanged(changed, all, mine);
+            if (changed.equals(topic)) {
+                Map<String, Object> fields = Out.event("queues");
+                fields.put("queues", mine.stream().map(MessageQueue::getQueueId).toArray());
+                Out.line(fields);
+            }
+        });
     }
 
     private static void seek(DefaultLitePullConsumer consumer, MessageQueue queue, String place)
