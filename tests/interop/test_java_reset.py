@@ -23,8 +23,8 @@ def two_parts(tools: JavaTools, topic: str) -> None:
 
 def boundary(events: list[Event]) -> int:
     """The store time of the first newer message."""
-    times = [event["store_timestamp"] for event in events if event["body"].startswith("new")]
-    return min(times)
+    newer = (event for event in events if event["body"].startswith("new"))
+    return int(min(event["store_timestamp"] for event in newer))
 
 
 def taken(consumer: Child, before: int, count: int) -> list[str]:

@@ -19,7 +19,7 @@ from tests.interop.tools import JavaTools, bodies, numbered, receives
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("maven")]
 
-KEYS: dict[str, object] = {
+KEYS: dict[str, Any] = {
     # Enough for RocketMQ's clean stop, which takes ten seconds and goes on asking.
     "messageDelayLevel": "1s 20s",
     "transactionCheckMax": 60,
@@ -73,8 +73,10 @@ class Hands:
             self._tools.queues(topic, create=1)
 
     def use_transactions(self, turn: int) -> None:
-        sent = {"count": 4, "local": "commit,rollback", "prefix": f"done{turn}"}
-        self._tools.transact(self._transactions, "P_shared", **sent).finish()
+        producer = self._tools.transact(
+            self._transactions, "P_shared", count=4, local="commit,rollback", prefix=f"done{turn}"
+        )
+        producer.finish()
         received = self._tools.received(self._transactions, self._group, 2)
         assert bodies(received) == [f"done{turn}-0", f"done{turn}-2"]
 
@@ -95,8 +97,15 @@ class Hands:
         tools = self._tools
         tools.produce(self._filtered, "sync", 4, prefix=f"left{turn}")
         tools.produce(self._delayed, "sync", 3, prefix=f"late{turn}", delay=2)
-        sent = {"count": 3, "local": "unknown", "check": "unknown", "prefix": f"open{turn}"}
-        tools.transact(self._transactions, "P_shared", **sent).kill()
+        producer = tools.transact(
+            self._transactions,
+            "P_shared",
+            count=3,
+            local="unknown",
+            check="unknown",
+            prefix=f"open{turn}",
+        )
+        producer.kill()
 
     def find_delayed(self, turn: int) -> None:
         received = self._tools.received(self._delayed, self._group, 3)

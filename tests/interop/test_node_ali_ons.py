@@ -51,14 +51,16 @@ class NodeTools:
         child.event("done")
         child.finish()
 
-    def send(self, topic: str, count: int, prefix: str = "n") -> list[Event]:
-        child = self._start("send", topic, count, prefix)
+    def send(self, topic: str, count: int, prefix: str = "n", level: int = 0) -> list[Event]:
+        child = self._start("send", topic, count, prefix, level)
         child.event("done")
         child.finish()
         return child.named("sent")
 
-    def consume(self, topic: str, group: str, tags: str = "*", fail: int = 0) -> Child:
-        return self._start("consume", topic, group, tags, fail)
+    def consume(
+        self, topic: str, group: str, tags: str = "*", fail: int = 0, model: str = "CLUSTERING"
+    ) -> Child:
+        return self._start("consume", topic, group, tags, fail, model)
 
     def _start(self, mode: str, topic: str, *args: str | int) -> Child:
         words = [mode, self._namesrv, topic, *map(str, args)]
@@ -103,6 +105,28 @@ def test_a_message_asked_for_again(node: NodeTools, topic: str, group: str) -> N
     assert (first["reconsume_times"], again["reconsume_times"]) == (0, 1)
     assert again["body"] == "n-0"
     assert again["properties"]["RETRY_TOPIC"] == topic
+
+
+def test_a_delay(node: NodeTools, topic: str, group: str) -> None:
+    node.send(topic, 2, level=2)
+    consumer = node.consume(topic, group)
+    received = consumer.count("message", 2)
+    consumer.finish()
+    assert bodies(received) == numbered("n", 2)
+    for event in received:
+        assert event["store_timestamp"] - event["born_timestamp"] >= 2000
+        assert event["properties"]["REAL_TOPIC"] == topic
+
+
+def test_broadcast(node: NodeTools, topic: str, group: str) -> None:
+    pair = [node.consume(topic, group, model="BROADCASTING") for _ in range(2)]
+    for consumer in pair:
+        consumer.event("started")
+    node.send(topic, COUNT)
+    for consumer in pair:
+        consumer.count("message", COUNT)
+        consumer.finish()
+        assert bodies(consumer.named("message")) == numbered("n", COUNT)
 
 
 def test_offsets_outlive_a_consumer(node: NodeTools, topic: str, group: str) -> None:

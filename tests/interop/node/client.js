@@ -3,9 +3,10 @@
 // A program around ali-ons that prints one JSON object a line.
 //
 //   node client.js create  NAMESRV TOPIC QUEUES           it does not send to unknown topics
-//   node client.js send    NAMESRV TOPIC COUNT PREFIX
-//   node client.js consume NAMESRV TOPIC GROUP TAGS FAIL   until standard input ends
+//   node client.js send    NAMESRV TOPIC COUNT PREFIX LEVEL
+//   node client.js consume NAMESRV TOPIC GROUP TAGS FAIL MODEL   until standard input ends
 //
+// LEVEL: delay level, 0 for none. MODEL: CLUSTERING or BROADCASTING.
 // FAIL: a message is asked for again while it has come again fewer times than this.
 
 const { Consumer, Message, Producer } = require('ali-ons');
@@ -48,7 +49,7 @@ async function create(queues) {
   await producer.close();
 }
 
-async function send(count, prefix) {
+async function send(count, prefix, level) {
   const producer = new Producer({ ...options, producerGroup: 'P_node' });
   producer.on('error', error => console.error(error));
   await producer.ready();
@@ -56,6 +57,7 @@ async function send(count, prefix) {
     const message = new Message(topic, 'ABC'[index % 3], `${prefix}-${index}`);
     message.keys = [`${prefix}-key-${index}`];
     message.properties.stadt = 'Zürich';
+    if (Number(level)) message.delayTimeLevel = Number(level);
     const result = await producer.send(message);
     line('sent', {
       index,
@@ -69,11 +71,12 @@ async function send(count, prefix) {
   await producer.close();
 }
 
-async function consume(group, tags, fail) {
+async function consume(group, tags, fail, model) {
   const consumer = new Consumer({
     ...options,
     consumerGroup: group,
     consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET',
+    isBroadcast: model === 'BROADCASTING',
   });
   consumer.on('error', error => console.error(error));
   consumer.subscribe(topic, tags, async message => {
@@ -84,6 +87,8 @@ async function consume(group, tags, fail) {
       keys: message.keys,
       reconsume_times: message.reconsumeTimes,
       queue_id: message.queueId,
+      born_timestamp: Number(message.bornTimestamp),
+      store_timestamp: Number(message.storeTimestamp),
       properties: message.properties,
     });
     return message.reconsumeTimes < Number(fail) ? Consumer.ACTION_RETRY : undefined;
