@@ -32,7 +32,11 @@ from skylarkmq.broker.metrics import MetricsSources, build_registry
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.registration import RegistrationService
 from skylarkmq.broker.router import Router
-from skylarkmq.broker.semantics_metrics import client_call_families, delay_families
+from skylarkmq.broker.semantics_metrics import (
+    client_call_families,
+    delay_families,
+    removal_families,
+)
 from skylarkmq.broker.server import RemotingServer
 from skylarkmq.broker.sockets import bind_pair, port_of, resolve
 from skylarkmq.broker.store_metrics import StoreSources
@@ -190,6 +194,7 @@ class BrokerController:
                 partial(delay_families, state.schedule, state.timer),
                 partial(client_call_families, state.outbound),
                 partial(transaction_families, state.transactions),
+                partial(removal_families, state.store.removal),
             ),
         )
         self._metrics = MetricsServer(

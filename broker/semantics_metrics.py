@@ -1,5 +1,5 @@
 """Metrics of what applications rely on beside sends and pulls: delayed messages, requests
-to clients.
+to clients; and of topics on their way out.
 
 Families for `metrics.py`, each a function of its sources and of the maker that labels them.
 """
@@ -14,6 +14,7 @@ from skylarkmq.broker.metric_families import FamilyMaker
 from skylarkmq.broker.outbound import Outbound
 from skylarkmq.broker.schedule_service import ScheduleMessageService
 from skylarkmq.broker.timer.service import TimerMessageService
+from skylarkmq.store.topic_removal import TopicRemoval
 
 
 def delay_families(
@@ -53,6 +54,17 @@ def delay_families(
         "skylarkmq_delayed_stored_again",
         "Timed messages stored again because their log file was to go.",
         timers.rolled_count,
+    )
+
+
+def removal_families(removal: TopicRemoval, ours: FamilyMaker) -> Iterator[Metric]:
+    """Topics that were deleted."""
+    yield ours.gauges(
+        "skylarkmq_deleted_topics",
+        "Deleted topics by what is left of them: log, messages that have not expired; all, until "
+        "the deletion has ended.",
+        ("left",),
+        [(("log",), len(removal.topics.entries)), (("all",), len(removal.topics.unfinished))],
     )
 
 

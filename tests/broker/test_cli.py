@@ -1,5 +1,6 @@
 """The servers' commands as a user runs them: start, one line for what is wrong, clean stop."""
 
+import asyncio
 import json
 import os
 import signal
@@ -16,6 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from skylarkmq.broker.cli import broker, namesrv, serve
+from skylarkmq.protocol.command import RemotingCommand
+from tests.support.raw_client import RawClient
 
 COMMAND = [sys.executable, "-m", "skylarkmq.cli"]
 SMALL = ("mappedFileSizeCommitLog=8388608", "maxMessageSize=1048576")
@@ -74,13 +77,13 @@ def _connects(address: str) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_tells_where_it_is_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     root = tmp_path / "store"
-    settings = (f"storePathRootDir={root}", *SMALL, *PORTS, "traceOn=true")
+    settings = (f"storePathRootDir={root}", *SMALL, *PORTS, "serverWorkerThreads=4")
     with _running("serve", *_arguments(settings)) as (child, fields):
         for name in ("listenAddr", "namesrvAddr", "metricsAddr"):
             assert _connects(fields[name])
         host, _, port = fields["listenAddr"].rpartition(":")
         assert _connects(f"{host}:{int(port) - 2}")
-        assert fields["withoutEffect"] == ["traceOn"]
+        assert fields["withoutEffect"] == ["serverWorkerThreads"]
         assert (root / "abort").exists()
         assert _stop(child, number) == 0
     assert not (root / "abort").exists()
@@ -190,3 +193,31 @@ def test_a_guessed_address_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     code, _, err = _invoke(serve, *_arguments(settings), "--log-level", "ERROR")
     assert code == 2
     assert "brokerIP1" in err and "10.0.0.1, 10.0.0.2" in err
+
+
+def test_a_changed_key_is_in_the_file_at_the_next_start(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(f"# mine\nstorePathRootDir={tmp_path / 'store'}\nfileReservedTime=10\n")
+    arguments = ("-c", str(file), *_arguments((*SMALL, *PORTS)))
+    with _running("serve", *arguments) as (child, fields):
+        answers = [_ask(fields["listenAddr"], 25, b"fileReservedTime=20\n")]
+        answers += [_ask(fields["listenAddr"], 25, b"maxMessageSize=1000\n")]
+        assert [answer.code for answer in answers] == [0, 16]
+        assert _stop(child, signal.SIGTERM) == 0
+    assert file.read_text() == (
+        f"# mine\nstorePathRootDir={tmp_path / 'store'}\nfileReservedTime=20\n"
+    )
+    printed = subprocess.run([*COMMAND, "serve", *arguments, "--print-config"], capture_output=True)
+    assert f"fileReservedTime=20  # {file} line 3".encode() in printed.stdout
+
+
+def _ask(address: str, code: int, body: bytes) -> RemotingCommand:
+    host, _, port = address.rpartition(":")
+
+    async def ask() -> RemotingCommand:
+        client = await RawClient.open((host, int(port)))
+        answer = await client.call(code, {}, body)
+        await client.close()
+        return answer
+
+    return asyncio.run(ask())

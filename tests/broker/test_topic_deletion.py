@@ -13,7 +13,9 @@ import pytest
 
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.long_polling import HeldPull, PullRequestHoldService
+from skylarkmq.broker.metric_families import FamilyMaker
 from skylarkmq.broker.processor.admin_topic import AdminTopicProcessor
+from skylarkmq.broker.semantics_metrics import removal_families
 from skylarkmq.broker.topic_deletion import TopicDeletion
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -117,6 +119,20 @@ async def test_the_topic_can_not_be_made_before_the_end(rig: Rig) -> None:
     rig.topic("T")
     rig.put("T", 0, b"new")
     assert rig.store.max_offset("T", 0) == 1
+
+
+async def test_figures_of_what_is_left(rig: Rig) -> None:
+    def seen() -> dict[str, float]:
+        families = removal_families(rig.store.removal, FamilyMaker({}))
+        return {s.labels["left"]: s.value for family in families for s in family.samples}
+
+    rig.fill()
+    assert seen() == {"log": 0, "all": 0}
+    waiting = rig.delete()
+    assert seen() == {"log": 1, "all": 1}
+    rig.workers.run_all()
+    await waiting
+    assert seen() == {"log": 1, "all": 0}
 
 
 async def test_two_who_delete_at_once_get_one_deletion(rig: Rig) -> None:
