@@ -52,6 +52,8 @@ from skylarkmq.protocol.version import MQVersion
 from skylarkmq.store.message_store import MessageStore
 
 STATUS_TIMEOUT_S: Final = 5.0
+STATUS_SIZE_MAX: Final = 1 << 20
+"""Bytes of one member's answer; a thousand queues have less than a tenth."""
 FURTHEST: Final = 2**63 - 1
 QUEUES_SLICE: Final = 64
 """Queues looked at in one turn of the loop."""
@@ -127,7 +129,9 @@ class AdminOffsetProcessor:
         asked = RemotingCommand.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, fields)
         try:
             answer = await self._outbound.call(member, asked, STATUS_TIMEOUT_S)
-            if answer.code == ResponseCode.SUCCESS:
+            if len(answer.body) > STATUS_SIZE_MAX:
+                log.warning("%s says too much of where it stands", member.remote_address)
+            elif answer.code == ResponseCode.SUCCESS:
                 return decode_body(GetConsumerStatusBody, answer.body).message_queue_table
         except (TimeoutError, ConnectionClosedError, RemoteProtocolError) as error:
             log.warning("%s does not say where it stands: %s", member.remote_address, error)

@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker.consumer_offset import OFFSETS_FILE
-from skylarkmq.broker.processor.admin_offset import STATUS_TIMEOUT_S, AdminOffsetProcessor
+from skylarkmq.broker.processor.admin_offset import (
+    STATUS_SIZE_MAX,
+    STATUS_TIMEOUT_S,
+    AdminOffsetProcessor,
+)
 from skylarkmq.broker.subscription_group import GROUPS_FILE
 from skylarkmq.protocol import lenient_json
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -89,6 +93,14 @@ async def test_members_are_asked_together_and_the_silent_are_left_out(rig: Rig) 
     assert rig.outbound.waiting_count == 0
     counts = {"ok": 2, "error": 1, "gone": 1, "timeout": 1, "refused": 0}
     assert rig.outbound.calls == counts
+
+
+async def test_a_member_that_says_too_much_is_not_listened_to(rig: Rig) -> None:
+    first, second = (rig.join("T", name=f"192.0.2.1:{port}") for port in (1, 2))
+    pending = await rig.begin(STATUS, topic="T", group="g")
+    first.answer(0, body=HELD + b" " * STATUS_SIZE_MAX)
+    second.answer(0, body=HELD + b" " * 9)
+    assert clients(await pending) == {"client@192.0.2.1:2": {1: 7}}
 
 
 async def test_one_member_is_asked_when_it_is_named(rig: Rig) -> None:
