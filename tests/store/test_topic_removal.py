@@ -19,7 +19,10 @@ from tests.store.support import StoreRig
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_states import Names
 
-EXTENDED: dict[str, Any] = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 4096}
+EXTENDED: dict[str, Any] = {
+    "enable_consume_queue_ext": True,
+    "mapped_file_size_consume_queue_ext": 4096,
+}
 
 
 def bodies(rig: StoreRig, topic: str, queue_id: int = 0) -> list[bytes]:
