@@ -33,7 +33,7 @@ from tests.support.crash_disk import CrashDisk
 from tests.support.crash_states import Names
 from tests.support.fake_transport import Transport
 from tests.support.manual_clock import START_MS, ManualClock, settle
-from tests.support.workers import manual_store_workers
+from tests.support.workers import ManualWorker, manual_store_workers
 
 MEMORY_SIZE = 1 << 33
 STEP_S = 0.1
@@ -104,6 +104,7 @@ class BrokerMachine(Applications):
         self._steps = 0
         self._waiting: dict[int, Callable[[RemotingCommand], None]] = {}
         self._lazy = False  # the threads lag behind
+        self._stalled: list[ManualWorker] = []  # and these stand still
 
     # Power
 
@@ -131,6 +132,8 @@ class BrokerMachine(Applications):
                 self.disk.root,
                 message_delay_level=LEVELS,
                 flush_disk_type="SYNC_FLUSH" if self.sync else "ASYNC_FLUSH",
+                flush_delay_offset_interval=200,
+                timer_flush_interval_ms=200,
             ),
             broker_name="broker-a",
             transaction_time_out=1000,
@@ -191,8 +194,9 @@ class BrokerMachine(Applications):
             await settle(TURNS)
             if self._lazy:
                 for worker in self.workers.all():
-                    for _ in range(self.rng.choice((0, 0, 1, 2))):
-                        worker.step()
+                    if worker not in self._stalled:
+                        for _ in range(self.rng.choice((0, 1, 2))):
+                            worker.step()
             else:
                 self.workers.run_all()
         await settle(TURNS)
@@ -228,13 +232,14 @@ class BrokerMachine(Applications):
             (4, self.commit_offset),
             (2, self.make_group),
             (2, self.make_topic),
-            (8, lambda: self.pump(self.rng.choice((0.1, 0.1, 0.5, 2.0)))),
+            (12, lambda: self.pump(self.rng.choice((0.1, 0.5, 1.0, 2.0)))),
             (3, self.settle),
             (1, self.restart),
         ]
         weights = [weight for weight, _ in choices]
         for action in self.rng.choices([action for _, action in choices], weights, k=count):
             self._lazy = self.rng.random() < 0.7
+            self._stalled = [w for w in self.workers.all() if self.rng.random() < 0.3]
             result = action()
             if result is not None:
                 await result
