@@ -1,9 +1,11 @@
 """Units of a queue as they lie in its files (321), for whoever looks for a message that is missing.
 
 With a consumer group the answer tells what the group subscribes to and, for each unit, whether its
-tags want the message; an expression is asked of records, not of units, so it wants them all here.
+tags want the message, or its expression may want it by the bitmap of the queue's extension: units
+without a bitmap are all wanted.
 
-Unlike RocketMQ, an answer has at most UNITS_MAX units.
+Unlike RocketMQ, an answer has at most UNITS_MAX units, and tags codes are never addresses of the
+extension.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProcessor.java
 (queryConsumeQueue)
 """
@@ -15,7 +17,7 @@ from typing import Final
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.consumer_manager import ConsumerManager
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
-from skylarkmq.broker.filter.tag_filter import Matches, is_tag_type, tag_filter
+from skylarkmq.broker.filter.tag_filter import is_tag_type, tag_filter
 from skylarkmq.broker.processor.name_checks import check_group
 from skylarkmq.broker.router import Handler
 from skylarkmq.protocol.bodies.consume_queue import (
@@ -29,6 +31,7 @@ from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.protocol.headers.admin import QueryConsumeQueueRequestHeader
 from skylarkmq.protocol.headers.fields import decode_fields
+from skylarkmq.store.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 from skylarkmq.store.message_store import MessageStore
 
 UNITS_MAX: Final = 2000
@@ -66,20 +69,18 @@ class AdminQueueProcessor:
             subscription = self._consumers.find_subscription(header.consumer_group, topic)
             filter_data = self._filter_data(header.consumer_group, topic, subscription)
         count = min(max(0, header.count), UNITS_MAX)
-        units = self._store.queue_units(topic, queue_id, header.index, count)
-        matches = _matches(subscription)
+        stored = self._stored_units(queue, header.index, count)
+        units = list(UNIT.iter_unpack(self._store.queues.resolved(queue, stored)))
+        wanted = self._wanted(header.consumer_group, subscription, queue, stored, units)
         body = QueryConsumeQueueResponseBody(
             filter_data=filter_data,
             max_queue_index=queue.max_offset,
             min_queue_index=queue.min_offset,
             queue_data=[
                 ConsumeQueueData(
-                    eval=matches is not None and matches(unit.tags_code),
-                    physic_offset=unit.commit_offset,
-                    physic_size=unit.record_size,
-                    tags_code=unit.tags_code,
+                    eval=is_wanted, physic_offset=offset, physic_size=size, tags_code=tags_code
                 )
-                for unit in units
+                for (offset, size, tags_code), is_wanted in zip(units, wanted, strict=True)
             ],
             subscription_data=subscription,
         )
@@ -96,16 +97,36 @@ class AdminQueueProcessor:
             return f"{group}@{topic} is not online!"
         return self._filters.shown(topic, group)
 
+    def _stored_units(self, queue: ConsumeQueue, index: int, count: int) -> bytes:
+        """Units as they lie in the files and, the newest ones, in memory."""
+        if not queue.min_offset <= index < queue.max_offset:
+            return b""
+        units = b""
+        while count > 0:
+            part = self._store.queues.stored_units(queue, index, count)
+            if not part:
+                break
+            units += part
+            index += len(part) // UNIT_SIZE
+            count -= len(part) // UNIT_SIZE
+        return units
 
-def _matches(subscription: SubscriptionData | None) -> Matches | None:
-    """What a group's tags want; None when nobody is asked."""
-    if subscription is None:
-        return None
-    wants = None
-    if is_tag_type(subscription.expression_type):
-        wants = tag_filter(subscription.sub_string, subscription.code_set)
-    return wants or _everything
-
-
-def _everything(_: int) -> bool:
-    return True
+    def _wanted(
+        self,
+        group: str | None,
+        subscription: SubscriptionData | None,
+        queue: ConsumeQueue,
+        stored: bytes,
+        units: list[tuple[int, int, int]],
+    ) -> list[bool]:
+        """Whether the group wants each unit's message; no when nobody is asked."""
+        if group is None or subscription is None:
+            return [False] * len(units)
+        if is_tag_type(subscription.expression_type):
+            wants = tag_filter(subscription.sub_string, subscription.code_set)
+            return [wants is None or wants(tags_code) for _, _, tags_code in units]
+        data = self._filters.get(queue.topic, group)
+        if data is None:
+            return [True] * len(units)
+        refused = data.record_filter.refused(self._store.queues.bitmaps(queue, stored), 0)
+        return [place not in refused for place in range(len(units))]
