@@ -35,6 +35,7 @@ from skylarkmq.broker.router import Router
 from skylarkmq.broker.semantics_metrics import (
     client_call_families,
     delay_families,
+    lock_families,
     removal_families,
 )
 from skylarkmq.broker.server import RemotingServer
@@ -193,6 +194,7 @@ class BrokerController:
             more=(
                 partial(delay_families, state.schedule, state.timer),
                 partial(client_call_families, state.outbound),
+                partial(lock_families, state.locks),
                 partial(transaction_families, state.transactions),
                 partial(removal_families, state.store.removal),
             ),

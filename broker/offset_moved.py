@@ -38,16 +38,11 @@ EVENTS_PER_S: Final = 1.0
 
 
 class OffsetMovedEvents:
-    """Stores the events of one broker.
-
-    Attributes:
-        count: groups moved, stored as an event or not.
-    """
+    """Stores the events of one broker."""
 
     def __init__(
         self, broker_name: str, store: MessageStore, clock: Clock, store_host: bytes
     ) -> None:
-        self.count = 0
         self._broker_name = broker_name
         self._store = store
         self._clock = clock
@@ -58,7 +53,6 @@ class OffsetMovedEvents:
 
     def note(self, header: PullMessageRequestHeader, new_offset: int) -> None:
         """A pull was answered with another offset than it asked for."""
-        self.count += 1
         if not self._take_room():
             self._left_out += 1
             return

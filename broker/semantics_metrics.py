@@ -1,5 +1,5 @@
-"""Metrics of what applications rely on beside sends and pulls: delayed messages, requests
-to clients; and of topics on their way out.
+"""Metrics of what applications rely on beside sends and pulls: delayed messages, requests to
+clients, queue locks; and of topics on their way out.
 
 Families for `metrics.py`, each a function of its sources and of the maker that labels them.
 """
@@ -12,6 +12,7 @@ from prometheus_client.core import Metric
 
 from skylarkmq.broker.metric_families import FamilyMaker
 from skylarkmq.broker.outbound import Outbound
+from skylarkmq.broker.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.schedule_service import ScheduleMessageService
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.store.topic_removal import TopicRemoval
@@ -65,6 +66,13 @@ def removal_families(removal: TopicRemoval, ours: FamilyMaker) -> Iterator[Metri
         "the deletion has ended.",
         ("left",),
         [(("log",), len(removal.topics.entries)), (("all",), len(removal.topics.unfinished))],
+    )
+
+
+def lock_families(locks: RebalanceLockManager, ours: FamilyMaker) -> Iterator[Metric]:
+    """Queues that members of groups keep for themselves, to consume in order."""
+    yield ours.gauge(
+        "skylarkmq_queue_locks", "Queue locks of ordered consumers that are held.", len(locks)
     )
 
 
