@@ -160,7 +160,6 @@ def test_a_setting_without_a_value_says_how_to_write_it() -> None:
         "enableLmq=true",
         "enableMultiDispatch=true",
         "fetchNamesrvAddrByAddressServer=true",
-        "disableConsumeIfConsumerReadSlowly=true",
         "storePathCommitLog=/a,/b",
     ],
 )
