@@ -160,7 +160,6 @@ def test_a_setting_without_a_value_says_how_to_write_it() -> None:
         "enableLmq=true",
         "enableMultiDispatch=true",
         "fetchNamesrvAddrByAddressServer=true",
-        "storePathCommitLog=/a,/b",
     ],
 )
 def test_what_is_not_built_is_refused_in_one_line(setting: str) -> None:
