@@ -71,7 +71,9 @@ class Deliveries:
         now_ms = self._clock.now_ms()
         head = messages.head()
         due_ms = due_of(head) if head is not None else now_ms + 1
-        self._end_cancels(min(due_ms, now_ms + 1))
+        if self._end_cancels(min(due_ms, now_ms + 1)):
+            done(0)  # there may be more of them, and the next ones may have to be read first
+            return
         first_cancel = cancels.head()
         if head is None or due_ms > now_ms:
             done(self._wait_s([entry for entry in (head, first_cancel) if entry is not None]))
@@ -110,15 +112,21 @@ class Deliveries:
 
     # Taking back
 
-    def _end_cancels(self, due_ms: int) -> None:
-        """Forget what takes messages back that were due before a time."""
+    def _end_cancels(self, due_ms: int) -> bool:
+        """Forget what takes messages back that were due before a time; False when none was left.
+
+        Those of a later time may be looked at only after it has said False.
+        """
         cancels = self._state.cancels
         if cancels.hand and due_of(cancels.hand[0].entry) < due_ms:
             cancels.confirm(len(cancels.hand))
             self._timed.forget_cancels()
-        if not cancels.hand:
-            cancels.take(key(due_ms, 0), DELIVER_COUNT, 1 << 62)
-            cancels.confirm(len(cancels.hand))
+        if cancels.hand:
+            return False
+        cancels.take(key(due_ms, 0), DELIVER_COUNT, 1 << 62)
+        count = len(cancels.hand)
+        cancels.confirm(count)
+        return count > 0
 
     def _take_cancels(self, due_ms: int, done: Stepped) -> None:
         cancels = self._state.cancels

@@ -30,6 +30,7 @@ from skylarkmq.store.timer_rules import TIMER_QUEUE_ID, cancelled_key, due_of
 log = logging.getLogger(__name__)
 
 DIGEST_SIZE: Final = 16
+DUE_SIZE: Final = 8  # bytes of an entry's due time, which it begins with
 _REAL_TOPIC: Final = names.REAL_TOPIC.encode() + b"\x01"
 _UNIQ_KEY: Final = names.UNIQ_KEY.encode() + b"\x01"
 _ROLL_TIMES: Final = names.TIMER_ROLL_TIMES.encode() + b"\x01"
@@ -76,14 +77,14 @@ class TimedMessages:
                 continue
             topic = find_property(parked.properties, _REAL_TOPIC) or b""
             value = cancelled_key(parked.properties) or b""
-            self._cancelled.add(_digest(topic, value))
+            self._cancelled.add(_digest(entry, topic, value))
             if value.startswith(topic + b"+"):
-                self._cancelled.add(_digest(topic, value[len(topic) + 1 :]))
+                self._cancelled.add(_digest(entry, topic, value[len(topic) + 1 :]))
 
-    def _is_cancelled(self, parked: Parked) -> bool:
+    def _is_cancelled(self, entry: bytes, parked: Parked) -> bool:
         key = find_property(parked.properties, _UNIQ_KEY)
         topic = find_property(parked.properties, _REAL_TOPIC) or b""
-        return key is not None and _digest(topic, key) in self._cancelled
+        return key is not None and _digest(entry, topic, key) in self._cancelled
 
     # Delivering
 
@@ -103,7 +104,7 @@ class TimedMessages:
             parked = self._parked(entry, records, number)
             if parked is None:
                 continue
-            if self._cancelled and self._is_cancelled(parked):
+            if self._cancelled and self._is_cancelled(entry, parked):
                 cancelled += 1
                 continue
             text = with_property(
@@ -165,5 +166,6 @@ class TimedMessages:
         )
 
 
-def _digest(topic: bytes, key: bytes) -> bytes:
-    return blake2b(topic + b"\x01" + key, digest_size=DIGEST_SIZE).digest()
+def _digest(entry: bytes, topic: bytes, key: bytes) -> bytes:
+    due = entry[:DUE_SIZE]
+    return blake2b(due + topic + b"\x01" + key, digest_size=DIGEST_SIZE).digest()

@@ -264,7 +264,10 @@ class TimerMessageService:
             return
         log.error("the timer topic can not be read: %s", error)
         self._busy = False
-        self._plan(ERROR_RETRY_S)
+        if self._running:
+            self._plan(ERROR_RETRY_S)
+        else:
+            self._tell_settled()
 
     def _delivered(self, wait_s: float | None) -> None:
         may_roll = self._rolling.is_wanted and not self._reading.is_again

@@ -65,7 +65,7 @@ class Run:
         self.next = 0  # among them: the first that was not taken
         self.last = b""  # no entry that was not taken sorts before it
         self.written = True
-        self.base = 0  # while it is not written: of the memory that it was
+        self.base = 0  # of the memory that it was; 0 for one that a checkpoint knew, or merged
 
     @property
     def loaded(self) -> bool:
@@ -128,17 +128,25 @@ class TimerIndex:
             self.runs.append(run)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint says, of plain values; runs that are not written are not in it."""
+        """What a checkpoint says, of plain values; what lies behind `base` is not in it."""
         return {
             "base": self.base,
             "voided": self.voided,
             "position": list(ENTRY.unpack(self.position.ljust(ENTRY.size, b"\0"))[:2]),
             "runs": [
                 [run.number, run.tier, run.count, run.consumed, run.min_physical, run.rolled]
-                for run in self.runs
-                if run.written and not run.is_spent
+                for run in self._settled()
+                if not run.is_spent
             ],
         }
+
+    def _settled(self) -> list[Run]:
+        """The runs that are written, and all that was read before their entries is, too.
+
+        After a crash, reading begins in front of the entries of others, and they come in once more.
+        """
+        base = self.base
+        return [run for run in self.runs if run.written and run.base < base]
 
     @property
     def base(self) -> int:
@@ -312,9 +320,8 @@ class TimerIndex:
         if self.merging:
             return []
         tiers: dict[int, list[Run]] = {}
-        for run in self.runs:
-            if run.written:
-                tiers.setdefault(run.tier, []).append(run)
+        for run in self._settled():
+            tiers.setdefault(run.tier, []).append(run)
         for runs in tiers.values():
             if len(runs) >= FAN_IN:
                 return runs[:FAN_IN]

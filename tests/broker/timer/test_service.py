@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,6 +16,8 @@ from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageSt
 from skylarkmq.store.timer import index as index_module
 from tests.broker.timer.timer_rig import TOPIC, WHEEL, TimerRig
 from tests.store.support import BORN, HOST, inner
+
+GotMessages = Callable[[None, BaseException], None]
 
 
 @pytest.fixture(params=["warm", "cold"], autouse=True)
@@ -263,6 +268,65 @@ def test_all_of_a_crowd_is_taken_back(small_memory: None) -> None:
     assert rig.service.cancelled_count == 320
 
 
+@pytest.mark.parametrize("idle_count", [200, 1167])
+async def test_what_takes_nothing_back_hides_nothing_that_does(idle_count: int) -> None:
+    """More than a batch of them, and so many that the next one is on another page of its run."""
+    rig = TimerRig().start()
+    due_ms = rig.clock.now_ms() + 100_000
+    for number in range(idle_count):
+        rig.cancel(due_ms, b"gone%d" % number)
+    rig.at(due_ms + 1000, b"a", b"\x02UNIQ_KEY\x01K1")
+    rig.cancel(due_ms + 1000, b"K1")
+    rig.at(due_ms + 2000, b"b", b"\x02UNIQ_KEY\x01K1")
+    rig.advance(1)
+    await rig.stop_all()
+    again = TimerRig(rig.files)
+    again.clock.step_wall(200)
+    again.start()
+    again.advance(3)
+    assert again.bodies() == [b"b"]
+    assert again.service.state.cancels.waiting_count == 0
+
+
+def test_what_takes_back_a_late_message_leaves_those_due_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same key may wait for two times."""
+    monkeypatch.setattr("skylarkmq.broker.timer.deliveries.DELIVER_COUNT", 2)
+    rig = TimerRig().start()
+    due_ms = rig.clock.now_ms() + 3000
+    rig.cancel(due_ms + 1000, b"other")
+    for number in range(6):
+        rig.at(due_ms + 1000, b"%d" % number, b"\x02UNIQ_KEY\x01K%d" % number)
+    rig.advance(1)
+    with pytest.MonkeyPatch.context() as patch:
+        let_pass(rig, 1, patch)
+        rig.advance(5)
+        rig.clock.step_wall(-4)
+        rig.cancel(due_ms, b"K4")
+        rig.clock.step_wall(4)
+        rig.advance(2)
+    rig.advance(3)
+    assert rig.bodies() == [b"%d" % number for number in range(6)]
+
+
+async def test_a_stop_does_not_wait_for_a_read_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skylarkmq.store.cold_reads.ColdReads.is_cold", lambda *_: True)
+    rig = TimerRig().start()
+    reads: list[GotMessages] = []
+    monkeypatch.setattr(rig.store, "get_message_cold", lambda *call: reads.append(call[-1]))
+    rig.after(60_000)
+    rig.clock.advance(0.1)
+    stopping = asyncio.ensure_future(rig.service.stop())
+    await asyncio.sleep(0)
+    reads.pop()(None, OSError("the disk"))
+    for _ in range(100):
+        await asyncio.sleep(0)
+        rig.clock.advance(0.1)
+        rig.workers.run_all()
+    assert stopping.done()
+
+
 def test_units_behind_a_hole_are_read() -> None:
     """A message of the timer topic that is damaged keeps nobody else from being delivered."""
     rig = TimerRig().start()
@@ -273,3 +337,26 @@ def test_units_behind_a_hole_are_read() -> None:
     mapped.file.pwrite(b"\xff", position + 100)
     rig.advance(2)
     assert rig.bodies() == [b"b"]
+
+
+async def test_a_run_that_found_no_room_is_not_passed_by_a_later_one(
+    small_memory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue is read again from in front of it, and what comes behind must not count twice."""
+    rig = TimerRig().start()
+    with pytest.MonkeyPatch.context() as patch:
+        full = OSError(errno.ENOSPC, "no space left")
+        patch.setattr("skylarkmq.broker.timer.runs.write_run", Mock(side_effect=full))
+        for number in range(40):
+            rig.after(60_000, b"%d" % number)
+        rig.advance(1)
+    for number in range(40, 80):
+        rig.after(60_000, b"%d" % number)
+    rig.advance(1)
+    assert [run.written for run in rig.service.state.messages.runs] == [False, True]
+    await rig.stop_all()
+    again = TimerRig(rig.files)
+    again.clock.step_wall(120)
+    again.start()
+    again.advance(1)
+    assert again.bodies() == [b"%d" % number for number in range(80)]
