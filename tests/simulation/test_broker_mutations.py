@@ -14,10 +14,11 @@ from skylarkmq.broker.processor import admin_group, admin_topic
 from skylarkmq.broker.timer import deliveries
 from skylarkmq.broker.timer import service as timer_service
 from skylarkmq.broker.transaction import bridge, check_service
+from skylarkmq.store import timer_rules
 from tests.simulation.test_broker_simulator import explore
 from tests.support.crash_explorer import CrashFailure
 
-SEEDS = 200
+SEEDS = 300
 Patch = pytest.MonkeyPatch
 
 
@@ -39,8 +40,9 @@ def timer_checkpoint_ahead_of_the_disk(patch: Patch) -> None:
     patch.setattr(timer_service.TimerMessageService, "_snapshot", broken)
 
 
-def timers_come_at_once(patch: Patch) -> None:
-    patch.setattr(deliveries, "due_of", lambda entry: 0)
+def timers_come_early(patch: Patch) -> None:
+    due_ms = timer_rules._deliver_ms
+    patch.setattr(timer_rules, "_deliver_ms", lambda *given: due_ms(*given) - 1000)
 
 
 def cancels_are_passed_over(patch: Patch) -> None:
@@ -86,7 +88,7 @@ MUTATIONS: list[Callable[[Patch], None]] = [
     delay_progress_ahead_of_the_disk,
     delays_come_at_once,
     timer_checkpoint_ahead_of_the_disk,
-    timers_come_at_once,
+    timers_come_early,
     cancels_are_passed_over,
     ends_without_op_messages,
     nobody_is_asked,

@@ -234,6 +234,7 @@ class BrokerMachine(Applications):
             (2, self.make_topic),
             (12, lambda: self.pump(self.rng.choice((0.1, 0.5, 1.0, 2.0)))),
             (3, self.settle),
+            (6, self.lag),
             (1, self.restart),
         ]
         weights = [weight for weight, _ in choices]
@@ -244,6 +245,11 @@ class BrokerMachine(Applications):
             if result is not None:
                 await result
         self._lazy = False
+
+    async def lag(self) -> None:
+        """Let the log's sync stand still, and it alone, while messages fall due."""
+        self._lazy, self._stalled = True, [self.workers.flush]
+        await self.pump(self.rng.choice((1.0, 3.0)))
 
     async def settle(self) -> None:
         """Let the intervals of flushing and of tables pass: what was done before is durable."""
