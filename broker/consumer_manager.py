@@ -116,7 +116,7 @@ class ConsumerManager:
         Args:
             ids_changed: told of every change; called while the change is taken in.
         """
-        self.watch = SubscriptionWatch()
+        self.watch = SubscriptionWatch(clock)
         self._clock = clock
         self._ids_changed = ids_changed
         self.on_subscribed: Subscribed = lambda group, subscriptions: None

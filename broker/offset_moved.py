@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from skylarkmq.broker.allowance import Allowance
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.bodies.lock import MessageQueueBody
 from skylarkmq.protocol.bodies.offsets import OffsetMovedEvent
@@ -47,18 +48,14 @@ class OffsetMovedEvents:
         self._store = store
         self._clock = clock
         self._store_host = store_host
-        self._room = BURST
-        self._filled_s = clock.monotonic()
-        self._left_out = 0
+        self._allowance = Allowance(clock, BURST, EVENTS_PER_S)
 
     def note(self, header: PullMessageRequestHeader, new_offset: int) -> None:
         """A pull was answered with another offset than it asked for."""
-        if not self._take_room():
-            self._left_out += 1
+        if not self._allowance.take():
             return
-        if self._left_out:
-            log.warning("%d events of moved offsets were left out", self._left_out)
-            self._left_out = 0
+        if left_out := self._allowance.left_out():
+            log.warning("%d events of moved offsets were left out", left_out)
         event = OffsetMovedEvent(
             consumer_group=header.consumer_group,
             message_queue=MessageQueueBody(
@@ -69,15 +66,6 @@ class OffsetMovedEvents:
         )
         # In a turn of its own: this one may be a sender's, whose message woke the pull.
         self._clock.call_at(self._clock.monotonic(), self._put, event)
-
-    def _take_room(self) -> bool:
-        now_s = self._clock.monotonic()
-        self._room = min(BURST, self._room + (now_s - self._filled_s) * EVENTS_PER_S)
-        self._filled_s = now_s
-        if self._room < 1.0:
-            return False
-        self._room -= 1.0
-        return True
 
     def _put(self, event: OffsetMovedEvent) -> None:
         group = event.consumer_group

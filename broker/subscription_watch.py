@@ -16,7 +16,9 @@ from collections import Counter
 from collections.abc import Collection, Hashable
 from typing import Final
 
+from skylarkmq.broker.allowance import Allowance
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.errors import shown
 from skylarkmq.protocol.flags import is_retry_topic
 
@@ -26,6 +28,9 @@ Wish = frozenset[tuple[str, str, str]]  # (topic, kind of expression, expression
 
 SHOWN_DIFFERENCES: Final = 3
 EXAMPLES_MAX: Final = 16
+# A large group that is rolled over to another version differs at each step.
+WARNINGS_BURST: Final = 100.0
+WARNINGS_PER_S: Final = 0.2
 EXPRESSION_TAG: Final = "TAG"
 SUBSCRIBE_ALL: Final = "*"
 
@@ -33,7 +38,8 @@ SUBSCRIBE_ALL: Final = "*"
 class SubscriptionWatch:
     """What each member of each group wants, by whatever identifies the member."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._allowance = Allowance(clock, WARNINGS_BURST, WARNINGS_PER_S)
         self._members: dict[str, dict[Hashable, tuple[str, Wish]]] = {}  # group -> member -> wish
         self._wishes: dict[str, Counter[Wish]] = {}
 
@@ -55,7 +61,8 @@ class SubscriptionWatch:
             clients.setdefault(wish, client_id)
             if len(clients) == EXAMPLES_MAX:
                 break
-        shared = frozenset.intersection(*clients)
+        first, *others = clients
+        shared = first.intersection(*others)
         return [(client_id, wish - shared) for wish, client_id in clients.items()]
 
     def note(
@@ -98,8 +105,10 @@ class SubscriptionWatch:
                 log.info("group %s: all members subscribe to the same again", group)
 
     def _tell(self, group: str, client_id: str, wish: Wish) -> None:
-        if len(self._wishes[group]) < 2:
+        if len(self._wishes[group]) < 2 or not self._allowance.take():
             return
+        if left_out := self._allowance.left_out():
+            log.warning("%d such changes of groups were left out of this log", left_out)
         other, theirs = next(known for known in self._members[group].values() if known[1] != wish)
         log.warning(
             "group %s: its members differ: %s subscribes to %s, %s to %s; the broker keeps the "

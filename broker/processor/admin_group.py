@@ -3,7 +3,8 @@
 
 Answers to changes come when their tables are on the disk. A group that is deleted while members are
 connected is made again by their next heartbeat, where groups are made on demand; its retry and
-dead-letter topics stay, as in RocketMQ.
+dead-letter topics stay, as in RocketMQ. The setting `consumeFromMinEnable` is kept and changes
+nothing, as there.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProcessor.java
 (updateAndCreateSubscriptionGroup, getAllSubscriptionGroup, deleteSubscriptionGroup,

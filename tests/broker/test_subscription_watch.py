@@ -8,6 +8,7 @@ import pytest
 
 from skylarkmq.broker.subscription_watch import SubscriptionWatch
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from tests.support.manual_clock import ManualClock
 
 
 def wants(*topics: str, expression: str = "*", kind: str = "TAG") -> list[SubscriptionData]:
@@ -19,7 +20,7 @@ def wants(*topics: str, expression: str = "*", kind: str = "TAG") -> list[Subscr
 
 def test_both_members_and_what_differs_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    watch = SubscriptionWatch()
+    watch = SubscriptionWatch(ManualClock())
     watch.note("g", 1, "client-a", wants("orders"))
     watch.note("g", 2, "client-b", wants("orders", "payments"))
     assert watch.differing == {"g": 2}
@@ -48,7 +49,7 @@ def test_both_members_and_what_differs_are_named_once(caplog: pytest.LogCaptureF
 def test_the_same_in_other_words_is_the_same(
     first: list[SubscriptionData], second: list[SubscriptionData]
 ) -> None:
-    watch = SubscriptionWatch()
+    watch = SubscriptionWatch(ManualClock())
     watch.note("g", 1, "a", first)
     watch.note("g", 2, "b", second)
     assert not watch.differing
@@ -64,7 +65,7 @@ def test_the_same_in_other_words_is_the_same(
     ],
 )
 def test_other_expressions_kinds_and_topics_differ(other: list[SubscriptionData]) -> None:
-    watch = SubscriptionWatch()
+    watch = SubscriptionWatch(ManualClock())
     watch.note("g", 1, "a", wants("T", expression="A"))
     watch.note("h", 1, "a", wants("T", expression="A"))
     watch.note("g", 2, "b", other)
@@ -75,7 +76,7 @@ def test_a_group_agrees_again_when_the_other_leaves_or_changes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    watch = SubscriptionWatch()
+    watch = SubscriptionWatch(ManualClock())
     watch.note("g", 1, "a", wants("T"))
     watch.note("g", 2, "b", wants("U"))
     watch.gone("g", 2)
@@ -90,11 +91,11 @@ def test_a_group_agrees_again_when_the_other_leaves_or_changes(
     watch.gone("g", 4)
     for member in (1, 2, 3):
         watch.gone("g", member)
-    assert watch.__dict__ == SubscriptionWatch().__dict__, "nothing is remembered of who has left"
+    assert not any(watch._members) and not any(watch._wishes), "who has left is forgotten"
 
 
 def test_one_example_of_each_wish_without_what_all_want() -> None:
-    watch = SubscriptionWatch()
+    watch = SubscriptionWatch(ManualClock())
     watch.note("g", 1, "a", wants("T", "U"))
     assert watch.examples("g") == []
     assert watch.examples("nobody") == []
@@ -104,7 +105,23 @@ def test_one_example_of_each_wish_without_what_all_want() -> None:
 
 
 def test_examples_are_bounded() -> None:
-    watch = SubscriptionWatch()
+    watch = SubscriptionWatch(ManualClock())
     for number in range(100):
         watch.note("g", number, f"c{number}", wants(f"T{number}"))
     assert len(watch.examples("g")) == 16
+
+
+def test_members_that_change_and_change_do_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    watch = SubscriptionWatch(clock)
+    watch.note("g", 1, "a", wants("T"))
+    for number in range(1000):
+        watch.note("g", 2, "b", wants(f"T{number}"))
+    assert len(caplog.records) == 100
+    caplog.clear()
+    clock.advance(10)
+    watch.note("g", 2, "b", wants("U"))
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert "900 such changes" in caplog.records[0].getMessage()
