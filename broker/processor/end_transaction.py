@@ -194,11 +194,14 @@ class EndTransactionProcessor:
 
     async def _take_back(self, half: Parked) -> PutMessageResult:
         """Store what was given up as a half message that is open again."""
+        first = named_first_offset_of(half)
+        if first in self._bridge.table.moved:
+            raise _refusal(f"{_NOT_PUT_BACK}: it is a half message again already")
         stored: asyncio.Future[PutMessageResult] = asyncio.get_running_loop().create_future()
 
         def done(result: PutMessageResult) -> None:
             if result.status in STORED:
-                self._bridge.note_reopened(named_first_offset_of(half), result.queue_offset)
+                self._bridge.note_reopened(first, result.queue_offset)
             if not stored.done():
                 stored.set_result(result)
 

@@ -23,9 +23,9 @@ from typing import Final, NamedTuple
 from skylarkmq.broker.config import READ_WRITE
 from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.topic_config import TopicConfigManager
-from skylarkmq.broker.transaction.half_reader import HalfReader
+from skylarkmq.broker.transaction.half_reader import PAGE_COUNT, HalfReader
 from skylarkmq.broker.transaction.half_table import HalfTable
-from skylarkmq.broker.transaction.loader import load_table
+from skylarkmq.broker.transaction.loader import Left, load_table
 from skylarkmq.broker.transaction.messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID, op_of
 from skylarkmq.broker.transaction.progress import Offsets, TransactionProgress
 from skylarkmq.broker.transaction.stats import TransactionStats
@@ -131,7 +131,9 @@ class TransactionBridge:
         end = self.halves.end
         while True:
             try:
-                await load_table(self.table, self.halves, self._ops, begin.op, end)
+                left = await load_table(self.table, self.halves, self._ops, begin.op, end)
+                for at in range(0, len(left), PAGE_COUNT):
+                    await self._put_ops(left[at : at + PAGE_COUNT])
                 break
             except Exception:
                 log.exception("the ends of transactions can not be read, trying again")
@@ -140,6 +142,20 @@ class TransactionBridge:
         self._ready.set()
         self._progress.changed()
         self.on_half()
+
+    async def _put_ops(self, left: list[Left]) -> None:
+        """Store the op messages that a crash has kept from places that have ended."""
+        stored = asyncio.Event()
+
+        def done(results: list[PutMessageResult]) -> None:
+            for (offset, _), result in zip(left, results, strict=True):
+                if result.status in STORED:
+                    self.table.note_op(result.queue_offset, offset)
+            stored.set()
+
+        now_ms = self._clock.now_ms()
+        self._store.put_messages([op_of(offset, host, now_ms) for offset, host in left], done)
+        await stored.wait()
 
     async def _pause(self, seconds: float) -> None:
         over = asyncio.Event()

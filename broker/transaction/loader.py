@@ -2,7 +2,8 @@
 
 First all op messages from the op topic's offset on; then the half messages that are open after
 them, for the places that they were written anew from. One that was written anew, and whose former
-place has no op message because a crash came between the two, ends that place.
+place has no op message because a crash came between the two, ends that place; the caller stores the
+op message, or a later start would find the place open when the new one has ended.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8
 broker/.../transaction/queue/TransactionalMessageServiceImpl.java (fillOpRemoveMap)
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import NamedTuple
 
 from skylarkmq.broker.transaction.half_reader import PAGE_COUNT, HalfReader
 from skylarkmq.broker.transaction.half_table import HalfTable
@@ -20,14 +22,24 @@ from skylarkmq.broker.transaction.messages import ended_by, first_offset_of
 log = logging.getLogger(__name__)
 
 
+class Left(NamedTuple):
+    """A place that a half message has left."""
+
+    offset: int
+    host: bytes  # packed
+
+
 async def load_table(
     table: HalfTable, halves: HalfReader, ops: HalfReader, op_offset: int, end: int
-) -> None:
+) -> list[Left]:
     """Fill the table, page by page; the loop turns in between.
 
     Args:
         op_offset: where the op messages to read begin.
         end: behind the last half message that was there at the start.
+
+    Returns:
+        The places that have ended and have no op message.
     """
     unreadable = 0
     op_end = ops.end
@@ -43,7 +55,7 @@ async def load_table(
             table.note_op(place.queue_offset, max(offsets, default=-1))
         op_offset = page[-1].queue_offset + 1
         await asyncio.sleep(0)
-    await _load_places(table, halves, end)
+    left = await _load_places(table, halves, end)
     if unreadable:
         log.error(
             "%d op messages can not be read: the transactions that they end will be asked about "
@@ -51,10 +63,11 @@ async def load_table(
             unreadable,
         )
     log.info("%d transactions are open, the first at %d", table.pending_count(end), table.start)
+    return left
 
 
-async def _load_places(table: HalfTable, halves: HalfReader, end: int) -> None:
-    at = table.start
+async def _load_places(table: HalfTable, halves: HalfReader, end: int) -> list[Left]:
+    at, left = table.start, list[Left]()
     while True:
         offsets: list[int] = []
         while len(offsets) < PAGE_COUNT and (at := table.next_pending(at, end)) < end:
@@ -62,14 +75,17 @@ async def _load_places(table: HalfTable, halves: HalfReader, end: int) -> None:
             at += 1
         page = halves.page_of(offsets)
         if not page:
-            return
+            return left
         for place, half, _ in await halves.read(page):
             if half is None:
                 continue
             offset = place.queue_offset
             first = first_offset_of(half, offset)
             if first != offset:
-                table.end(table.moved.get(first, first))
+                former = table.moved.get(first, first)
+                if not table.is_ended(former):
+                    table.end(former)
+                    left.append(Left(former, half.store_host))
                 table.move(first, offset)
         at = page[-1].queue_offset + 1
         await asyncio.sleep(0)

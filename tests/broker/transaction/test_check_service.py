@@ -221,6 +221,8 @@ async def test_what_was_given_up_can_be_resumed() -> None:
     producer.questions()
     (message,) = rig.given_up()
     assert (await rig.resume(message.physical_offset)).code == ResponseCode.SUCCESS
+    again = await rig.resume(message.physical_offset)
+    assert again.code == ResponseCode.SYSTEM_ERROR and "already" in (again.remark or "")
     await rig.advance(10)
     ((place, _),) = producer.questions()
     assert (await rig.end(half)).code == ResponseCode.SUCCESS
