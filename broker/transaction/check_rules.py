@@ -1,12 +1,14 @@
 """What is done with a half message that is still open when a round of checks meets it.
 
     asked `transactionCheckMax` times, or born more than `fileReservedTime` hours ago    GIVE_UP
-    stored since the round began, or younger than `transactionTimeOut`                   STOP
+    younger than `transactionTimeOut`                                                    STOP
     younger than its CHECK_IMMUNITY_TIME_IN_SECONDS                                      POSTPONE
     else                                                                                 ASK
 
-STOP ends the round, because what lies behind is younger still. Ages count from the born time, which
-is the producer's clock; a message from the future is asked about at once.
+STOP ends the round, because what lies behind is younger still. A round ends as well where its queue
+ended when it began, which no step of the wall clock moves. Ages count from the born time, which is
+the producer's clock; a message from the future is asked about at once, and one that says how long
+it may not be when its clock is further ahead than `fileReservedTime`.
 
 Unlike RocketMQ, age alone gives nothing up before somebody was asked (a producer's clock may be
 days behind), and a message that is postponed is not counted as asked.
@@ -51,19 +53,14 @@ class CheckRules(NamedTuple):
             config.store.file_reserved_time * _HOUR_MS,
         )
 
-    def step(self, half: Parked, now_ms: int, round_ms: int) -> Step:
-        """Return what to do with an open half message.
-
-        Args:
-            round_ms: when the round began, ms since the epoch.
-        """
+    def step(self, half: Parked, now_ms: int) -> Step:
+        """Return what to do with an open half message."""
         times = check_times_of(half)
         age_ms = now_ms - half.born_timestamp
         if times >= self.check_max or (times and age_ms > self.reserved_ms):
             return Step.GIVE_UP
-        if half.store_timestamp >= round_ms:
-            return Step.STOP
         immunity_ms = immunity_ms_of(half, self.timeout_ms)
         if immunity_ms is None:
             return Step.STOP if 0 <= age_ms < self.timeout_ms else Step.ASK
-        return Step.POSTPONE if age_ms < min(immunity_ms, self.reserved_ms) else Step.ASK
+        is_immune = -self.reserved_ms < age_ms < min(immunity_ms, self.reserved_ms)
+        return Step.POSTPONE if is_immune else Step.ASK

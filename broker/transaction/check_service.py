@@ -130,15 +130,14 @@ class TransactionCheckService:
         lost = bridge.skip_removed()
         if lost:
             log.error("%d open transactions were removed with their log files", lost)
-        round_ms, end = self._clock.now_ms(), bridge.halves.end
-        at, unreadable = table.start, 0
+        at, end, unreadable = table.start, bridge.halves.end, 0
         while self._running:
             page = self._page(at, end)
             if not page:
                 break
             found = await bridge.halves.read(page)
             unreadable += sum(entry.message is None for entry in found)
-            planned, stopped = self._plan(found, round_ms)
+            planned, stopped = self._plan(found)
             if not await self._carry_out(planned) or stopped:
                 break
             at = page[-1].queue_offset + 1
@@ -161,7 +160,7 @@ class TransactionCheckService:
             at += 1
         return bridge.halves.page_of(offsets)
 
-    def _plan(self, found: list[Found], round_ms: int) -> tuple[list[_Planned], bool]:
+    def _plan(self, found: list[Found]) -> tuple[list[_Planned], bool]:
         """What to do with a page, and whether the round ends in it."""
         bridge, now_ms = self._bridge, self._clock.now_ms()
         planned: list[_Planned] = []
@@ -169,7 +168,7 @@ class TransactionCheckService:
             offset = place.queue_offset
             if half is None or bridge.table.is_ended(offset) or bridge.is_under_way(offset):
                 continue
-            step = self._rules.step(half, now_ms, round_ms)
+            step = self._rules.step(half, now_ms)
             if step is Step.STOP:
                 return planned, True
             entry = self._planned(step, place, half)

@@ -19,11 +19,13 @@ broker/.../transaction/queue/TransactionalMessageServiceImpl.java (check, calcul
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 OPS_IN_CHUNK: Final = 256
 MOVED_MAX: Final = 200_000
 _FULL: Final = 0xFF
+_FULL_BYTES: Final = re.compile(rb"\xff*")  # a million bits in microseconds
 _TRIM_SIZE: Final = 4096
 
 
@@ -86,7 +88,7 @@ class HalfTable:
         while offset < limit:
             byte = bits[(offset - base) >> 3] >> (offset & 7)
             if byte == _FULL >> (offset & 7):
-                offset += 8 - (offset & 7)
+                offset = base + 8 * self._full_end((offset - base) >> 3)
                 continue
             while byte & 1:
                 byte >>= 1
@@ -105,8 +107,9 @@ class HalfTable:
         while start < limit:
             byte = bits[(start - self._base) >> 3]
             if not start & 7 and byte == _FULL:
-                start += 8
-                self._ended_count -= 8
+                passed = self._base + 8 * self._full_end((start - self._base) >> 3) - start
+                start += passed
+                self._ended_count -= passed
             elif byte >> (start & 7) & 1:
                 start += 1
                 self._ended_count -= 1
@@ -117,6 +120,11 @@ class HalfTable:
         if unused >= _TRIM_SIZE or unused == len(bits):
             del bits[:unused]
             self._base = start - start % 8 if not bits else self._base + 8 * unused
+
+    def _full_end(self, index: int) -> int:
+        """The first byte behind one at `index` that has an open half message."""
+        full = _FULL_BYTES.match(self._bits, index + 1)
+        return index + 1 if full is None else full.end()
 
     # Op messages
 
