@@ -47,6 +47,8 @@ NAMES: list[tuple[type[msgspec.Struct], str]] = [
         pull.PullMessageResponseHeader,
         "suggestWhichBrokerId! nextBeginOffset! minOffset! maxOffset!",
     ),
+    (consumer.QueryCorrectionOffsetRequestHeader, "topic! compareGroup! filterGroups"),
+    (transaction.ResumeCheckHalfMessageRequestHeader, "msgId!"),
     (query.QueryMessageRequestHeader, "topic! key! maxNum! beginTimestamp! endTimestamp!"),
     (
         query.QueryMessageResponseHeader,
