@@ -100,6 +100,12 @@ class RunFiles:
         self._write(index, run)
         return True
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether the writing of a run is under way; one that found no room waits for another."""
+        unwritten = sum(not run.written for index in self._state.indexes for run in index.runs)
+        return unwritten > len(self._retries)
+
     def _write(self, index: TimerIndex, run: Run) -> None:
         self._retries.pop(run.number, None)
         path, entries = run_path(self._folder, run.number), run.entries

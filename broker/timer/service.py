@@ -5,7 +5,8 @@
 One thing at a time, in turns that are bounded, so the loop is never held:
 
     read      the queue is read on first, up to where it ended at the last turn, so that what takes
-              a message back is known before the message is due
+              a message back is known before the message is due; nothing else happens while that
+              waits for runs to be written
     deliver   a batch of what is due (`deliveries.py`)
     roll      when a log file is to go (`rolling.py`), in turns with deliveries
     wait      one timer for the next due time, at most a second away, so that a step of the wall
@@ -247,6 +248,8 @@ class TimerMessageService:
                 runs.freeze(index)
         if not self._rolling.is_wanted:
             runs.merge()
+        if state.queue_offset < self._target and not self._can_read and runs.is_writing:
+            return  # its end makes room to read on, and calls `_moved`
         self._busy = True
         if self._can_read:
             self._reading.read(self._read)

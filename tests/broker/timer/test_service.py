@@ -288,6 +288,33 @@ async def test_what_takes_nothing_back_hides_nothing_that_does(idle_count: int) 
     assert again.service.state.cancels.waiting_count == 0
 
 
+async def test_what_takes_back_is_waited_for_while_runs_are_written(
+    small_memory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start without a checkpoint: the disk is slower than the reading of a long queue."""
+    monkeypatch.setattr("skylarkmq.broker.timer.reading.READ_COUNT", 20)
+    rig = TimerRig().start()
+    due_ms = rig.clock.now_ms() + 5000
+    rig.at(due_ms, b"a", b"\x02UNIQ_KEY\x01K1")
+    for _ in range(400):
+        rig.after(600_000)
+    rig.cancel(due_ms, b"K1")
+    rig.advance(1)
+    await rig.stop_all()
+    for name in rig.files.list(rig.store.paths.timer):
+        rig.files.unlink(rig.store.paths.timer / name)
+    again = TimerRig(rig.files)
+    again.clock.step_wall(60)
+    again.start()
+    for _ in range(100):
+        again.clock.advance(0.001)
+        again.workers.reads.run_all()  # and no run is written
+    assert 0 < again.service.state.queue_offset < 400
+    again.advance(2)
+    assert again.bodies() == []
+    assert (again.service.cancelled_count, again.service.waiting_count) == (1, 400)
+
+
 def test_what_takes_back_a_late_message_leaves_those_due_already() -> None:
     """The same key may wait for two times."""
     rig = TimerRig().start()
