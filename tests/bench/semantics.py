@@ -146,7 +146,7 @@ def many_queues(bench: Bench) -> Iterator[Line]:
 
 def timers(bench: Bench) -> Iterator[Line]:
     """A million delayed messages, all due within one minute."""
-    count, span_s, lead_s = (50_000, 10, 8) if bench.quick else (1_000_000, 60, 75)
+    count, span_s, lead_s = (50_000, 10, 20) if bench.quick else (1_000_000, 60, 180)
     bench.ask("topics", topic="timed", count=1, queues=4)
     before = bench.resident()
     begin_ms = int((time.time() + lead_s) * 1000)
