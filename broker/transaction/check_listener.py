@@ -54,12 +54,13 @@ class TransactionCheckListener:
         Raises:
             ValueError: the half message names no target.
         """
-        writable = [client for client in audience.writable if not client.closed]
-        if not writable:
-            return False
-        client = writable[next(self._turns) % len(writable)]
-        client.push(question(half, place))
-        return True
+        writable = audience.writable
+        for _ in writable:
+            client = writable[next(self._turns) % len(writable)]
+            if not client.closed:
+                client.push(question(half, place))
+                return True
+        return False
 
 
 def question(half: Parked, place: Place) -> RemotingCommand:

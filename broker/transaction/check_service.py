@@ -164,6 +164,7 @@ class TransactionCheckService:
         """What to do with a page, and whether the round ends in it."""
         bridge, now_ms = self._bridge, self._clock.now_ms()
         planned: list[_Planned] = []
+        audiences: dict[str, Audience] = {}  # a page may have one group with thousands of clients
         for place, half, _ in found:
             offset = place.queue_offset
             if half is None or bridge.table.is_ended(offset) or bridge.is_under_way(offset):
@@ -171,12 +172,14 @@ class TransactionCheckService:
             step = self._rules.step(half, now_ms)
             if step is Step.STOP:
                 return planned, True
-            entry = self._planned(step, place, half)
+            entry = self._planned(step, place, half, audiences)
             if entry is not None:
                 planned.append(entry)
         return planned, False
 
-    def _planned(self, step: Step, place: Place, half: Parked) -> _Planned | None:
+    def _planned(
+        self, step: Step, place: Place, half: Parked, audiences: dict[str, Audience]
+    ) -> _Planned | None:
         offset = place.queue_offset
         first = first_offset_of(half, offset)
         audience = Audience([], is_congested=False)
@@ -187,7 +190,10 @@ class TransactionCheckService:
                 log.error("the transaction at %d is given up: %s", offset, error)
                 step = Step.GIVE_UP
             else:
-                audience = self._listener.audience(group_of(half))
+                group = group_of(half)
+                if group not in audiences:
+                    audiences[group] = self._listener.audience(group)
+                audience = audiences[group]
                 if audience.is_congested:
                     return None
         follows: MessageInner
