@@ -230,11 +230,14 @@ class PullProcessor:
             timeout_ms = self._config.short_polling_time_mills
         asked = header.queue_offset
         first = max(asked, result.max_offset)
+        known = self._subscriptions.known(header)
 
         def wake(seen: int) -> None:
-            # Where the hold began elsewhere, nobody looked at what lies between.
-            offset = seen if first == asked else asked
-            self._wake(connection, request, header, matches, offset)
+            is_same = self._subscriptions.known(header) is known
+            # Where the hold began elsewhere, nobody looked at what lies between; nor did anyone
+            # for a subscription that came meanwhile.
+            offset = seen if first == asked and is_same else asked
+            self._wake(connection, request, header, matches, offset, is_same=is_same)
 
         held = HeldPull(
             connection,
@@ -254,18 +257,21 @@ class PullProcessor:
         header: PullMessageRequestHeader,
         matches: Filter | None,
         offset: int,
+        *,
+        is_same: bool,
     ) -> None:
-        """Run a held pull again. A failure is its own: this may be the turn of a sender."""
-        if header.topic not in self._topics.table:  # deleted meanwhile
-            why = f"topic[{header.topic}] not exist, apply first please!"
-            connection.reply(request, request.reply(ResponseCode.TOPIC_NOT_EXIST, why))
-            return
-        if header.topic not in self._topics.table:  # deleted meanwhile
-            why = f"topic[{header.topic}] not exist, apply first please!"
-            connection.reply(request, request.reply(ResponseCode.TOPIC_NOT_EXIST, why))
-            return
+        """Run a held pull again. A failure is its own: this may be the turn of a sender.
+
+        Args:
+            is_same: whether the subscription is the one that the pull came with.
+        """
         try:
+            group = self._check(header)  # topic and group may have changed, or be gone
+            if not is_same:
+                matches = self._subscriptions.select(header, group)
             self._execute(connection, request, header, matches, offset, hold=False)
+        except RemoteProtocolError as error:
+            connection.reply(request, request.reply(error.response_code, error.remark))
         except Exception as error:
             self._fail(connection, request, header, error)
 

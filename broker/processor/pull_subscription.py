@@ -69,6 +69,12 @@ class PullSubscriptions:
             return tag_filter(subscription.sub_string, subscription.code_set)
         return self._registered(header, subscription)
 
+    def known(self, header: PullMessageRequestHeader) -> SubscriptionData | None:
+        """The subscription that a pull relies on, another object after each change of it."""
+        if header.sys_flag & PullSysFlag.FLAG_SUBSCRIPTION:
+            return None  # it is in the request
+        return self._consumers.find_subscription(header.consumer_group, header.topic)
+
     def _subscription(
         self, header: PullMessageRequestHeader, group: SubscriptionGroupConfig
     ) -> SubscriptionData:

@@ -278,3 +278,27 @@ async def test_a_consumer_is_carried_over_what_it_does_not_want(tmp_path: Path) 
         assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
         assert answer.ext_fields["nextBeginOffset"] == "2"
         await client.close()
+
+
+async def test_a_held_pull_follows_changes(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with live_broker(tmp_path, clock=clock) as broker:
+        client = await RawClient.open(broker.listen_address)
+        for tag in "AB":
+            await client.call(SEND, send_fields("T", 0, f"TAGS\x01{tag}"), tag.encode())
+        await heartbeat(client, "A", version=1)
+        suspend = {"sysFlag": str(SUSPEND), "suspendTimeoutMillis": "15000"}
+        held = client.send(PULL, {**by_heartbeat(), **suspend, "queueOffset": "2"})
+        await heartbeat(client, "B", version=2)
+        await client.call(SEND, send_fields("T", 0, "TAGS\x01B"), b"wanted now")
+        assert broker.state.holding.count == 1  # the sweep, as in RocketMQ, follows the new one
+        clock.advance(5)
+        answer = await client.answer(held)
+        assert [message.body for message in decode_messages(answer.body)] == [b"wanted now"]
+
+        held = client.send(PULL, {**by_heartbeat(), **suspend, "queueOffset": "3"})
+        await client.call(9999)
+        set_group(broker, consume_enable=False)
+        await client.call(SEND, send_fields("T", 0, "TAGS\x01B"), b"not for them")
+        assert (await client.answer(held)).code == ResponseCode.NO_PERMISSION
+        await client.close()
