@@ -43,11 +43,26 @@ def encode_body(body: msgspec.Struct) -> bytes:
 
 
 def _encode_queue_tables(body: msgspec.Struct) -> bytes:
-    members: dict[str, Any] = msgspec.to_builtins(body)
-    tables: tuple[str, ...] = getattr(type(body), "queue_tables", ())
-    for name in tables:
-        members[name] = {lenient_json.freeze(queue): item for queue, item in members[name]}
-    return lenient_json.dumps(members)
+    # Not by the tolerant writer: a group may have tens of thousands of queues.
+    names: tuple[str, ...] = getattr(type(body), "queue_tables", ())
+    tables: dict[str, list[tuple[Any, Any]]] = {
+        field.encode_name: getattr(body, field.name)
+        for field in msgspec.structs.fields(body)
+        if field.encode_name in names
+    }
+    empty: dict[str, list[Any]] = {
+        field.name: [] for field in msgspec.structs.fields(body) if field.encode_name in names
+    }
+    members: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(body, **empty))
+    texts = [
+        _encode(name) + b":" + (_encode_rows(tables[name]) if name in tables else _encode(value))
+        for name, value in members.items()
+    ]
+    return b"{" + b",".join(texts) + b"}"
+
+
+def _encode_rows(rows: list[tuple[Any, Any]]) -> bytes:
+    return b"{" + b",".join([_encode(queue) + b":" + _encode(item) for queue, item in rows]) + b"}"
 
 
 def _queue_members(key: str | lenient_json.FrozenObject) -> Any:
