@@ -170,4 +170,5 @@ def copy_to(parked: Parked, topic: str, queue_id: int, properties: bytes) -> Mes
         parked.flag,
         parked.sys_flag,
         parked.reconsume_times,
+        is_copy=True,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from skylarkmq.protocol.flags import MAX_TOPIC_SIZE
 from skylarkmq.protocol.properties import MAX_PROPERTIES_SIZE
-from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.config import RECORD_OVERHEAD, StoreConfig
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
 
 
@@ -23,9 +23,10 @@ def check_message(inner: MessageInner, config: StoreConfig) -> PutMessageResult 
             f"at most {MAX_PROPERTIES_SIZE} are allowed"
         )
         return PutMessageResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, why=why)
-    if len(inner.body) > config.max_message_size:
-        why = (
-            f"the body has {len(inner.body)} bytes, maxMessageSize allows {config.max_message_size}"
-        )
+    limit = config.max_message_size
+    if inner.is_copy:  # whatever was once stored goes on, if the log's files can hold it
+        limit = max(limit, config.mapped_file_size_commit_log - RECORD_OVERHEAD)
+    if len(inner.body) > limit:
+        why = f"the body has {len(inner.body)} bytes, maxMessageSize allows {limit}"
         return PutMessageResult(PutMessageStatus.MESSAGE_ILLEGAL, why=why)
     return None

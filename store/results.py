@@ -56,6 +56,7 @@ class MessageInner:
     prepared_transaction_offset: int = 0  # physical offset of the half message
     delay_level: int = 0  # > 0 on the schedule topic: the unit carries the due time
     wait_store_ok: bool = True  # False: answer before the sync flush
+    is_copy: bool = False  # of a stored message, whose body may be larger than is taken now
 
 
 class PutMessageResult(NamedTuple):

@@ -182,4 +182,5 @@ def _copy(message: MessageExt, topic: str, queue_id: int, level: int) -> Message
         flag=message.flag,
         sys_flag=message.sys_flag,
         reconsume_times=min(message.reconsume_times + 1, INT_MAX),
+        is_copy=True,
     )

@@ -16,7 +16,7 @@ from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.message_reader import MessageReader
 from skylarkmq.store.results import MessageInner
 from tests.broker.schedule_rig import SCHEDULE, TOPIC, Rig
-from tests.store.support import BORN, HOST, inner
+from tests.store.support import BORN, HOST, inner, refuse_bodies
 
 
 @pytest.fixture(params=["warm", "cold"], autouse=True)
@@ -212,15 +212,26 @@ def test_a_refused_put_is_tried_again_without_repeating_others(
     assert rig.bodies() == [b"a", b"b", b"c"]
 
 
-def test_a_message_that_no_longer_fits_waits_and_repeats_nothing() -> None:
+def test_a_limit_that_was_lowered_holds_nothing_back() -> None:
+    rig = Rig().start()
+    rig.park(1, b"x" * 5000)
+    rig.park(1, b"last")
+    object.__setattr__(rig.store.config, "max_message_size", 1000)
+    rig.advance(3)
+    assert rig.bodies() == [b"x" * 5000, b"last"]
+
+
+def test_a_message_that_is_refused_waits_and_repeats_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rig = Rig().start()
     rig.park(1, b"first")
     rig.park(1, b"x" * 5000)
     rig.park(1, b"last")
-    object.__setattr__(rig.store.config, "max_message_size", 1000)
+    refuse_bodies(monkeypatch, 1000)
     rig.advance(10)
     assert rig.bodies() == [b"first"]
-    object.__setattr__(rig.store.config, "max_message_size", 10_000)
+    refuse_bodies(monkeypatch, 10_000)
     rig.advance(2)
     assert rig.bodies() == [b"first", b"x" * 5000, b"last"]
 

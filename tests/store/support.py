@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from skylarkmq.protocol.host_address import HostAddress
+from skylarkmq.store import message_writer
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.results import MessageInner, PutMessageResult
+from skylarkmq.store.put_checks import check_message
+from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import ManualClock
 from tests.support.workers import manual_store_workers
@@ -46,6 +50,17 @@ def inner(
         **changes,
     }
     return MessageInner(topic, queue_id, body, **values)
+
+
+def refuse_bodies(patch: pytest.MonkeyPatch, size_max: int) -> None:
+    """Let the store refuse messages with larger bodies, copies of stored ones too."""
+
+    def check(message: MessageInner, config: StoreConfig) -> PutMessageResult | None:
+        if len(message.body) > size_max:
+            return PutMessageResult(PutMessageStatus.MESSAGE_ILLEGAL, why="refused by the test")
+        return check_message(message, config)
+
+    patch.setattr(message_writer, "check_message", check)
 
 
 class StoreRig:

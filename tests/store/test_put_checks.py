@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from skylarkmq.store.config import RECORD_OVERHEAD
 from skylarkmq.store.put_checks import check_message
 from skylarkmq.store.results import PutMessageStatus
 from tests.store.support import MESSAGE_MAX, inner, store_config
@@ -34,3 +35,11 @@ def test_one_byte_more_is_refused_with_both_figures(
     assert refused is not None
     assert (refused.status, refused.queue_offset, refused.physical_offset) == (status, -1, -1)
     assert all(figure in refused.why for figure in figures)
+
+
+def test_a_copy_may_be_larger_as_long_as_a_log_file_holds_it() -> None:
+    limit = CONFIG.mapped_file_size_commit_log - RECORD_OVERHEAD
+    assert limit > MESSAGE_MAX
+    assert check_message(inner(body=bytes(limit), is_copy=True), CONFIG) is None
+    assert check_message(inner(body=bytes(limit)), CONFIG) is not None
+    assert check_message(inner(body=bytes(limit + 1), is_copy=True), CONFIG) is not None

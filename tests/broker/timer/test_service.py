@@ -15,7 +15,7 @@ from skylarkmq.store.message_writer import PutDone
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
 from skylarkmq.store.timer import index as index_module
 from tests.broker.timer.timer_rig import TOPIC, WHEEL, TimerRig
-from tests.store.support import BORN, HOST, inner
+from tests.store.support import BORN, HOST, inner, refuse_bodies
 
 GotMessages = Callable[[None, BaseException], None]
 
@@ -178,15 +178,24 @@ def test_a_refused_put_is_tried_again_in_order(monkeypatch: pytest.MonkeyPatch) 
     rig.after(1000, b"x" * 5000)
     rig.after(1000, b"b")
     rig.advance(0.5)
-    object.__setattr__(rig.store.config, "max_message_size", 1000)
+    refuse_bodies(monkeypatch, 1000)
     rig.advance(5)
     assert rig.bodies() == [b"a"]
     assert rig.service.waiting_count == 2
     assert rig.service.lag_s > 3
-    object.__setattr__(rig.store.config, "max_message_size", 10_000)
+    refuse_bodies(monkeypatch, 10_000)
     rig.advance(2)
     assert rig.bodies() == [b"a", b"x" * 5000, b"b"]
     assert rig.service.lag_s == 0
+
+
+def test_a_limit_that_was_lowered_holds_nothing_back() -> None:
+    rig = TimerRig().start()
+    rig.after(1000, b"x" * 5000)
+    rig.after(1000, b"b")
+    object.__setattr__(rig.store.config, "max_message_size", 1000)
+    rig.advance(3)
+    assert rig.bodies() == [b"x" * 5000, b"b"]
 
 
 # Taking back
@@ -315,19 +324,21 @@ async def test_what_takes_back_is_waited_for_while_runs_are_written(
     assert (again.service.cancelled_count, again.service.waiting_count) == (1, 400)
 
 
-def test_what_takes_back_a_late_message_leaves_those_due_already() -> None:
+def test_what_takes_back_a_late_message_leaves_those_due_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The same key may wait for two times."""
     rig = TimerRig().start()
     due_ms = rig.clock.now_ms() + 4000
     rig.cancel(due_ms, b"other")
     rig.at(due_ms, b"long", b"\x02UNIQ_KEY\x01K1")
-    object.__setattr__(rig.store.config, "max_message_size", 1)
+    refuse_bodies(monkeypatch, 1)
     rig.advance(6)  # what takes back is in force, what it is for is refused
     rig.clock.step_wall(-4)
     rig.cancel(due_ms - 1000, b"K1")
     rig.clock.step_wall(4)
     rig.advance(2)
-    object.__setattr__(rig.store.config, "max_message_size", 10_000)
+    refuse_bodies(monkeypatch, 10_000)
     rig.advance(2)
     assert rig.bodies() == [b"long"]
 
