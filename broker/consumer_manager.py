@@ -144,6 +144,10 @@ class ConsumerManager:
         info = self._table.get(group)
         return None if info is None else info.subscriptions.get(topic)
 
+    def subscribed_to(self, topic: str) -> list[str]:
+        """Groups that subscribe to a topic."""
+        return [group for group, info in self._table.items() if topic in info.subscriptions]
+
     def members(self, group: str) -> list[Connection]:
         """The connections of the group's members; empty for an unknown group."""
         info = self._table.get(group)

@@ -67,6 +67,8 @@ from skylarkmq.store.message_store import MessageStore
 
 QUEUES_SLICE: Final = 256
 """Queues of an answer that are looked at before the loop may turn."""
+PRODUCERS_SLICE: Final = 2048
+"""Producers of an answer that are looked at before the loop may turn."""
 
 Row = tuple[MessageQueueBody, OffsetWrapper]
 
@@ -196,20 +198,22 @@ class AdminGroupProcessor:
         body = ProducerConnection(connection_set=_connections(clients))
         return request.reply(ResponseCode.SUCCESS, body=encode_body(body))
 
-    def get_all_producers(
+    async def get_all_producers(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
         """Answer every producer of every group (328)."""
-        body = ProducerTableInfo(
-            data={
-                group: [
-                    self._producer(peer, client)
-                    for peer, client in self._producers.group(group).items()
-                ]
-                for group in sorted(self._producers.groups)
-            }
-        )
-        return request.reply(ResponseCode.SUCCESS, body=encode_body(body))
+        data: dict[str, list[ProducerInfo]] = {}
+        count = 0
+        for group in sorted(self._producers.groups):
+            clients = self._producers.group(group).items()
+            if clients:  # else it has gone in an earlier turn
+                data[group] = [self._producer(peer, client) for peer, client in clients]
+                count += len(clients)
+            if count >= PRODUCERS_SLICE:
+                count = 0
+                await asyncio.sleep(0)
+        body = encode_body(ProducerTableInfo(data=data))
+        return request.reply(ResponseCode.SUCCESS, body=body)
 
     def _producer(self, peer: Connection, client: ClientChannelInfo) -> ProducerInfo:
         silent_ms = int(self._clock.monotonic() * 1000) - client.last_update_ms
@@ -230,11 +234,9 @@ class AdminGroupProcessor:
         header = decode_fields(QueryTopicConsumeByWhoRequestHeader, request.ext_fields)
         check_topic(header.topic)
         groups = {
-            group
-            for group in self._consumers.groups
-            if self._consumers.find_subscription(group, header.topic) is not None
+            *self._consumers.subscribed_to(header.topic),
+            *self._offsets.groups_of(header.topic),
         }
-        groups.update(self._offsets.groups_of(header.topic))
         body = GroupList(group_list=sorted(groups))
         return request.reply(ResponseCode.SUCCESS, body=encode_body(body))
 
