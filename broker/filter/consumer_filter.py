@@ -12,6 +12,9 @@ table. Unlike RocketMQ, whose filters are born by the clock, a filter is born at
 time at least, so that a clock that was set back leaves no gap; and after a crash all are born anew,
 because the file may be older than the bitmaps.
 
+Unlike RocketMQ too, a dead filter gives way to an older version: clients take their versions from
+their clocks, and a group that comes back must not be filtered by what it wanted before.
+
 The table is bounded in filters and in characters. The file follows changes within 10 s and at a
 clean stop; a crash loses what the next heartbeat brings again. Loop thread, but for `load`.
 
@@ -252,9 +255,8 @@ class ConsumerFilterManager:
         topic, text = subscription.topic, subscription.sub_string
         version = subscription.sub_version
         old = self.get(topic, group)
-        if old is not None and version <= old.client_version:
-            if version == old.client_version and old.is_dead:
-                self._revive(old)
+        # A dead filter is nobody's word: the group that comes back may have an older clock.
+        if old is not None and version <= old.client_version and not old.is_dead:
             return
         if old is not None and old.expression.text == text:
             old.client_version = version

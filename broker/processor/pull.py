@@ -169,7 +169,10 @@ class PullProcessor:
                     if result is None:
                         self._fail(connection, request, header, error)
                     elif not connection.closed:
+                        self._check(header)  # the topic may have gone meanwhile
                         self._finish(connection, request, header, matches, result, hold=hold)
+                except Exception as failure:
+                    self._fail(connection, request, header, failure)
                 finally:
                     finished()
 
@@ -270,8 +273,6 @@ class PullProcessor:
             if not is_same:
                 matches = self._subscriptions.select(header, group)
             self._execute(connection, request, header, matches, offset, hold=False)
-        except RemoteProtocolError as error:
-            connection.reply(request, request.reply(error.response_code, error.remark))
         except Exception as error:
             self._fail(connection, request, header, error)
 
@@ -282,6 +283,9 @@ class PullProcessor:
         header: PullMessageRequestHeader,
         error: BaseException | None,
     ) -> None:
+        if isinstance(error, RemoteProtocolError):
+            connection.reply(request, request.reply(error.response_code, error.remark))
+            return
         log.error("a pull of %s failed", header.topic, exc_info=error)
         why = f"{type(error).__name__}: {error}"[:REMARK_MAX]
         connection.reply(request, request.reply(ResponseCode.SYSTEM_ERROR, why))

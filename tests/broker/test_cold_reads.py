@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -119,6 +120,34 @@ async def test_a_disk_that_can_not_read_is_told_and_the_next_pull_tries_again(
     assert answer.code == ResponseCode.SYSTEM_ERROR
     disk.heal()
     assert (await client.call(PULL, pull_fields("T"))).code == 0
+
+
+async def test_a_topic_that_goes_while_the_disk_is_asked(
+    broker: BrokerController, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = broker.state.store.get_message_cold
+
+    def late(*arguments: Any) -> None:
+        broker.state.topics.delete("T")
+        get(*arguments)
+
+    monkeypatch.setattr(broker.state.store, "get_message_cold", late)
+    answer = await client.call(PULL, pull_fields("T"))
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_what_fails_behind_the_read_is_answered(
+    broker: BrokerController, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*_: object) -> None:
+        raise OSError("the queue can not be read")
+
+    slow = broker.state.slow_consumers
+    monkeypatch.setattr(slow, "enabled", True)
+    monkeypatch.setattr(slow, "note", unreadable)
+    for _ in range(2):
+        answer = await client.call(PULL, pull_fields("T"))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
 async def test_times_of_old_messages(broker: BrokerController, client: RawClient) -> None:

@@ -102,6 +102,16 @@ def test_newer_versions_replace_older_ones_alone() -> None:
     assert rig.filters.count == 0
 
 
+def test_a_group_that_comes_back_with_an_older_clock_is_heard() -> None:
+    rig = Rig().start()
+    rig.beat("g", 1000, T="a = 1")
+    rig.filters.unregister("g")
+    rig.beat("g", 900, T="a = 2")
+    data = rig.filters.get("T", "g")
+    assert data is not None
+    assert (data.expression.text, data.client_version, data.is_dead) == ("a = 2", 900, False)
+
+
 @pytest.mark.parametrize("kind", ["TAG", "", "XPATH"])
 def test_other_kinds_are_not_taken(kind: str) -> None:
     rig = Rig().start()
