@@ -57,6 +57,8 @@ STATUS_SIZE_MAX: Final = 1 << 20
 FURTHEST: Final = 2**63 - 1
 QUEUES_SLICE: Final = 64
 """Queues looked at in one turn of the loop."""
+OFFSETS_SLICE: Final = 4096
+"""Offsets of groups looked at in one turn of the loop."""
 
 log = logging.getLogger(__name__)
 
@@ -220,7 +222,7 @@ class AdminOffsetProcessor:
 
     # Correction
 
-    def query_correction_offset(
+    async def query_correction_offset(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
         """Answer how far every group of a topic has come at least (308).
@@ -233,12 +235,18 @@ class AdminOffsetProcessor:
         check_group(header.compare_group)
         passed_over = {*(header.filter_groups or "").split(",")}
         table: dict[int, int] = {}
+        count = 0
         for group in self._offsets.groups_of(header.topic):
             if group in passed_over:
                 continue
-            for queue_id, offset in self._offsets.of(group, header.topic).items():
+            offsets = self._offsets.of(group, header.topic)
+            for queue_id, offset in offsets.items():
                 if offset >= self._store.min_offset(header.topic, queue_id):
                     table[queue_id] = min(offset, table.get(queue_id, FURTHEST))
+            count += len(offsets)
+            if count >= OFFSETS_SLICE:
+                count = 0
+                await asyncio.sleep(0)
         for queue_id, offset in self._offsets.of(header.compare_group, header.topic).items():
             if table.get(queue_id, offset) > offset:
                 table[queue_id] = FURTHEST

@@ -180,6 +180,7 @@ class ResetOffsetProcessor:
         """Move a group without members."""
         if group not in self._groups.table:
             raise unknown_group(group)
+        self._find_topic(topic)  # it may have been deleted while its queues were looked at
         for queue, target in table:
             self._offsets.commit(connection.remote_address, group, topic, queue.queue_id, target)
         await durable(self._offsets)

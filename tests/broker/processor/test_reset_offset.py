@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -13,7 +14,7 @@ from skylarkmq.protocol import lenient_json
 from skylarkmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from tests.broker.calls_rig import CallsRig
-from tests.broker.group_rig import FakeConnection, ask, request
+from tests.broker.group_rig import FakeConnection, ask, begin, request
 
 CODE = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 
@@ -198,6 +199,24 @@ async def test_an_offset_moves_members_by_telling_them(rig: Rig) -> None:
     answer = await rig.reset(offset=3, queueId=0)
     assert targets(answer.body) == targets(member.pushes[0].body) == {0: 3}
     assert rig.places() == {}, "the members commit it"
+
+
+async def test_a_topic_that_goes_meanwhile_gets_no_offsets(rig: Rig) -> None:
+    rig.topic("T", queues=200)
+    resetting = begin(
+        rig.processor,
+        FakeConnection(),
+        request(
+            CODE, {"topic": "T", "group": "g", "timestamp": -1, "isForce": "true", "offset": 0}
+        ),
+    )
+    await asyncio.sleep(0)
+    assert not resetting.done()
+    rig.topics.delete("T")
+    answer = await resetting
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "no topic in this broker" in answer.remark
+    assert rig.places() == {}
 
 
 async def test_an_offset_for_a_group_that_nobody_made(rig: Rig) -> None:
