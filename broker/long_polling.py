@@ -29,6 +29,8 @@ HELD_MAX = 100_000
 HELD_OF_CONNECTION_MAX = 20_000  # a consumer holds one pull a queue
 SWEEP_INTERVAL_S = 5.0
 SHORT_SWEEP_INTERVAL_S = 1.0
+SWEEP_COST_MAX = 20_000  # of one turn of a sweep, a look at a pull being 1
+WAKE_COST = 50
 MATCH_UNITS_MAX = 800  # so many new units at once wake a pull without a look
 LOOK_COST_MAX = 4096  # what filters by properties may spend in one turn; the rest wait for the next
 LOOK_COST = 16  # of one look, beside the filter's own cost
@@ -173,13 +175,24 @@ class PullRequestHoldService:
         return following
 
     def sweep(self) -> None:
-        """Look at every held pull again."""
+        """Look at every held pull again; very many are woken in several turns of the loop."""
+        self._sweep_some(list(self._held)[::-1])
+
+    def _sweep_some(self, keys: list[QueueKey]) -> None:
         now = self._clock.monotonic()
-        for key, waiting in list(self._held.items()):
+        left = SWEEP_COST_MAX
+        while keys and left > 0:
+            key = keys.pop()
+            waiting = self._held.get(key)
+            if waiting is None:
+                continue  # woken or gone since the sweep began
             max_offset = self._store.max_offset(*key)
             ready = [held for held in waiting if held.offset < max_offset or held.deadline_s <= now]
+            left -= len(waiting) + WAKE_COST * len(ready)
             if ready:
                 self._release(key, ready)
+        if keys:
+            self._clock.call_at(now, self._sweep_some, keys)
 
     def wake_topic(self, topic: str) -> None:
         """Answer the pulls that wait at a topic's queues."""

@@ -8,7 +8,13 @@ import pytest
 
 from skylarkmq.broker import long_polling
 from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.long_polling import MATCH_UNITS_MAX, HeldPull, PullRequestHoldService
+from skylarkmq.broker.long_polling import (
+    MATCH_UNITS_MAX,
+    SWEEP_COST_MAX,
+    WAKE_COST,
+    HeldPull,
+    PullRequestHoldService,
+)
 from skylarkmq.store.filtering import RecordFilter
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.message_writer import ArrivalListener
@@ -174,6 +180,18 @@ def test_an_expired_pull_is_answered_by_the_next_sweep() -> None:
     assert rig.woken == ["short"]
     rig.clock.advance(10)
     assert rig.woken == ["short", "long"]
+
+
+def test_very_many_expired_pulls_are_answered_in_several_turns() -> None:
+    rig = ManyRig()
+    count = 3 * SWEEP_COST_MAX // WAKE_COST
+    for number in range(count):
+        rig.hold(str(number), LeavingPeer(), queue_id=number, wait_s=0)
+    rig.service.sweep()
+    assert 0 < len(rig.woken) < count // 2
+    rig.clock.advance(0.001)
+    assert rig.woken == [str(number) for number in range(count)]
+    assert rig.service.count == 0
 
 
 def test_short_polling_looks_each_second_and_not_at_arrivals() -> None:
