@@ -18,7 +18,7 @@ JVM = ("-Xms16m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 def missing() -> str:
     """Why no Maven project can be built here; empty when it can."""
-    absent = [name for name in ("java", "javac", "mvn") if shutil.which(name) is None]
+    absent = [name for name in ("java", "javac", "jar", "mvn") if shutil.which(name) is None]
     return f"not installed: {', '.join(absent)}" if absent else ""
 
 
@@ -28,21 +28,48 @@ def class_path(project: Path) -> str:
 
     Tried without the network first: Maven asks for nothing then, and is quicker.
     """
-    listed = project / "target" / "classpath.txt"
+    target = project / "target"
+    listed, packed = target / "classpath.txt", target / "classes.jar"
     sources = [project / "pom.xml", *project.glob("src/**/*.*")]
     built = listed.stat().st_mtime if listed.exists() else 0.0
     if built < max(source.stat().st_mtime for source in sources):
         listed.unlink(missing_ok=True)
+        packed.unlink(missing_ok=True)
         if _maven(project, "-o").returncode:
             result = _maven(project)
             if result.returncode:
                 raise AssertionError(f"mvn in {project} failed:\n{result.stdout}{result.stderr}")
-    return f"{project / 'target' / 'classes'}:{listed.read_text().strip()}"
+    if not packed.exists() and (target / "classes").exists():
+        _run("jar", "cf", str(packed), "-C", str(target / "classes"), ".")
+    return f"{packed}:{listed.read_text().strip()}"
+
+
+@cache
+def archive(project: Path) -> tuple[str, ...]:
+    """The option that lets JVMs of the client start from an archive of loaded classes, in half the
+    time; made once for each build.
+    """
+    packed = project / "target" / "classes.jar"
+    path = project / "target" / "classes.jsa"
+    classes = class_path(project)
+    if not path.exists() or path.stat().st_mtime < packed.stat().st_mtime:
+        path.unlink(missing_ok=True)
+        home = f"-Drocketmq.client.logRoot={project / 'target'}"
+        create = f"-XX:ArchiveClassesAtExit={path}"
+        _run("java", *JVM, create, home, "-cp", classes, "skylarkmq.interop.Warm")
+    return (f"-XX:SharedArchiveFile={path}",) if path.exists() else ()
 
 
 def java(project: Path, main: str, *args: str, options: tuple[str, ...] = ()) -> list[str]:
     """The command that runs a class of a project."""
-    return ["java", *JVM, *options, "-cp", class_path(project), main, *args]
+    shared = archive(project) if project == CLIENT else ()
+    return ["java", *JVM, *shared, *options, "-cp", class_path(project), main, *args]
+
+
+def _run(*command: str) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S, check=False)
+    if result.returncode:
+        raise AssertionError(f"{command}: {result.stdout}{result.stderr}")
 
 
 def _maven(project: Path, *options: str) -> subprocess.CompletedProcess[str]:

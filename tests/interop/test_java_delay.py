@@ -7,12 +7,15 @@ import time
 import pytest
 
 from tests.interop.children import Event
+from tests.interop.conftest import KINDS
 from tests.interop.servers import Broker
 from tests.interop.tools import JavaTools, bodies, numbered, receives
 
 pytestmark = pytest.mark.interop
 
-SLOW_LEVELS = "1s 12s"  # the second outlives a clean stop of RocketMQ's
+# The second level is still to come after a clean stop, which takes RocketMQ's ten seconds.
+SLOW_S = 12 if KINDS[0] == "apache" else 4
+SLOW_LEVELS = f"1s {SLOW_S}s"
 
 
 def waited_ms(event: Event) -> int:
@@ -63,7 +66,7 @@ def test_delayed_messages_outlive_the_broker(
     consumer.finish()
     late = [event for event in consumer.named("message") if event["body"].startswith("m-")]
     assert bodies(late) == numbered("m", 3)
-    assert all(waited_ms(event) >= 12_000 for event in late)
+    assert all(waited_ms(event) >= SLOW_S * 1000 for event in late)
 
 
 def test_any_delay(tools: JavaTools, broker: Broker, topic: str, group: str) -> None:

@@ -264,9 +264,14 @@ def test_system_topics(admin: JavaAdmin) -> None:
     assert not [name for name in table if name.startswith("%RETRY%")]
 
 
-def test_cleaning(admin: JavaAdmin) -> None:
-    for command in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
-        assert admin.run(command, "-b", admin.address).strip() == "success", command
+def test_cleaning(broker: Broker, admin: JavaAdmin) -> None:
+    assert admin.run("deleteExpiredCommitLog", "-b", admin.address).strip() == "success"
+    for command in ("cleanExpiredCQ", "cleanUnusedTopic"):
+        text = admin.run(command, "-b", admin.address)
+        if broker.kind == "apache":
+            assert text.strip() == "success", command
+        else:
+            assert "not supported" in text, command
 
 
 # The name server

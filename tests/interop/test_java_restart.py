@@ -1,13 +1,10 @@
-"""What outlives a broker: in one that starts again, and in one of the other kind on its files."""
+"""What outlives a broker that starts again."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.interop.apache_server import ApacheBroker
-from tests.interop.children import Children
 from tests.interop.servers import Broker
-from tests.interop.skylark_server import SkylarkBroker
 from tests.interop.tools import JavaTools, bodies, holds_queues, numbered
 
 pytestmark = pytest.mark.interop
@@ -55,27 +52,3 @@ def test_clients_come_back(
         lambda: {*numbered("after", 6)} <= {*bodies(consumer.named("message"))},
     )
     consumer.finish()
-
-
-@pytest.mark.usefixtures("maven")
-def test_a_store_changes_hands(children: Children, topic: str, group: str) -> None:
-    """Theirs, ours, theirs: each goes on with the messages, topics and offsets it finds."""
-    folder = children.folder / "shared"
-    folder.mkdir()
-    theirs, ours = ApacheBroker(children, folder), SkylarkBroker(children, folder)
-    sent: list[str] = []
-    for turn, broker in enumerate((theirs, ours, theirs)):
-        broker.start()
-        tools = JavaTools(children, broker)
-        if not turn:
-            tools.queues(topic, create=QUEUES)
-        tools.produce(topic, "sync", 8, prefix=f"turn{turn}")
-        sent += numbered(f"turn{turn}", 8)
-        unread = numbered(f"left{turn - 1}", 5) if turn else []
-        received = tools.received(topic, group, 8 + len(unread))
-        assert bodies(received) == unread + numbered(f"turn{turn}", 8)
-        assert bodies(tools.received(topic, f"{group}_{turn}", len(sent))) == sorted(sent)
-        assert len(tools.queues(topic)) == QUEUES
-        tools.produce(topic, "batch", 5, prefix=f"left{turn}")
-        sent += numbered(f"left{turn}", 5)
-        broker.stop()

@@ -1,6 +1,7 @@
-"""A store changes hands with all that waits in it: theirs, ours, theirs.
+"""A store changes hands with all that is in it and waits in it: theirs, ours, theirs.
 
-Transactions that nobody has decided, delayed messages, and the filters of consumers.
+Messages, topics and offsets; transactions that nobody has decided, delayed messages, and the
+filters of consumers.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ KEYS: dict[str, Any] = {
     "enableCalcFilterBitMap": "true",
 }
 TURNS = 3
+QUEUES = 3
 
 
-def test_what_waits_changes_hands(children: Children, topic: str, group: str) -> None:
+def test_a_store_changes_hands(children: Children, topic: str, group: str) -> None:
     """Each finishes what the one before has left, and nothing comes twice."""
     folder = children.folder / "shared"
     folder.mkdir()
@@ -45,6 +47,7 @@ def test_what_waits_changes_hands(children: Children, topic: str, group: str) ->
             hands.find_delayed(turn - 1)
         else:
             hands.create_topics()
+        hands.use_queues(turn)
         hands.use_filter(turn)
         hands.use_transactions(turn)
         if turn == TURNS - 1:
@@ -64,13 +67,28 @@ class Hands:
     def __init__(self, tools: JavaTools, topic: str, group: str) -> None:
         self._tools = tools
         self._group = group
-        self._transactions, self._delayed, self._filtered = (
-            f"{topic}_{kind}" for kind in ("tx", "late", "sql")
+        self._transactions, self._delayed, self._filtered, self._plain = (
+            f"{topic}_{kind}" for kind in ("tx", "late", "sql", "plain")
         )
 
     def create_topics(self) -> None:
         for topic in (self._transactions, self._delayed, self._filtered):
             self._tools.queues(topic, create=1)
+        self._tools.queues(self._plain, create=QUEUES)
+
+    def use_queues(self, turn: int) -> None:
+        """The topic, its messages and the place of a group are those of the turns before."""
+        tools, topic = self._tools, self._plain
+        assert len(tools.queues(topic)) == QUEUES
+        left = numbered(f"batch{turn - 1}", 5) if turn else []
+        tools.produce(topic, "sync", 8, prefix=f"turn{turn}")
+        received = tools.received(topic, self._group, 8 + len(left))
+        assert bodies(received) == sorted(left + numbered(f"turn{turn}", 8))
+        sent = [body for past in range(turn) for body in numbered(f"batch{past}", 5)]
+        sent += [body for past in range(turn + 1) for body in numbered(f"turn{past}", 8)]
+        received = tools.received(topic, f"{self._group}_{turn}", len(sent))
+        assert bodies(received) == sorted(sent)
+        tools.produce(topic, "batch", 5, prefix=f"batch{turn}")
 
     def use_transactions(self, turn: int) -> None:
         producer = self._tools.transact(
