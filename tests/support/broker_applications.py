@@ -94,8 +94,9 @@ class Applications:
         def done(answer: RemotingCommand) -> None:
             if not _stored(answer):
                 return
-            entry.cancel_acked = True
-            self.ledger.touch(entry, durable=self.sync)
+            if self.clock.now_ms() < due_ms:  # a late one promises nothing
+                entry.cancel_acked = True
+                self.ledger.touch(entry, durable=self.sync)
 
         entry.cancelled = True
         fields = send_fields(TOPIC, entry.number % QUEUES, text)
