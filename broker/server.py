@@ -73,8 +73,9 @@ class RemotingServer:
         self._idle_limit_s = idle_limit_s
         self._max_connections = max_connections
         self._servers: list[asyncio.Server] = []
-        self._scan = IntervalTimer(clock, SCAN_INTERVAL_S, self._drop_idle)
+        self._scan = IntervalTimer(clock, SCAN_INTERVAL_S, self._scan_peers)
         self._empty = asyncio.Event()
+        self._refused_count = 0  # connections since the last scan
 
     async def serve(self, *sockets: socket.socket) -> None:
         """Accept connections on bound sockets, which are then this server's."""
@@ -111,13 +112,26 @@ class RemotingServer:
         self.connections.add(connection)
         self._empty.clear()
         self.stats.connections_opened += 1
-        return len(self.connections) <= self._max_connections
+        if len(self.connections) <= self._max_connections:
+            return True
+        self._refused_count += 1
+        return False
 
     def closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self.stats.connection_closed(connection.close_reason)
         if not self.connections:
             self._empty.set()
+
+    def _scan_peers(self) -> None:
+        if self._refused_count:
+            log.warning(
+                "%d connections were refused: maxConnections=%d are open",
+                self._refused_count,
+                self._max_connections,
+            )
+            self._refused_count = 0
+        self._drop_idle()
 
     def _drop_idle(self) -> None:
         now = self.clock.monotonic()

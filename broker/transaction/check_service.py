@@ -79,6 +79,7 @@ class TransactionCheckService:
         self._round: asyncio.Task[None] | None = None
         self._running = False
         self._silent: Counter[str] = Counter()  # questions of this round that nobody took, by group
+        self._given_up = 0  # in this round
 
     def start(self) -> None:
         """Check from now on, one interval from now first. The bridge has started."""
@@ -151,6 +152,13 @@ class TransactionCheckService:
                 count,
             )
         self._silent.clear()
+        if self._given_up:
+            log.warning(
+                "%d transactions were given up without a verdict; their messages are in %s",
+                self._given_up,
+                GIVEN_UP_TOPIC,
+            )
+            self._given_up = 0
 
     def _page(self, at: int, end: int) -> list[Place]:
         bridge, offsets = self._bridge, list[int]()
@@ -236,6 +244,7 @@ class TransactionCheckService:
     def _done(self, entry: _Planned, end: End, result: PutMessageResult) -> None:
         if entry.step is Step.GIVE_UP:
             self._bridge.note_given_up(end.first_offset)
+            self._given_up += 1
         elif entry.step is Step.POSTPONE:
             self._bridge.stats.postponed += 1
         elif end.follows is not None:

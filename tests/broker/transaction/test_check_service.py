@@ -176,7 +176,7 @@ async def test_nobody_asks_before_the_time_that_a_message_names(seconds: bytes) 
     assert rig.bodies() == [b"body"]
 
 
-async def test_after_the_last_question_it_is_given_up() -> None:
+async def test_after_the_last_question_it_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     rig = await rig_of(transaction_check_max=3)
     producer = rig.producer()
     half = rig.half(flag=9)
@@ -190,6 +190,10 @@ async def test_after_the_last_question_it_is_given_up() -> None:
     assert (message.body, message.flag, message.properties[TIMES]) == (b"body", 9, "3")
     assert rig.topics.table["TRANS_CHECK_MAX_TIME_TOPIC"].read_queue_nums == 1
     assert (rig.bridge.pending_count, rig.bridge.stats.given_up) == (0, 1)
+    said = [text for text in caplog.messages if "given up" in text]
+    assert (
+        len(said) == 1 and "1 transactions" in said[0] and "TRANS_CHECK_MAX_TIME_TOPIC" in said[0]
+    )
     await rig.advance(21)
     assert len(rig.given_up()) == 1
     # Verdicts that come after all, for two of its places
