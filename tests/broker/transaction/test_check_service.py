@@ -190,6 +190,124 @@ async def test_after_the_last_question_it_is_given_up(caplog: pytest.LogCaptureF
     assert (message.body, message.flag, message.properties[TIMES]) == (b"body", 9, "3")
     assert rig.topics.table["TRANS_CHECK_MAX_TIME_TOPIC"].read_queue_nums == 1
     assert (rig.bridge.pending_count, rig.bridge.stats.given_up) == (0, 1)
+    (said,) = [text for text in caplog.messages if "given up" in text]
+    assert "1 transactions" in said and "TRANS_CHECK_MAX_TIME_TOPIC" in said
+    await rig.advance(21)
+    assert producer.pushes == []
+
+
+async def test_a_verdict_for_the_first_place_is_one_for_the_transaction(flush: str) -> None:
+    """A producer whose work takes longer than a round answers with what it was told first."""
+    rig = await rig_of(flush_disk_type=flush)
+    producer = rig.producer()
+    half = rig.half()
+    await rig.advance(30.5)
+    places = [place for place, _ in producer.questions()]
+    assert len(places) == 3
+    assert (await rig.end(half)).code == ResponseCode.SUCCESS
+    for place in (half, *places):
+        assert (await rig.end(place)).code == ResponseCode.SYSTEM_ERROR
+    assert (rig.bodies(), rig.bridge.pending_count) == ([b"body"], 0)
+    await rig.advance(30)
+    assert producer.pushes == []
+
+
+async def test_the_verdict_for_a_former_place_counts_too() -> None:
+    rig = await rig_of()
+    producer = rig.producer()
+    rig.half()
+    await rig.advance(20.5)
+    (former, _), (now, _) = producer.questions()
+    assert (await rig.end(former, ROLLBACK)).code == ResponseCode.SUCCESS
+    assert (await rig.end(now, COMMIT)).code == ResponseCode.SYSTEM_ERROR
+    assert (rig.bodies(), rig.bridge.pending_count) == ([], 0)
+
+
+async def test_a_verdict_that_meets_the_check_waits_for_it() -> None:
+    rig = await rig_of(flush_disk_type="SYNC_FLUSH")
+    rig.producer()
+    half = rig.half()
+    await rig.advance(9.5)
+    rig.clock.advance(0.5)
+    await settle()  # the half message is being written anew, and not synced yet
+    assert rig.bridge.is_under_way(0)
+    task = rig.begin_end(half)
+    await settle()
+    assert not task.done()
+    await rig.work()
+    assert task.result().code == ResponseCode.SUCCESS
+    assert (rig.bodies(), rig.ops()) == ([b"body"], [b"0", b"1"])
+
+
+async def test_a_check_that_meets_a_verdict_leaves_it_alone() -> None:
+    rig = await rig_of(flush_disk_type="SYNC_FLUSH")
+    producer = rig.producer()
+    half = rig.half()
+    await rig.advance(9.5)
+    task = rig.begin_end(half)
+    await settle()
+    rig.clock.advance(0.5)
+    await rig.work()
+    assert task.result().code == ResponseCode.SUCCESS
+    assert (producer.pushes, len(rig.halves()), rig.bodies()) == ([], 1, [b"body"])
+
+
+async def test_a_young_one_ends_the_round() -> None:
+    rig = await rig_of()
+    producer = rig.producer()
+    rig.half(b"old")
+    await rig.advance(5)
+    rig.half(b"young")
+    await rig.advance(5.5)
+    assert [message.body for _, message in producer.questions()] == [b"old"]
+    await rig.advance(10)
+    assert sorted(message.body for _, message in producer.questions()) == [b"old", b"young"]
+
+
+async def test_one_born_in_the_future_is_asked_about_at_once() -> None:
+    rig = await rig_of()
+    producer = rig.producer()
+    await rig.advance(9)
+    rig.half(born_timestamp=rig.clock.now_ms() + 3_600_000)
+    await rig.advance(1.5)
+    assert len(producer.questions()) == 1
+
+
+@pytest.mark.parametrize("seconds", [b"25", b"-1", b"soon", b"9" * 18])
+async def test_nobody_asks_before_the_time_that_a_message_names(seconds: bytes) -> None:
+    rig = await rig_of(file_reserved_time=1)
+    producer = rig.producer()
+    half = rig.half(properties=b"CHECK_IMMUNITY_TIME_IN_SECONDS\x01" + seconds)
+    await rig.advance(20.5)
+    if seconds in (b"-1", b"soon"):  # as if it named none
+        assert len(producer.questions()) == 2
+        return
+    assert producer.questions() == []
+    *_, last = rig.halves()
+    assert last.properties[FIRST] == "0" and TIMES not in last.properties
+    assert rig.bridge.stats.postponed == len(rig.halves()) - 1 == 2
+    if seconds == b"25":
+        await rig.advance(10)
+        ((_, message),) = producer.questions()
+        assert message.properties[TIMES] == "1"
+    assert (await rig.end(half)).code == ResponseCode.SUCCESS
+    assert rig.bodies() == [b"body"]
+
+
+async def test_after_the_last_question_it_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    rig = await rig_of(transaction_check_max=3)
+    producer = rig.producer()
+    half = rig.half(flag=9)
+    await rig.advance(30.5)
+    places = [place for place, _ in producer.questions()]
+    assert len(places) == 3
+    assert rig.given_up() == []
+    await rig.advance(10)
+    assert producer.questions() == []
+    (message,) = rig.given_up()
+    assert (message.body, message.flag, message.properties[TIMES]) == (b"body", 9, "3")
+    assert rig.topics.table["TRANS_CHECK_MAX_TIME_TOPIC"].read_queue_nums == 1
+    assert (rig.bridge.pending_count, rig.bridge.stats.given_up) == (0, 1)
     said = [text for text in caplog.messages if "given up" in text]
     assert (
         len(said) == 1 and "1 transactions" in said[0] and "TRANS_CHECK_MAX_TIME_TOPIC" in said[0]
