@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from prometheus_client.core import Metric
 
 from skylarkmq.broker.delay_offsets import DelayOffsetTable
@@ -10,7 +11,7 @@ from skylarkmq.broker.schedule_service import ScheduleMessageService
 from skylarkmq.broker.semantics_metrics import delay_families
 from skylarkmq.store.table_file import TableWriter
 from tests.broker.timer.timer_rig import TOPIC, TimerRig
-from tests.store.support import inner
+from tests.store.support import inner, refuse_bodies
 
 
 def figures(families: list[Metric]) -> dict[str, float]:
@@ -26,7 +27,7 @@ def figures(families: list[Metric]) -> dict[str, float]:
     }
 
 
-def test_delayed_messages_by_kind() -> None:
+def test_delayed_messages_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = TimerRig()
     writer = TableWriter(rig.files, rig.workers.tables)
     table = DelayOffsetTable(rig.files, writer, rig.clock, rig.store)
@@ -62,7 +63,7 @@ def test_delayed_messages_by_kind() -> None:
         "cancelled_total": 1,
         "stored_again_total": 0,
     }
-    object.__setattr__(rig.store.config, "max_message_size", 0)
+    refuse_bodies(monkeypatch, 0)
     rig.advance(70, step_s=1)
     after = seen()
     assert (after["messages/level"], after["messages/timer"]) == (1, 1)

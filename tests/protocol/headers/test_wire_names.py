@@ -11,6 +11,7 @@ from skylarkmq.protocol.headers import (
     admin,
     client,
     consumer,
+    group_admin,
     pull,
     query,
     route,
@@ -47,6 +48,20 @@ NAMES: list[tuple[type[msgspec.Struct], str]] = [
         pull.PullMessageResponseHeader,
         "suggestWhichBrokerId! nextBeginOffset! minOffset! maxOffset!",
     ),
+    (consumer.CloneGroupOffsetRequestHeader, "srcGroup! destGroup! topic offline"),
+    (admin.GetBrokerConfigResponseHeader, "version!"),
+    (
+        consumer.InvokeBrokerToResetOffsetRequestHeader,
+        "topic! group! timestamp isForce queueId offset",
+    ),
+    (consumer.QueryConsumeTimeSpanRequestHeader, "topic! group!"),
+    (admin.QueryConsumeQueueRequestHeader, "topic! queueId! index! count! consumerGroup"),
+    (admin.DeleteTopicRequestHeader, "topic!"),
+    (group_admin.GetConsumerConnectionListRequestHeader, "consumerGroup!"),
+    (group_admin.GetProducerConnectionListRequestHeader, "producerGroup!"),
+    (group_admin.DeleteSubscriptionGroupRequestHeader, "groupName! removeOffset"),
+    (group_admin.GetConsumeStatsRequestHeader, "consumerGroup! topic"),
+    (group_admin.QueryTopicConsumeByWhoRequestHeader, "topic!"),
     (consumer.QueryCorrectionOffsetRequestHeader, "topic! compareGroup! filterGroups"),
     (transaction.ResumeCheckHalfMessageRequestHeader, "msgId!"),
     (query.QueryMessageRequestHeader, "topic! key! maxNum! beginTimestamp! endTimestamp!"),
@@ -104,7 +119,7 @@ NAMES: list[tuple[type[msgspec.Struct], str]] = [
         "tranStateTableOffset! commitLogOffset! msgId transactionId offsetMsgId",
     ),
 ]
-MODULES = (admin, client, consumer, pull, query, route, send, transaction)
+MODULES = (admin, client, consumer, group_admin, pull, query, route, send, transaction)
 
 
 def test_no_header_is_forgotten() -> None:
