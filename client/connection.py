@@ -187,6 +187,19 @@ class Connection:
             self._loop.call_soon(self._flush)
         self._out.append(frame)
 
+    def reply(self, answer: RemotingCommand) -> None:
+        """Send the answer to a push of the peer, `push.reply(...)`.
+
+        Raises:
+            ConnectionFailed: closed meanwhile.
+        """
+        if self.closed:
+            raise ConnectionFailed(self.address, self.closed_why)
+        frame = encode_command(answer)
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(frame)
+
     def forget(self, opaque: int) -> None:
         """Stop waiting for that answer; its waiter hears nothing any more."""
         self._pending.pop(opaque, None)

@@ -19,10 +19,9 @@ from collections.abc import Coroutine
 from ipaddress import ip_address
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
-from skylarkmq.client.api_consumer import ConsumerApi
-from skylarkmq.client.clock import SystemClock, sleep, wait_event
+from skylarkmq.client.clock import SystemClock, sleep
 from skylarkmq.client.config import (
     MISSING_ROUTE_REFRESH_S,
     AddressMap,
@@ -30,73 +29,17 @@ from skylarkmq.client.config import (
     Codec,
     default_namesrv_addr,
 )
-from skylarkmq.client.connection import Connection
-from skylarkmq.client.errors import IllegalState, RequestTimeout, RocketMQError
-from skylarkmq.client.nameserver import NameServers
-from skylarkmq.client.remoting import Remoting
-from skylarkmq.client.route import MASTER_ID, RouteTable
+from skylarkmq.client.errors import IllegalState
+from skylarkmq.client.heartbeat import Heartbeat
+from skylarkmq.client.services import Member, Services
 from skylarkmq.client.stream import AsyncioNetwork, Network
-from skylarkmq.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from skylarkmq.protocol.clock import Clock
-from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.headers.client import UnregisterClientRequestHeader
 from skylarkmq.protocol.message_id import UniqueIdGenerator
-from skylarkmq.protocol.remoting_command import RemotingCommand
 
 log = logging.getLogger(__name__)
 
 JITTER: Final = 0.1
-HEARTBEAT_DELAY_S: Final = 0.2
-
-
-class Member(Protocol):
-    """A consumer, as the client sees it."""
-
-    @property
-    def group(self) -> str:
-        """Its consumer group."""
-        ...
-
-    def consumer_data(self) -> ConsumerData:
-        """Return its part of the heartbeat."""
-        ...
-
-    def wake(self) -> None:
-        """The group's members or a route may have changed: rebalance soon."""
-        ...
-
-
-class Services:
-    """What a started client offers to its producers and consumers."""
-
-    def __init__(self, config: ClientConfig, network: Network, clock: Clock, random: Random):
-        self.config = config
-        self.clock = clock
-        self.random = random
-        self.members: dict[str, Member] = {}
-        """Consumers by group."""
-        self.beat_wanted = asyncio.Event()
-        self.remoting = Remoting(network, clock, random, config.codec, self._pushed)
-        self.name_servers = NameServers(
-            self.remoting, config.name_servers, config.request_timeout_s, random
-        )
-        self.routes = RouteTable(self.name_servers, config.mapped, clock, self._route_changed)
-        self.consumer_api = ConsumerApi(self.remoting)
-
-    def _pushed(self, connection: Connection, push: RemotingCommand) -> None:
-        """Take a request of the broker; unknown ones are answered with nothing, as in Java."""
-        if push.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            member = self.members.get(push.ext_fields.get("consumerGroup", ""))
-            if member is not None:
-                member.wake()
-        else:
-            log.debug("%s pushed a request of code %d, ignored", connection.address, push.code)
-
-    def _route_changed(self, topic: str) -> None:
-        log.info("route of %s changed", topic)
-        self.beat_wanted.set()  # there may be a broker that does not know this client yet
-        for member in self.members.values():
-            member.wake()
 
 
 class Client:
@@ -157,6 +100,7 @@ class Client:
         self._unique_ids: UniqueIdGenerator | None = None
         self._producer_groups: Counter[str] = Counter()
         self._tasks: list[asyncio.Task[None]] = []
+        self._heartbeat: Heartbeat | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -192,8 +136,11 @@ class Client:
             self._name_client(self._config.client_ip or local_ip, clock)
             self._services = services
             config = self._config
+            self._heartbeat = heartbeat = Heartbeat(
+                services, self._client_id, self._producer_groups, config.heartbeat_interval_s
+            )
             self._tasks = [
-                self._run(self._beat(services), "heartbeat"),
+                self._run(heartbeat.run(), "heartbeat"),
                 self._run(
                     self._refresh(services, config.route_refresh_s, missing_only=False), "routes"
                 ),
@@ -215,6 +162,7 @@ class Client:
             services.remoting.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if services is not None:
+            await services.pushes.stop()
             await services.routes.stop()
             await services.remoting.stop()
 
@@ -296,23 +244,9 @@ class Client:
 
         Pure producers speak to masters only, as in Java.
         """
-        services = self.services
-        services.beat_wanted.clear()
-        consumers = [member.consumer_data() for member in services.members.values()]
-        data = HeartbeatData(
-            client_id=self._client_id,
-            consumer_data_set=consumers,
-            producer_data_set=[ProducerData(group_name=name) for name in self._producer_groups],
-        )
-        if not data.consumer_data_set and not data.producer_data_set:
-            return
-        addresses = {
-            address
-            for broker in services.routes.brokers().values()
-            for broker_id, address in broker.items()
-            if consumers or broker_id == MASTER_ID
-        }
-        await asyncio.gather(*(self._send_heartbeat(address, data) for address in addresses))
+        if self._heartbeat is None:
+            raise IllegalState("the client is not started")
+        await self._heartbeat.send()
 
     # Inside
 
@@ -327,19 +261,6 @@ class Client:
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return asyncio.create_task(work, name=f"skylarkmq-client-{name}")
 
-    async def _beat(self, services: Services) -> None:
-        interval_s = self._config.heartbeat_interval_s
-        while True:
-            if await wait_event(services.clock, services.beat_wanted, interval_s):
-                # Several wishes at the same time are one, and one that somebody fulfils is none.
-                await sleep(services.clock, HEARTBEAT_DELAY_S)
-                if not services.beat_wanted.is_set():
-                    continue
-            try:
-                await self.send_heartbeats()
-            except Exception:
-                log.exception("heartbeat failed, the next one goes out in its time")
-
     async def _refresh(self, services: Services, interval_s: float, *, missing_only: bool) -> None:
         while True:
             jitter = self._random.uniform(1 - JITTER, 1 + JITTER)
@@ -348,22 +269,6 @@ class Client:
                 await services.routes.refresh_all(missing_only=missing_only)
             except Exception:
                 log.exception("route refresh failed, the next one comes in its time")
-
-    async def _send_heartbeat(self, address: str, data: HeartbeatData) -> None:
-        services = self.services
-        connection: Connection | None = None
-        seen_count = 0
-        try:
-            connection = await services.remoting.connection(address)
-            seen_count = connection.answers_count
-            await services.consumer_api.heartbeat(address, data, self._config.request_timeout_s)
-        except RequestTimeout as error:
-            log.warning("heartbeat to %s: %s", address, error)
-            if connection is not None and connection.answers_count == seen_count:
-                # Half open: nothing at all came back. A new connection finds out.
-                connection.close("no answer to a heartbeat")
-        except RocketMQError as error:
-            log.warning("heartbeat to %s: %s", address, error)
 
     async def _unregister(self, header: UnregisterClientRequestHeader) -> None:
         """Tell the brokers that are connected; who does not hear it finds out by time."""

@@ -15,7 +15,7 @@ from skylarkmq.client.consumer.pull_service import PullService
 from skylarkmq.client.consumer.rebalance import Rebalance
 from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.errors import ConsumerClosed, IllegalState, RequestTimeout
-from skylarkmq.client.instance import Services
+from skylarkmq.client.services import Services
 from skylarkmq.protocol.flags import is_retry_topic
 from skylarkmq.protocol.message import MessageQueue
 

@@ -35,7 +35,7 @@ from skylarkmq.client.errors import (
     RocketMQError,
     RouteNotFound,
 )
-from skylarkmq.client.instance import Services
+from skylarkmq.client.services import Services
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 

@@ -13,8 +13,8 @@ from skylarkmq.client.api_send import SendRequest, send_message_back
 from skylarkmq.client.config import SEND_BACK_TIMEOUT_S, ProducerConfig
 from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.errors import RocketMQError
-from skylarkmq.client.instance import Services
 from skylarkmq.client.send_pipeline import SendPipeline
+from skylarkmq.client.services import Services
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.flags import CLIENT_INNER_PRODUCER_GROUP, MessageSysFlag, retry_topic
 from skylarkmq.protocol.headers.send import ConsumerSendMsgBackRequestHeader

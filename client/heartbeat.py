@@ -1,0 +1,87 @@
+"""Heartbeats: one for all groups of a client, to every broker of its routes.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/factory/MQClientInstance.java
+(sendHeartbeatToAllBroker)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from skylarkmq.client.clock import sleep, wait_event
+from skylarkmq.client.connection import Connection
+from skylarkmq.client.errors import RequestTimeout, RocketMQError
+from skylarkmq.client.route import MASTER_ID
+from skylarkmq.client.services import Services
+from skylarkmq.protocol.bodies.heartbeat import HeartbeatData, ProducerData
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_DELAY_S: Final = 0.2
+"""Wishes for a heartbeat wait that long for others to join them."""
+
+
+class Heartbeat:
+    """The heartbeats of one client. Loop thread."""
+
+    def __init__(
+        self, services: Services, client_id: str, producer_groups: Iterable[str], interval_s: float
+    ) -> None:
+        self._services = services
+        self._client_id = client_id
+        self._producer_groups = producer_groups
+        self._interval_s = interval_s
+
+    async def run(self) -> None:
+        """Beat for ever; the client cancels it."""
+        services = self._services
+        while True:
+            if await wait_event(services.clock, services.beat_wanted, self._interval_s):
+                # Several wishes at the same time are one, and one that somebody fulfils is none.
+                await sleep(services.clock, HEARTBEAT_DELAY_S)
+                if not services.beat_wanted.is_set():
+                    continue
+            try:
+                await self.send()
+            except Exception:
+                log.exception("heartbeat failed, the next one goes out in its time")
+
+    async def send(self) -> None:
+        """Send one to every broker now; failures are logged. Producers alone: masters only."""
+        services = self._services
+        services.beat_wanted.clear()
+        consumers = [member.consumer_data() for member in services.members.values()]
+        data = HeartbeatData(
+            client_id=self._client_id,
+            consumer_data_set=consumers,
+            producer_data_set=[ProducerData(group_name=name) for name in self._producer_groups],
+        )
+        if not data.consumer_data_set and not data.producer_data_set:
+            return
+        addresses = {
+            address
+            for broker in services.routes.brokers().values()
+            for broker_id, address in broker.items()
+            if consumers or broker_id == MASTER_ID
+        }
+        await asyncio.gather(*(self._send_to(address, data) for address in addresses))
+
+    async def _send_to(self, address: str, data: HeartbeatData) -> None:
+        services = self._services
+        connection: Connection | None = None
+        seen_count = 0
+        try:
+            connection = await services.remoting.connection(address)
+            seen_count = connection.answers_count
+            timeout_s = services.config.request_timeout_s
+            await services.consumer_api.heartbeat(address, data, timeout_s)
+        except RequestTimeout as error:
+            log.warning("heartbeat to %s: %s", address, error)
+            if connection is not None and connection.answers_count == seen_count:
+                # Half open: nothing at all came back. A new connection finds out.
+                connection.close("no answer to a heartbeat")
+        except RocketMQError as error:
+            log.warning("heartbeat to %s: %s", address, error)
