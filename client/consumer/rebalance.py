@@ -21,7 +21,7 @@ from typing import Final
 
 from skylarkmq.client.clock import wait_event
 from skylarkmq.client.config import REBALANCE_INTERVAL_S, REBALANCE_RETRY_S
-from skylarkmq.client.consumer.allocate import allocate_averagely
+from skylarkmq.client.consumer.allocate import allocate, allocate_averagely
 from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.process_queue import ProcessQueue
 from skylarkmq.client.consumer.pull_service import PullService
@@ -185,7 +185,7 @@ class Rebalance:
             # As in Java: who is not in the list owns nothing, because the others divide without it.
             log.warning("group %s: the broker does not list this client", self._group)
             self._listed = False
-        return set(allocate_averagely(route.subscribe_queues, ids, client_id))
+        return set(allocate(allocate_averagely, route.subscribe_queues, ids, client_id))
 
     async def _member_ids(self, route: TopicRoute) -> list[str] | None:
         services = self._client.services
