@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
+from skylarkmq.client.consumer.allocate import Assignment, find_allocation
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES
 from skylarkmq.protocol.frame import MAX_FRAME_SIZE
 
 Codec = Literal["auto", "json", "rocketmq", "msgpack"]
 AddressMap = Mapping[str, str] | Callable[[str], str]
-AckMode = Literal["auto", "manual"]
+AckMode = Literal["auto", "manual", "none"]
+Model = Literal["clustering", "broadcasting"]
 
 DEFAULT_NAMESRV_ADDR: Final = "127.0.0.1:9876"
 DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
@@ -45,6 +47,34 @@ PULL_FLOW_CONTROL_DELAY_S: Final = 0.02
 OFFSET_TIMEOUT_S: Final = 5.0
 SEND_BACK_TIMEOUT_S: Final = 5.0
 
+MAX_RECONSUME: Final = 16
+"""Retries of a message before it is given up; an ordered consumer has no such limit by default."""
+SUSPEND_S: Final = 1.0
+"""How long a queue of an ordered consumer waits before it tries a message again."""
+LOCK_REFRESH_S: Final = 20.0
+LOCK_LOST_S: Final = 30.0
+"""How long a queue counts as locked after the broker last said so; the broker itself waits 60 s."""
+LOCK_RETRY_S: Final = 1.0
+LOCK_TIMEOUT_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """An account of the brokers' access control; what prints it shows no secret.
+
+    Raises:
+        ValueError: an empty key.
+    """
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str | None = field(default=None, repr=False)
+    """Of temporary accounts of some clouds."""
+
+    def __post_init__(self) -> None:
+        if not self.access_key or not self.secret_key:
+            raise ValueError("credentials need an access_key and a secret_key")
+
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
@@ -59,6 +89,8 @@ class ClientConfig:
     route_refresh_s: float = 30.0
     heartbeat_interval_s: float = 30.0
     address_map: AddressMap | None = None
+    namespace: str | None = None
+    credentials: Credentials | None = None
 
     def __post_init__(self) -> None:
         if not self.name_servers:
@@ -110,22 +142,55 @@ class ProducerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """Settings of a Consumer; `prefetch*` bound what it holds for all its queues together."""
+    """Settings of a Consumer; `prefetch*` bound what it holds for all its queues together.
+
+    `max_reconsume` None is 16, and without end for an ordered consumer.
+    """
 
     group: str
+    model: Model = "clustering"
+    orderly: bool = False
+    assignment: Assignment = "average"
     batch_size: int = 32
     prefetch: int = 1000
     prefetch_bytes: int = 100 * MIB
     max_span: int = 2000
-    max_reconsume: int = 16
+    max_reconsume: int | None = None
     ack: AckMode = "auto"
     commit_interval_s: float = 5.0
+    consume_timeout_s: float = 900.0
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "prefetch", "prefetch_bytes", "max_span", "commit_interval_s"):
+        for name in (
+            "batch_size",
+            "prefetch",
+            "prefetch_bytes",
+            "max_span",
+            "commit_interval_s",
+            "consume_timeout_s",
+        ):
             _require_positive(name, getattr(self, name))
+        if self.max_reconsume is not None and self.max_reconsume < 0:
+            raise ValueError("max_reconsume is 0 or more")
         if self.ack not in get_args(AckMode):
             raise ValueError(f"ack is one of {', '.join(get_args(AckMode))}, not {self.ack!r}")
+        if self.model not in get_args(Model):
+            raise ValueError(f"model is one of {', '.join(get_args(Model))}, not {self.model!r}")
+        if self.orderly and self.ack == "none":
+            raise ValueError("an ordered consumer acknowledges: ack is auto or manual")
+        find_allocation(self.assignment)
+
+    @property
+    def broadcasting(self) -> bool:
+        """Every member gets every message, and keeps its own offsets."""
+        return self.model == "broadcasting"
+
+    @property
+    def tries_max(self) -> int | None:
+        """How often a message is tried again; None is without end."""
+        if self.max_reconsume is None and not self.orderly:
+            return MAX_RECONSUME
+        return self.max_reconsume
 
 
 def default_namesrv_addr() -> str:
