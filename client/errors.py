@@ -2,6 +2,7 @@
 
     RocketMQError
       ConnectionFailed       no connection, or it went away under a call
+        TlsError               the TLS handshake failed
       RequestTimeout         no answer in time (also a TimeoutError)
       ProtocolError          the peer broke the protocol
       BrokerError            the peer answered with an error code
@@ -11,6 +12,7 @@
       MessageTooLarge        over the size limit of the producer
       NotDurableError        stored, but flush or replica not confirmed (only with strict=True)
       TooManyInFlight        send_nowait beyond the producer's limits
+      NotFound AlreadyExists NotSupported   of administration
       IllegalState           a call that this object's state forbids
       ConsumerClosed         the consumer has stopped
       RebalanceInProgress    the queue is not assigned to this consumer at the moment
@@ -70,6 +72,12 @@ class ConnectionFailed(RocketMQError):
         super().__init__(f"{address}: {why}", hint=hint)
         self.address = address
         self.reached = reached
+
+
+class TlsError(ConnectionFailed):
+    """The TLS handshake failed: which check refused the peer, and what to do about it."""
+
+    retryable = False
 
 
 class RequestTimeout(RocketMQError, TimeoutError):
@@ -157,6 +165,18 @@ class TooManyInFlight(RocketMQError):
     """`send_nowait` came while the producer's limits were reached; await `room()` first."""
 
     retryable = True
+
+
+class NotFound(RocketMQError):
+    """There is no cluster, broker, topic, group, client or message of that name."""
+
+
+class AlreadyExists(RocketMQError):
+    """What was to be created is there already."""
+
+
+class NotSupported(RocketMQError):
+    """The peer cannot do it; the text says what can be done instead."""
 
 
 class IllegalState(RocketMQError):
