@@ -4,9 +4,12 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../message/Message.java, Mess
 MessageQueue.java
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.errors import LocalProtocolError
@@ -14,6 +17,10 @@ from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.message_id import offset_message_id
 
 __all__ = ["HostAddress", "Message", "MessageExt", "MessageQueue"]
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_put: Final = msgspec.structs.force_setattr
 
 
 class MessageQueue(NamedTuple):
@@ -28,59 +35,113 @@ class MessageQueue(NamedTuple):
     queue_id: int
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Message:
-    """A message to be sent.
+class _NoProperties(Mapping[str, str]):
+    """The properties of a message without any; one for all, since nobody can change it."""
 
-    `body` given as text becomes UTF-8. `keys` are the index keys: one text, where blanks part the
-    keys, or several, which hold no blank. `properties` are the user's own. `delay_level` is 1 to
-    18, 0 for at once. `wait_store_ok` false takes the answer before the flush and the replica.
-    `flag` is the user's.
-    """
+    __slots__ = ()
+
+    def __getitem__(self, name: str) -> str:
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return "{}"
+
+    def __reduce__(self) -> str:
+        return "NO_PROPERTIES"
+
+
+NO_PROPERTIES: Final = _NoProperties()
+
+
+class _Placed(msgspec.Struct, frozen=True):
+    """What stands without a name in a call of `Message`."""
 
     topic: str
     body: bytes
-    tags: str | None
-    keys: str
-    properties: Mapping[str, str] = field(hash=False)
-    delay_level: int
-    sharding_key: str | None
-    wait_store_ok: bool
-    flag: int
 
-    def __init__(
-        self,
-        topic: str,
-        body: bytes | bytearray | memoryview | str,
-        *,
-        tags: str | None = None,
-        keys: str | Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
-        delay_level: int = 0,
-        sharding_key: str | None = None,
-        wait_store_ok: bool = True,
-        flag: int = 0,
-    ) -> None:
-        """Take the message's parts.
 
-        Raises:
-            LocalProtocolError: a part that no record can carry: a property of a reserved name, an
-                empty one, a separator (0x01, 0x02) inside, a blank in one of several keys, text
-                that is no UTF-8, a negative delay level, or a flag beyond 32 bits.
-        """
-        put = object.__setattr__
-        put(self, "topic", topic)
-        put(self, "body", _utf8(body) if isinstance(body, str) else bytes(body))
-        put(self, "tags", tags)
-        put(self, "keys", keys if isinstance(keys, str) else _joined_keys(keys))
-        put(self, "properties", dict(properties) if properties else {})
-        put(self, "delay_level", delay_level)
-        put(self, "sharding_key", sharding_key)
-        put(self, "wait_store_ok", wait_store_ok)
-        put(self, "flag", flag)
-        self._check()
+class Message(_Placed, frozen=True, kw_only=True):
+    """A message to be sent. Immutable; `msgspec.structs.replace` makes a changed one.
 
-    def _check(self) -> None:
+    `body` given as text becomes UTF-8. `keys` are the index keys: one text, where blanks part the
+    keys, or several, which hold no blank. `properties` are the user's own. At most one of three
+    says when it is delivered: `delay_level` 1 to 18, `delay` from when the broker stores it, or
+    the time `deliver_at`, which names its time zone; without any: at once. `sharding_key` picks
+    the queue. `wait_store_ok` false takes the answer before the flush and the replica. `flag` is
+    the user's.
+    """
+
+    tags: str | None = None
+    keys: str = ""
+    properties: Mapping[str, str] = NO_PROPERTIES
+    delay: timedelta | None = None
+    delay_level: int = 0
+    deliver_at: datetime | None = None
+    sharding_key: str | None = None
+    wait_store_ok: bool = True
+    flag: int = 0
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            topic: str,
+            body: bytes | bytearray | memoryview | str,
+            *,
+            tags: str | None = None,
+            keys: str | Iterable[str] = (),
+            properties: Mapping[str, str] | None = None,
+            delay: timedelta | None = None,
+            delay_level: int = 0,
+            deliver_at: datetime | None = None,
+            sharding_key: str | None = None,
+            wait_store_ok: bool = True,
+            flag: int = 0,
+        ) -> None:
+            """Take the message's parts.
+
+            Raises:
+                LocalProtocolError: a part that no record can carry: a property of a reserved name,
+                    an empty one, a separator (0x01, 0x02) inside, a blank in one of several keys,
+                    text that is no UTF-8, two times of delivery, a negative delay, a time without
+                    a zone, or a flag beyond 32 bits.
+            """
+
+    def __post_init__(self) -> None:
+        body = self.body
+        if type(body) is not bytes:
+            _put(self, "body", _utf8(body) if isinstance(body, str) else bytes(body))
+        if self.tags:
+            _check_text("tags", self.tags)
+        if self.keys != "":
+            self._take_keys(self.keys)
+        if self.properties is not NO_PROPERTIES:
+            self._take_properties()
+        if self.sharding_key:
+            _check_text("sharding_key", self.sharding_key)
+        if self.delay_level or self.delay is not None or self.deliver_at is not None:
+            self._check_delay()
+        if not -(1 << 31) <= self.flag < 1 << 31:
+            raise LocalProtocolError("flag is a signed 32-bit number")
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.body, self.tags, self.keys))
+
+    def _take_keys(self, given: str | Iterable[str]) -> None:
+        keys = given if isinstance(given, str) else _joined_keys(given)
+        _check_text("keys", keys)
+        _put(self, "keys", keys)
+
+    def _take_properties(self) -> None:
+        """Keep a copy of the user's own properties, checked."""
+        given = self.properties
+        _put(self, "properties", dict(given) if given else NO_PROPERTIES)
         for name, value in self.properties.items():
             if name in names.RESERVED_NAMES:
                 raise LocalProtocolError(f"the property name {name} is reserved")
@@ -88,16 +149,23 @@ class Message:
                 raise LocalProtocolError(f"property {name[:64]!a}: name and value may not be empty")
             _check_text("property name", name)
             _check_text("property value", value)
-        if self.tags:
-            _check_text("tags", self.tags)
-        if self.keys:
-            _check_text("keys", self.keys)
-        if self.sharding_key:
-            _check_text("sharding_key", self.sharding_key)
+
+    def _check_delay(self) -> None:
         if self.delay_level < 0:
             raise LocalProtocolError(f"delay_level {self.delay_level} is negative")
-        if not -(1 << 31) <= self.flag < 1 << 31:
-            raise LocalProtocolError("flag is a signed 32-bit number")
+        if self.delay is not None and self.delay < timedelta():
+            raise LocalProtocolError(f"delay {self.delay} is negative")
+        if self.deliver_at is not None and self.deliver_at.utcoffset() is None:
+            raise LocalProtocolError(
+                "deliver_at has no time zone: use datetime.now(timezone.utc) or .astimezone()"
+            )
+        if (self.delay_level != 0) + (self.delay is not None) + (self.deliver_at is not None) > 1:
+            raise LocalProtocolError("only one of delay, delay_level and deliver_at may be given")
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it waits for a time of its own, which only brokers with timers do."""
+        return self.deliver_at is not None or bool(self.delay)
 
     def to_properties(self) -> dict[str, str]:
         """Return a new dict of all properties that travel with the message.
@@ -112,6 +180,10 @@ class Message:
             properties[names.TAGS] = self.tags
         if self.delay_level:
             properties[names.DELAY] = str(self.delay_level)
+        if self.delay:
+            properties[names.TIMER_DELAY_MS] = str(_whole_ms(self.delay))
+        if self.deliver_at is not None:
+            properties[names.TIMER_DELIVER_MS] = str(_whole_ms(self.deliver_at - EPOCH))
         if self.sharding_key:
             properties[names.SHARDING_KEY] = self.sharding_key
         if not self.wait_store_ok:
@@ -124,8 +196,7 @@ class MessageExt:
     """A stored message, as `record.decode_message` reads it.
 
     `body` is as stored, so compressed when the system flag says so. Times are milliseconds since
-    the
-    epoch: `born_timestamp` by the producer's clock, `store_timestamp` by the broker's.
+    the epoch: `born_timestamp` by the producer's clock, `store_timestamp` by the broker's.
     """
 
     topic: str
@@ -177,6 +248,11 @@ def _joined_keys(keys: Iterable[str]) -> str:
         if key.split() != [key]:
             raise LocalProtocolError(f"the key {key[:64]!a} holds a blank, which parts keys")
     return names.KEY_SEPARATOR.join(listed)
+
+
+def _whole_ms(span: timedelta) -> int:
+    """Return milliseconds, rounded up, so that nothing is early."""
+    return -(-span // _MILLISECOND)
 
 
 def _check_text(what: str, text: str) -> None:
