@@ -1,4 +1,4 @@
-"""The SDK where there is no uvloop, no fcntl and none of Linux's calls: imported whole, and used."""
+"""The SDK without uvloop, fcntl and all of Linux's own calls: imported whole, and used."""
 
 from __future__ import annotations
 
