@@ -4,6 +4,7 @@ async with Producer("127.0.0.1:9876") as producer:
     await producer.send(Message("orders", b"hello"))
 """
 
+from skylarkmq.client.config import Credentials
 from skylarkmq.client.consumer.push import Consumer
 from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.consumer.start_from import StartFrom
@@ -28,6 +29,7 @@ from skylarkmq.client.errors import (
     ServiceNotAvailable,
     SubscriptionNotExist,
     SystemBusy,
+    TlsError,
     TooManyInFlight,
     TopicNotExist,
 )
@@ -44,6 +46,7 @@ __all__ = [
     "ConnectionFailed",
     "Consumer",
     "ConsumerClosed",
+    "Credentials",
     "HostAddress",
     "IllegalState",
     "Message",
@@ -67,6 +70,7 @@ __all__ = [
     "SubscriptionNotExist",
     "SystemBusy",
     "Tag",
+    "TlsError",
     "TooManyInFlight",
     "TopicNotExist",
 ]

@@ -16,10 +16,11 @@ from typing import Final
 
 import msgspec
 
-from skylarkmq.client.connection import Connection, Waiter
+from skylarkmq.client.connection import Connection
 from skylarkmq.client.errors import ProtocolError, broker_error
 from skylarkmq.client.remoting import Remoting
 from skylarkmq.client.send_answer import StoredFields
+from skylarkmq.client.waiter import Waiter
 from skylarkmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import AUTO_CREATE_TOPIC_KEY_TOPIC
@@ -116,7 +117,7 @@ class SendTemplate:
         """Send `request` to the queue; return the opaque under which `waiter` hears the answer."""
         kind = connection.serialize_type
         if (
-            connection.offers_codec
+            connection.by_start
             or request.batch
             or request.max_reconsume_times is not None
             or kind not in (_JSON, _MSGPACK)

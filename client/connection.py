@@ -12,6 +12,13 @@ field skylarkmq.codec=msgpack.1; only when the answer to it echoes that field do
 this connection use msgpack. A Java peer never echoes, so it never sees one. `msgpack` does the same
 but takes a missing echo for an error.
 
+Back-pressure. While the peer reads too slowly `call` and `writable` wait; what cannot wait fails
+once UNSENT_MAX bytes are queued.
+
+A half-open connection looks like a peer that does not answer. So when requests time out, and again
+SILENCE_MAX_S later, and nothing whatever has come in between, the connection is given up: the next
+request finds out by a new one.
+
 All calls on the loop thread.
 """
 
@@ -19,8 +26,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
+from skylarkmq.client.acl_hook import Signer
 from skylarkmq.client.clock import within
 from skylarkmq.client.config import Codec
 from skylarkmq.client.errors import (
@@ -29,43 +37,21 @@ from skylarkmq.client.errors import (
     RequestTimeout,
     RocketMQError,
 )
-from skylarkmq.client.send_answer import (
-    MSG_ID_MARK,
-    StoredAnswer,
-    as_command,
-    decode_stored,
-)
+from skylarkmq.client.peer import CODEC_FIELD, CODEC_OFFER, Peer, peer_of
+from skylarkmq.client.send_answer import MSG_ID_MARK, decode_stored
 from skylarkmq.client.stream import Stream
+from skylarkmq.client.waiter import FutureWaiter, Waiter
 from skylarkmq.protocol.clock import Clock, TimerHandle
 from skylarkmq.protocol.command import decode_command, encode_command
 from skylarkmq.protocol.errors import BadFrameError
 from skylarkmq.protocol.frame import FrameDecoder, RawFrame, SerializeType
 from skylarkmq.protocol.remoting_command import RESPONSE_FLAG, RemotingCommand
 
-CODEC_FIELD: Final = "skylarkmq.codec"
-CODEC_OFFER: Final = "msgpack.1"
 OPAQUE_MASK: Final = 0x7FFFFFFF
-
-
-class Waiter(Protocol):
-    """Waits for the answer to one request; exactly one of these is called, once."""
-
-    @property
-    def deadline_s(self) -> float:
-        """When to give up, on the clock's monotonic time; then it fails with RequestTimeout."""
-        ...
-
-    def answered(self, answer: RemotingCommand) -> None:
-        """The answer is there, whatever its code."""
-        ...
-
-    def stored(self, answer: StoredAnswer) -> None:
-        """The answer is there, and it has the fields of an answer to a send."""
-        ...
-
-    def failed(self, error: RocketMQError) -> None:
-        """There will be no answer."""
-        ...
+UNSENT_MAX: Final = 64 * 1024 * 1024
+"""Bytes that may wait for a peer that reads too slowly; what comes on top of them fails."""
+SILENCE_MAX_S: Final = 3.0
+"""A peer that lets requests time out and says nothing else for so long is given up."""
 
 
 class Connection:
@@ -78,6 +64,7 @@ class Connection:
         codec: Codec,
         on_push: Callable[[Connection, RemotingCommand], None],
         on_closed: Callable[[Connection], None],
+        signer: Signer | None = None,
     ) -> None:
         self.address = address
         self.closed = False
@@ -87,9 +74,14 @@ class Connection:
             SerializeType.ROCKETMQ if codec == "rocketmq" else SerializeType.JSON
         )
         self.offers_codec = codec in ("auto", "msgpack")
-        """While true, the next two-way request must go by `start`, which adds the offer."""
+        """Whether the next two-way request carries the offer."""
+        self.by_start = self.offers_codec or signer is not None
+        """While true, requests must go by `start`, which adds the offer and the signature."""
+        self.peer: Peer | None = None
+        """What is at the other end, once it is known."""
         self.late_count = 0
         self._must_echo = codec == "msgpack"
+        self._signer = signer
         self._offer_opaque: int | None = None
         self._clock = clock
         self._on_push = on_push
@@ -103,6 +95,10 @@ class Connection:
         self._timer_s = 0.0
         self._out: list[bytes] = []
         self._writable: asyncio.Future[None] | None = None
+        self._unsent_size = 0
+        # The first time-out since anything was heard, and how much had been heard by then.
+        self._silent_since_s = 0.0
+        self._silent_count = -1
         self._ended: asyncio.Future[None] = self._loop.create_future()
         # Invariant: closed_why is set exactly when closed is.
         self.closed_why = ""
@@ -139,6 +135,9 @@ class Connection:
         if self.closed:
             waiter.failed(ConnectionFailed(self.address, self.closed_why))
             return
+        if self._writable is not None and self._unsent_size > UNSENT_MAX:
+            waiter.failed(self._clogged())
+            return
         self._pending[opaque] = waiter
         deadline_s = waiter.deadline_s
         if self._timer is None or deadline_s < self._timer_s:
@@ -150,27 +149,40 @@ class Connection:
         if body:
             out.append(body)
 
-    def start(self, command: RemotingCommand, waiter: Waiter) -> int:
-        """Send a two-way request in the codec in force; return its opaque."""
+    def start(self, command: RemotingCommand, waiter: Waiter, kind: int | None = None) -> int:
+        """Send a two-way request in the codec in force, or in `kind`; return its opaque."""
         opaque = command.opaque = self.take_opaque()
-        command.serialize_type = self.serialize_type
+        command.serialize_type = self.serialize_type if kind is None else kind
         if self.offers_codec:
             command.ext_fields[CODEC_FIELD] = CODEC_OFFER
+        if self._signer is not None:
+            self._signer.sign(command)
         frame = encode_command(command)
         if self.offers_codec:
             self.offers_codec = False
+            self.by_start = self._signer is not None
             self._offer_opaque = opaque
         self.submit(opaque, frame, b"", waiter)
         return opaque
 
-    async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
-        """Send a request and return its answer, whatever its code.
+    async def call(
+        self, command: RemotingCommand, timeout_s: float, kind: int | None = None
+    ) -> RemotingCommand:
+        """Send a request, once the peer keeps up with reading; return its answer.
+
+        Args:
+            kind: the header codec, in place of the one in force.
 
         Raises:
             ConnectionFailed, RequestTimeout, ProtocolError: there is no answer.
         """
-        waiter = _FutureWaiter(self._loop, self._clock.monotonic() + timeout_s)
-        opaque = self.start(command, waiter)
+        waiter = FutureWaiter(self._loop, self._clock.monotonic() + timeout_s)
+        if self._writable is not None:
+            try:
+                await within(self._clock, timeout_s, self.writable())
+            except TimeoutError as error:
+                raise RequestTimeout(f"{self.address} reads too slowly, nothing sent") from error
+        opaque = self.start(command, waiter, kind)
         try:
             return await waiter.future
         finally:
@@ -180,8 +192,12 @@ class Connection:
         """Send a one-way request; nobody answers it."""
         if self.closed:
             raise ConnectionFailed(self.address, self.closed_why)
+        if self._writable is not None and self._unsent_size > UNSENT_MAX:
+            raise self._clogged()
         command.opaque = self.take_opaque()
         command.serialize_type = self.serialize_type
+        if self._signer is not None:
+            self._signer.sign(command)
         frame = encode_command(command)
         if not self._out:
             self._loop.call_soon(self._flush)
@@ -195,6 +211,9 @@ class Connection:
         """
         if self.closed:
             raise ConnectionFailed(self.address, self.closed_why)
+        if self._writable is not None and self._unsent_size > UNSENT_MAX:
+            self.give_up("the peer asks and asks, and reads no answers")
+            return
         frame = encode_command(answer)
         if not self._out:
             self._loop.call_soon(self._flush)
@@ -217,6 +236,12 @@ class Connection:
         self._end(ConnectionFailed(self.address, why, reached=True))
         if self._stream is not None:
             self._stream.close()
+
+    def give_up(self, why: str) -> None:
+        """Close at once, without waiting for what is queued; requests under way fail."""
+        self._end(ConnectionFailed(self.address, why, reached=True))
+        if self._stream is not None:
+            self._stream.abort()
 
     async def wait_ended(self, timeout_s: float) -> None:
         """Wait after `close` until what was queued has left, `timeout_s` at most."""
@@ -256,6 +281,7 @@ class Connection:
             self._writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
+        self._unsent_size = 0
         paused, self._writable = self._writable, None
         if paused is not None and not paused.done():
             paused.set_result(None)
@@ -284,7 +310,9 @@ class Connection:
 
     def _settle_codec(self, answer: RemotingCommand) -> None:
         self._offer_opaque = None
-        if answer.ext_fields.pop(CODEC_FIELD, None) == CODEC_OFFER:
+        self.peer = peer_of(answer)
+        answer.ext_fields.pop(CODEC_FIELD, None)
+        if self.peer.ours:
             self.serialize_type = SerializeType.MSGPACK
         elif self._must_echo:
             self._refuse("does not speak msgpack headers, which codec='msgpack' asks for")
@@ -299,7 +327,14 @@ class Connection:
         out = self._out
         if out and not self.closed:
             self._out = []
-            self._open_stream.write(out[0] if len(out) == 1 else b"".join(out))
+            data = out[0] if len(out) == 1 else b"".join(out)
+            if self._writable is not None:
+                self._unsent_size += len(data)
+            self._open_stream.write(data)
+
+    def _clogged(self) -> ConnectionFailed:
+        size = self._unsent_size // (1024 * 1024)
+        return ConnectionFailed(self.address, f"reads too slowly, {size} MiB wait to be sent")
 
     def _arm(self, deadline_s: float) -> None:
         if self._timer is not None:
@@ -316,8 +351,17 @@ class Connection:
             waiter = self._pending.pop(opaque, None)
             if waiter is not None:
                 waiter.failed(RequestTimeout(f"{self.address} did not answer in time"))
+        if due:
+            self._note_silence(now_s)
         if self._pending and self._timer is None:
             self._arm(min(waiter.deadline_s for waiter in self._pending.values()))
+
+    def _note_silence(self, now_s: float) -> None:
+        if self._silent_count != self.answers_count:
+            self._silent_count = self.answers_count
+            self._silent_since_s = now_s
+        elif now_s - self._silent_since_s >= SILENCE_MAX_S:
+            self.give_up(f"no word from the peer for {now_s - self._silent_since_s:.0f} s")
 
     def _end(self, error: RocketMQError) -> None:
         if self.closed:
@@ -338,24 +382,3 @@ class Connection:
     def _open_stream(self) -> Stream:
         assert self._stream is not None, "attach comes before any request"
         return self._stream
-
-
-class _FutureWaiter:
-    """A waiter for a coroutine."""
-
-    __slots__ = ("deadline_s", "future")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> None:
-        self.deadline_s = deadline_s
-        self.future: asyncio.Future[RemotingCommand] = loop.create_future()
-
-    def answered(self, answer: RemotingCommand) -> None:
-        if not self.future.done():
-            self.future.set_result(answer)
-
-    def stored(self, answer: StoredAnswer) -> None:
-        self.answered(as_command(answer))
-
-    def failed(self, error: RocketMQError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)

@@ -82,6 +82,6 @@ class Heartbeat:
             log.warning("heartbeat to %s: %s", address, error)
             if connection is not None and connection.answers_count == seen_count:
                 # Half open: nothing at all came back. A new connection finds out.
-                connection.close("no answer to a heartbeat")
+                connection.give_up("no answer to a heartbeat")
         except RocketMQError as error:
             log.warning("heartbeat to %s: %s", address, error)

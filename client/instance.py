@@ -27,12 +27,15 @@ from skylarkmq.client.config import (
     AddressMap,
     ClientConfig,
     Codec,
+    Credentials,
     default_namesrv_addr,
 )
 from skylarkmq.client.errors import IllegalState
 from skylarkmq.client.heartbeat import Heartbeat
+from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.services import Member, Services
 from skylarkmq.client.stream import AsyncioNetwork, Network
+from skylarkmq.client.tls import ClientTls, ServerHostname, SslSetting
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.headers.client import UnregisterClientRequestHeader
 from skylarkmq.protocol.message_id import UniqueIdGenerator
@@ -53,6 +56,10 @@ class Client:
         self,
         namesrv_addr: str | None = None,
         *,
+        namespace: str | None = None,
+        credentials: Credentials | None = None,
+        ssl: SslSetting = None,
+        server_hostname: ServerHostname = None,
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
@@ -70,6 +77,15 @@ class Client:
         Args:
             namesrv_addr: name servers, parted by semicolons; default: environment NAMESRV_ADDR,
                 else 127.0.0.1:9876.
+            namespace: tenant of the cluster: topics and groups are `namespace%name` on the brokers,
+                and plain names here.
+            credentials: account of the brokers' access control; every request to a broker is
+                signed with it, none to a name server.
+            ssl: True for TLS with verification by the system's trusted issuers, or a context of
+                your own (other issuers, client certificate); None or False for plain text.
+            server_hostname: the name to expect in certificates in place of the host that is
+                dialled, for brokers that advertise IP addresses: one name for all, a mapping from
+                `host:port` or host, or a function of `host:port`.
             client_ip: this host in the client id and in message ids; default: the address that
                 faces the name server.
             instance_name: tells clients of one host apart; default: process id and a random part.
@@ -89,10 +105,13 @@ class Client:
             route_refresh_s=route_refresh,
             heartbeat_interval_s=heartbeat_interval,
             address_map=address_map,
+            namespace=namespace,
+            credentials=credentials,
         )
-        self._network = network or AsyncioNetwork()
+        self._network = network or AsyncioNetwork(ClientTls(ssl, server_hostname))
         self._clock = clock
         self._random = random or Random()
+        self._namespace = Namespace(namespace)
         self._services: Services | None = None
         self._starting = asyncio.Lock()
         self._closed = False
@@ -134,6 +153,7 @@ class Client:
                 await services.remoting.stop()
                 raise
             self._name_client(self._config.client_ip or local_ip, clock)
+            services.client_id = self._client_id
             self._services = services
             config = self._config
             self._heartbeat = heartbeat = Heartbeat(
@@ -170,6 +190,11 @@ class Client:
     def client_id(self) -> str:
         """`<ip>@<instance>[@<unit>]`, as brokers know this client; empty before `start`."""
         return self._client_id
+
+    @property
+    def namespace(self) -> Namespace:
+        """Wraps and unwraps names of topics and groups; false when there is none."""
+        return self._namespace
 
     @property
     def services(self) -> Services:

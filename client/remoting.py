@@ -5,15 +5,19 @@ failed attempt, or a connection lost before it answered anything, further attemp
 wait out a doubling, jittered, capped back-off; who asks meanwhile fails at once with the reason, so
 that a caller with another broker goes there and one without waits by its own rules.
 
+Requests to brokers are signed when there are credentials; those to name servers never.
+
 All calls on the loop thread.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
+from typing import Final, TypeVar
 
+from skylarkmq.client.acl_hook import Signer
 from skylarkmq.client.clock import within
 from skylarkmq.client.config import (
     CLOSE_TIMEOUT_S,
@@ -23,15 +27,20 @@ from skylarkmq.client.config import (
     Codec,
 )
 from skylarkmq.client.connection import Connection
-from skylarkmq.client.errors import ConnectionFailed
+from skylarkmq.client.errors import ConnectionFailed, TlsError
 from skylarkmq.client.single_flight import SingleFlight
 from skylarkmq.client.stream import Network
+from skylarkmq.client.tls import TlsFailure
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.remoting_command import RemotingCommand
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 PushHandler = Callable[[Connection, RemotingCommand], None]
+
+ADDRESSES_MAX: Final = 1024
+"""Addresses whose failures are remembered; the oldest is forgotten first."""
 
 
 class _Backoff:
@@ -55,13 +64,32 @@ class Remoting:
     """All connections of one client."""
 
     def __init__(
-        self, network: Network, clock: Clock, random: Random, codec: Codec, on_push: PushHandler
+        self,
+        network: Network,
+        clock: Clock,
+        random: Random,
+        codec: Codec,
+        on_push: PushHandler,
+        *,
+        signer: Signer | None = None,
+        name_servers: Collection[str] = (),
+        on_reconnect: Callable[[str], None] | None = None,
     ) -> None:
+        """Connect to nobody yet.
+
+        Args:
+            name_servers: addresses that get no signature.
+            on_reconnect: told the address when a connection that was lost stands again.
+        """
         self._network = network
         self._clock = clock
         self._random = random
         self._codec: Codec = codec
         self._on_push = on_push
+        self._signer = signer
+        self._name_servers = frozenset(name_servers)
+        self._on_reconnect = on_reconnect
+        self._lost: dict[str, None] = {}
         self._connections: dict[str, Connection] = {}
         self._attempts: SingleFlight[Connection] = SingleFlight("connect")
         self._backoffs: dict[str, _Backoff] = {}
@@ -126,7 +154,12 @@ class Remoting:
         if backoff is not None and wait_s > 0:
             raise ConnectionFailed(address, f"{backoff.why}; next attempt in {wait_s:.1f} s")
         connection = Connection(
-            address, self._clock, self._codec, self._on_push, self._connection_closed
+            address,
+            self._clock,
+            self._codec,
+            self._on_push,
+            self._connection_closed,
+            None if address in self._name_servers else self._signer,
         )
         try:
             opening = self._network.connect(address, connection)
@@ -135,15 +168,22 @@ class Remoting:
         except (OSError, TimeoutError) as error:
             why = str(error) or f"no connection within {CONNECT_TIMEOUT_S:g} s"
             self._note_failure(address, why)
+            if isinstance(error, TlsFailure):
+                raise TlsError(address, why, hint=error.hint) from error
             raise ConnectionFailed(address, why) from error
         self._connections[address] = connection
         log.info("connected to %s", address)
+        if address in self._lost:
+            del self._lost[address]
+            if self._on_reconnect is not None:
+                self._on_reconnect(address)
         return connection
 
     def _connection_closed(self, connection: Connection) -> None:
         address = connection.address
         if self._connections.get(address) is connection:
             del self._connections[address]
+            _remember(self._lost, address, None)
             log.log(
                 logging.DEBUG if self._stopping else logging.WARNING,
                 "connection to %s ended: %s", address, connection.closed_why,
@@ -154,5 +194,14 @@ class Remoting:
             self._note_failure(address, "the connection closed before it answered anything")
 
     def _note_failure(self, address: str, why: str) -> None:
-        backoff = self._backoffs.setdefault(address, _Backoff())
+        backoff = self._backoffs.get(address) or _Backoff()
+        _remember(self._backoffs, address, backoff)
         backoff.failed(why, self._clock.monotonic(), self._random)
+
+
+def _remember(table: dict[str, T], address: str, value: T) -> None:
+    """Put the newest last; of too many, the oldest goes."""
+    table.pop(address, None)
+    table[address] = value
+    if len(table) > ADDRESSES_MAX:
+        del table[next(iter(table))]

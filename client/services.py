@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from random import Random
-from typing import Protocol
+from typing import Literal, Protocol
 
+from skylarkmq.client.acl_hook import Signer
 from skylarkmq.client.api_consumer import ConsumerApi
 from skylarkmq.client.config import ClientConfig
 from skylarkmq.client.connection import Connection
-from skylarkmq.client.hooks import ClientHook
+from skylarkmq.client.hooks import ClientHook, each
 from skylarkmq.client.nameserver import NameServers
+from skylarkmq.client.namespace import Namespace
+from skylarkmq.client.peer import CODEC_FIELD, CODEC_OFFER, Peer, peer_of
 from skylarkmq.client.pushes import PushRouter
 from skylarkmq.client.remoting import Remoting
 from skylarkmq.client.route import RouteTable
 from skylarkmq.client.stream import Network
-from skylarkmq.protocol.bodies.heartbeat import ConsumerData
+from skylarkmq.protocol.bodies.heartbeat import ConsumerData, HeartbeatData
+from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.remoting_command import RemotingCommand
 
 log = logging.getLogger(__name__)
@@ -54,12 +59,60 @@ class Services:
         self.hooks: list[ClientHook] = []
         self.pushes = PushRouter()
         self.pushes.on(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._members_changed)
-        self.remoting = Remoting(network, clock, random, config.codec, self.pushes.take)
+        self.namespace = Namespace(config.namespace)
+        """Wraps names of topics and groups on their way in, and unwraps them on their way out."""
+        self.client_id = ""
+        self.remoting = Remoting(
+            network,
+            clock,
+            random,
+            config.codec,
+            self.pushes.take,
+            signer=None if config.credentials is None else Signer(config.credentials),
+            name_servers=config.name_servers,
+            on_reconnect=self._reconnected,
+        )
         self.name_servers = NameServers(
             self.remoting, config.name_servers, config.request_timeout_s, random
         )
         self.routes = RouteTable(self.name_servers, config.mapped, clock, self._route_changed)
         self.consumer_api = ConsumerApi(self.remoting)
+
+    def known_peer(self, address: str) -> Peer | None:
+        """Return what is known of the broker that is connected there; no I/O."""
+        connection = self.remoting.ready(address)
+        return None if connection is None else connection.peer
+
+    async def peer(self, address: str) -> Peer:
+        """Return what the broker at `address` is, asking it by an empty heartbeat if need be.
+
+        Raises:
+            RocketMQError: no connection, or no answer.
+        """
+        connection = await self.remoting.connection(address)
+        if connection.peer is None:
+            body = encode_body(HeartbeatData(client_id=self.client_id))
+            offer = {CODEC_FIELD: CODEC_OFFER}
+            question = RemotingCommand.request(RequestCode.HEART_BEAT, offer, body)
+            timeout_s = self.config.request_timeout_s
+            answer = await connection.call(question, timeout_s, SerializeType.JSON)
+            connection.peer = connection.peer or peer_of(answer)
+        return connection.peer
+
+    async def broker_version(self, address: str) -> int:
+        """Return the release ordinal that the broker at `address` claims, see `MQVersion`.
+
+        Raises:
+            RocketMQError: no connection, or no answer.
+        """
+        return (await self.peer(address)).version
+
+    def _reconnected(self, address: str) -> None:
+        if self.hooks:
+            kind: Literal["broker", "namesrv"] = (
+                "namesrv" if address in self.config.name_servers else "broker"
+            )
+            each(self.hooks, lambda hook: hook.reconnected(kind))
 
     def _members_changed(self, connection: Connection, push: RemotingCommand) -> None:
         member = self.members.get(push.ext_fields.get("consumerGroup", ""))

@@ -8,7 +8,11 @@ the same two interfaces. All calls happen on the loop thread.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Protocol, cast
+
+from skylarkmq.client.config import CLOSE_TIMEOUT_S
+from skylarkmq.client.tls import ClientTls, explain, explain_loss
 
 
 class Receiver(Protocol):
@@ -61,18 +65,36 @@ class Network(Protocol):
         The caller bounds the time.
 
         Raises:
-            OSError: nobody there, no such host, no route.
+            OSError: nobody there, no such host, no route; TlsFailure of it: no TLS with it.
         """
         ...
 
 
 class AsyncioNetwork:
-    """Streams over the running loop's sockets, whichever loop it is."""
+    """Streams over the running loop's sockets, whichever loop it is, with TLS or without."""
+
+    def __init__(self, tls: ClientTls | None = None) -> None:
+        self._tls = tls
 
     async def connect(self, address: str, receiver: Receiver) -> Stream:
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
-        _, stream = await loop.create_connection(lambda: _SocketStream(receiver), host, port)
+        tls = self._tls
+        if tls is None or tls.context is None:
+            _, stream = await loop.create_connection(lambda: _SocketStream(receiver), host, port)
+            return stream
+        name = tls.expected_name(address, host)
+        try:
+            _, stream = await loop.create_connection(
+                lambda: _SocketStream(receiver),
+                host,
+                port,
+                ssl=tls.context,
+                server_hostname=name,
+                ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
+            )
+        except (ssl.SSLError, ConnectionResetError, BrokenPipeError) as error:
+            raise explain(error, name) from error
         return stream
 
 
@@ -91,7 +113,7 @@ class _SocketStream(asyncio.Protocol):
         self._receiver.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._receiver.connection_lost(exc)
+        self._receiver.connection_lost(explain_loss(exc))
 
     def pause_writing(self) -> None:
         self._receiver.pause_writing()

@@ -23,7 +23,7 @@ int32 = st.integers(-(2**31), 2**31 - 1)
 class RecordingConnection:
     """Takes what a template submits; stands for an open connection."""
 
-    offers_codec = False
+    by_start = False
 
     def __init__(self, serialize_type: int) -> None:
         self.serialize_type = serialize_type
