@@ -91,6 +91,16 @@ class NameServers:
         answer, address = await self._call(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         return sorted(_body(ClusterInfo, answer, address).broker_addr_table)
 
+    async def clusters(self) -> set[str]:
+        """Return the names of the clusters that have a broker registered.
+
+        Raises:
+            RocketMQError: no name server answered, or one refused.
+        """
+        answer, address = await self._call(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        brokers = _body(ClusterInfo, answer, address).broker_addr_table
+        return {broker.cluster for broker in brokers.values() if broker.cluster}
+
     async def _call(self, code: int, ext_fields: dict[str, str]) -> tuple[RemotingCommand, str]:
         last: RocketMQError | None = None
         for address in self._in_order():

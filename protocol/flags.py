@@ -155,6 +155,8 @@ NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
 """Topics that clients may not send to."""
 assert NOT_ALLOWED_SEND_TOPICS <= SYSTEM_TOPICS
 
+REPLY_TOPIC_POSTFIX: Final = "REPLY_TOPIC"
+
 DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
 DEFAULT_CONSUMER_GROUP: Final = "DEFAULT_CONSUMER"
 TOOLS_CONSUMER_GROUP: Final = "TOOLS_CONSUMER"
@@ -208,6 +210,11 @@ def retry_topic(group: str) -> str:
 def dlq_topic(group: str) -> str:
     """Return the topic that keeps a consumer group's dead letters."""
     return DLQ_GROUP_TOPIC_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    """Return the topic that every broker of a cluster has for replies to requests."""
+    return f"{cluster}_{REPLY_TOPIC_POSTFIX}"
 
 
 def is_retry_topic(topic: str) -> bool:
