@@ -174,7 +174,7 @@ def test_a_delay_of_nothing_is_no_delay() -> None:
     ("parts", "why"),
     [
         ({"delay": timedelta(seconds=-1)}, "negative"),
-        ({"deliver_at": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001 - that is the fault
+        ({"deliver_at": datetime(2030, 1, 1)}, "time zone"),
         ({"delay": timedelta(seconds=1), "delay_level": 1}, "only one"),
         ({"delay": timedelta(0), "deliver_at": datetime(2030, 1, 1, tzinfo=UTC)}, "only one"),
     ],
