@@ -53,7 +53,7 @@ bench-broker: $(VENV)/.core
 	$(BIN)/python -m tests.bench.semantics $(ARGS)
 
 interop: $(VENV)/.dev
-	$(BIN)/pytest -q -rs -m interop tests/interop $(ARGS)
+	$(BIN)/pytest -q -rs -m interop tests/interop tests/behaviour $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from tests.interop.children import Child, Children, free_broker_port, free_ports
-from tests.interop.java import APACHE, java
+from tests.interop.java import APACHE, APACHE_5, java
 from tests.interop.servers import Broker
 
 # JDK 17 hides what 4.9 reaches by reflection to unmap files and to lock memory.
@@ -34,9 +34,11 @@ LOGGING = """<configuration>
 
 
 class ApacheBroker(Broker):
-    """A pair of JVMs on loopback, data and configuration below `folder`."""
+    """A pair of JVMs on loopback, data and configuration below `folder`: 4.9."""
 
     kind = "apache"
+    project = APACHE
+    logging_file = "logback_{}.xml"
 
     def __init__(
         self, children: Children, folder: Path, joins: Broker | None = None, **keys: object
@@ -67,7 +69,7 @@ class ApacheBroker(Broker):
     def _start(self, name: str, main: str) -> None:
         home = self.folder / "home"
         options = (*OPENED, *MEMORY, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}")
-        command = java(APACHE, main, "-c", str(home / f"{name}.conf"), options=options)
+        command = java(self.project, main, "-c", str(home / f"{name}.conf"), options=options)
         child = self.children.start(f"apache-{name}", command, one_stream=True)
         self._running.append(child)
         child.wait_for("its start", lambda: any("boot success" in line for line in child.lines))
@@ -76,7 +78,7 @@ class ApacheBroker(Broker):
         home, store = self.folder / "home", self.folder / "store"
         (home / "conf").mkdir(parents=True)
         for name in ("namesrv", "broker"):
-            (home / "conf" / f"logback_{name}.xml").write_text(LOGGING)
+            (home / "conf" / self.logging_file.format(name)).write_text(LOGGING)
         namesrv = {
             "listenPort": self.namesrv_port,
             "kvConfigPath": home / "kvConfig.json",
@@ -98,6 +100,14 @@ class ApacheBroker(Broker):
         for name, keys in (("namesrv", namesrv), ("broker", broker)):
             text = "".join(f"{key}={value}\n" for key, value in keys.items())
             (home / f"{name}.conf").write_text(text)
+
+
+class Apache5Broker(ApacheBroker):
+    """The same of 5.3, with its timers of any delay; without proxy or controller."""
+
+    kind = "apache53"
+    project = APACHE_5
+    logging_file = "rmq.{}.logback.xml"
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 CLIENT = HERE / "java"
 APACHE = HERE / "apache"
+APACHE_5 = HERE / "apache5"
 BUILD_S = 600
 
 # Small and quick to start: many of them share a machine with the broker.
