@@ -50,6 +50,27 @@ class Client:
 
     async with Client("127.0.0.1:9876") as client:
         async with Producer(client) as producer: ...
+
+    Args:
+        namesrv_addr: name servers, parted by semicolons; default: environment NAMESRV_ADDR,
+            else 127.0.0.1:9876.
+        namespace: tenant of the cluster: topics and groups are `namespace%name` on the brokers,
+            and plain names here.
+        credentials: account of the brokers' access control; every request to a broker is
+            signed with it, none to a name server.
+        ssl: True for TLS with verification by the system's trusted issuers, or a context of
+            your own (other issuers, client certificate); None or False for plain text.
+        server_hostname: the name to expect in certificates in place of the host that is
+            dialled, for brokers that advertise IP addresses: one name for all, a mapping from
+            `host:port` or host, or a function of `host:port`.
+        client_ip: this host in the client id and in message ids; default: the address that
+            faces the name server.
+        instance_name: tells clients of one host apart; default: process id and a random part.
+        codec: header codec; `auto` is JSON, and msgpack where the peer is ours.
+        request_timeout, route_refresh, heartbeat_interval: seconds.
+        address_map: the address to dial for one that a broker advertises, as a mapping or a
+            function; for containers, NAT and tunnels.
+        network, clock, random: taken from the system unless a test hands them in.
     """
 
     def __init__(
@@ -72,29 +93,7 @@ class Client:
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
-        """Take the settings; nothing is connected before `start`.
-
-        Args:
-            namesrv_addr: name servers, parted by semicolons; default: environment NAMESRV_ADDR,
-                else 127.0.0.1:9876.
-            namespace: tenant of the cluster: topics and groups are `namespace%name` on the brokers,
-                and plain names here.
-            credentials: account of the brokers' access control; every request to a broker is
-                signed with it, none to a name server.
-            ssl: True for TLS with verification by the system's trusted issuers, or a context of
-                your own (other issuers, client certificate); None or False for plain text.
-            server_hostname: the name to expect in certificates in place of the host that is
-                dialled, for brokers that advertise IP addresses: one name for all, a mapping from
-                `host:port` or host, or a function of `host:port`.
-            client_ip: this host in the client id and in message ids; default: the address that
-                faces the name server.
-            instance_name: tells clients of one host apart; default: process id and a random part.
-            codec: header codec; `auto` is JSON, and msgpack where the peer is ours.
-            request_timeout, route_refresh, heartbeat_interval: seconds.
-            address_map: the address to dial for one that a broker advertises, as a mapping or a
-                function; for containers, NAT and tunnels.
-            network, clock, random: taken from the system unless a test hands them in.
-        """
+        """Take the settings; nothing is connected before `start`."""
         self._config = ClientConfig(
             namesrv_addr=namesrv_addr or default_namesrv_addr(),
             client_ip=client_ip,
