@@ -108,6 +108,8 @@ class Services:
         return (await self.peer(address)).version
 
     def _reconnected(self, address: str) -> None:
+        # A broker knows a client by its connection: the new one is nobody before a heartbeat.
+        self.beat_wanted.set()
         if self.hooks:
             kind: Literal["broker", "namesrv"] = (
                 "namesrv" if address in self.config.name_servers else "broker"
