@@ -9,6 +9,7 @@
 #   make bench-broker  filters, many topics, groups and queues, a million timers, connections
 #   make faults    kills, crashes and disk errors at their full amounts; power cuts when root
 #   make interop   RocketMQ's own clients against a live broker; needs Maven or npm
+#   make docs      the API reference of the SDK, from its docstrings, in ./var/api
 #
 # ARGS goes to the command: make run ARGS='--set flushDiskType=SYNC_FLUSH', make test ARGS='-k frame'
 
@@ -17,7 +18,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test faults check demo bench bench-store bench-broker interop clean
+.PHONY: run test faults check demo bench bench-store bench-broker interop docs clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve \
@@ -54,6 +55,9 @@ bench-broker: $(VENV)/.core
 
 interop: $(VENV)/.dev
 	$(BIN)/pytest -q -rs -m interop tests/interop tests/behaviour $(ARGS)
+
+docs: $(VENV)/.dev
+	$(BIN)/pdoc skylarkmq.client skylarkmq.client.sync skylarkmq.testing -o var/api $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
