@@ -40,6 +40,7 @@ from skylarkmq.client.errors import (
 from skylarkmq.client.peer import CODEC_FIELD, CODEC_OFFER, Peer, peer_of
 from skylarkmq.client.send_answer import MSG_ID_MARK, decode_stored
 from skylarkmq.client.stream import Stream
+from skylarkmq.client.tls import TlsFailure
 from skylarkmq.client.waiter import FutureWaiter, Waiter
 from skylarkmq.protocol.clock import Clock, TimerHandle
 from skylarkmq.protocol.command import decode_command, encode_command
@@ -50,6 +51,7 @@ from skylarkmq.protocol.remoting_command import RESPONSE_FLAG, RemotingCommand
 OPAQUE_MASK: Final = 0x7FFFFFFF
 UNSENT_MAX: Final = 64 * 1024 * 1024
 """Bytes that may wait for a peer that reads too slowly; what comes on top of them fails."""
+MUTE_HINT: Final = "It never answered: is it a broker, does it want TLS or a client certificate?"
 SILENCE_MAX_S: Final = 3.0
 """A peer that lets requests time out and says nothing else for so long is given up."""
 
@@ -274,7 +276,9 @@ class Connection:
         if not self._ended.done():
             self._ended.set_result(None)
         why = f"connection lost: {error}" if error else "the peer closed the connection"
-        self._end(ConnectionFailed(self.address, why, reached=True))
+        mute_hint = "" if self.answers_count else MUTE_HINT
+        hint = error.hint if isinstance(error, TlsFailure) else mute_hint
+        self._end(ConnectionFailed(self.address, why, reached=True, hint=hint))
 
     def pause_writing(self) -> None:
         if self._writable is None:

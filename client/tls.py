@@ -38,8 +38,8 @@ _ISSUER_HINT: Final = (
 )
 _TIME_HINT: Final = "Renew the certificate, or set the clock of this host or of that one"
 _PLAIN_HINT: Final = (
-    "Does the server speak TLS there? A RocketMQ broker does with tls.server.mode=permissive or "
-    "enforcing; without ssl= the client speaks plain text"
+    "Does the server speak TLS there, 1.2 or up? A RocketMQ broker does with "
+    "tls.server.mode=permissive or enforcing; without ssl= the client speaks plain text"
 )
 _CLIENT_CERTIFICATE_HINT: Final = (
     "The server wants a client certificate that it trusts: context.load_cert_chain(...)"
