@@ -19,13 +19,15 @@ from typing import Any, Literal, Self
 
 from skylarkmq.client.clock import sleep
 from skylarkmq.client.config import MIB, ConsumerConfig
+from skylarkmq.client.consumer.allocate import find_allocation
 from skylarkmq.client.consumer.concurrently import Handler, Workers
 from skylarkmq.client.consumer.lite_pull import Inside, LitePull
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.pull_service import PullService
-from skylarkmq.client.consumer.rebalance import QueuesCallback, Rebalance
+from skylarkmq.client.consumer.rebalance import Callbacks, QueuesCallback, Rebalance
 from skylarkmq.client.consumer.send_back import SendBack
+from skylarkmq.client.consumer.shares import GroupShares
 from skylarkmq.client.consumer.start_from import StartFrom
 from skylarkmq.client.consumer.subscription import Subscription, Tag
 from skylarkmq.client.errors import ConsumerClosed, IllegalState, RocketMQError
@@ -92,7 +94,7 @@ class Consumer(LitePull):
         self._owned = not isinstance(client, Client)
         self._client = client if isinstance(client, Client) else Client(client)
         self._start_from = start_from
-        self._callbacks = (on_assigned, on_revoked)
+        self._callbacks = Callbacks(on_assigned, on_revoked)
         self._subscriptions: dict[str, Subscription] = {}
         self._selectors = {topic: selector for topic in topics}
         for topic in topics:
@@ -142,13 +144,14 @@ class Consumer(LitePull):
             self._client.want_heartbeat,
         )
         rebalance = Rebalance(
-            self._client,
+            services,
             self.group,
             self._subscriptions,
             offsets,
             pulls,
+            GroupShares(self._client, self.group, find_allocation("average")),
             self._start_from,
-            *self._callbacks,
+            self._callbacks,
         )
         self._client.join_consumer(self)
         self._inside = Inside(services, buffer, offsets, pulls, rebalance)

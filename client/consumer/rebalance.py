@@ -1,11 +1,15 @@
 """Which queues this member of the group owns, and the change from one division to the next.
 
-    each round: members (38) and queues (route) of every topic -> this member's share
-    revoked queues: on_revoked awaited -> acked offsets committed -> dropped
-    new queues:     start offset asked for -> on_assigned awaited -> pulled
+    each round:     this member's share of every topic (shares.py)
+    revoked queues: on_revoked awaited -> gate cleared -> acked offsets committed -> dropped
+    new queues:     gate -> start offset asked for -> on_assigned awaited -> pulled
 
 A round comes when the broker says that members changed (40), when a route changed, and every 20 s.
-What cannot be found out (no broker answers) leaves the queues of that topic as they are.
+What cannot be found out (no broker answers) leaves the queues of that topic as they are. The gate
+is for ordered consumption, whose queues are locked on the broker.
+
+A queue that comes into being while the group is at work is read from its beginning, whatever
+`start_from` says of older ones: what is in it was sent after this member had joined.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/RebalanceImpl.java
 (rebalanceByTopic, updateProcessQueueTableInRebalance)
@@ -16,29 +20,54 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from skylarkmq.client.clock import wait_event
 from skylarkmq.client.config import REBALANCE_INTERVAL_S, REBALANCE_RETRY_S
-from skylarkmq.client.consumer.allocate import allocate, allocate_averagely
 from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.process_queue import ProcessQueue
 from skylarkmq.client.consumer.pull_service import PullService
 from skylarkmq.client.consumer.received_message import ReceivedMessage
+from skylarkmq.client.consumer.shares import Shares
 from skylarkmq.client.consumer.start_from import StartFrom
 from skylarkmq.client.consumer.subscription import Subscription
 from skylarkmq.client.errors import RebalanceInProgress, RocketMQError
-from skylarkmq.client.instance import Client
-from skylarkmq.client.route import MASTER_ID, TopicRoute
+from skylarkmq.client.hooks import each
+from skylarkmq.client.services import Services
 from skylarkmq.protocol.flags import is_retry_topic
 from skylarkmq.protocol.message import MessageQueue
 
 log = logging.getLogger(__name__)
 
 QueuesCallback = Callable[[list[MessageQueue]], Awaitable[None] | None]
-MEMBERS_TRIES: Final = 3
-"""How many brokers of a topic are asked for the members before the round gives up on it."""
+LATE_SLACK_MS: Final = 30_000
+"""How far the clocks of a broker and of this client may lie apart, for queues that come late."""
+
+
+class QueueGate(Protocol):
+    """Lets queues in and out, for those who need more than a share to own one."""
+
+    async def admit(self, queues: Sequence[MessageQueue]) -> Collection[MessageQueue]:
+        """Return those that this member may take; the others are asked for again soon."""
+        ...
+
+    async def clear(self, queues: Sequence[MessageQueue]) -> None:
+        """Wait until nobody is at work with these queues: they are given up next."""
+        ...
+
+    async def release(self, queues: Sequence[MessageQueue]) -> None:
+        """These queues have been given up, their offsets committed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """The application's, called with queues before they come and before they go."""
+
+    on_assigned: QueuesCallback | None = None
+    on_revoked: QueuesCallback | None = None
 
 
 class Rebalance:
@@ -46,27 +75,32 @@ class Rebalance:
 
     def __init__(
         self,
-        client: Client,
+        services: Services,
         group: str,
-        subscriptions: dict[str, Subscription],
+        topics: Mapping[str, Subscription],
         offsets: OffsetStore,
         pulls: PullService,
+        shares: Shares,
         start_from: StartFrom,
-        on_assigned: QueuesCallback | None,
-        on_revoked: QueuesCallback | None,
+        callbacks: Callbacks,
+        gate: QueueGate | None = None,
     ) -> None:
         self.assigned: dict[MessageQueue, ProcessQueue[ReceivedMessage]] = {}
-        self._client = client
+        self._services = services
         self._group = group
-        self._subscriptions = subscriptions
+        self._topics = topics
         self._offsets = offsets
         self._pulls = pulls
+        self._shares = shares
         self._start_from = start_from
-        self._on_assigned = on_assigned
-        self._on_revoked = on_revoked
+        self._callbacks = callbacks
+        self._gate = gate
         self._wanted = asyncio.Event()
+        self._turn = asyncio.Lock()
         self._paused: set[MessageQueue] = set()
-        self._listed = True
+        self._seen: dict[str, set[MessageQueue]] = {}
+        self._late: set[MessageQueue] = set()
+        self._joined_ms = services.clock.now_ms()
 
     def wake(self) -> None:
         """Let a round come now."""
@@ -74,7 +108,7 @@ class Rebalance:
 
     async def run(self) -> None:
         """Come round for ever; the consumer cancels it."""
-        clock, complete = self._client.services.clock, True
+        clock, complete = self._services.clock, True
         while True:
             wait_s = REBALANCE_INTERVAL_S if complete else REBALANCE_RETRY_S
             await wait_event(clock, self._wanted, wait_s)
@@ -86,25 +120,33 @@ class Rebalance:
 
     async def round(self) -> bool:
         """Divide once; False when something is missing, so that the next round comes soon."""
-        self._wanted.clear()
-        complete = self._listed = True
-        share: set[MessageQueue] = set()
-        for topic in list(self._subscriptions):
-            mine = await self._share_of(topic)
-            if mine is None:
-                complete = False
-                share.update(queue for queue in self.assigned if queue.topic == topic)
-            else:
-                share.update(mine)
-        await self.revoke([queue for queue in self.assigned if queue not in share])
-        fresh = sorted(queue for queue in share if queue not in self.assigned)
-        return await self._assign(fresh) and complete and self._listed
+        async with self._turn:
+            self._wanted.clear()
+            complete = True
+            share: set[MessageQueue] = set()
+            for topic in list(self._topics):
+                mine = await self._shares.of(topic)
+                if mine is None:
+                    complete = False
+                    share.update(queue for queue in self.assigned if queue.topic == topic)
+                else:
+                    complete = complete and self._shares.settled
+                    self._note(topic)
+                    share.update(mine)
+            before = set(self.assigned)
+            await self.revoke([queue for queue in self.assigned if queue not in share])
+            fresh = sorted(queue for queue in share if queue not in self.assigned)
+            complete = await self._assign(fresh) and complete
+            self._changed({queue.topic for queue in before ^ set(self.assigned)})
+            return complete
 
     async def revoke(self, queues: Sequence[MessageQueue]) -> None:
         """Give queues up, after the user's callback and with their acked offsets committed."""
         if not queues:
             return
-        await self._tell(self._on_revoked, queues)
+        await self._tell(self._callbacks.on_revoked, queues)
+        if self._gate is not None:
+            await self._gate.clear(queues)
         held = {queue: self.assigned[queue] for queue in queues if queue in self.assigned}
         offsets = {queue: held_queue.commit_offset for queue, held_queue in held.items()}
         for error in await self._offsets.commit(offsets):
@@ -115,6 +157,8 @@ class Rebalance:
             if process_queue is not None:
                 self._pulls.cancel(process_queue)
             self._offsets.forget(queue)
+        if self._gate is not None:
+            await self._gate.release(queues)
 
     def reposition(self, queue: MessageQueue, offset: int) -> None:
         """Drop what is held of the queue and go on at `offset`.
@@ -162,54 +206,18 @@ class Rebalance:
         """The paused queues."""
         return set(self._paused)
 
-    async def _share_of(self, topic: str) -> set[MessageQueue] | None:
-        """Return this member's queues of the topic, None when that cannot be found out."""
-        services = self._client.services
-        route = services.routes.known(topic)
-        if route is None:
-            try:
-                route = await services.routes.refresh(topic)
-            except RocketMQError as error:
-                log.warning("group %s: no route of %s: %s", self._group, topic, error)
-                return None
-        if route is None:
-            return set()  # nobody has the topic yet; the missing routes are asked for regularly
-        ids = await self._member_ids(route)
-        if ids is None:
-            return None
-        client_id = self._client.client_id
-        if client_id not in ids:
-            await self._client.send_heartbeats()
-            ids = await self._member_ids(route) or ids
-        if client_id not in ids:
-            # As in Java: who is not in the list owns nothing, because the others divide without it.
-            log.warning("group %s: the broker does not list this client", self._group)
-            self._listed = False
-        return set(allocate(allocate_averagely, route.subscribe_queues, ids, client_id))
-
-    async def _member_ids(self, route: TopicRoute) -> list[str] | None:
-        services = self._client.services
-        addresses = [broker[MASTER_ID] for broker in route.brokers.values() if MASTER_ID in broker]
-        services.random.shuffle(addresses)
-        timeout_s = services.config.request_timeout_s
-        for address in addresses[:MEMBERS_TRIES]:
-            try:
-                return await services.consumer_api.consumer_ids(address, self._group, timeout_s)
-            except RocketMQError as error:
-                log.debug("group %s: members not known: %s", self._group, error)
-        self._client.want_heartbeat()
-        return None
-
     async def _assign(self, queues: Sequence[MessageQueue]) -> bool:
-        """Take new queues over; False when a start offset could not be found out."""
-        if not queues:
-            return True
+        """Take new queues over; False when one has to wait."""
+        admitted = queues
+        if queues and self._gate is not None:
+            allowed = await self._gate.admit(queues)
+            admitted = [queue for queue in queues if queue in allowed]
         starts = await asyncio.gather(
-            *(self._offsets.start_offset(queue, self._start_from) for queue in queues),
+            *(self._offsets.start_offset(queue, self._start_of(queue)) for queue in admitted),
             return_exceptions=True,
         )
         taken: list[MessageQueue] = []
-        for queue, start in zip(queues, starts, strict=True):
+        for queue, start in zip(admitted, starts, strict=True):
             if isinstance(start, int):
                 self.assigned[queue] = self._pulls.new_queue(queue, start)
                 taken.append(queue)
@@ -219,13 +227,32 @@ class Rebalance:
                 raise start
         if taken:
             log.info("group %s: assigned %s", self._group, taken)
-            await self._tell(self._on_assigned, taken)
-        for queue in taken:
-            process_queue = self.assigned.get(queue)
-            # The callback may have sought, which starts a queue by itself.
-            if process_queue is not None and not self._pulls.is_started(process_queue):
+            await self._tell(self._callbacks.on_assigned, taken)
+        # Also those whose turn was cancelled once, or whose topic was unsubscribed for a moment;
+        # not those that the callback has sought, which are being pulled by now.
+        for process_queue in list(self.assigned.values()):
+            if not self._pulls.is_started(process_queue):
                 self._begin(process_queue)
         return len(taken) == len(queues)
+
+    def _note(self, topic: str) -> None:
+        """Remember which queues came into being since this member joined."""
+        route = self._services.routes.known(topic)
+        queues = set(route.subscribe_queues) if route is not None else set[MessageQueue]()
+        seen = self._seen.setdefault(topic, queues)
+        self._late |= queues - seen
+        seen |= queues
+
+    def _start_of(self, queue: MessageQueue) -> StartFrom:
+        if queue in self._late and self._start_from.where == "last":
+            return StartFrom("timestamp", self._joined_ms - LATE_SLACK_MS)
+        return self._start_from
+
+    def _changed(self, topics: Iterable[str]) -> None:
+        hooks = self._services.hooks
+        if hooks:
+            for topic in sorted(topics):
+                each(hooks, lambda hook, topic=topic: hook.rebalanced(self._group, topic))
 
     def _start(self, queue: MessageQueue, offset: int) -> None:
         process_queue = self._pulls.new_queue(queue, offset)
@@ -239,7 +266,8 @@ class Rebalance:
 
     async def _tell(self, callback: QueuesCallback | None, queues: Sequence[MessageQueue]) -> None:
         """Call the user's callback; retry topics are the consumer's own affair."""
-        visible = [queue for queue in queues if not is_retry_topic(queue.topic)]
+        unwrap = self._services.namespace.unwrap_queue
+        visible = [unwrap(queue) for queue in queues if not is_retry_topic(queue.topic)]
         if callback is None or not visible:
             return
         try:
