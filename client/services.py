@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from skylarkmq.client.acl_hook import Signer
 from skylarkmq.client.api_consumer import ConsumerApi
+from skylarkmq.client.check_router import CheckRouter
 from skylarkmq.client.config import ClientConfig
 from skylarkmq.client.connection import Connection
 from skylarkmq.client.hooks import ClientHook, each
@@ -59,6 +60,8 @@ class Services:
         self.hooks: list[ClientHook] = []
         self.pushes = PushRouter()
         self.pushes.on(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._members_changed)
+        self.check_listeners = CheckRouter()
+        self.pushes.on(RequestCode.CHECK_TRANSACTION_STATE, self.check_listeners.take)
         self.namespace = Namespace(config.namespace)
         """Wraps names of topics and groups on their way in, and unwraps them on their way out."""
         self.client_id = ""
