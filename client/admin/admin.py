@@ -1,0 +1,76 @@
+"""Admin: topics, groups, offsets, messages and brokers of a cluster.
+
+    async with Admin("127.0.0.1:9876") as admin:
+        await admin.create_topic("orders", queues=4)
+        print((await admin.progress("billing")).lag)
+
+Works on SkylarkMQ and on Apache RocketMQ. Every call asks the name server who serves what now, and
+speaks to masters; nothing is cached, no group is joined.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Final, Self
+
+from skylarkmq.client.admin.dead_letters import DeadLetterAdmin
+from skylarkmq.client.admin.offsets import OffsetAdmin
+from skylarkmq.client.admin.topics import TopicAdmin
+from skylarkmq.client.api_admin import AdminApi
+from skylarkmq.client.errors import IllegalState
+from skylarkmq.client.instance import Client
+
+TIMEOUT_S: Final = 5.0
+
+
+class Admin(TopicAdmin, OffsetAdmin, DeadLetterAdmin):
+    """Administers a cluster. One loop; any number of tasks may use it at the same time.
+
+    Calls over several brokers end with the first error once those under way have ended. Cancelled,
+    a call that changes something may have changed it on some of the brokers.
+    """
+
+    def __init__(self, client: Client | str | None = None, *, timeout: float = TIMEOUT_S) -> None:
+        """Take the settings; nothing is connected before `start`.
+
+        Args:
+            client: shared with producers and consumers, or name server addresses (default as for
+                Client) for a client of this object's own.
+            timeout: seconds for each request to a broker or a name server.
+        """
+        if timeout <= 0:
+            raise ValueError(f"timeout is above 0, not {timeout}")
+        self._owned = not isinstance(client, Client)
+        self._stopped = False
+        super().__init__(client if isinstance(client, Client) else Client(client), timeout)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Connect to a name server; does nothing when started.
+
+        Raises:
+            ConnectionFailed: no name server can be reached.
+            IllegalState: stopped before.
+        """
+        if self._stopped:
+            raise IllegalState("the admin has stopped")
+        await self._client.start()
+        self._calls = AdminApi(self._services.remoting, self._timeout_s)
+
+    async def stop(self) -> None:
+        """Close the connections, unless the client is shared."""
+        self._stopped = True
+        self._calls = None
+        if self._owned:
+            await self._client.close()

@@ -1,0 +1,200 @@
+"""What all parts of Admin stand on: the calls, the cluster's brokers, a topic's queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from skylarkmq.client.admin.bounded import each
+from skylarkmq.client.api_admin import AdminApi, read_body
+from skylarkmq.client.errors import IllegalState, NotFound, RouteNotFound
+from skylarkmq.client.instance import Client
+from skylarkmq.client.namespace import Namespace
+from skylarkmq.client.route import MASTER_ID, parse_route
+from skylarkmq.client.services import Services
+from skylarkmq.protocol.bodies.lock import MessageQueueBody
+from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, TopicRouteData
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.flags import validate_group, validate_topic
+from skylarkmq.protocol.headers.admin import DeleteTopicRequestHeader
+from skylarkmq.protocol.headers.namesrv_admin import DeleteTopicFromNamesrvRequestHeader
+from skylarkmq.protocol.headers.route import GetRouteInfoRequestHeader
+from skylarkmq.protocol.message import MessageQueue
+
+FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)})
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlace:
+    """A topic as its name server knows it, with the addresses to dial."""
+
+    topic: str
+    data: TopicRouteData
+    masters: dict[str, str] = field(hash=False)
+    """Broker name to address."""
+    read_queues: tuple[MessageQueue, ...]
+    write_queues: tuple[MessageQueue, ...]
+
+
+class AdminBase:
+    """The inside of Admin. Loop thread."""
+
+    def __init__(self, client: Client, timeout_s: float) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+        self._calls: AdminApi | None = None
+
+    @property
+    def _services(self) -> Services:
+        return self._client.services
+
+    @property
+    def _api(self) -> AdminApi:
+        if self._calls is None:
+            raise IllegalState("the admin is not started, or it has stopped")
+        return self._calls
+
+    @property
+    def names(self) -> Namespace:
+        """The namespace of its client."""
+        return self._client.namespace
+
+    def _topic(self, topic: str) -> str:
+        """Return the topic as brokers know it."""
+        wrapped = self.names.wrap(topic)
+        if (reason := validate_topic(wrapped)) is not None:
+            raise ValueError(reason)
+        return wrapped
+
+    def _group(self, group: str) -> str:
+        """Return the group as brokers know it."""
+        wrapped = self.names.wrap(group)
+        if (reason := validate_group(wrapped)) is not None:
+            raise ValueError(reason)
+        return wrapped
+
+    def _queue(self, body: MessageQueueBody) -> MessageQueue:
+        """Return the queue that a broker named, as the application knows it."""
+        queue = MessageQueue(body.topic, body.broker_name, body.queue_id)
+        return self.names.unwrap_queue(queue)
+
+    # Name servers
+
+    @property
+    def _name_servers(self) -> list[str]:
+        return self._services.config.name_servers
+
+    async def _cluster_info(self) -> ClusterInfo:
+        code = RequestCode.GET_BROKER_CLUSTER_INFO
+        answer, address = await self._api.any_of(self._name_servers, code)
+        return read_body(ClusterInfo, answer, address)
+
+    def _dial(self, address: str) -> str:
+        return self._services.config.mapped(address)
+
+    async def _masters(
+        self, cluster: str | None = None, brokers: Sequence[str] | None = None
+    ) -> dict[str, str]:
+        """Return name and address of the masters of a cluster, of these brokers, or of all.
+
+        Raises:
+            NotFound: no such cluster, or a broker of that name has no master.
+        """
+        info = await self._cluster_info()
+        names: Iterable[str] = info.broker_addr_table
+        if cluster is not None:
+            if cluster not in info.cluster_addr_table:
+                known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+                raise NotFound(f"there is no cluster {cluster}; known: {known}")
+            names = info.cluster_addr_table[cluster]
+        if brokers is not None:
+            wanted = dict.fromkeys(brokers)
+            absent = [name for name in wanted if name not in set(names)]
+            if absent:
+                raise NotFound(f"no broker {absent[0]} is registered with the name server")
+            names = wanted
+        found = {
+            name: self._dial(master)
+            for name in sorted(names)
+            if (master := _master(info.broker_addr_table[name])) is not None
+        }
+        if not found or (brokers is not None and len(found) < len(set(brokers))):
+            raise NotFound("no broker with a master is registered with the name server")
+        return found
+
+    async def _targets(self, cluster: str | None, brokers: Sequence[str] | None) -> dict[str, str]:
+        """Return the masters that a change is meant for; with several clusters, one is named.
+
+        Raises:
+            IllegalState: the name server knows several clusters and none was named.
+        """
+        if cluster is None and brokers is None:
+            clusters = (await self._cluster_info()).cluster_addr_table
+            if len(clusters) > 1:
+                raise IllegalState(
+                    f"the name server knows several clusters: {', '.join(sorted(clusters))}",
+                    hint="Name one of them, or the brokers",
+                )
+        return await self._masters(cluster, brokers)
+
+    async def _find_place(self, topic: str) -> TopicPlace | None:
+        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        answer, address = await self._api.any_of(
+            self._name_servers, code, header, accepted=FOUND_OR_NOT
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        data = read_body(TopicRouteData, answer, address)
+        route = parse_route(topic, data, self._services.config.mapped)
+        masters = {
+            name: addresses[MASTER_ID]
+            for name, addresses in route.brokers.items()
+            if MASTER_ID in addresses
+        }
+        reads = tuple(queue for queue in route.subscribe_queues if queue.broker_name in masters)
+        return TopicPlace(topic, data, masters, reads, route.publish_queues)
+
+    async def _place(self, topic: str) -> TopicPlace:
+        """Return where a topic lives.
+
+        Raises:
+            RouteNotFound: no name server knows it.
+        """
+        place = await self._find_place(topic)
+        if place is None or not place.masters:
+            raise RouteNotFound(
+                topic, "topic_missing", "No broker with a master has told the name server of it"
+            )
+        return place
+
+    async def _remove_topic(
+        self, topic: str, addresses: Iterable[str], cluster: str | None = None
+    ) -> None:
+        """Delete a topic from brokers, and let the name servers forget it."""
+        header = DeleteTopicRequestHeader(topic=topic)
+        await each(
+            lambda address: self._api.call(address, RequestCode.DELETE_TOPIC_IN_BROKER, header),
+            addresses,
+        )
+        forget = DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster)
+        await each(
+            lambda server: self._api.call(server, RequestCode.DELETE_TOPIC_IN_NAMESRV, forget),
+            self._name_servers,
+        )
+
+
+def _master(broker: BrokerData) -> str | None:
+    return broker.broker_addrs.get(MASTER_ID)
+
+
+def to_ms(when: datetime) -> int:
+    """Return the instant in ms; a time without zone is UTC."""
+    aware = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    return int(aware.timestamp() * 1000)
+
+
+def from_ms(instant_ms: int) -> datetime | None:
+    """Return the time of an instant, UTC; None for 0 and below, by which brokers mean never."""
+    return datetime.fromtimestamp(instant_ms / 1000, UTC) if instant_ms > 0 else None

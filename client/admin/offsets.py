@@ -1,0 +1,276 @@
+"""Where groups stand: moving them, with members or without, copying them, skipping.
+
+A group with members holds its offsets in them, so the broker tells them where to go on (222, then
+220); a group without any is moved by commits in its name (15). By time both work on every broker.
+To an exact offset, a group with members is moved by brokers that take 5.x's `offset` in 222: ours,
+and Apache's with `useServerSideResetOffset`.
+
+A member takes what it is told within some seconds (Java's waits ten) and commits it then; on ours
+and on Apache's 5.x the broker stands at the new offsets at once.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../client/net/Broker2Client.java (resetOffset),
+tools/.../admin/DefaultMQAdminExtImpl.java (resetOffsetByTimestampOld);
+apache/rocketmq@rocketmq-all-5.3.3 broker/.../processor/AdminBrokerProcessor.java (resetOffset)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, Literal
+
+from skylarkmq.client.admin.base import TopicPlace, to_ms
+from skylarkmq.client.admin.bounded import each
+from skylarkmq.client.admin.cluster import ClusterAdmin, parse_properties
+from skylarkmq.client.admin.groups import GroupAdmin
+from skylarkmq.client.admin.reading import BROKER_NAME_FIELD, QueueReader
+from skylarkmq.client.admin.results import OffsetReset, QueueReset
+from skylarkmq.client.api_admin import read_header
+from skylarkmq.client.errors import NotFound, NotSupported
+from skylarkmq.protocol.bodies.push import ResetOffsetBody
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.headers.consumer import (
+    CloneGroupOffsetRequestHeader,
+    InvokeBrokerToResetOffsetRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from skylarkmq.protocol.headers.group_admin import GetConsumerConnectionListRequestHeader
+from skylarkmq.protocol.message import MessageQueue
+
+NEWEST: Final = -1
+SERVER_SIDE_KEY: Final = "useServerSideResetOffset"
+ONLINE_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.CONSUMER_NOT_ONLINE)})
+COMMITTED_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
+Edge = Literal["begin", "end"]
+How = Literal["members", "broker", "written"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """A reset as it was asked for, with names as brokers know them."""
+
+    group: str
+    topic: str
+    when: datetime | Edge | None
+    offset: int | Mapping[MessageQueue, int] | None
+
+    @property
+    def timestamp(self) -> int:
+        """What 222 is asked for; a ms earlier, so that its nearest message skips none."""
+        if self.when == "end":
+            return NEWEST
+        return max(0, to_ms(self.when) - 1) if isinstance(self.when, datetime) else 0
+
+
+class OffsetAdmin(GroupAdmin, ClusterAdmin):
+    """The part of Admin for where groups stand."""
+
+    async def reset_offset(
+        self,
+        group: str,
+        topic: str,
+        *,
+        when: datetime | Edge | None = None,
+        offset: int | Mapping[MessageQueue, int] | None = None,
+        dry_run: bool = False,
+    ) -> OffsetReset:
+        """Let a group go on elsewhere in a topic, whether it has members now or not.
+
+        Nothing stored at `when` or later is skipped. Members that are told by their broker may get
+        one message from before `when` as well, take some seconds, and drop what they hold. On
+        RocketMQ 4.9 and ours a group with members must have committed in every queue before.
+        When a broker of several fails, those before it have moved; the same call again is right.
+
+        Args:
+            when: to the first message stored then or later (UTC without zone), or to the queues'
+                first message ("begin") or behind their last ("end").
+            offset: to that offset of every queue, or of those given; moved into the queue's
+                bounds.
+            dry_run: tell from where to where each queue would go, and change nothing.
+
+        Raises:
+            ValueError: not exactly one of `when` and `offset`.
+            RouteNotFound: there is no such topic.
+            NotFound: `offset` names a queue that the topic does not have.
+            NotSupported: an exact offset, and a broker that moves a group with members by time
+                alone (RocketMQ 4.9); nothing has changed then.
+        """
+        if (when is None) == (offset is None):
+            raise ValueError("one of when and offset is wanted")
+        if isinstance(when, str) and when not in ("begin", "end"):
+            raise ValueError(f'when is a datetime, "begin" or "end", not {when!r}')
+        place = await self._place(self._topic(topic))
+        if isinstance(offset, Mapping):
+            offset = {self.names.wrap_queue(queue): at for queue, at in offset.items()}
+        wish = _Wish(self._group(group), place.topic, when, offset)
+        queues = _queues_of(place, offset)
+        hows = {
+            broker: await self._how(wish, place.masters[broker])
+            for broker in dict.fromkeys(queue.broker_name for queue in queues)
+        }
+
+        async def plan(queue: MessageQueue) -> QueueReset:
+            address, how = place.masters[queue.broker_name], hows[queue.broker_name]
+            before = await self._committed(address, wish.group, queue)
+            return QueueReset(queue, before, await self._target(wish, address, queue, how), how)
+
+        plans = await each(plan, queues)
+        if not dry_run:
+            for broker, how in hows.items():
+                mine = [one for one in plans if one.queue.broker_name == broker]
+                done = await self._move(wish, place.masters[broker], mine, how)
+                plans = [one for one in plans if one.queue.broker_name != broker] + done
+        rows = [replace(one, queue=self.names.unwrap_queue(one.queue)) for one in plans]
+        return OffsetReset(group, topic, dry_run, tuple(sorted(rows, key=lambda row: row.queue)))
+
+    async def skip_accumulated(
+        self, group: str, topic: str, *, dry_run: bool = False
+    ) -> OffsetReset:
+        """Let a group go on with the next message to be stored; what waits is never consumed.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+        """
+        return await self.reset_offset(group, topic, when="end", dry_run=dry_run)
+
+    async def clone_offsets(self, source: str, target: str, topic: str | None = None) -> None:
+        """Let group `target` stand where `source` stands, in one topic or in all it has consumed.
+
+        The members of `target`, if it has any, commit over it: stop them before.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+        """
+        header = CloneGroupOffsetRequestHeader(
+            src_group=self._group(source),
+            dest_group=self._group(target),
+            topic=None if topic is None else self._topic(topic),
+            offline=True,
+        )
+        if topic is None:
+            masters = await self._masters()
+        else:
+            masters = (await self._place(self._topic(topic))).masters
+        code = RequestCode.CLONE_GROUP_OFFSET
+        await each(lambda address: self._api.call(address, code, header), masters.values())
+
+    # Inside
+
+    async def _how(self, wish: _Wish, address: str) -> How:
+        """Return how a broker's queues are moved.
+
+        Raises:
+            NotSupported: they cannot be moved so while the group has members.
+        """
+        peer = await self._services.peer(address)
+        if not peer.ours and await self._moves_itself(address):
+            return "broker"
+        header = GetConsumerConnectionListRequestHeader(consumer_group=wish.group)
+        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        answer = await self._api.call(address, code, header, accepted=ONLINE_OR_NOT)
+        if answer.code != ResponseCode.SUCCESS:
+            return "broker" if peer.ours else "written"
+        if wish.offset is not None and not peer.ours:
+            raise NotSupported(
+                f"group {wish.group} has members, and {address} moves it by time alone",
+                hint="Give when= instead, or stop the members",
+            )
+        return "members"
+
+    async def _moves_itself(self, address: str) -> bool:
+        answer = await self._api.call(address, RequestCode.GET_BROKER_CONFIG)
+        return parse_properties(answer.body).get(SERVER_SIDE_KEY) == "true"
+
+    async def _committed(self, address: str, group: str, queue: MessageQueue) -> int | None:
+        header = QueryConsumerOffsetRequestHeader(
+            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id
+        )
+        code = RequestCode.QUERY_CONSUMER_OFFSET
+        answer = await self._api.call(
+            address, code, header, extra=_named(queue), accepted=COMMITTED_OR_NOT
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        return read_header(QueryConsumerOffsetResponseHeader, answer, address).offset
+
+    async def _target(self, wish: _Wish, address: str, queue: MessageQueue, how: How) -> int:
+        reader = QueueReader(self._api)
+        begin, end = await reader.begin(address, queue), await reader.end(address, queue)
+        if isinstance(wish.when, datetime):
+            if how == "members":
+                return await reader.nearest(address, queue, wish.timestamp)
+            return await reader.place_of(address, queue, to_ms(wish.when))
+        if wish.when is not None:
+            return begin if wish.when == "begin" else end
+        wanted = wish.offset[queue] if isinstance(wish.offset, Mapping) else wish.offset
+        assert wanted is not None, "one of when and offset is given"
+        return min(max(wanted, begin), end)
+
+    async def _move(
+        self, wish: _Wish, address: str, plans: list[QueueReset], how: How
+    ) -> list[QueueReset]:
+        """Move the queues of one broker; return what became of each."""
+        if how == "written":
+            await each(lambda one: self._write(wish.group, address, one), plans)
+            return plans
+        if how == "broker":
+            await each(
+                lambda one: self._invoke(wish, address, one.queue.queue_id, one.after), plans
+            )
+            return plans
+        if wish.offset is None:
+            table = await self._invoke(wish, address)
+        elif isinstance(wish.offset, int):
+            table = await self._invoke(wish, address, offset=wish.offset)
+        else:
+            tables = [
+                await self._invoke(wish, address, one.queue.queue_id, one.after) for one in plans
+            ]
+            table = {queue: at for found in tables for queue, at in found.items()}
+        return [replace(one, after=table.get(one.queue, one.after)) for one in plans]
+
+    async def _invoke(
+        self, wish: _Wish, address: str, queue_id: int = -1, offset: int | None = None
+    ) -> dict[MessageQueue, int]:
+        header = InvokeBrokerToResetOffsetRequestHeader(
+            topic=wish.topic,
+            group=wish.group,
+            timestamp=wish.timestamp,
+            is_force=True,
+            queue_id=queue_id,
+            offset=offset,
+        )
+        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        body = await self._api.body(ResetOffsetBody, address, code, header)
+        return {
+            MessageQueue(queue.topic, queue.broker_name, queue.queue_id): at
+            for queue, at in body.offset_table
+        }
+
+    async def _write(self, group: str, address: str, one: QueueReset) -> None:
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=group,
+            topic=one.queue.topic,
+            queue_id=one.queue.queue_id,
+            commit_offset=one.after,
+        )
+        code = RequestCode.UPDATE_CONSUMER_OFFSET
+        await self._api.call(address, code, header, extra=_named(one.queue))
+
+
+def _queues_of(
+    place: TopicPlace, offset: int | Mapping[MessageQueue, int] | None
+) -> list[MessageQueue]:
+    if not isinstance(offset, Mapping):
+        return list(place.read_queues)
+    absent = [queue for queue in offset if queue not in place.read_queues]
+    if absent:
+        raise NotFound(f"topic {place.topic} has no queue {absent[0]}")
+    return list(offset)
+
+
+def _named(queue: MessageQueue) -> dict[str, str]:
+    return {BROKER_NAME_FIELD: queue.broker_name}

@@ -1,0 +1,192 @@
+"""Messages by key, by id, by place, and by time.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/MQAdminImpl.java (queryMessage,
+viewMessage, queryMessageByUniqKey)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from skylarkmq.client.admin.base import AdminBase, TopicPlace, to_ms
+from skylarkmq.client.admin.bounded import each
+from skylarkmq.client.admin.reading import QueueReader
+from skylarkmq.client.admin.scan import MessageScan
+from skylarkmq.client.admin.stored_message import StoredMessage, stored_message
+from skylarkmq.client.api_admin import read_records
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.headers.fields import LONG_MAX
+from skylarkmq.protocol.headers.query import QueryMessageRequestHeader, ViewMessageRequestHeader
+from skylarkmq.protocol.message import MessageExt, MessageQueue
+from skylarkmq.protocol.message_id import decode_offset_message_id
+
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+UNIQUE_KEY_MAX: Final = 32
+QUERY_TIMEOUT_S: Final = 15.0
+HAVE_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
+
+
+class QueryAdmin(AdminBase):
+    """The part of Admin for messages."""
+
+    async def query(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        msg_id: str | None = None,
+        start: datetime | None = None,
+        stop: datetime | None = None,
+        limit: int = 64,
+    ) -> list[StoredMessage]:
+        """Return messages of a topic, the oldest first, `limit` at most: of many, the newest ones
+        by key or id, the first ones by time alone.
+
+        Keys and ids come from the brokers' index, which forgets old ones and is a moment behind;
+        by time alone the queues are read, so `scan` is better for many.
+
+        Args:
+            key: one of a message's keys.
+            msg_id: the id that the producer gave; retries and dead letters, which keep it, are in
+                their own topics.
+            start, stop: stored at `start` or later, before `stop`; without zone UTC.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+            ValueError: both `key` and `msg_id`, or nothing to look for.
+        """
+        if limit < 1:
+            raise ValueError("limit is 1 or more")
+        if key is not None and msg_id is not None:
+            raise ValueError("key or msg_id, not both")
+        wanted = key if msg_id is None else msg_id
+        if wanted is not None:
+            place = await self._place(self._topic(topic))
+            found = await self._by_key(place, wanted, msg_id is not None, start, stop, limit)
+            return found[-limit:]
+        if start is None and stop is None:
+            raise ValueError("query wants a key, a msg_id, or a time")
+        scan = self.scan(topic, start=start, stop=stop)
+        messages: list[StoredMessage] = []
+        async for message in scan:
+            messages.append(message)
+            if len(messages) == limit:
+                break
+        return sorted(messages, key=lambda message: message.stored.store_timestamp)
+
+    async def message(self, offset_msg_id: str) -> StoredMessage | None:
+        """Return the message at a place, which an offset id names; None when it is gone.
+
+        Raises:
+            ValueError: no offset id.
+        """
+        try:
+            host, physical_offset = decode_offset_message_id(offset_msg_id)
+        except RemoteProtocolError as error:
+            raise ValueError(error.remark) from error
+        address = self._dial(str(host))
+        header = ViewMessageRequestHeader(offset=physical_offset)
+        accepted = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)})
+        code = RequestCode.VIEW_MESSAGE_BY_ID
+        answer = await self._api.call(address, code, header, accepted=accepted)
+        records = read_records(answer, address) if answer.code == ResponseCode.SUCCESS else []
+        if not records or records[0].physical_offset != physical_offset:
+            return None
+        return stored_message(records[0], await self._broker_at(str(host)), self.names)
+
+    def scan(
+        self,
+        topic: str,
+        *,
+        start: datetime | None = None,
+        stop: datetime | None = None,
+        after: Mapping[MessageQueue, int] | None = None,
+    ) -> MessageScan:
+        """Go through a topic, queue after queue: `async for message in admin.scan(...)`.
+
+        It ends where each queue ended when it began, holds one page of messages at a time, joins
+        no group and commits nothing. `progress` of what is returned tells how far it is.
+
+        Args:
+            start, stop: stored at `start` or later, before `stop`; without zone UTC.
+            after: go on there, in these queues only: `progress.positions` of an earlier scan.
+
+        Raises:
+            RouteNotFound: there is no such topic; at the first message.
+        """
+        return self._scan(self._topic(topic), start, stop, after)
+
+    # Inside
+
+    def _scan(
+        self,
+        topic: str,
+        start: datetime | None,
+        stop: datetime | None,
+        after: Mapping[MessageQueue, int] | None,
+        *,
+        may_be_absent: bool = False,
+    ) -> MessageScan:
+        find = self._find_place if may_be_absent else self._place
+        return MessageScan(
+            self,
+            QueueReader(self._api),
+            lambda: find(topic),
+            None if start is None else to_ms(start),
+            None if stop is None else to_ms(stop),
+            after,
+        )
+
+    async def _by_key(
+        self,
+        place: TopicPlace,
+        key: str,
+        unique: bool,
+        start: datetime | None,
+        stop: datetime | None,
+        limit: int,
+    ) -> list[StoredMessage]:
+        header = QueryMessageRequestHeader(
+            topic=place.topic,
+            key=key,
+            max_num=UNIQUE_KEY_MAX if unique else limit,
+            begin_timestamp=0 if start is None else to_ms(start),
+            end_timestamp=LONG_MAX if stop is None else to_ms(stop) - 1,
+        )
+
+        async def ask(broker: str) -> list[StoredMessage]:
+            address = place.masters[broker]
+            answer = await self._api.call(
+                address,
+                RequestCode.QUERY_MESSAGE,
+                header,
+                extra={UNIQUE_KEY_QUERY: "true" if unique else "false"},
+                accepted=HAVE_OR_NOT,
+                timeout_s=max(QUERY_TIMEOUT_S, self._timeout_s),
+            )
+            found = read_records(answer, address) if answer.code == ResponseCode.SUCCESS else []
+            return [
+                stored_message(message, broker, self.names)
+                for message in found
+                if message.topic == place.topic and _has(message, key, unique)
+            ]
+
+        lists = await each(ask, place.masters)
+        return sorted(
+            (message for found in lists for message in found),
+            key=lambda message: message.stored.store_timestamp,
+        )
+
+    async def _broker_at(self, host: str) -> str:
+        for name, broker in (await self._cluster_info()).broker_addr_table.items():
+            if host in broker.broker_addrs.values():
+                return name
+        return ""
+
+
+def _has(message: MessageExt, key: str, unique: bool) -> bool:
+    """Return whether the message has the key; the index knows hashes of keys only."""
+    return message.unique_key == key if unique else key in message.keys.split()

@@ -1,0 +1,297 @@
+"""What administrators are told: frozen, and each with a form for JSON that stays as it is.
+
+All offsets are queue offsets, all times UTC. `to_json()` uses the attributes' names; a time is text
+in ISO 8601, a queue an object of topic, broker_name and queue_id, bytes are text in base64.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any, Literal
+
+from skylarkmq.protocol.message import MessageQueue
+
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+
+class Result:
+    """Root of the results."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the same as plain dicts, lists, texts and numbers."""
+        return {
+            each.name: as_json(getattr(self, each.name))
+            for each in fields(self)  # type: ignore[arg-type]
+        }
+
+
+def as_json(value: Any) -> JsonValue:
+    """Return any result's attribute in the form for JSON."""
+    if isinstance(value, MessageQueue):
+        return {name: as_json(part) for name, part in zip(value._fields, value, strict=True)}
+    if isinstance(value, Enum):
+        return as_json(value.value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Result):
+        return value.to_json()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return b64encode(value).decode("ascii")
+    if isinstance(value, Mapping):
+        if any(isinstance(key, MessageQueue) for key in value):
+            return [{"queue": as_json(key), "offset": as_json(item)} for key, item in value.items()]
+        return {str(key): as_json(item) for key, item in value.items()}
+    if is_dataclass(value) or hasattr(value, "__struct_fields__"):
+        return str(value)
+    return [as_json(item) for item in value]
+
+
+# Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSummary(Result):
+    """One broker: its addresses as it advertises them, by broker id; 0 is the master."""
+
+    name: str
+    cluster: str
+    addresses: Mapping[int, str] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSummary(Result):
+    """What a name server knows."""
+
+    name_servers: tuple[str, ...]
+    brokers: tuple[BrokerSummary, ...]
+
+    @property
+    def clusters(self) -> dict[str, list[str]]:
+        """Broker names by cluster."""
+        found: dict[str, list[str]] = {}
+        for broker in self.brokers:
+            found.setdefault(broker.cluster, []).append(broker.name)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRuntime(Result):
+    """A broker's own account of itself, as text by RocketMQ's names (`putTps`, `bootTimestamp`)."""
+
+    broker: str
+    values: Mapping[str, str] = field(hash=False)
+
+    @property
+    def version(self) -> str:
+        """The release that it says it is, for instance `V4_9_8`."""
+        return self.values.get("brokerVersionDesc", "")
+
+
+# Topics
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings(Result):
+    """A topic on one broker. `perm` has the letters r, w, x (inherited by topics on demand)."""
+
+    broker: str
+    read_queues: int
+    write_queues: int
+    perm: str
+    order: bool = False
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats(Result):
+    """One queue: its first readable offset, the one its next message gets, its last message."""
+
+    queue: MessageQueue
+    begin: int
+    end: int
+    last_stored_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription(Result):
+    """A topic: its settings by broker, its queues, the groups that consume it."""
+
+    topic: str
+    settings: tuple[TopicSettings, ...]
+    queues: tuple[QueueStats, ...]
+    groups: tuple[str, ...]
+
+    @property
+    def message_count(self) -> int:
+        """Messages that can still be read."""
+        return sum(queue.end - queue.begin for queue in self.queues)
+
+
+# Groups
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings(Result):
+    """A consumer group on one broker."""
+
+    broker: str
+    consume_enabled: bool = True
+    broadcast_enabled: bool = True
+    from_min_enabled: bool = True
+    retry_queues: int = 1
+    max_retries: int = 16
+    notify_members: bool = True
+    broker_id: int = 0
+    broker_id_when_slow: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Connection(Result):
+    """One client of a group, and the brokers that it is connected to."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+    brokers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionSummary(Result):
+    """What a group wants of a topic; `kind` is TAG or SQL92, `*` means all."""
+
+    topic: str
+    expression: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMembers(Result):
+    """Who is in a consumer group now; without members the other parts are empty.
+
+    `model` is CLUSTERING or BROADCASTING, `kind` CONSUME_PASSIVELY or CONSUME_ACTIVELY.
+    `differing` names members that subscribe to something else than others; brokers of ours only.
+    """
+
+    group: str
+    members: tuple[Connection, ...]
+    model: str = ""
+    kind: str = ""
+    start_from: str = ""
+    subscriptions: tuple[SubscriptionSummary, ...] = ()
+    differing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription(Result):
+    """A consumer group: its settings by broker, and who is in it."""
+
+    group: str
+    settings: tuple[GroupSettings, ...]
+    members: GroupMembers
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress(Result):
+    """How far a group is in one queue; `consumed_at`: when its last done message was stored."""
+
+    queue: MessageQueue
+    committed: int
+    end: int
+    consumed_at: datetime | None
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not done."""
+        return max(0, self.end - self.committed)
+
+    def to_json(self) -> dict[str, JsonValue]:
+        return {**Result.to_json(self), "lag": self.lag}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress(Result):
+    """How far a group is in all queues for which it has committed; `tps` messages a second."""
+
+    group: str
+    tps: float
+    queues: tuple[QueueProgress, ...]
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not done, retries included."""
+        return sum(queue.lag for queue in self.queues)
+
+    def to_json(self) -> dict[str, JsonValue]:
+        return {**Result.to_json(self), "lag": self.lag}
+
+
+@dataclass(frozen=True, slots=True)
+class MemberQueue(Result):
+    """One queue as a member holds it."""
+
+    queue: MessageQueue
+    values: Mapping[str, int | bool] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo(Result):
+    """What one member of a group is doing, as it says itself."""
+
+    client_id: str
+    properties: Mapping[str, str] = field(hash=False)
+    subscriptions: tuple[SubscriptionSummary, ...]
+    queues: tuple[MemberQueue, ...]
+    topics: Mapping[str, Mapping[str, float]] = field(hash=False)
+    """By topic: rates a second (consumeOKTPS ...) and times in ms (consumeRT, pullRT)."""
+    stack: str | None = None
+
+
+# Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReset(Result):
+    """One queue of a reset: where the group stood (None: nowhere yet), and where it goes on.
+
+    `how`: `members` are told by the broker and commit themselves, which takes them some seconds;
+    `broker` is moved at once; `written` by a commit in the group's name.
+    """
+
+    queue: MessageQueue
+    before: int | None
+    after: int
+    how: Literal["members", "broker", "written"]
+
+    @property
+    def moved(self) -> int:
+        """Messages skipped, or below 0: to be consumed again."""
+        return self.after - (self.before or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset(Result):
+    """What a reset did or, as a dry run, would do."""
+
+    group: str
+    topic: str
+    dry_run: bool
+    queues: tuple[QueueReset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumedDirectly(Result):
+    """What came of it: CR_SUCCESS, CR_LATER, CR_THROW_EXCEPTION ...; the member's own words."""
+
+    outcome: str
+    remark: str
+    spent_ms: int

@@ -1,0 +1,324 @@
+"""Topics: create, change, delete, list, describe.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 tools/.../command/topic/ (UpdateTopicSubCommand,
+DeleteTopicSubCommand, UpdateTopicPermSubCommand)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from skylarkmq.client.admin.base import AdminBase, TopicPlace, from_ms
+from skylarkmq.client.admin.bounded import each
+from skylarkmq.client.admin.results import QueueStats, TopicDescription, TopicSettings
+from skylarkmq.client.api_admin import read_body
+from skylarkmq.client.clock import sleep
+from skylarkmq.client.errors import AlreadyExists, NotFound, RequestTimeout
+from skylarkmq.protocol.bodies.group_admin import GroupList
+from skylarkmq.protocol.bodies.route import QueueData, TopicList
+from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
+from skylarkmq.protocol.bodies.topic_stats import TopicStatsTable
+from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.flags import (
+    AUTO_CREATE_TOPIC_KEY_TOPIC,
+    DLQ_GROUP_TOPIC_PREFIX,
+    RETRY_GROUP_TOPIC_PREFIX,
+    PermName,
+    is_inherited,
+    is_readable,
+    is_system_topic,
+    is_writeable,
+)
+from skylarkmq.protocol.headers.admin import CreateTopicRequestHeader
+from skylarkmq.protocol.headers.group_admin import QueryTopicConsumeByWhoRequestHeader
+from skylarkmq.protocol.headers.namesrv_admin import (
+    DeleteKVConfigRequestHeader,
+    PutKVConfigRequestHeader,
+)
+from skylarkmq.protocol.headers.query import GetTopicStatsInfoRequestHeader
+
+ROUTE_POLL_S: Final = 0.05
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+PERM_LETTERS: Final = {
+    "r": PermName.PERM_READ,
+    "w": PermName.PERM_WRITE,
+    "x": PermName.PERM_INHERIT,
+}
+
+
+class TopicAdmin(AdminBase):
+    """The part of Admin for topics."""
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        read_queues: int | None = None,
+        perm: str = "rw",
+        order: bool = False,
+        cluster: str | None = None,
+        brokers: Sequence[str] | None = None,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a topic and wait until the name servers tell clients of it.
+
+        Args:
+            queues: to write to, on each broker.
+            read_queues: to read from; default as many.
+            perm: letters r, w and x (topics made on demand inherit), or "" for none of them.
+            order: an order topic keeps its queues in the route while a broker is away.
+            cluster: on all its brokers; needed when the name server knows several clusters.
+            brokers: on these, by name.
+            exist_ok: leave a topic that is there as it is.
+
+        Raises:
+            AlreadyExists: there is such a topic on one of the brokers.
+            RequestTimeout: created, but a name server does not know it in time.
+        """
+        name = self._topic(topic)
+        targets = await self._targets(cluster, brokers)
+        place = await self._find_place(name)
+        there = [] if place is None else [each for each in targets if each in place.masters]
+        if there and not exist_ok:
+            raise AlreadyExists(
+                f"topic {topic} exists on {', '.join(there)}", hint="update_topic changes it"
+            )
+        absent = {broker: address for broker, address in targets.items() if broker not in there}
+        wanted = TopicConfig(
+            topic_name=name,
+            write_queue_nums=queues,
+            read_queue_nums=queues if read_queues is None else read_queues,
+            perm=parse_perm(perm),
+            order=order,
+        )
+        await self._put_topic(dict.fromkeys(absent, wanted), absent)
+        await self._routed(name, set(targets))
+
+    async def update_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        read_queues: int | None = None,
+        perm: str | None = None,
+        order: bool | None = None,
+        brokers: Sequence[str] | None = None,
+    ) -> None:
+        """Change what is given, on all brokers that have the topic or on those named.
+
+        With fewer queues the messages of the others stay on the disk unread: lower `queues` first,
+        and `read_queues` once they are consumed. `queues` without `read_queues` sets both.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+            NotFound: one of `brokers` does not have it.
+        """
+        name = self._topic(topic)
+        place = await self._place(name)
+        wanted: dict[str, TopicConfig] = {}
+        for broker in place.masters if brokers is None else brokers:
+            if broker not in place.masters:
+                raise NotFound(f"broker {broker} has no topic {topic}")
+            old = await self._topic_config(place.masters[broker], name)
+            reads = queues if read_queues is None else read_queues
+            wanted[broker] = TopicConfig(
+                topic_name=name,
+                write_queue_nums=old.write_queue_nums if queues is None else queues,
+                read_queue_nums=old.read_queue_nums if reads is None else reads,
+                perm=old.perm if perm is None else parse_perm(perm),
+                order=old.order if order is None else order,
+                topic_filter_type=old.topic_filter_type,
+                topic_sys_flag=old.topic_sys_flag,
+            )
+        await self._put_topic(wanted, place.masters)
+
+    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete a topic with its messages from all brokers and name servers.
+
+        Nothing happens to one that is not there. Producers that go on sending create it again
+        where brokers create topics on demand.
+
+        Args:
+            cluster: only there.
+        """
+        name = self._topic(topic)
+        targets = await self._masters(cluster)
+        await self._remove_topic(name, targets.values(), cluster)
+        key = DeleteKVConfigRequestHeader(namespace=ORDER_NAMESPACE, key=name)
+        await each(
+            lambda server: self._api.call(server, RequestCode.DELETE_KV_CONFIG, key),
+            self._name_servers,
+        )
+        if name not in self._services.routes.topics:
+            self._services.routes.forget(name)
+
+    async def list_topics(
+        self, *, cluster: str | None = None, system: bool = False, groups: bool = False
+    ) -> list[str]:
+        """Return the topics' names, sorted; those of the client's namespace if it has one.
+
+        Args:
+            cluster: of one cluster.
+            system: the brokers' own topics as well.
+            groups: the groups' retry and dead letter topics as well.
+        """
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        answer, address = await self._api.any_of(self._name_servers, code)
+        names = set(read_body(TopicList, answer, address).topic_list)
+        own = await self._own_topics() if not system else set[str]()
+        if cluster is not None:
+            masters = await self._masters(cluster)
+            configs = await each(self._topic_configs, masters.values())
+            names &= {name for table in configs for name in table}
+        marks = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
+        return sorted(
+            self.names.unwrap(name)
+            for name in names - own
+            if self.names.holds(name)
+            and (groups or not name.startswith(marks))
+            and (system or not is_system_topic(name))
+        )
+
+    async def describe_topic(self, topic: str) -> TopicDescription:
+        """Return settings, queues and consumer groups of a topic.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+        """
+        place = await self._place(self._topic(topic))
+        header = GetTopicStatsInfoRequestHeader(topic=place.topic)
+        code = RequestCode.GET_TOPIC_STATS_INFO
+        tables = await each(
+            lambda address: self._api.body(TopicStatsTable, address, code, header),
+            place.masters.values(),
+        )
+        queues = [
+            QueueStats(
+                self._queue(queue),
+                row.min_offset,
+                row.max_offset,
+                from_ms(row.last_update_timestamp),
+            )
+            for table in tables
+            for queue, row in table.offset_table
+        ]
+        return TopicDescription(
+            topic,
+            tuple(_settings(data, place) for data in place.data.queue_datas),
+            tuple(sorted(queues, key=lambda stats: stats.queue)),
+            tuple(await self._groups_of(place)),
+        )
+
+    async def topic_groups(self, topic: str) -> list[str]:
+        """Return the groups that have consumed or consume a topic.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+        """
+        return await self._groups_of(await self._place(self._topic(topic)))
+
+    # Inside
+
+    async def _groups_of(self, place: TopicPlace) -> list[str]:
+        header = QueryTopicConsumeByWhoRequestHeader(topic=place.topic)
+        code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+        lists = await each(
+            lambda address: self._api.body(GroupList, address, code, header),
+            place.masters.values(),
+        )
+        return sorted({self.names.unwrap(group) for found in lists for group in found.group_list})
+
+    async def _topic_configs(self, address: str) -> Mapping[str, TopicConfig]:
+        code = RequestCode.GET_ALL_TOPIC_CONFIG
+        return (await self._api.body(TopicConfigSerializeWrapper, address, code)).topic_config_table
+
+    async def _topic_config(self, address: str, topic: str) -> TopicConfig:
+        config = (await self._topic_configs(address)).get(topic)
+        if config is None:
+            raise NotFound(f"{address} has no topic {topic}")
+        return config
+
+    async def _own_topics(self) -> set[str]:
+        """Return the brokers' own topics; brokers and clusters have one of their name each."""
+        info = await self._cluster_info()
+        names = {AUTO_CREATE_TOPIC_KEY_TOPIC, *info.broker_addr_table, *info.cluster_addr_table}
+        return names | {f"{cluster}_REPLY_TOPIC" for cluster in info.cluster_addr_table}
+
+    async def _put_topic(
+        self, wanted: Mapping[str, TopicConfig], addresses: Mapping[str, str]
+    ) -> None:
+        async def put(broker: str) -> None:
+            config = wanted[broker]
+            header = CreateTopicRequestHeader(
+                topic=config.topic_name,
+                default_topic=AUTO_CREATE_TOPIC_KEY_TOPIC,
+                read_queue_nums=config.read_queue_nums,
+                write_queue_nums=config.write_queue_nums,
+                perm=config.perm,
+                topic_filter_type=config.topic_filter_type,
+                topic_sys_flag=config.topic_sys_flag,
+                order=config.order,
+            )
+            code = RequestCode.UPDATE_AND_CREATE_TOPIC
+            await self._api.call(addresses[broker], code, header)
+
+        await each(put, wanted)
+        ordered = {broker: config for broker, config in wanted.items() if config.order}
+        if ordered:
+            text = ";".join(f"{name}:{ordered[name].write_queue_nums}" for name in sorted(ordered))
+            key = next(iter(ordered.values())).topic_name
+            header = PutKVConfigRequestHeader(namespace=ORDER_NAMESPACE, key=key, value=text)
+            await each(
+                lambda server: self._api.call(server, RequestCode.PUT_KV_CONFIG, header),
+                self._name_servers,
+            )
+
+    async def _routed(self, topic: str, brokers: set[str]) -> None:
+        """Wait until every name server knows the topic on these brokers."""
+        clock = self._services.clock
+        deadline_s = clock.monotonic() + self._timeout_s
+        while True:
+            place = await self._find_place(topic)
+            if place is not None and brokers <= place.masters.keys():
+                break
+            if clock.monotonic() >= deadline_s:
+                raise RequestTimeout(
+                    f"topic {topic} is created, but after {self._timeout_s:g} s the name server "
+                    "does not know it"
+                )
+            await sleep(clock, ROUTE_POLL_S)
+        if topic in self._services.routes.topics:
+            await self._services.routes.refresh(topic)
+
+
+def parse_perm(text: str) -> int:
+    """Return the permission bits of letters, in any order and case.
+
+    Raises:
+        ValueError: another letter.
+    """
+    bits = 0
+    for letter in text.lower():
+        if letter not in PERM_LETTERS:
+            raise ValueError(f"perm {text!r} has a letter other than r, w and x")
+        bits |= PERM_LETTERS[letter]
+    return bits
+
+
+def perm_letters(perm: int) -> str:
+    """Return permission bits as letters."""
+    marks = (("r", is_readable), ("w", is_writeable), ("x", is_inherited))
+    return "".join(letter for letter, test in marks if test(perm))
+
+
+def _settings(data: QueueData, place: TopicPlace) -> TopicSettings:
+    return TopicSettings(
+        broker=data.broker_name,
+        read_queues=data.read_queue_nums,
+        write_queues=data.write_queue_nums,
+        perm=perm_letters(data.perm),
+        order=place.data.order_topic_conf is not None,
+        sys_flag=data.topic_sys_flag,
+    )
