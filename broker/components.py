@@ -11,6 +11,8 @@ from typing import Protocol
 
 from skylarkmq.broker.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.config import BrokerConfig
+from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.connection_roles import ConnectionMaker
 from skylarkmq.broker.consume_rates import ConsumeRateService
 from skylarkmq.broker.consumer_manager import ConsumerManager
 from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
@@ -85,8 +87,15 @@ class BrokerState:
         clock: Clock,
         workers: StoreWorkers,
         memory_size: int,
+        peer_clock: Clock | None = None,
     ) -> None:
+        """Make everything; nothing is opened yet.
+
+        Args:
+            peer_clock: what peers' silence and their locks are measured by; None: `clock`.
+        """
         self.config = config
+        self.peer_clock = peers = peer_clock or clock
         self.stats = BrokerStats()
         self.fast_failure = FastFailure(config, self.stats)
         self.store = MessageStore(config.store, files, clock, workers, memory_size=memory_size)
@@ -98,25 +107,25 @@ class BrokerState:
         self.schedule = ScheduleMessageService(self.store, clock, self.delay_offsets)
         self.timer = TimerMessageService(self.store, files, clock, workers.timer, writer)
         self.outbound = Outbound(self._may_notify)
-        notifier = GroupNotifier(clock, self.outbound.notify_consumer_ids_changed)
-        self.consumers = ConsumerManager(clock, notifier.changed)
+        notifier = GroupNotifier(peers, self.outbound.notify_consumer_ids_changed)
+        self.consumers = ConsumerManager(peers, notifier.changed)
         notifier.members_of = self.consumers.members
         self.filters = ConsumerFilterManager(config, files, writer, clock, self.store)
         self.consumers.on_subscribed = self.filters.register
         self.consumers.on_group_gone = self.filters.unregister
-        self.producers = ProducerManager(clock)
+        self.producers = ProducerManager(peers)
         self.transactions = TransactionBridge(self.store, self.topics, self.offsets, clock)
         self.checks = TransactionCheckService(
             config, self.transactions, TransactionCheckListener(self.producers), clock
         )
         self.rates = ConsumeRateService(self.stats, clock)
         self.slow_consumers = SlowConsumerService(config, self.store, self.groups, clock)
-        self.locks = RebalanceLockManager(clock)
+        self.locks = RebalanceLockManager(peers)
         self.housekeeping = ClientHousekeepingService(
-            clock, self.consumers, self.producers, self.locks
+            peers, self.consumers, self.producers, self.locks
         )
         self.holding = PullRequestHoldService(
-            self.store, clock, long_polling=config.long_polling_enable
+            self.store, peers, long_polling=config.long_polling_enable
         )
         self.live_config = LiveConfig(config, files, workers.tables, clock)
         self.live_config.listeners.append(self.topics.config_changed)
@@ -251,7 +260,7 @@ def _processors(
         PullAnswers(stats),
         OffsetMovedEvents(config.broker_name, store, clock, store_host),
         state.slow_consumers,
-        clock,
+        state.peer_clock,
     )
     return send, (
         pull,
@@ -300,7 +309,7 @@ def _group_administration(state: BrokerState, clock: Clock) -> tuple[_Processor,
             state.producers,
             state.delay_offsets,
             state.rates,
-            clock,
+            state.peer_clock,
         ),
         ResetOffsetProcessor(name, store, topics, groups, offsets, consumers),
         AdminOffsetProcessor(
@@ -311,12 +320,17 @@ def _group_administration(state: BrokerState, clock: Clock) -> tuple[_Processor,
 
 
 def make_server(
-    state: BrokerState, clock: Clock, store_host: bytes, rng: random.Random
+    state: BrokerState,
+    clock: Clock,
+    store_host: bytes,
+    rng: random.Random,
+    connect: ConnectionMaker = Connection,
 ) -> tuple[RemotingServer, Router]:
     """Return the server of a broker's state, and the router with every code that it answers.
 
     Args:
         store_host: packed advertised address; goes into every record and message id.
+        connect: makes what stands for a peer that has connected.
     """
     config, stats = state.config, state.stats
     send, processors = _processors(state, clock, store_host, rng)
@@ -326,19 +340,20 @@ def make_server(
     router = Router(
         handlers,
         stats,
-        clock,
+        state.peer_clock,
         send=send,
         waiting_max=config.query_thread_pool_queue_capacity,
         body_max=BODY_MAX,
     )
     server = RemotingServer(
         router,
-        clock,
+        state.peer_clock,
         stats,
         idle_limit_s=config.server_channel_max_idle_time_seconds,
         max_connections=config.max_connections,
         gate=state.fast_failure,
         inbound=InboundBuffers(config.max_inbound_buffered),
         outbound=OutboundBuffers(config.max_outbound_buffered),
+        connect=connect,
     )
     return server, router

@@ -45,3 +45,9 @@ class ConnectionOwner(Protocol):
         ...
 
     def closed(self, connection: Connection) -> None: ...
+
+
+class ConnectionMaker(Protocol):
+    """Makes what stands for a peer that has connected; a test's own kind cuts and delays."""
+
+    def __call__(self, handler: FrameHandler, owner: ConnectionOwner, /) -> Connection: ...

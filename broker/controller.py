@@ -18,30 +18,22 @@ import logging
 import os
 import random
 import socket
-from functools import partial
+from typing import TYPE_CHECKING
 
 from skylarkmq.broker.advertise import advertised_address, interface_addresses, is_loopback
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.components import BrokerState, make_server
 from skylarkmq.broker.config import BrokerConfig
+from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.connection_roles import ConnectionMaker
 from skylarkmq.broker.health import HealthChecks
-from skylarkmq.broker.http import MetricsServer
 from skylarkmq.broker.live_config import ConfigOrigin
 from skylarkmq.broker.loop_lag import LoopLagService
-from skylarkmq.broker.metrics import MetricsSources, build_registry
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.registration import RegistrationService
 from skylarkmq.broker.router import Router
-from skylarkmq.broker.semantics_metrics import (
-    client_call_families,
-    delay_families,
-    lock_families,
-    removal_families,
-)
 from skylarkmq.broker.server import RemotingServer
 from skylarkmq.broker.sockets import bind_pair, port_of, resolve
-from skylarkmq.broker.store_metrics import StoreSources
-from skylarkmq.broker.transaction.metrics import transaction_families
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.store.files import DiskFiles, Files
@@ -49,6 +41,9 @@ from skylarkmq.store.message_store import StoreState
 from skylarkmq.store.progress import Progress
 from skylarkmq.store.table_file import TableWriter
 from skylarkmq.store.worker import StoreWorkers
+
+if TYPE_CHECKING:
+    from skylarkmq.broker.http import MetricsServer
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +71,18 @@ class BrokerController:
         tune_gc: bool = False,
         progress: Progress | None = None,
         origin: ConfigOrigin | None = None,
+        with_metrics: bool = True,
+        peer_clock: Clock | None = None,
+        connect: ConnectionMaker = Connection,
     ) -> None:
         """Take the configuration; nothing is opened yet.
 
         Args:
             with_namesrv: run a name server beside, on `namesrvListenPort`.
+            with_metrics: serve the metrics pages.
+            peer_clock: what peers and the loop's lateness are measured by; None: `clock`. A test
+                that sets `clock` forward hands the real one in here: its clients wait for real.
+            connect: makes what stands for a peer that has connected.
             tune_gc: set the process's garbage collector for a daemon.
             progress: told how far a long recovery is.
             origin: where the configuration came from.
@@ -93,6 +95,9 @@ class BrokerController:
         self.namesrv: NamesrvController | None = None
         self.ended: asyncio.Future[int] | None = None
         self._with_namesrv = with_namesrv
+        self._with_metrics = with_metrics
+        self._peer_clock = peer_clock
+        self._connect = connect
         self._files: Files = files or DiskFiles()
         self._clock = clock
         self._tune_gc = tune_gc
@@ -120,9 +125,14 @@ class BrokerController:
         self.ended = loop.create_future()
         clock = self.clock = self._clock or SystemClock(loop)
         self._workers = StoreWorkers.threads(loop.call_soon_threadsafe)
-        self.state = BrokerState(self.config, self._files, clock, self._workers, memory_size())
+        self.peer_clock = self._peer_clock or clock
+        self.state = BrokerState(
+            self.config, self._files, clock, self._workers, memory_size(), self.peer_clock
+        )
         self.state.live_config.origin = self._origin
-        self._lag = LoopLagService(clock, self.state.stats.loop_lag, self.state.fast_failure.ticked)
+        self._lag = LoopLagService(
+            self.peer_clock, self.state.stats.loop_lag, self.state.fast_failure.ticked
+        )
         try:
             # First what can be refused without touching the store.
             config = self.config
@@ -145,7 +155,7 @@ class BrokerController:
     async def _serve(self, clock: Clock, host: str) -> None:
         config, state = self.config, self.state
         if self._with_namesrv:
-            self.namesrv = NamesrvController.beside(config, clock)
+            self.namesrv = NamesrvController.beside(config, self.peer_clock, self._connect)
             writer = TableWriter(self._files, self._workers.tables, state.store.fail)
             path = state.store.paths.own / "kvConfig.json"
             self.namesrv.kv.open(self._files, path, writer)
@@ -155,19 +165,23 @@ class BrokerController:
         self.advertised = HostAddress(host, port)
         state.store.start()
         store_host = HostAddress(resolve(host), port).pack()
-        self._server, self._router = make_server(state, clock, store_host, random.Random())
+        self._server, self._router = make_server(
+            state, clock, store_host, random.Random(), self._connect
+        )
         await self._server.serve(*self._sockets)
         state.start_services()
         self._lag.start()
-        await self._start_metrics(clock)
+        if self._with_metrics:
+            await self._start_metrics()
         self._registration = RegistrationService(
-            config, state.topics, clock, str(self.advertised), self.namesrv
+            config, state.topics, self.peer_clock, str(self.advertised), self.namesrv
         )
         await self._registration.start()
         self._started_at_ms = clock.now_ms()
 
-    async def _start_metrics(self, clock: Clock) -> None:
-        config, state = self.config, self.state
+    async def _start_metrics(self) -> None:
+        from skylarkmq.broker.metrics_page import metrics_server
+
         checks = HealthChecks(
             ready={
                 "store": self._store_check,
@@ -176,37 +190,13 @@ class BrokerController:
             },
             live={"flush": self._store_check},
         )
-        sources = MetricsSources(
-            cluster=config.broker_cluster_name,
-            broker=config.broker_name,
-            loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
-            broker_stats=state.stats,
-            store=StoreSources(state.store.stats, state.store_offsets, state.pool_buffers),
-            health=checks,
-            started_at_ms=lambda: self._started_at_ms,
-            connections=self._connection_counts,
-            longpoll_waiting=lambda: state.holding.count,
-            topic_count=lambda: len(state.topics.table),
-            group_count=lambda: len(state.groups.table),
-            differing=lambda: state.consumers.watch.differing,
-            filters=state.filters.counts,
-            permission=lambda: config.broker_permission,
-            more=(
-                partial(delay_families, state.schedule, state.timer),
-                partial(client_call_families, state.outbound),
-                partial(lock_families, state.locks),
-                partial(transaction_families, state.transactions),
-                partial(removal_families, state.store.removal),
-            ),
-        )
-        self._metrics = MetricsServer(
-            config.metrics_host,
-            config.metrics_prom_exporter_port,
-            build_registry(sources),
-            checks,
-            clock,
+        self._metrics = metrics_server(
+            self.state, self.peer_clock, checks, self._connection_counts, self._started_at
         )
         self.metrics_address = await self._metrics.start()
+
+    def _started_at(self) -> int:
+        return self._started_at_ms
 
     def _connection_counts(self) -> dict[str, int]:
         counts = self.state.client_counts()
@@ -251,6 +241,31 @@ class BrokerController:
             log.error("the broker has stopped, its store not cleanly: the next start recovers it")
         elif self._started_at_ms:
             log.info("the broker has stopped")
+
+    async def kill(self) -> None:
+        """End as a killed process does: nothing is answered or written any more. For tests.
+
+        What was written stays, and so does the mark of an unclean stop. Timers of services are
+        left behind: whoever calls owns the clocks, and forgets what is planned on them.
+        """
+        state = self.state
+        if self._registration is not None:
+            await self._registration.stop()
+        self._lag.stop()
+        state.housekeeping.stop()
+        if self._server is not None:
+            self._server.abort("killed")
+        state.holding.stop()
+        if self._router is not None:
+            await self._router.stop(limit_s=0)
+        if self.namesrv is not None:
+            self.namesrv.abort("killed")
+            await self.namesrv.stop()
+        if self._metrics is not None:
+            await self._metrics.stop()
+        state.store.stop_writing()
+        state.store.state = StoreState.FAILED  # so that `close` finishes nothing
+        await self._close_store()
 
     @property
     def failed(self) -> bool:

@@ -226,11 +226,11 @@ class Router:
         if offered == CODEC_MSGPACK and request.serialize_type == SerializeType.JSON:
             response.ext_fields[CODEC_FIELD] = CODEC_MSGPACK
 
-    async def stop(self) -> None:
-        """Let the requests that still wait be answered; end those that take too long."""
+    async def stop(self, *, limit_s: float = STOP_LIMIT_S) -> None:
+        """Let the requests that still wait be answered; end those that take longer."""
         if not self._tasks:
             return
-        _, late = await asyncio.wait(self._tasks, timeout=STOP_LIMIT_S)
+        _, late = await asyncio.wait(self._tasks, timeout=limit_s)
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)

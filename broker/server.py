@@ -14,7 +14,7 @@ import socket
 
 from skylarkmq.broker.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.connection_roles import FrameHandler, Gate
+from skylarkmq.broker.connection_roles import ConnectionMaker, FrameHandler, Gate
 from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.raw_frame import RawFrame
@@ -56,10 +56,12 @@ class RemotingServer:
         gate: Gate | None = None,
         inbound: InboundBuffers | None = None,
         outbound: OutboundBuffers | None = None,
+        connect: ConnectionMaker = Connection,
     ) -> None:
         """Make a server; `serve` opens it.
 
         Args:
+            connect: makes what stands for a peer that has connected.
             gate: what refuses requests while there is too much to do; None: nobody does.
             inbound: counts what waits to be handled, outbound: what peers leave unread.
         """
@@ -70,6 +72,7 @@ class RemotingServer:
         self.outbound = outbound or OutboundBuffers()
         self.connections: set[Connection] = set()
         self._handler = handler
+        self._connect = connect
         self._idle_limit_s = idle_limit_s
         self._max_connections = max_connections
         self._servers: list[asyncio.Server] = []
@@ -82,7 +85,7 @@ class RemotingServer:
         loop = asyncio.get_running_loop()
         for bound in sockets:
             server = await loop.create_server(
-                lambda: Connection(self._handler, self), sock=bound, backlog=ACCEPTS_PER_TURN
+                lambda: self._connect(self._handler, self), sock=bound, backlog=ACCEPTS_PER_TURN
             )
             bound.listen(BACKLOG)
             self._servers.append(server)
@@ -107,6 +110,12 @@ class RemotingServer:
                 await asyncio.wait_for(self._empty.wait(), 2.0)
         for connection in list(self.connections):
             connection.abort("shutdown")
+
+    def abort(self, reason: str) -> None:
+        """Stop accepting and cut every connection now; unsent answers are lost."""
+        self.stop_reading()
+        for connection in list(self.connections):
+            connection.abort(reason)
 
     def opened(self, connection: Connection) -> bool:
         self.connections.add(connection)

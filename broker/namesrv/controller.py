@@ -10,6 +10,8 @@ import asyncio
 from pathlib import Path
 
 from skylarkmq.broker.config import BrokerConfig, NamesrvConfig
+from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.connection_roles import ConnectionMaker
 from skylarkmq.broker.namesrv.kv_config import KVConfig
 from skylarkmq.broker.namesrv.processor import NamesrvProcessor
 from skylarkmq.broker.namesrv.route_info import RouteInfoManager
@@ -32,7 +34,9 @@ class NamesrvController:
         listen_address: host and port, the port as it really is once `start` has returned.
     """
 
-    def __init__(self, config: NamesrvConfig, clock: Clock) -> None:
+    def __init__(
+        self, config: NamesrvConfig, clock: Clock, connect: ConnectionMaker = Connection
+    ) -> None:
         self.routes = RouteInfoManager(clock)
         self.kv = KVConfig()
         self._worker: ThreadWorker | None = None
@@ -49,10 +53,13 @@ class NamesrvController:
             stats,
             idle_limit_s=config.server_channel_max_idle_time_seconds,
             max_connections=config.max_connections,
+            connect=connect,
         )
 
     @classmethod
-    def beside(cls, config: BrokerConfig, clock: Clock) -> NamesrvController:
+    def beside(
+        cls, config: BrokerConfig, clock: Clock, connect: ConnectionMaker = Connection
+    ) -> NamesrvController:
         """Return the name server that a broker of this configuration brings along."""
         return cls(
             NamesrvConfig(
@@ -63,6 +70,7 @@ class NamesrvController:
                 order_message_enable=config.order_message_enable,
             ),
             clock,
+            connect,
         )
 
     async def start(self) -> None:
@@ -81,6 +89,10 @@ class NamesrvController:
         self.listen_address = (host, port_of(bound))
         await self._server.serve(bound)
         self.routes.start()
+
+    def abort(self, reason: str) -> None:
+        """Cut every connection now; `stop` follows."""
+        self._server.abort(reason)
 
     async def stop(self) -> None:
         """Serve no more."""

@@ -97,6 +97,11 @@ class TransactionCheckService:
         if self._round is not None:
             await self._round
 
+    @property
+    def is_checking(self) -> bool:
+        """Whether a round is under way."""
+        return self._round is not None
+
     def _wake(self) -> None:
         """Plan the next round, unless it is planned or nothing is open."""
         bridge = self._bridge

@@ -6,7 +6,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("broker", "client", "protocol", "store")
-ROOTS_FOLDER = "skylarkmq"  # the import name: four links and the composition roots
+ROOTS_FOLDER = (
+    "skylarkmq"  # the import name: four links and the composition roots, among them `testing`
+)
 
 
 @cache
@@ -15,6 +17,7 @@ def product_files() -> tuple[Path, ...]:
     folders = [ROOT / package for package in PACKAGES]
     found = [path for folder in folders for path in folder.rglob("*.py")]
     found += (ROOT / ROOTS_FOLDER).glob("*.py")
+    found += (ROOT / ROOTS_FOLDER / "testing").rglob("*.py")
     return tuple(sorted(path.relative_to(ROOT) for path in found))
 
 

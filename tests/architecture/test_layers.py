@@ -21,7 +21,7 @@ OURS = {
     "store": {"store", "protocol"},
     "broker": {"broker", "store", "protocol"},
     "client": {"client", "protocol"},
-    ROOTS_FOLDER: {*PACKAGES},
+    ROOTS_FOLDER: {*PACKAGES, "testing"},
 }
 LIBRARIES = {
     "protocol": {"msgspec", "msgpack", "crcmod"},
@@ -44,6 +44,7 @@ ALLOWED = {
     ("protocol/compression.py", "zstandard"): "optional; the extra `compression`",
     ("store/tools/cli.py", "click"): "the command line of the tools for stopped stores",
     ("store/tools/change_commands.py", "click"): "more of its commands",
+    ("skylarkmq/testing/plugin.py", "pytest"): "the plug-in, which pytest itself loads",
     ("store/tools/options.py", "click"): "the options that its commands share",
 }
 

@@ -1,0 +1,335 @@
+"""`run_broker` and what it hands out: a broker with its name server in this process.
+
+clocks    the broker's own time (`advance`) runs ahead of the clients' and of what it measures
+          clients by: connections, memberships, queue locks and held pulls take real seconds,
+          so a jump over hours silences nobody. Delays, retries, timers, checks of
+          transactions, retention and statistics follow `advance`.
+threads   each method may be awaited from any event loop; it runs in the broker's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from skylarkmq.broker.controller import BrokerController
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.protocol.message import MessageExt
+from skylarkmq.testing import inspection
+from skylarkmq.testing.clock import VirtualClock
+from skylarkmq.testing.disk import TestFiles
+from skylarkmq.testing.faults import Faults
+from skylarkmq.testing.folder import StoreFolder
+from skylarkmq.testing.profiles import Profile, Settings, broker_config, profile_row
+from skylarkmq.testing.wire import WireFaults
+
+if TYPE_CHECKING:
+    from skylarkmq.client import Client
+
+T = TypeVar("T")
+
+HOST: Final = "127.0.0.1"
+QUEUE_COUNT: Final = 4
+SETTLE_MAX_S: Final = 2.0
+POLL_S: Final = 0.005
+"""How often a wait looks again; real seconds."""
+BIND_ATTEMPTS: Final = 20
+BIND_PAUSE_S: Final = 0.05
+
+
+class RunningBroker:
+    """A broker that runs. Made by `run_broker` and by the fixtures.
+
+    Attributes:
+        namesrv_addr: `host:port` for clients; the same after a restart.
+        faults: what can be made to go wrong.
+        root: the folder of the store.
+        home: the event loop that it runs in.
+    """
+
+    def __init__(
+        self, profile: Profile, root: Path, settings: Settings, clock: Clock | None, port: int
+    ) -> None:
+        self.namesrv_addr = ""
+        self.root = root
+        self.home = asyncio.get_running_loop()
+        self._profile: Profile = profile
+        self._settings = settings
+        self._ports = (0, port)
+        self._clock: Clock = clock or VirtualClock()
+        # Clients live in real time, so they are measured by it; its timers end with the broker.
+        self._peer_clock = VirtualClock() if isinstance(self._clock, VirtualClock) else None
+        self._wire = WireFaults()
+        self._files = self._new_files()
+        self._controller: BrokerController | None = None
+        self.faults = Faults(self, self._wire)
+
+    # Life
+
+    async def start(self) -> None:
+        """Serve; `run_broker` does it. In the loop of the broker."""
+        config = broker_config(self._profile, self.root, self._settings, self._ports)
+        controller = BrokerController(
+            config,
+            with_namesrv=True,
+            files=self._files,
+            clock=self._clock,
+            peer_clock=self._peer_clock,
+            with_metrics=False,
+            connect=self._wire.connect,
+        )
+        await controller.start()
+        self._controller = controller
+        assert controller.namesrv_address is not None and controller.advertised is not None
+        self._ports = (controller.advertised.port, controller.namesrv_address[1])
+        self.namesrv_addr = f"{HOST}:{self._ports[1]}"
+
+    async def stop(self) -> None:
+        """End all faults, serve no more, and write everything; `run_broker` does it."""
+        self.faults.clear()
+        controller, self._controller = self._controller, None
+        if controller is not None:
+            await controller.stop()
+        self._forget_timers()
+
+    async def restart(self, *, kill: bool = False) -> None:
+        """Stop, and start again on the same store and the same ports; clients connect again.
+
+        Faults end. The clock goes on where it stood.
+
+        Args:
+            kill: end as `kill -9` does: connections are cut, and what only lies in the broker's
+                memory, as offsets of the last seconds, is lost. Messages that were acknowledged
+                are in the log.
+
+        Raises:
+            ValueError: `kill`, of a broker with a clock that is not a VirtualClock.
+            StoreError: the store can not be recovered.
+        """
+        await self._at_home(self._restart(kill))
+
+    async def _restart(self, kill: bool) -> None:
+        if kill:
+            await self._kill()
+        else:
+            await self.stop()
+        self._files = self._new_files()
+        for _ in range(BIND_ATTEMPTS):
+            try:
+                await self.start()
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                await asyncio.sleep(BIND_PAUSE_S)  # a client of somebody took the port for itself
+            else:
+                return
+        await self.start()
+
+    async def _kill(self) -> None:
+        if not isinstance(self._clock, VirtualClock):
+            raise ValueError("kill=True needs a VirtualClock: the dead broker's timers must end")
+        controller, self._controller = self.controller, None
+        self._files.is_dead = True
+        self.faults.clear()  # a sync that hangs comes back, and fails
+        self._forget_timers()
+        await controller.kill()
+        self._forget_timers()
+
+    def _forget_timers(self) -> None:
+        for clock in (self._clock, self._peer_clock):
+            if isinstance(clock, VirtualClock):
+                clock.forget_timers()
+
+    def _new_files(self) -> TestFiles:
+        row = profile_row(self._profile)
+        return TestFiles(syncs=row.syncs, sparse_log=not row.syncs)
+
+    @property
+    def controller(self) -> BrokerController:
+        """The broker's inside, for what this class does not show; its loop's thread alone.
+
+        Raises:
+            RuntimeError: the broker does not run now.
+        """
+        if self._controller is None:
+            raise RuntimeError("the broker does not run: it was stopped, or did not start again")
+        return self._controller
+
+    def disk(self) -> TestFiles:
+        """The files of the broker's present life."""
+        return self._files
+
+    async def _at_home(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run in the broker's loop, whichever loop asks."""
+        if asyncio.get_running_loop() is self.home:
+            return await coroutine
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.home))
+
+    # Clients and what they left
+
+    def client(self, **settings: Any) -> Client:
+        """Return a client of this broker, not started; `settings` are those of `Client`."""
+        from skylarkmq.client import Client
+
+        return Client(self.namesrv_addr, **settings)
+
+    async def create_topic(
+        self, topic: str, queues: int = QUEUE_COUNT, *, order: bool = False
+    ) -> None:
+        """Make a topic, or give it another number of queues; routes have it on return.
+
+        Raises:
+            RemoteProtocolError: the name can not be a topic's.
+        """
+        await self._at_home(self._create_topic(topic, queues, order))
+
+    async def _create_topic(self, topic: str, queues: int, order: bool) -> None:
+        await inspection.create_topic(self.controller, topic, queues, order)
+
+    async def messages(self, topic: str, queue_id: int | None = None) -> list[MessageExt]:
+        """Return what a topic, or one of its queues, holds, in the order of the log.
+
+        Messages that wait for their time are not there yet. Bodies are inflated.
+        """
+        return await self._at_home(self._messages(topic, queue_id))
+
+    async def _messages(self, topic: str, queue_id: int | None) -> list[MessageExt]:
+        return await inspection.messages(self.controller, topic, queue_id)
+
+    async def lag(self, group: str) -> int | None:
+        """Return how many messages a group has not committed; None for a group nobody knows.
+
+        Counted are the topics that it subscribes to or ever committed, its retry topic among them;
+        a queue without a committed offset counts whole. Messages that wait for a retry's time are
+        in no queue of the group's yet.
+        """
+        return await self._at_home(self._lag(group))
+
+    async def _lag(self, group: str) -> int | None:
+        if not inspection.knows_group(self.controller, group):
+            return None
+        return sum(row.count for row in inspection.lags(self.controller, group))
+
+    async def wait_lag(
+        self,
+        group: str,
+        lag: int = 0,
+        timeout: float = 10.0,  # noqa: ASYNC109 - as everywhere in the SDK
+    ) -> None:
+        """Wait until a group is known and at most `lag` messages behind what is stored.
+
+        Consumers commit at intervals (`commit_interval`, 5 s), when they are asked to, and when
+        they stop; a test that waits often makes the interval short.
+
+        Args:
+            timeout: real seconds.
+
+        Raises:
+            TimeoutError: it is still behind; the text tells where it stands in each queue.
+        """
+        await self._at_home(self._wait_lag(group, lag, timeout))
+
+    async def _wait_lag(self, group: str, lag: int, limit_s: float) -> None:
+        end_s = self.home.time() + limit_s
+        while (behind := await self._lag(group)) is None or behind > lag:
+            if self.home.time() > end_s:
+                rows = [row.text for row in inspection.lags(self.controller, group)]
+                where = "; ".join(rows) or "nobody knows it"
+                raise TimeoutError(f"group {group} is not at lag {lag} after {limit_s} s: {where}")
+            await asyncio.sleep(POLL_S)
+
+    async def dump(self) -> str:
+        """Return what the broker holds, for a human: topics, messages, groups, clients."""
+        return await self._at_home(self._dump())
+
+    async def _dump(self) -> str:
+        return "not running" if self._controller is None else await inspection.dump(self.controller)
+
+    # Time
+
+    def now(self) -> datetime:
+        """The broker's time of day, UTC; what `deliver_at` is held against."""
+        return datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
+
+    async def advance(self, seconds: float | timedelta) -> None:
+        """Let time pass for the broker: delays, retries, timers, checks of transactions come due.
+
+        On return all that came due is stored where consumers find it, in the order of its time.
+        Clients do not notice: their own waits (time-outs, intervals, back-off) are real seconds.
+
+        Args:
+            seconds: how far to move on; never back.
+
+        Raises:
+            ValueError: negative, or the broker was given a clock that can not be moved.
+        """
+        seconds = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+        if seconds < 0:
+            raise ValueError(f"time does not go back, so not by {seconds} s")
+        await self._at_home(self._advance(seconds))
+
+    async def _advance(self, seconds: float) -> None:
+        clock = self._clock
+        if not isinstance(clock, VirtualClock):
+            raise ValueError(f"a {type(clock).__name__} can not be moved: use a VirtualClock")
+        target_s = clock.monotonic() + seconds
+        while (due_s := clock.next_timer_s()) is not None and due_s <= target_s:
+            clock.set_forward(due_s)
+            await asyncio.sleep(0)
+        clock.set_forward(target_s)
+        end_s = self.home.time() + SETTLE_MAX_S
+        await asyncio.sleep(0)
+        while self._is_delivering and self.home.time() < end_s:  # noqa: ASYNC110 - three services
+            await asyncio.sleep(POLL_S / 5)
+
+    @property
+    def _is_delivering(self) -> bool:
+        state = self.controller.state
+        return state.schedule.lag_s > 0 or state.timer.lag_s > 0 or state.checks.is_checking
+
+
+def _absolute(path: str | Path) -> Path:
+    return Path(path).absolute()
+
+
+@asynccontextmanager
+async def run_broker(
+    profile: Profile = "test",
+    store: Literal["memory"] | str | Path = "memory",
+    port: int = 0,
+    clock: Clock | None = None,
+    *,
+    settings: Settings | None = None,
+) -> AsyncGenerator[RunningBroker]:
+    """Run a broker and its name server in the running loop until the block ends.
+
+    Args:
+        profile: "test" is small and syncs nothing; "dev" and "prod" as in `profiles.py`.
+        store: "memory" is a folder on /dev/shm, or among the temporary files where there is no
+            room, which goes away with the broker; else a folder that stays.
+        port: of the name server, the address that clients take; 0 picks a free one.
+        clock: the broker's clock; None is a VirtualClock of its own.
+        settings: keys of a `broker.conf`, {"flushDiskType": "SYNC_FLUSH"}.
+
+    Raises:
+        ConfigError: a key or a value that the broker does not take.
+        StoreError: the folder is in use or can not be read.
+        OSError: the port is taken, or the disk failed.
+    """
+    folder = StoreFolder.in_memory() if store == "memory" else None
+    root = _absolute(store) if folder is None else folder.path / "store"
+    broker = RunningBroker(profile, root, settings or {}, clock, port)
+    try:
+        await broker.start()
+        try:
+            yield broker
+        finally:
+            await broker.stop()
+    finally:
+        if folder is not None:
+            folder.remove()

@@ -1,0 +1,94 @@
+"""How large a test's broker is, and what it promises of its disk.
+
+    profile   log file   index slots   syncs   for
+    test      16 MiB     4,000         none    nearly everything: starts in milliseconds
+    dev       64 MiB     20,000        all     flushing and recovery as a real broker does them
+    prod      1 GiB      5,000,000     all     RocketMQ's own sizes; takes 1.5 GB of disk
+
+Keys of `settings` win over the profile. They are RocketMQ's (`flushDiskType`), their values text,
+numbers or booleans, checked as in a `broker.conf`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from skylarkmq.broker.config import BrokerConfig
+from skylarkmq.broker.config_file import Sources, load_broker_config
+
+Profile = Literal["test", "dev", "prod"]
+Settings = Mapping[str, str | int | bool]
+MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class ProfileRow:
+    """What a profile says of the broker's keys, and of the disk's waits."""
+
+    syncs: bool
+    keys: Settings = field(default_factory=dict[str, "str | int | bool"])
+
+
+_EVERYWHERE: Final[Settings] = {
+    "brokerName": "broker-a",
+    "enablePropertyFilter": True,  # a test of a SQL92 selector needs no broker of its own
+    "storeFailureExit": False,  # the process is the test's
+}
+_PROFILES: Final[Mapping[Profile, ProfileRow]] = {
+    "test": ProfileRow(
+        syncs=False,
+        keys={
+            "mappedFileSizeCommitLog": 16 * MIB,
+            "mappedFileSizeConsumeQueue": 60_000,
+            "maxHashSlotNum": 4_000,
+            "maxIndexNum": 16_000,
+            "transactionTimeOut": 6_000,
+        },
+    ),
+    "dev": ProfileRow(
+        syncs=True, keys={"mappedFileSizeCommitLog": 64 * MIB, "maxHashSlotNum": 20_000}
+    ),
+    "prod": ProfileRow(syncs=True),
+}
+
+
+def profile_row(profile: Profile) -> ProfileRow:
+    """Return a profile.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    row = _PROFILES.get(profile)
+    if row is None:
+        raise ValueError(f"profile is one of {', '.join(_PROFILES)}, not {profile!r}")
+    return row
+
+
+def broker_config(
+    profile: Profile, root: Path, settings: Settings, ports: tuple[int, int]
+) -> BrokerConfig:
+    """Return the configuration of a test's broker.
+
+    Args:
+        ports: of the broker and of its name server; 0 picks a free one.
+
+    Raises:
+        ConfigError: a key that is not known, with the nearest one, or a value it does not take.
+    """
+    keys: dict[str, str | int | bool] = {
+        **_EVERYWHERE,
+        **profile_row(profile).keys,
+        "storePathRootDir": str(root),
+        "listenPort": ports[0],
+        "namesrvListenPort": ports[1],
+        **settings,
+    }
+    lines = [f"{key}={_text(value)}" for key, value in keys.items()]
+    return load_broker_config(Sources(None, {}, lines, root, "")).config
+
+
+def _text(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
