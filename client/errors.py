@@ -7,7 +7,7 @@
       ProtocolError          the peer broke the protocol
       BrokerError            the peer answered with an error code
         SystemBusy TopicNotExist NoPermission MessageIllegal ServiceNotAvailable
-        SubscriptionNotExist OffsetIllegal AuthError
+        SubscriptionNotExist OffsetIllegal FilterRefused AuthError
       RouteNotFound          nobody serves this topic
       MessageTooLarge        over the size limit of the producer
       NotDurableError        stored, but flush or replica not confirmed (only with strict=True)
@@ -46,6 +46,10 @@ DEFAULT_RETRY_CODES: Final[frozenset[int]] = frozenset(
 Unlike RocketMQ 4.9: SYSTEM_BUSY is among them, because it means "later" and nothing was stored."""
 
 ACL_REMARK_MARK: Final = "AclException"
+AUTH_HINT: Final = (
+    "Check Client(credentials=Credentials(access_key, secret_key)) and the account's permissions "
+    "in the broker's plain_acl.yml"
+)
 
 
 class RocketMQError(Exception):
@@ -129,8 +133,16 @@ class OffsetIllegal(BrokerError):
     """The queue offset is outside the queue."""
 
 
+class FilterRefused(BrokerError):
+    """The broker does not filter by SQL92, or cannot read the expression."""
+
+
 class AuthError(BrokerError):
-    """Access control refused the caller."""
+    """Access control refused the caller; the remark says why, and trying again does not help."""
+
+    def __init__(self, code: int, remark: str, broker_addr: str, *, hint: str = "") -> None:
+        super().__init__(code, remark, broker_addr, hint=hint or AUTH_HINT)
+        self.retryable = False
 
 
 class RouteNotFound(RocketMQError):
@@ -201,6 +213,7 @@ BROKER_ERRORS: Final[dict[int, type[BrokerError]]] = {
     ResponseCode.SERVICE_NOT_AVAILABLE: ServiceNotAvailable,
     ResponseCode.SUBSCRIPTION_NOT_EXIST: SubscriptionNotExist,
     ResponseCode.PULL_OFFSET_MOVED: OffsetIllegal,
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: FilterRefused,
 }
 
 HINTS: Final[dict[int, str]] = {
