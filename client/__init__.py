@@ -4,22 +4,33 @@ async with Producer("127.0.0.1:9876") as producer:
     await producer.send(Message("orders", b"hello"))
 """
 
+from skylarkmq.client.admin import Admin
 from skylarkmq.client.config import Credentials
+from skylarkmq.client.consumer.allocate import (
+    Configured,
+    ConsistentHash,
+    MachineRooms,
+    NearbyRooms,
+)
 from skylarkmq.client.consumer.push import Consumer
 from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.consumer.start_from import StartFrom
-from skylarkmq.client.consumer.subscription import Tag
+from skylarkmq.client.consumer.subscription import Sql92, Tag
 from skylarkmq.client.errors import (
     DEFAULT_RETRY_CODES,
+    AlreadyExists,
     AuthError,
     BrokerError,
     ConnectionFailed,
     ConsumerClosed,
+    FilterRefused,
     IllegalState,
     MessageIllegal,
     MessageTooLarge,
     NoPermission,
     NotDurableError,
+    NotFound,
+    NotSupported,
     OffsetIllegal,
     ProtocolError,
     RebalanceInProgress,
@@ -40,21 +51,30 @@ from skylarkmq.protocol.message import HostAddress, Message, MessageQueue
 
 __all__ = [
     "DEFAULT_RETRY_CODES",
+    "Admin",
+    "AlreadyExists",
     "AuthError",
     "BrokerError",
     "Client",
+    "Configured",
     "ConnectionFailed",
+    "ConsistentHash",
     "Consumer",
     "ConsumerClosed",
     "Credentials",
+    "FilterRefused",
     "HostAddress",
     "IllegalState",
+    "MachineRooms",
     "Message",
     "MessageIllegal",
     "MessageQueue",
     "MessageTooLarge",
+    "NearbyRooms",
     "NoPermission",
     "NotDurableError",
+    "NotFound",
+    "NotSupported",
     "OffsetIllegal",
     "Producer",
     "ProtocolError",
@@ -66,6 +86,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "ServiceNotAvailable",
+    "Sql92",
     "StartFrom",
     "SubscriptionNotExist",
     "SystemBusy",

@@ -1,4 +1,5 @@
-"""Typed calls of group members: heartbeat 34, farewell 35, members 38, offsets 14, 15, 29, 30, 31.
+"""Typed calls of group members: heartbeat 34, farewell 35, filter check 46, members 38, offsets 14,
+15, 29, 30, 31.
 
 Each raises a RocketMQError when there is no answer or a refusal.
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/MQClientAPIImpl.java
@@ -13,7 +14,7 @@ import msgspec
 from skylarkmq.client.errors import ProtocolError, broker_error
 from skylarkmq.client.remoting import Remoting
 from skylarkmq.protocol.bodies.consumer import GetConsumerListByGroupResponseBody
-from skylarkmq.protocol.bodies.heartbeat import HeartbeatData
+from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody, HeartbeatData
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -68,6 +69,13 @@ class ConsumerApi:
         except RemoteProtocolError as error:
             raise ProtocolError(f"{address} sent a body that cannot be read: {error}") from error
         return body.consumer_id_list
+
+    async def check_client(
+        self, address: str, question: CheckClientRequestBody, timeout_s: float
+    ) -> None:
+        """Ask whether the broker can filter by the expression of a subscription."""
+        code = RequestCode.CHECK_CLIENT_CONFIG
+        await self._call(address, code, {}, timeout_s, encode_body(question))
 
     async def query_offset(
         self, address: str, group: str, queue: MessageQueue, timeout_s: float

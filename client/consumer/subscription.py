@@ -1,19 +1,37 @@
-"""What a group wants of a topic: all of it, or messages with some tags.
+"""What a group wants of a topic: all of it, messages with some tags, or those that SQL92 selects.
 
-The broker filters by the hash of a tag alone, so a consumer looks at the tag's text again.
-Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../filter/FilterAPI.java (buildSubscriptionData)
+The broker filters by the hash of a tag alone, so a consumer looks at the tag's text again. An
+expression is the broker's affair; whether it can be is asked before the first pull (46).
+Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../filter/FilterAPI.java (buildSubscriptionData,
+build), client/.../impl/factory/MQClientInstance.java (checkClientInBroker)
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from dataclasses import dataclass
 from typing import Final
 
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.client.errors import AuthError, BrokerError, FilterRefused, RocketMQError
+from skylarkmq.client.route import MASTER_ID
+from skylarkmq.client.services import Services
+from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
+from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.tags_code import java_string_hash
+
+log = logging.getLogger(__name__)
 
 ALL: Final = "*"
 SEPARATOR: Final = "||"
+TAG_TYPE: Final = "TAG"
+SQL92_TYPE: Final = "SQL92"
+
+FILTER_HINTS: Final[dict[int, str]] = {
+    ResponseCode.SYSTEM_ERROR: "Set enablePropertyFilter=true on the broker",
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "Correct the expression",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The broker is older than 4.1 and knows tags only",
+}
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -35,17 +53,36 @@ class Tag:
         return f" {SEPARATOR} ".join(self.tags) if self.tags else ALL
 
 
+@dataclass(frozen=True, slots=True)
+class Sql92:
+    """Selects messages by their properties, on the broker: `Sql92("region = 'EU' AND n > 3")`.
+
+    Operators: `= <> > >= < <= BETWEEN IN IS NULL AND OR NOT`, on texts, numbers and TRUE/FALSE;
+    TAGS is a property too. The broker must have `enablePropertyFilter=true`.
+    """
+
+    expression: str
+
+    def __post_init__(self) -> None:
+        if not self.expression.strip():
+            raise ValueError("Sql92 has an expression; without a selector all messages come")
+
+
+Selector = Tag | Sql92
+
+
 class Subscription:
     """One topic of one group, with the version that brokers compare."""
 
     __slots__ = ("data", "tags")
 
-    def __init__(self, topic: str, selector: Tag | None, version: int) -> None:
-        tags = selector.tags if selector is not None else ()
+    def __init__(self, topic: str, selector: Selector | None, version: int) -> None:
+        tags = selector.tags if isinstance(selector, Tag) else ()
         self.tags = frozenset(tags)
         self.data = SubscriptionData(
             topic=topic,
             sub_string=selector.expression if selector is not None else ALL,
+            expression_type=SQL92_TYPE if isinstance(selector, Sql92) else TAG_TYPE,
             tags_set=list(tags),
             code_set=[java_string_hash(tag) for tag in tags],
             sub_version=version,
@@ -54,3 +91,35 @@ class Subscription:
     def wants(self, tag: str | None) -> bool:
         """Return whether a message with that tag is wanted, by its text."""
         return not self.tags or tag in self.tags
+
+
+async def check_filter(
+    services: Services, client_id: str, group: str, subscription: Subscription
+) -> None:
+    """Ask every broker of the topic whether it can filter so; tags need no question.
+
+    A broker that cannot be reached is passed over: its pulls tell later.
+
+    Raises:
+        FilterRefused: a broker does not filter by SQL92, or cannot read the expression.
+        AuthError: access control refused the caller.
+    """
+    data = subscription.data
+    route = services.routes.known(data.topic)
+    if data.expression_type == TAG_TYPE or route is None:
+        return
+    question = CheckClientRequestBody(client_id=client_id, group=group, subscription_data=data)
+    addresses = [broker[MASTER_ID] for broker in route.brokers.values() if MASTER_ID in broker]
+    timeout_s = services.config.request_timeout_s
+    outcomes = await asyncio.gather(
+        *(services.consumer_api.check_client(each, question, timeout_s) for each in addresses),
+        return_exceptions=True,
+    )
+    for error in outcomes:
+        if isinstance(error, BrokerError) and not isinstance(error, AuthError):
+            hint = FILTER_HINTS.get(error.code, "")
+            raise FilterRefused(error.code, error.remark, error.broker_addr, hint=hint) from error
+        if isinstance(error, RocketMQError) and not isinstance(error, AuthError):
+            log.warning("filter of %s not checked: %s", data.topic, error)
+        elif error is not None:
+            raise error

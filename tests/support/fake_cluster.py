@@ -38,6 +38,7 @@ from tests.support.scripted_stream import Answer, ScriptedNetwork, ScriptedPeer,
 NAMESRV = "namesrv:9876"
 HOST = HostAddress("192.0.2.20", 10911).pack()
 CODEC_FIELD = "skylarkmq.codec"
+STORE_MS = 1_700_000_000_000
 QUEUE_SPAN = 1_000_000
 """A message's physical offset here is its queue's number times this, plus its queue offset."""
 
@@ -52,6 +53,7 @@ class Stored:
     sys_flag: int = 0
     born_timestamp: int = 0
     flag: int = 0
+    store_timestamp: int | None = None
 
 
 @dataclass
@@ -303,9 +305,24 @@ class FakeBroker(ScriptedPeer):
                 first = self.topics[fields["topic"]].min_offset[queue_id]
                 return request.reply(0, ext_fields={"offset": str(first)})
             case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
-                return request.reply(0, ext_fields={"offset": fields["timestamp"]})
+                found = self._nearest(fields["topic"], queue_id, int(fields["timestamp"]))
+                return request.reply(0, ext_fields={"offset": str(found)})
+            case RequestCode.CHECK_CLIENT_CONFIG:
+                return request.reply(0)
             case _:
                 return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not built")
+
+    def _nearest(self, name: str, queue_id: int, when_ms: int) -> int:
+        """As RocketMQ: the message stored nearest to that time, the earlier one of two."""
+        topic = self.topics[name]
+        offsets = range(topic.min_offset[queue_id], len(topic.queues[queue_id]))
+        times = {offset: self.store_time(name, queue_id, offset) for offset in offsets}
+        return min(offsets, key=lambda offset: (abs(times[offset] - when_ms), offset), default=0)
+
+    def store_time(self, name: str, queue_id: int, offset: int) -> int:
+        """When the message was stored, ms; a millisecond apart unless a message says otherwise."""
+        stored = self.topics[name].queues[queue_id][offset]
+        return STORE_MS + offset if stored.store_timestamp is None else stored.store_timestamp
 
 
 class FakeCluster:
@@ -376,7 +393,9 @@ def _record(queue_key: int, topic: str, queue_id: int, offset: int, stored: Stor
         sys_flag=stored.sys_flag,
         born_timestamp=stored.born_timestamp,
         born_host=HOST,
-        store_timestamp=1_700_000_000_000 + offset,
+        store_timestamp=STORE_MS + offset
+        if stored.store_timestamp is None
+        else stored.store_timestamp,
         store_host=HOST,
         reconsume_times=stored.reconsume_times,
         prepared_transaction_offset=0,

@@ -18,6 +18,7 @@ from skylarkmq.client import (
 )
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.consumer.support import GROUP, Group
+from tests.support.fake_cluster import STORE_MS
 from tests.support.manual_clock import settle
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
@@ -214,7 +215,7 @@ async def test_seek_back_and_forth() -> None:
     await it.wait(consumer.seek_to_end(QUEUE))
     it.broker.add("orders", 0, b"new")
     assert (await it.wait(consumer.getone())).body == b"new"
-    await it.wait(consumer.seek_to_time(datetime.fromtimestamp(0.005, UTC)))
+    await it.wait(consumer.seek_to_time(datetime.fromtimestamp(STORE_MS / 1000 + 0.005, UTC)))
     assert (await it.wait(consumer.getone())).body == b"5"
     assert await it.wait(consumer.begin_offsets(QUEUE)) == {QUEUE: 0}
     assert await it.wait(consumer.end_offsets(QUEUE)) == {QUEUE: 11}

@@ -9,6 +9,7 @@ from skylarkmq.client import (
 )
 from skylarkmq.protocol.message import MessageQueue
 from tests.client.consumer.support import GROUP, Group
+from tests.support.fake_cluster import STORE_MS
 
 
 async def test_two_members_share_the_queues_and_one_takes_over_from_the_other() -> None:
@@ -127,7 +128,7 @@ async def test_a_broker_that_restarts_gets_the_group_back() -> None:
 
 async def test_a_young_group_starts_where_it_is_told() -> None:
     for start_from, expected in (
-        (StartFrom.FIRST, b"0"), (StartFrom.LAST, b"new"), (StartFrom("timestamp", 3), b"3"),
+        (StartFrom.FIRST, b"0"), (StartFrom.LAST, b"new"), (StartFrom("timestamp", STORE_MS + 3), b"3"),
     ):  # fmt: skip
         it = Group({"orders": 1})
         it.broker.add("orders", 0, *[b"%d" % n for n in range(5)])

@@ -7,7 +7,12 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from skylarkmq.client.consumer.start_from import StartFrom
-from skylarkmq.client.consumer.subscription import Subscription, Tag
+from skylarkmq.client.consumer.subscription import Sql92, Subscription, Tag, check_filter
+from skylarkmq.client.errors import FilterRefused
+from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody
+from skylarkmq.protocol.bodies.text import decode_body
+from skylarkmq.protocol.codes import RequestCode
+from tests.client.consumer.support import Group
 
 
 @pytest.mark.parametrize(
@@ -55,3 +60,47 @@ def test_times_without_a_zone_are_utc() -> None:
     assert [each.wire_name for each in (StartFrom.LAST, StartFrom.FIRST, naive)] == [
         "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP",
     ]  # fmt: skip
+
+
+def test_an_expression_is_the_broker_s_affair() -> None:
+    subscription = Subscription("orders", Sql92("n > 3"), 7)
+    data = subscription.data
+    assert (data.expression_type, data.sub_string, data.sub_version) == ("SQL92", "n > 3", 7)
+    assert (data.tags_set, data.code_set) == ([], [])
+    assert subscription.wants("any")
+    with pytest.raises(ValueError, match="has an expression"):
+        Sql92("  ")
+
+
+async def asked(*codes: int) -> None:
+    """Ask two brokers, the second of which answers with the codes in turn."""
+    it = Group({"orders": 1})
+    other = it.cluster.broker("broker-b", {"orders": 1})
+    other.refuse(RequestCode.CHECK_CLIENT_CONFIG, *codes)
+    client = it.client()
+    try:
+        await it.wait(client.start())
+        await it.wait(client.services.routes.refresh("orders"))
+        subscription = Subscription("orders", Sql92("n > 3"), 1)
+        await it.wait(check_filter(client.services, client.client_id, "billing", subscription))
+        code = RequestCode.CHECK_CLIENT_CONFIG
+        (request,) = [each for each in other.requests if each.code == code]
+        question = decode_body(CheckClientRequestBody, request.body)
+        assert question.group == "billing"
+        assert question.subscription_data == subscription.data
+    finally:
+        await it.wait(client.close())
+
+
+async def test_every_broker_of_the_topic_is_asked_whether_it_can_filter_so() -> None:
+    await asked()
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"), [(1, "enablePropertyFilter=true"), (23, "Correct"), (3, "older than 4.1")]
+)
+async def test_a_refused_filter_is_told_at_once_with_what_to_do(code: int, hint: str) -> None:
+    with pytest.raises(FilterRefused, match=hint) as caught:
+        await asked(code)
+    assert caught.value.code == code
+    assert caught.value.remark == "refused by the test"
