@@ -4,6 +4,8 @@
       ConnectionFailed       no connection, or it went away under a call
         TlsError               the TLS handshake failed
       RequestTimeout         no answer in time (also a TimeoutError)
+        ReplyTimeout           nobody replied to a request in time
+      ReplyNotDelivered      no broker could hand a reply on
       ProtocolError          the peer broke the protocol
       BrokerError            the peer answered with an error code
         SystemBusy TopicNotExist NoPermission MessageIllegal ServiceNotAvailable
@@ -88,6 +90,21 @@ class RequestTimeout(RocketMQError, TimeoutError):
     """No answer within the time given; what was asked for may have happened all the same."""
 
     retryable = True
+
+
+class ReplyTimeout(RequestTimeout):
+    """A request was sent, and nobody replied to it within its time."""
+
+    def __init__(self, topic: str, timeout_s: float) -> None:
+        super().__init__(
+            f"no reply to a request of topic {topic} within {timeout_s:g} s",
+            hint="Is a consumer of the topic at work, and does it reply?",
+        )
+        self.topic = topic
+
+
+class ReplyNotDelivered(RocketMQError):
+    """No broker could hand a reply to the client that asked: it is gone, or asks no more."""
 
 
 class ProtocolError(RocketMQError):

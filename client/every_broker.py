@@ -32,6 +32,8 @@ class EveryBroker:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self.looked = asyncio.Event()
+        """Set when the first search has ended, well or not."""
         self._task: asyncio.Task[None] | None = None
         self._clusters: set[str] = set()
 
@@ -68,5 +70,6 @@ class EveryBroker:
                 await self.look()
             except Exception:
                 log.exception("the search for brokers failed, tried again in its time")
+            self.looked.set()
             wait_s = self._services.config.route_refresh_s if self._clusters else NONE_YET_S
             await sleep(self._services.clock, wait_s)

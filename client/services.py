@@ -18,6 +18,7 @@ from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.peer import CODEC_FIELD, CODEC_OFFER, Peer, peer_of
 from skylarkmq.client.pushes import PushRouter
 from skylarkmq.client.remoting import Remoting
+from skylarkmq.client.reply_table import ReplyTable
 from skylarkmq.client.route import RouteTable
 from skylarkmq.client.stream import Network
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData, HeartbeatData
@@ -65,6 +66,8 @@ class Services:
         self.namespace = Namespace(config.namespace)
         """Wraps names of topics and groups on their way in, and unwraps them on their way out."""
         self.client_id = ""
+        self.replies = ReplyTable(clock, self.namespace.unwrap)
+        self.pushes.on(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self.replies.take)
         self.remoting = Remoting(
             network,
             clock,
@@ -76,7 +79,7 @@ class Services:
             on_reconnect=self._reconnected,
         )
         self.name_servers = NameServers(
-            self.remoting, config.name_servers, config.request_timeout_s, random
+            self.remoting, config.name_servers, config.request_timeout_s, random, clock
         )
         self.routes = RouteTable(self.name_servers, config.mapped, clock, self._route_changed)
         self.consumer_api = ConsumerApi(self.remoting)

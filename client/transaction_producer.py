@@ -75,14 +75,19 @@ class Transactions:
     """The transactions of one producer. Loop thread."""
 
     def __init__(
-        self, services: Services, sender: HalfSender, group: str, check: Check | None
+        self,
+        services: Services,
+        sender: HalfSender,
+        brokers: EveryBroker,
+        group: str,
+        check: Check | None,
     ) -> None:
         """Take the producer's group, without a namespace."""
         self.services = services
         self.sender = sender
         self.group = group
         self.checks = Checks(services, services.namespace.wrap(group), check)
-        self._brokers = EveryBroker(services)
+        self._brokers = brokers
         self._joined = False
         if check is not None:
             self._join()
@@ -117,7 +122,6 @@ class Transactions:
         if self._joined:
             self._joined = False
             self.services.check_listeners.leave(self.checks)
-        await self._brokers.stop()
         await self.checks.stop()
 
     def _join(self) -> None:
