@@ -213,7 +213,7 @@ class RunningBroker:
     async def _lag(self, group: str) -> int | None:
         if not inspection.knows_group(self.controller, group):
             return None
-        return sum(row.count for row in inspection.lags(self.controller, group))
+        return sum(row.behind for row in inspection.lags(self.controller, group))
 
     async def wait_lag(
         self,

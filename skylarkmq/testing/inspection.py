@@ -81,7 +81,7 @@ class QueueLag(NamedTuple):
     end: int  # behind the last message
 
     @property
-    def count(self) -> int:
+    def behind(self) -> int:
         """Messages; all of them where nothing was committed."""
         return max(0, self.end - max(self.committed, 0))
 
@@ -89,7 +89,7 @@ class QueueLag(NamedTuple):
     def text(self) -> str:
         """One line for a human."""
         at = self.committed if self.committed >= 0 else "no offset"
-        return f"{self.topic} {self.queue_id}: at {at} of {self.end}, lag {self.count}"
+        return f"{self.topic} {self.queue_id}: at {at} of {self.end}, lag {self.behind}"
 
 
 def lags(controller: BrokerController, group: str) -> list[QueueLag]:
