@@ -8,10 +8,15 @@ By hand, to try a client on them until Ctrl-C or SIGTERM:
 from __future__ import annotations
 
 import signal
+import socket
 import tempfile
+import time
 from pathlib import Path
 
-from tests.interop.children import Child, Children, free_broker_port, free_ports
+from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
+from skylarkmq.protocol.frame import FrameDecoder
+from tests.interop.children import WAIT_S, Child, Children, free_broker_port, free_ports
 from tests.interop.java import APACHE, APACHE_5, java
 from tests.interop.servers import Broker
 
@@ -68,7 +73,9 @@ class ApacheBroker(Broker):
 
     def _start(self, name: str, main: str) -> None:
         home = self.folder / "home"
+        log = home / "conf" / self.logging_file.format(name)
         options = (*OPENED, *MEMORY, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}")
+        options = (*options, f"-Drmq.logback.configurationFile={log}")
         command = java(self.project, main, "-c", str(home / f"{name}.conf"), options=options)
         child = self.children.start(f"apache-{name}", command, one_stream=True)
         self._running.append(child)
@@ -108,6 +115,29 @@ class Apache5Broker(ApacheBroker):
     kind = "apache53"
     project = APACHE_5
     logging_file = "rmq.{}.logback.xml"
+
+    def start(self) -> None:
+        """Start; a topic is refused by its name server before the broker has registered whole,
+        which it does by itself ten seconds late, and at once when its permission is set.
+        """
+        super().start()
+        _ask(self.port, RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=6\n")
+        deadline = time.monotonic() + WAIT_S
+        name = self.name.encode()
+        while name not in _ask(self.namesrv_port, RequestCode.GET_BROKER_CLUSTER_INFO).body:
+            assert time.monotonic() < deadline, "the broker does not register"
+            time.sleep(0.05)
+
+
+def _ask(port: int, code: RequestCode, body: bytes = b"") -> RemotingCommand:
+    """One request without fields on a connection of its own."""
+    decoder = FrameDecoder()
+    with socket.create_connection(("127.0.0.1", port), WAIT_S) as peer:
+        peer.sendall(encode_command(RemotingCommand.request(code, {}, body)))
+        while data := peer.recv(1 << 16):
+            for frame in decoder.feed(data):
+                return decode_command(frame)
+    raise AssertionError("the connection was closed instead of an answer")
 
 
 def main() -> None:
