@@ -136,12 +136,12 @@ class GroupAdmin(ConnectionsAdmin):
         """
         name = self._group(group)
         targets = list((await self._masters()).values())
+        if remove_messages:  # first, as pulls that wait there would bring the group back
+            for topic in (retry_topic(name), dlq_topic(name)):
+                await self._remove_topic(topic, targets)
         header = DeleteSubscriptionGroupRequestHeader(group_name=name, remove_offset=remove_offsets)
         code = RequestCode.DELETE_SUBSCRIPTIONGROUP
         await each(lambda address: self._api.call(address, code, header), targets)
-        if remove_messages:
-            for topic in (retry_topic(name), dlq_topic(name)):
-                await self._remove_topic(topic, targets)
 
     async def list_groups(self, *, system: bool = False) -> list[str]:
         """Return the consumer groups that brokers know, sorted; of the client's namespace only.
@@ -187,30 +187,30 @@ class GroupAdmin(ConnectionsAdmin):
             targets = await self._masters()
         else:
             targets = (await self._place(self._topic(topic))).masters
-        header = GetConsumeStatsRequestHeader(
-            consumer_group=name, topic=None if topic is None else self._topic(topic)
-        )
-        code = RequestCode.GET_CONSUME_STATS
+        wanted = [None if topic is None else self._topic(topic)]
+        if topic is None:
+            wanted.append(retry_topic(name))  # only in its table once something of it is done
         tables = await each(
-            lambda address: self._api.body(ConsumeStats, address, code, header), targets.values()
+            lambda one: self._consume_stats(one[1], name, one[0]),
+            [(each_topic, address) for each_topic in wanted for address in targets.values()],
         )
-        rows = [
-            QueueProgress(
-                self._queue(queue),
-                row.consumer_offset,
-                row.broker_offset,
-                from_ms(row.last_timestamp),
-            )
-            for table in tables
-            for queue, row in table.offset_table
-        ]
+        rows = {self._queue(queue): row for table in tables for queue, row in table.offset_table}
         return GroupProgress(
             group,
-            sum(table.consume_tps for table in tables),
-            tuple(sorted(rows, key=lambda row: row.queue)),
+            sum(table.consume_tps for table in tables[: len(targets)]),
+            tuple(
+                QueueProgress(
+                    queue, row.consumer_offset, row.broker_offset, from_ms(row.last_timestamp)
+                )
+                for queue, row in sorted(rows.items())
+            ),
         )
 
     # Inside
+
+    async def _consume_stats(self, address: str, group: str, topic: str | None) -> ConsumeStats:
+        header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
+        return await self._api.body(ConsumeStats, address, RequestCode.GET_CONSUME_STATS, header)
 
     async def _group_table(self, address: str) -> Mapping[str, SubscriptionGroupConfig]:
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
