@@ -81,7 +81,7 @@ class Table:
         self.clock = ManualClock()
         self.changes: list[str] = []
         remoting = Remoting(self.cluster.network, self.clock, Random(1), "json", lambda *_: None)
-        self.servers = NameServers(remoting, namesrv.split(";"), 3.0, Random(1))
+        self.servers = NameServers(remoting, namesrv.split(";"), 3.0, Random(1), self.clock)
         self.routes = RouteTable(self.servers, same, self.clock, self.changes.append)
 
     @property
