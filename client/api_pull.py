@@ -19,6 +19,7 @@ from typing import Final
 
 from skylarkmq.client.errors import ProtocolError, broker_error
 from skylarkmq.client.remoting import Remoting
+from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import PullSysFlag
@@ -62,6 +63,9 @@ class PullRequest:
     commit_offset: int
     """Where the group stands in this queue; above 0 it is committed on the way."""
     suspend_ms: int
+    """How long the broker may hold the request while there is nothing; 0: it answers at once."""
+    subscription: SubscriptionData | None = None
+    """What is wanted, for those who are no members of the group; else the heartbeat says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,9 @@ class PullResult:
     next_offset: int
     min_offset: int
     max_offset: int
+    suggested_broker_id: int
+    """Which broker of the set to ask next: 0 the master, another one when the master is busy with
+    messages that are no longer in its memory."""
 
 
 async def pull(remoting: Remoting, address: str, wish: PullRequest, timeout_s: float) -> PullResult:
@@ -81,9 +88,12 @@ async def pull(remoting: Remoting, address: str, wish: PullRequest, timeout_s: f
     Raises:
         RocketMQError: refused, no answer, or one that cannot be read.
     """
-    flags = PullSysFlag.FLAG_SUSPEND
+    flags = PullSysFlag.FLAG_SUSPEND if wish.suspend_ms > 0 else 0
     if wish.commit_offset > 0:
         flags |= PullSysFlag.FLAG_COMMIT_OFFSET
+    inline = wish.subscription
+    if inline is not None:
+        flags |= PullSysFlag.FLAG_SUBSCRIPTION
     header = PullMessageRequestHeader(
         consumer_group=wish.group,
         topic=wish.queue.topic,
@@ -93,6 +103,8 @@ async def pull(remoting: Remoting, address: str, wish: PullRequest, timeout_s: f
         sys_flag=flags,
         commit_offset=wish.commit_offset,
         suspend_timeout_millis=wish.suspend_ms,
+        subscription=inline.sub_string if inline is not None else None,
+        expression_type=inline.expression_type if inline is not None else None,
         sub_version=wish.sub_version,
         max_msg_bytes=BIG_PULL_BYTES if wish.max_count > BIG_PULL_BATCH else None,
         broker_name=wish.queue.broker_name,
@@ -107,4 +119,11 @@ async def pull(remoting: Remoting, address: str, wish: PullRequest, timeout_s: f
         messages = decode_messages(answer.body) if status is PullStatus.FOUND else []
     except RemoteProtocolError as error:
         raise ProtocolError(f"{address} sent an answer that cannot be read: {error}") from error
-    return PullResult(status, messages, where.next_begin_offset, where.min_offset, where.max_offset)
+    return PullResult(
+        status,
+        messages,
+        where.next_begin_offset,
+        where.min_offset,
+        where.max_offset,
+        where.suggest_which_broker_id,
+    )

@@ -78,6 +78,14 @@ class RouteTable:
             found.update(route.brokers)
         return found
 
+    def broker(self, broker_name: str) -> dict[int, str]:
+        """Return the addresses of that broker by id; none when no known route names it."""
+        for route in self._routes.values():
+            addresses = route.brokers.get(broker_name)
+            if addresses:
+                return addresses
+        return {}
+
     def master_address(self, broker_name: str) -> str | None:
         """Return the address of that broker's master, None when no known route names it."""
         for route in self._routes.values():

@@ -1,4 +1,13 @@
-"""A group's offsets on the brokers: where to start, and what was committed.
+"""A group's offsets: where to start, and what was committed.
+
+    clustering     on the brokers, two-way (15)
+    broadcasting   in a file of this machine (local_offsets.py)
+
+What could not be committed is told to the caller and stays different from what is remembered as
+committed, so the next commit tries it again.
+
+Unlike RocketMQ: commits are two-way, because a one-way one that is lost moves the group back
+without a word.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../consumer/store/RemoteBrokerOffsetStore.java,
 client/.../impl/consumer/RebalancePushImpl.java (computePullFromWhereWithException)
@@ -8,23 +17,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Final
 
-from skylarkmq.client.api_consumer import ConsumerApi
 from skylarkmq.client.config import OFFSET_TIMEOUT_S
+from skylarkmq.client.consumer.local_offsets import LocalOffsets
+from skylarkmq.client.consumer.offset_search import first_since
 from skylarkmq.client.consumer.start_from import StartFrom
 from skylarkmq.client.errors import RocketMQError, RouteNotFound
-from skylarkmq.client.route import RouteTable
+from skylarkmq.client.route import MASTER_ID
+from skylarkmq.client.services import Services
 from skylarkmq.protocol.flags import is_retry_topic
 from skylarkmq.protocol.message import MessageQueue
+
+COMMITS_MAX: Final = 64
+"""Commits under way at the same time."""
 
 
 class OffsetStore:
     """The offsets of one group. Loop thread."""
 
-    def __init__(self, api: ConsumerApi, routes: RouteTable, group: str) -> None:
-        self._api = api
-        self._routes = routes
+    def __init__(self, services: Services, group: str, local: LocalOffsets | None = None) -> None:
+        """Take the group; with `local`, which is open, its offsets are kept there."""
+        self._services = services
+        self._api = services.consumer_api
         self._group = group
+        self._local = local
         self._committed: dict[MessageQueue, int] = {}
 
     async def start_offset(self, queue: MessageQueue, start_from: StartFrom) -> int:
@@ -33,22 +50,26 @@ class OffsetStore:
         Raises:
             RocketMQError: the broker cannot be asked.
         """
-        address = self._address(queue)
-        committed = await self._api.query_offset(address, self._group, queue, OFFSET_TIMEOUT_S)
+        committed = await self.committed(queue)
         if committed is not None and committed >= 0:
             self._committed[queue] = committed
             return committed
         # Retries are never skipped: what lies in the retry topic was received before.
         if is_retry_topic(queue.topic) or start_from.where == "first":
-            return await self._api.min_offset(address, queue, OFFSET_TIMEOUT_S)
+            return await self.begin(queue)
         if start_from.where == "last":
-            return await self._api.max_offset(address, queue, OFFSET_TIMEOUT_S)
-        when_ms = start_from.timestamp_ms
-        return await self._api.search_offset(address, queue, when_ms, OFFSET_TIMEOUT_S)
+            return await self.end(queue)
+        return await self.at_time(queue, start_from.timestamp_ms)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset as the broker has it, None without one."""
-        address = self._address(queue)
+        """Return the group's committed offset, None without one.
+
+        Raises:
+            RocketMQError: the broker cannot be asked.
+        """
+        if self._local is not None:
+            return self._local.get(queue)
+        address = self._address(queue, any_broker=True)
         return await self._api.query_offset(address, self._group, queue, OFFSET_TIMEOUT_S)
 
     async def begin(self, queue: MessageQueue) -> int:
@@ -60,36 +81,67 @@ class OffsetStore:
         return await self._api.max_offset(self._address(queue), queue, OFFSET_TIMEOUT_S)
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the queue offset whose message was stored nearest to that time."""
-        address = self._address(queue)
-        return await self._api.search_offset(address, queue, timestamp_ms, OFFSET_TIMEOUT_S)
+        """Return the queue offset of the first message stored at that time or later."""
+        address, remoting = self._address(queue), self._services.remoting
+        return await first_since(self._api, remoting, address, self._group, queue, timestamp_ms)
 
     async def commit(self, offsets: Mapping[MessageQueue, int]) -> list[RocketMQError]:
         """Commit what changed since the last time; return what failed, to be tried again later."""
-        changed = [
-            (queue, offset)
+        changed = {
+            queue: offset
             for queue, offset in offsets.items()
             if self._committed.get(queue) != offset
-        ]
-        outcomes = await asyncio.gather(*(self._commit(*item) for item in changed))
-        return [error for error in outcomes if error is not None]
+        }
+        if self._local is not None:
+            return await self._keep(self._local, changed)
+        errors: list[RocketMQError] = []
+        items = list(changed.items())
+        for start in range(0, len(items), COMMITS_MAX):
+            some = items[start : start + COMMITS_MAX]
+            outcomes = await asyncio.gather(*(self._commit(*item) for item in some))
+            errors += [error for error in outcomes if error is not None]
+        return errors
+
+    def known(self, queue: MessageQueue) -> int | None:
+        """Return what this member committed last or started from; no I/O."""
+        return self._committed.get(queue)
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop what is remembered of a queue that somebody else owns now, or that was moved."""
         self._committed.pop(queue, None)
 
+    def close(self) -> None:
+        """Let go of the local file."""
+        if self._local is not None:
+            self._local.close()
+
     async def _commit(self, queue: MessageQueue, offset: int) -> RocketMQError | None:
         try:
-            await self._api.update_offset(
-                self._address(queue), self._group, queue, offset, OFFSET_TIMEOUT_S
-            )
+            # The master alone: a slave's offsets are overwritten by the next copy of the master's.
+            address = self._address(queue)
+            await self._api.update_offset(address, self._group, queue, offset, OFFSET_TIMEOUT_S)
         except RocketMQError as error:
             return error
         self._committed[queue] = offset
         return None
 
-    def _address(self, queue: MessageQueue) -> str:
-        address = self._routes.master_address(queue.broker_name)
+    async def _keep(
+        self, local: LocalOffsets, changed: Mapping[MessageQueue, int]
+    ) -> list[RocketMQError]:
+        if changed:
+            try:
+                await local.put(changed)
+            except RocketMQError as error:
+                return [error]
+            self._committed.update(changed)
+        return []
+
+    def _address(self, queue: MessageQueue, *, any_broker: bool = False) -> str:
+        """Return the master's address; with `any_broker` a slave's will do while it is away."""
+        addresses = self._services.routes.broker(queue.broker_name)
+        address = addresses.get(MASTER_ID)
+        if address is None and any_broker and addresses:
+            address = addresses[min(addresses)]
         if address is None:
             hint = f"Broker {queue.broker_name} has no master at the moment"
             raise RouteNotFound(queue.topic, "no_broker", hint)

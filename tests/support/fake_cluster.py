@@ -212,7 +212,8 @@ class FakeBroker(ScriptedPeer):
     ) -> Answer:
         if header.topic not in self.topics:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
-        if stream not in self.clients[header.consumer_group]:
+        inline = header.sys_flag & PullSysFlag.FLAG_SUBSCRIPTION
+        if not inline and stream not in self.clients[header.consumer_group]:
             return request.reply(ResponseCode.SUBSCRIPTION_NOT_EXIST, "no heartbeat")
         if may_hold and header.sys_flag & PullSysFlag.FLAG_COMMIT_OFFSET:
             committed = (header.consumer_group, header.topic, header.queue_id)

@@ -1,0 +1,179 @@
+"""Offsets in a file of this machine: where a broadcasting consumer goes on after a restart.
+
+    <per-user state folder>/skylarkmq/offsets/<instance name>/<group>.json
+    {"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"orders"}:42}}
+
+One file for each group and client; the format is that of Java's file, which can be moved here. It
+is written whole, beside the old one, and takes its place at once: a crash leaves the old or the new
+offsets, never half of them. All file work is done by threads, off the loop.
+
+Two processes of the same group must not share a file, or one would go on where the other one was:
+give each Client an `instance_name` of its own. Within a process a second consumer is refused.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../consumer/store/LocalFileOffsetStore.java,
+OffsetSerializeWrapper.java
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from skylarkmq.client.errors import IllegalState, RocketMQError
+from skylarkmq.protocol.bodies.lock import MessageQueueBody
+from skylarkmq.protocol.bodies.push import ResetOffsetBody
+from skylarkmq.protocol.bodies.text import decode_body, encode_body
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.message import MessageQueue
+
+log = logging.getLogger(__name__)
+
+FILE_SIZE_MAX: Final = 16 * 1024 * 1024
+DEFAULT_INSTANCE: Final = "default"
+NEW_SUFFIX: Final = ".new"
+
+# Files that a consumer of this process uses.
+_in_use: set[Path] = set()
+
+
+class LocalOffsets:
+    """The file of one group, and what stands in it. Loop thread; `open` before all else."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._table: dict[MessageQueue, int] = {}
+        self._opened = False
+        self._version = 0
+        # Both under _writing: a write that a cancelled commit left behind must not win over a
+        # newer one.
+        self._writing = threading.Lock()
+        self._written_version = 0
+
+    async def open(self) -> None:
+        """Read the file; none, or one that cannot be understood, is an empty one.
+
+        Raises:
+            IllegalState: another consumer of this process uses it.
+            RocketMQError: the file cannot be read.
+        """
+        if self._path in _in_use:
+            raise IllegalState(
+                f"{self._path} is in use by another consumer of this process",
+                hint="Give each Client of a broadcasting group its own instance_name",
+            )
+        _in_use.add(self._path)
+        self._opened = True
+        try:
+            data = await asyncio.to_thread(_read, self._path)
+            self._table = _parse(data, self._path)
+        except OSError as error:
+            self.close()
+            raise RocketMQError(f"offsets not read: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let another consumer use the file; nothing is written here."""
+        if self._opened:
+            self._opened = False
+            _in_use.discard(self._path)
+
+    def get(self, queue: MessageQueue) -> int | None:
+        """Return the queue offset at which to go on, None when there is none."""
+        return self._table.get(queue)
+
+    async def put(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Take these offsets and write the file.
+
+        Raises:
+            RocketMQError: the file cannot be written; the offsets are kept for the next time.
+        """
+        self._table.update(offsets)
+        self._version += 1
+        rows = [(_body(queue), offset) for queue, offset in sorted(self._table.items())]
+        data = encode_body(ResetOffsetBody(offset_table=rows))
+        try:
+            await asyncio.to_thread(self._write, data, self._version)
+        except OSError as error:
+            raise RocketMQError(
+                f"offsets not saved: {error}", hint="See the folder's rights and its free space"
+            ) from error
+
+    def _write(self, data: bytes, version: int) -> None:
+        """Replace the file; in a thread."""
+        with self._writing:
+            if version < self._written_version:
+                return
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            new = self._path.with_name(self._path.name + NEW_SUFFIX)
+            with new.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self._path)
+            self._written_version = version
+
+
+def offsets_path(group: str, instance_name: str | None, folder: Path | None = None) -> Path:
+    """Return the file of a group: in `folder`, by default the user's folder for such state.
+
+    Args:
+        group: as brokers know it.
+        instance_name: the client's; clients without one share a name.
+    """
+    name = _file_name(instance_name or DEFAULT_INSTANCE)
+    return (folder or _default_folder()) / name / f"{_file_name(group)}.json"
+
+
+def _default_folder() -> Path:
+    home = Path.home()
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = home / "Library" / "Application Support"
+    else:
+        base = Path(os.environ.get("XDG_STATE_HOME") or home / ".local" / "state")
+    return base / "skylarkmq" / "offsets"
+
+
+def _file_name(name: str) -> str:
+    """Return a name that every file system takes and that leads out of no folder."""
+    return quote(name, safe="").replace(".", "%2E")
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        if path.stat().st_size > FILE_SIZE_MAX:
+            log.error("%s is too large to hold offsets, started without", path)
+            return None
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _parse(data: bytes | None, path: Path) -> dict[MessageQueue, int]:
+    if not data:
+        return {}
+    try:
+        body = decode_body(ResetOffsetBody, data)
+    except RemoteProtocolError as error:
+        log.error("%s holds no offsets, started without: %s", path, error)
+        return {}
+    return {
+        MessageQueue(queue.topic, queue.broker_name, queue.queue_id): offset
+        for queue, offset in body.offset_table
+    }
+
+
+def _body(queue: MessageQueue) -> MessageQueueBody:
+    return MessageQueueBody(
+        broker_name=queue.broker_name, queue_id=queue.queue_id, topic=queue.topic
+    )
