@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal, get_args
 
 from skylarkmq.client.consumer.allocate import Assignment, find_allocation
@@ -128,10 +129,14 @@ class ProducerConfig:
     max_in_flight: int = 1000
     max_in_flight_bytes: int = 64 * MIB
     strict: bool = False
+    latency_fault: bool = False
+    try_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("send_timeout_s", "max_message_size", "default_topic_queues", "max_in_flight"):
             _require_positive(name, getattr(self, name))
+        if self.try_timeout_s is not None:
+            _require_positive("try_timeout_s", self.try_timeout_s)
         if self.retries < 0:
             raise ValueError("retries is 0 or more")
         if self.max_message_size > MAX_FRAME_SIZE - FRAME_RESERVE:
@@ -159,6 +164,7 @@ class ConsumerConfig:
     ack: AckMode = "auto"
     commit_interval_s: float = 5.0
     consume_timeout_s: float = 900.0
+    offsets_folder: Path | None = None
 
     def __post_init__(self) -> None:
         for name in (

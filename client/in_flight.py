@@ -6,16 +6,32 @@ import asyncio
 from collections import deque
 
 
+class _Flush:
+    """Somebody who waits for the sends that had begun when he came."""
+
+    __slots__ = ("generation", "left_count", "waiter")
+
+    def __init__(self, generation: int, count: int) -> None:
+        self.generation = generation
+        self.left_count = count
+        self.waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
 class InFlight:
-    """Bounds messages under way by count and by bytes of their bodies."""
+    """Bounds messages under way by count and by bytes of their bodies.
+
+    A send keeps the `generation` in which it entered; a flush begins a new one and waits for the
+    older ones only, so it ends however many sends begin after it.
+    """
 
     def __init__(self, count_max: int, size_max: int) -> None:
         self.count = 0
         self.size = 0
+        self.generation = 0
         self._count_max = count_max
         self._size_max = size_max
         self._room_waiters: deque[asyncio.Future[None]] = deque()
-        self._idle_waiters: list[asyncio.Future[None]] = []
+        self._flushes: list[_Flush] = []
 
     def has_room(self, size: int) -> bool:
         """Return whether a message of `size` bytes may enter now."""
@@ -36,28 +52,40 @@ class InFlight:
                 self._wake_one()  # one end may make room for several
 
     async def idle(self) -> None:
-        """Wait until nothing is under way."""
-        while self.count:
-            waiter = asyncio.get_running_loop().create_future()
-            self._idle_waiters.append(waiter)
-            await waiter
+        """Wait until nothing that is under way now is so any more."""
+        if not self.count:
+            return
+        flush = _Flush(self.generation, self.count)
+        self.generation += 1
+        self._flushes.append(flush)
+        try:
+            await flush.waiter
+        finally:
+            if flush in self._flushes:
+                self._flushes.remove(flush)
 
-    def enter(self, size: int) -> None:
-        """Count a message in."""
+    def enter(self, size: int) -> int:
+        """Count a message in; return the generation that it leaves with."""
         self.count += 1
         self.size += size
+        return self.generation
 
-    def leave(self, size: int) -> None:
+    def leave(self, size: int, generation: int) -> None:
         """Count a message out and wake who waits for that."""
         self.count -= 1
         self.size -= size
         if self._room_waiters:
             self._wake_one()
-        if not self.count and self._idle_waiters:
-            waiters, self._idle_waiters = self._idle_waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        if self._flushes:
+            self._tell_flushes(generation)
+
+    def _tell_flushes(self, generation: int) -> None:
+        for flush in self._flushes:
+            if generation <= flush.generation:
+                flush.left_count -= 1
+                if not flush.left_count and not flush.waiter.done():
+                    flush.waiter.set_result(None)
+        self._flushes = [flush for flush in self._flushes if flush.left_count]
 
     def _wake_one(self) -> None:
         while self._room_waiters:

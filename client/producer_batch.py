@@ -5,7 +5,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../message/MessageBatch.java 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 from skylarkmq.client.api_send import SendRequest
 from skylarkmq.client.errors import IllegalState, MessageTooLarge
@@ -14,20 +14,14 @@ from skylarkmq.protocol.batch import BatchItem, encode_batch
 from skylarkmq.protocol.flags import is_retry_topic
 from skylarkmq.protocol.message import Message
 from skylarkmq.protocol.message_id import BATCH_ID_SEPARATOR
-from skylarkmq.protocol.properties import UNIQ_KEY, WAIT, encode_properties
+from skylarkmq.protocol.properties import MAX_PROPERTIES_SIZE, UNIQ_KEY, WAIT, encode_properties
 
 
-def batch_request(
-    messages: Sequence[Message], next_id: Callable[[], str], now_ms: int, max_size: int
-) -> SendRequest:
-    """Return the request that sends `messages` as one batch; bodies stay uncompressed.
-
-    Args:
-        max_size: bound of the whole batch body, bytes.
+def check_batch(messages: Sequence[Message]) -> None:
+    """See that the messages may stand in one batch.
 
     Raises:
-        IllegalState: the messages cannot be in one batch.
-        MessageTooLarge: together they exceed `max_size`.
+        IllegalState: they may not.
     """
     if not messages:
         raise IllegalState("a batch holds at least one message")
@@ -37,21 +31,55 @@ def batch_request(
             raise IllegalState(f"a batch has one topic, not {first.topic} and {message.topic}")
         if message.wait_store_ok != first.wait_store_ok:
             raise IllegalState("all messages of a batch have the same wait_store_ok")
-        if message.delay_level:
+        if is_delayed(message):
             raise IllegalState("a batch holds no delayed messages")
     if is_retry_topic(first.topic):
         raise IllegalState("retry topics take no batches")
-    ids = [next_id() for _ in messages]
-    items = [
-        BatchItem.of(message, {UNIQ_KEY: unique_id})
-        for message, unique_id in zip(messages, ids, strict=True)
-    ]
+
+
+def is_delayed(message: Message) -> bool:
+    """Return whether the message waits on the broker, by level or by time."""
+    return bool(message.delay_level) or message.is_timed
+
+
+def batch_item(message: Message, unique_id: str, added: Mapping[str, str]) -> BatchItem:
+    """Return the message's part of a batch.
+
+    Raises:
+        MessageTooLarge: its properties do not fit into a record.
+    """
+    item = BatchItem.of(message, {**added, UNIQ_KEY: unique_id})
+    if len(item.properties) > MAX_PROPERTIES_SIZE:
+        raise MessageTooLarge(
+            len(item.properties), MAX_PROPERTIES_SIZE, hint="Its properties are too long"
+        )
+    return item
+
+
+def batch_request(
+    topic: str,
+    items: Sequence[BatchItem],
+    ids: Sequence[str],
+    now_ms: int,
+    max_size: int,
+    *,
+    wait_store_ok: bool,
+) -> SendRequest:
+    """Return the request that sends `items` as one batch; bodies stay uncompressed.
+
+    Args:
+        topic: as brokers know it.
+        max_size: bound of the whole batch body, bytes.
+
+    Raises:
+        MessageTooLarge: together they exceed `max_size`.
+    """
     body = encode_batch(items)
     if len(body) > max_size:
         raise MessageTooLarge(len(body), max_size, hint="Send the messages in several batches")
-    properties = {} if first.wait_store_ok else {WAIT: "false"}
+    properties = {} if wait_store_ok else {WAIT: "false"}
     return SendRequest(
-        first.topic,
+        topic,
         body,
         encode_properties(properties),
         BATCH_ID_SEPARATOR.join(ids),

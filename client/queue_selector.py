@@ -28,17 +28,20 @@ class RoundRobin:
         self._next: dict[str, int] = {}
 
     def select(
-        self, topic: str, queues: Sequence[MessageQueue], avoid_broker: str | None = None
+        self,
+        topic: str,
+        queues: Sequence[MessageQueue],
+        accepts: Callable[[MessageQueue], bool] | None = None,
     ) -> MessageQueue:
-        """Return the next queue, of another broker than `avoid_broker` if there is one."""
+        """Return the next queue that `accepts` takes, or the next one when it takes none."""
         index = self._next.get(topic)
         if index is None:
             if len(self._next) >= TOPICS_MAX:
                 self._next.clear()
             index = self._random.randrange(len(queues))
-        if avoid_broker is not None:
+        if accepts is not None:
             for step in range(len(queues)):
-                if queues[(index + step) % len(queues)].broker_name != avoid_broker:
+                if accepts(queues[(index + step) % len(queues)]):
                     index += step
                     break
         self._next[topic] = index + 1

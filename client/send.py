@@ -17,6 +17,7 @@ from skylarkmq.client.errors import (
     RocketMQError,
     broker_error,
 )
+from skylarkmq.client.hooks import SendContext
 from skylarkmq.client.send_answer import StoredAnswer, StoredFields
 from skylarkmq.client.send_result import STORED_CODES, SendResult, SendStatus
 from skylarkmq.protocol.message import MessageQueue
@@ -60,12 +61,29 @@ class Send(msgspec.Struct, eq=False):
     request: SendRequest
     choice: Choice | None
     future: asyncio.Future[SendResult]
+    end_s: float
+    """When the whole send is given up."""
     deadline_s: float
+    """When the try under way is given up."""
+    generation: int
+    timed: bool = False
+    """Only brokers with timers may get it: the others would deliver it at once."""
+    context: SendContext | None = None
+    """What hooks know it by; None without hooks."""
     connection: Connection | None = None
     queue: MessageQueue | None = None
     opaque: int = 0
+    began_s: float = 0.0
+    """When the try under way began; kept only where somebody wants to know."""
     try_count: int = 0
+    """Tries that ended on the wire."""
+    failed_count: int = 0
+    """Those, and the attempts that found no connection."""
     unknown_tries: int = 0
+    off_wire_count: int = 0
+    place: dict[Send, None] | None = None
+    error: RocketMQError | None = None
+    """Why the last try came to nothing."""
     left: bool = False
 
     def answered(self, answer: RemotingCommand) -> None:

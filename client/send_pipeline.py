@@ -1,18 +1,20 @@
 """Sends under way: each from its call to its result, over retries, without a task of its own.
 
     begin: route and connection known?  yes -> on the wire, in the same call
-                                        no  -> parked, on the wire as soon as they are known
+                                        no  -> waits in departures.py, on the wire as soon as
+                                               they are known
     answered: the result; no task was made for it
-    failed, refused, no answer: resend -> back-off, another broker or queue, on the wire
+    failed, refused, no answer: another broker at once, else the same after a pause
 
-A send counts as in flight from `begin` to its end. Sends of one topic keep their order on the
-way to the wire: while some are parked, later ones park behind them. A retry leaves that order.
+A send counts as in flight from `begin` to its end. Sends to one queue leave in the order of their
+calls, but a retry leaves that order: who needs it strictly awaits each send of a key before the
+next one.
 
 What ends a try, and what follows:
 
     answer 0, 10, 11, 12      stored: the result
     answer in `retry_on`      not stored: tried again, at most `retries` times
-    another answer            the error of that code, at once
+    another answer            the error of that code, at once; so is a refusal of access control
     no answer                 outcome unknown: tried again, at most `retries` times, and counted in
                               `unknown_tries`, because each may have stored a copy
     no connection             nothing was sent: tried again until the time is up
@@ -24,107 +26,87 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/producer/DefaultMQPro
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import deque
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import asynccontextmanager
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from skylarkmq.client.api_send import SendRequest, SendTemplate
-from skylarkmq.client.clock import fail_after, sleep
+from skylarkmq.client.api_send import SendRequest
+from skylarkmq.client.clock import fail_after
 from skylarkmq.client.config import ProducerConfig
 from skylarkmq.client.connection import Connection
+from skylarkmq.client.departures import STOPPED, Departures
 from skylarkmq.client.errors import (
+    AuthError,
     BrokerError,
     ConnectionFailed,
     IllegalState,
     NotDurableError,
+    NotSupported,
     RequestTimeout,
     RocketMQError,
     RouteNotFound,
 )
+from skylarkmq.client.hooks import SendContext, each
 from skylarkmq.client.in_flight import InFlight
-from skylarkmq.client.queue_selector import RoundRobin
-from skylarkmq.client.remoting import Remoting
-from skylarkmq.client.route import MASTER_ID, RouteTable, TopicRoute
+from skylarkmq.client.lanes import Lane, Lanes
+from skylarkmq.client.peer import Peer
 from skylarkmq.client.send import Choice, Send, SendStats
 from skylarkmq.client.send_result import SendResult, SendStatus
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.client.services import Services
 from skylarkmq.protocol.errors import LocalProtocolError
-from skylarkmq.protocol.message import MessageQueue
-
-log = logging.getLogger(__name__)
 
 RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
 """Back-off before a try at the same broker: doubling, jittered, capped."""
 
-ROUTE_MAX_AGE_S: Final = 1.0
-"""A retry asks the name server again unless the route is younger."""
-
-LANES_MAX: Final = 65_536
-
-
-class _Lane(NamedTuple):
-    """The way to one queue."""
-
-    route: TopicRoute
-    queue: MessageQueue
-    address: str
-    template: SendTemplate
-
 
 class SendPipeline:
     """The sends of one producer. Loop thread."""
 
-    def __init__(
-        self,
-        config: ProducerConfig,
-        remoting: Remoting,
-        routes: RouteTable,
-        clock: Clock,
-        random: Random,
-    ) -> None:
+    def __init__(self, config: ProducerConfig, services: Services, random: Random) -> None:
         self.stats = SendStats()
         self.in_flight = InFlight(config.max_in_flight, config.max_in_flight_bytes)
+        self.lanes = Lanes(config, services.namespace, services.clock.monotonic, random)
         self._config = config
-        self._remoting = remoting
-        self._routes = routes
-        self._clock = clock
+        self._send_timeout_s = config.send_timeout_s
+        self._services = services
+        self._remoting = services.remoting
+        self._routes = services.routes
+        self._hooks = services.hooks
         self._random = random
         self._loop = asyncio.get_running_loop()
-        self._round_robin = RoundRobin(random)
-        self._lanes: dict[MessageQueue, _Lane] = {}
-        self._parked: dict[str, deque[Send]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._monotonic = services.clock.monotonic
+        self._faults = self.lanes.faults
+        self._departures = Departures(self, services, config.default_topic_queues)
+        self._closed = False
         self._stopped = False
 
     # For the producer
 
-    def begin(self, request: SendRequest, choice: Choice | None, timeout_s: float | None) -> Send:
-        """Start a send; its future has the result. The caller has looked for room."""
-        deadline_s = self._clock.monotonic() + (timeout_s or self._config.send_timeout_s)
-        send = Send(self, request, choice, self._loop.create_future(), deadline_s)
-        self.in_flight.enter(len(request.body))
-        topic = request.topic
-        parked = self._parked.get(topic)
-        if parked is not None:
-            parked.append(send)
-            return send
-        route = self._routes.known(topic)
-        if route is not None and route.publish_queues:
-            try:
-                lane = self._lane(self._choose(choice, topic, route, None), route)
-            except RocketMQError as error:
-                self.end(send, error)
-                return send
-            connection = self._remoting.ready(lane.address)
-            if connection is not None:
-                self._transmit(send, lane, connection)
-                return send
-        self._parked[topic] = deque((send,))
-        self._spawn(self._open(topic), f"open-{topic}")
+    def begin(
+        self,
+        request: SendRequest,
+        choice: Choice | None,
+        timeout_s: float | None,
+        *,
+        timed: bool = False,
+        context: SendContext | None = None,
+    ) -> Send:
+        """Start a send; its future has the result. The caller has looked for room.
+
+        Args:
+            timed: refuse brokers that would not wait for the message's time.
+            context: told to the hooks at the end.
+        """
+        end_s = self._monotonic() + (self._send_timeout_s if timeout_s is None else timeout_s)
+        future = self._loop.create_future()
+        generation = self.in_flight.enter(len(request.body))
+        send = Send(self, request, choice, future, end_s, end_s, generation, timed, context)
+        if self._closed:
+            self.end(send, IllegalState(STOPPED))
+        elif self._departures.has_route_waiters(request.topic):
+            self._departures.await_route(send)
+        else:
+            self.dispatch(send)
         return send
 
     def abandon(self, send: Send) -> None:
@@ -133,224 +115,220 @@ class SendPipeline:
             send.connection.forget(send.opaque)
         if not send.future.done():
             send.future.cancel()
-        self._leave(send)
+        self._leave(send, None, asyncio.CancelledError())
 
-    async def post(self, request: SendRequest, choice: Choice | None) -> None:
-        """Send one way: once, to one broker, without an answer.
+    async def post(self, request: SendRequest, choice: Choice | None, *, timed: bool) -> Lane:
+        """Send one way: once, to one broker, without an answer; return the way it went.
 
         Raises:
-            RocketMQError: no route or no connection.
+            RocketMQError: no route or no connection, or the broker has no timers.
         """
         topic = request.topic
-        async with self._bounded(topic, self._config.send_timeout_s):
-            route = await self._routes.for_publish(topic, self._config.default_topic_queues)
-            lane = self._lane(self._choose(choice, topic, route, None), route)
-            command = lane.template.command(request, oneway=True)
-            await self._remoting.post(lane.address, command)
+        try:
+            async with fail_after(self._services.clock, self._send_timeout_s):
+                default_queues = self._config.default_topic_queues
+                route = await self._routes.for_publish(topic, default_queues)
+                lane = self.lanes.pick(topic, route, choice)
+                if timed:
+                    peer = await self._services.peer(lane.address)
+                    if not peer.has_timers:
+                        raise _no_timers(lane.address, peer)
+                command = lane.template.command(request, oneway=True)
+                await self._remoting.post(lane.address, command)
+        except RequestTimeout:
+            raise
+        except TimeoutError as error:
+            raise RequestTimeout(f"no route or connection for {topic} in time") from error
+        return lane
+
+    def close(self) -> None:
+        """Take no more sends; those under way go on."""
+        self._closed = True
 
     async def stop(self) -> None:
-        """End the tasks; what is on the wire ends with its answer or its connection."""
-        self._stopped = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """End what is not on the wire; what is there ends with its answer or its connection."""
+        self._closed = self._stopped = True
+        await self._departures.stop()
 
     # For the sends
 
     def succeed(self, send: Send, result: SendResult) -> None:
         """The message is stored."""
         self.stats.sent_count += 1
+        if self._faults is not None:
+            self._note_try(send, failed=False)
         if self._config.strict and result.status is not SendStatus.SEND_OK:
             self.end(send, NotDurableError(result, result.status.name))
             return
         if not send.future.done():
             send.future.set_result(result)
-        self._leave(send)
+        self._leave(send, result, None)
 
     def end(self, send: Send, error: RocketMQError) -> None:
         """The send has failed for good."""
         self.stats.failed_count += 1
         if not send.future.done():
             send.future.set_exception(error)
-        self._leave(send)
+        self._leave(send, None, error)
 
     def try_ended(self, send: Send, error: RocketMQError, *, unknown: bool) -> None:
         """A try has come to nothing, or to nothing known: again, or the end."""
-        send.try_count += 1
         send.connection = None
+        if self._faults is not None:
+            self._note_try(send, failed=True)
+        if isinstance(error, ConnectionFailed) and not error.reached:
+            self.not_sent(send, error)
+            return
+        send.try_count += 1
         if send.future.done():
-            self._leave(send)
+            self._leave(send, None, error)
             return
         again = isinstance(error, ConnectionFailed | RequestTimeout) or (
-            isinstance(error, BrokerError) and error.code in self._config.retry_on
+            isinstance(error, BrokerError)
+            and error.code in self._config.retry_on
+            and not isinstance(error, AuthError)
         )
-        out_of_time = self._clock.monotonic() >= send.deadline_s
+        out_of_time = self._monotonic() >= send.end_s
         if not again or send.try_count > self._config.retries or out_of_time or self._stopped:
             self.end(send, error)
             return
-        self.stats.retry_count += 1
         if unknown:
             send.unknown_tries += 1
             self.stats.unknown_retry_count += 1
-        self._spawn(self._resend(send, error), "resend")
+        self._again(send, error)
+
+    # For the waiting room
+
+    def dispatch(self, send: Send) -> None:
+        """Choose a queue and put the send on the wire, or where it waits for the way there."""
+        topic = send.request.topic
+        route = self._routes.known(topic)
+        if route is None or not route.publish_queues:
+            self._departures.await_route(send)
+            return
+        try:
+            failed = send.queue.broker_name if send.error is not None and send.queue else None
+            lane = self.lanes.pick(topic, route, send.choice, failed)
+        except RouteNotFound as error:
+            self.not_sent(send, error)
+            return
+        except RocketMQError as error:
+            self.end(send, error)
+            return
+        send.queue = lane.shown
+        address = lane.address
+        connection = self._remoting.ready(address)
+        if send.timed and not self._may_wait_there(send, address, connection):
+            return
+        if connection is None or self._departures.has_connection_waiters(address):
+            self._departures.await_connection(send, address)
+        else:
+            self._transmit(send, lane, connection)
+
+    def depart(self, send: Send, connection: Connection) -> None:
+        """The connection that the send waited for is there."""
+        lane = self.lanes.to(send.queue)
+        if lane is None or lane.address != connection.address or send.timed:
+            self.dispatch(send)  # the route has changed, or the broker may be another
+        else:
+            self._transmit(send, lane, connection)
+
+    def not_sent(self, send: Send, error: RocketMQError) -> None:
+        """There is no route or no connection; nothing was sent."""
+        if send.future.done():
+            self._leave(send, None, error)
+            return
+        fresh = send.error is None and not isinstance(error, ConnectionFailed | RequestTimeout)
+        if fresh or not error.retryable or self._stopped:
+            self.end(send, error)
+        elif self._monotonic() >= send.end_s:
+            send.error = error
+            self.out_of_time(send)
+        else:
+            self._again(send, error)
+
+    def out_of_time(self, send: Send) -> None:
+        """Its time was over before it was on the wire."""
+        error = send.error
+        if error is None:
+            topic = send.request.topic
+            self.end(send, RequestTimeout(f"no route or connection for {topic} in time"))
+        else:
+            self.end(send, _final(send, error))
 
     # Inside
 
-    def _transmit(self, send: Send, lane: _Lane, connection: Connection) -> None:
-        send.queue = lane.queue
+    def _transmit(self, send: Send, lane: Lane, connection: Connection) -> None:
         send.connection = connection
+        if self._faults is not None or self._config.try_timeout_s is not None:
+            send.began_s = self._monotonic()
+            limit_s = self._config.try_timeout_s
+            if limit_s is not None:
+                send.deadline_s = min(send.end_s, send.began_s + limit_s)
         try:
             send.opaque = lane.template.start(connection, send.request, send)
         except LocalProtocolError as error:
             self.end(send, IllegalState(f"the message cannot be sent: {error}"))
 
-    def _lane(self, queue: MessageQueue, route: TopicRoute) -> _Lane:
-        """Return the way to a queue, remembered as long as the route is the same.
+    def _may_wait_there(self, send: Send, address: str, connection: Connection | None) -> bool:
+        """Return whether the broker keeps a message until its time; else the send is seen to."""
+        peer = None if connection is None else connection.peer
+        if peer is None:
+            self._departures.await_peer(send, address)
+        elif not peer.has_timers:
+            self.end(send, _no_timers(address, peer))
+        return peer is not None and peer.has_timers
 
-        Raises:
-            RouteNotFound: its broker has no master.
-        """
-        lane = self._lanes.get(queue)
-        if lane is None or lane.route is not route:
-            if len(self._lanes) >= LANES_MAX:
-                self._lanes.clear()
-            config = self._config
-            template = SendTemplate(config.group, queue, config.default_topic_queues)
-            lane = self._lanes[queue] = _Lane(route, queue, _master(route, queue), template)
-        return lane
-
-    def _choose(
-        self, choice: Choice | None, topic: str, route: TopicRoute, avoid_broker: str | None
-    ) -> MessageQueue:
-        if choice is not None:
-            return choice(route.publish_queues)
-        return self._round_robin.select(topic, route.publish_queues, avoid_broker)
-
-    async def _open(self, topic: str) -> None:
-        """Find the route and connections for the parked sends of a topic, then let them go."""
-        parked = self._parked[topic]
-        try:
-            while parked:
-                send = parked[0]
-                if send.future.done():
-                    parked.popleft()
-                    self._leave(send)
-                    continue
-                error: RocketMQError | None = None
-                try:
-                    await self._connect_and_transmit(send, None)
-                except RocketMQError as failure:
-                    error = failure
-                parked.popleft()
-                if error is not None:
-                    self._not_sent(send, error)
-        finally:
-            del self._parked[topic]
-            for send in parked:
-                self.end(send, IllegalState("the producer has stopped"))
-
-    async def _resend(self, send: Send, error: RocketMQError) -> None:
-        """Try again, elsewhere if there is an elsewhere, until the send is on the wire."""
-        wait_count = send.try_count
-        try:
-            while not send.future.done():
-                last_broker = send.queue.broker_name if send.queue is not None else None
-                if not self._has_other_broker(send, last_broker):
-                    wait_s = min(RETRY_FIRST_S * 2 ** min(wait_count, 16), RETRY_MAX_S)
-                    wait_count += 1
-                    remaining_s = send.deadline_s - self._clock.monotonic()
-                    pause_s = min(wait_s * self._random.uniform(0.5, 1.0), remaining_s)
-                    await sleep(self._clock, pause_s)
-                if self._clock.monotonic() >= send.deadline_s:
-                    self.end(send, _final(send, error))
-                    return
-                try:
-                    await self._connect_and_transmit(send, last_broker, refresh=True)
-                    return
-                except (ConnectionFailed, RequestTimeout, RouteNotFound, BrokerError) as failure:
-                    error = failure
-                except RocketMQError as failure:
-                    self.end(send, failure)
-                    return
-            self._leave(send)
-        except asyncio.CancelledError:
-            self.end(send, IllegalState("the producer has stopped"))
-            raise
-
-    async def _connect_and_transmit(
-        self, send: Send, avoid_broker: str | None, *, refresh: bool = False
-    ) -> None:
-        """Put the send on the wire within its time.
-
-        Raises:
-            RocketMQError: no route, or no connection; nothing was sent.
-        """
-        remaining_s = send.deadline_s - self._clock.monotonic()
-        topic = send.request.topic
-        async with self._bounded(topic, max(remaining_s, 0.0)):
-            if refresh:
-                await self._refresh(topic)
-            route = await self._routes.for_publish(topic, self._config.default_topic_queues)
-            send.queue = queue = self._choose(send.choice, topic, route, avoid_broker)
-            lane = self._lane(queue, route)
-            connection = await self._remoting.connection(lane.address)
-        if send.future.done():
-            self._leave(send)
+    def _again(self, send: Send, error: RocketMQError) -> None:
+        """Try again: another broker at once, if there is one; else after a pause."""
+        send.error = error
+        send.failed_count += 1
+        self.stats.retry_count += 1
+        if self._hooks:
+            reason = type(error).__name__
+            each(self._hooks, lambda hook: hook.send_retried(send.request.topic, reason))
+        if send.failed_count == 1 and self._has_other_broker(send):
+            self.dispatch(send)
             return
-        self._transmit(send, lane, connection)
+        wait_s = min(RETRY_FIRST_S * 2 ** min(send.failed_count - 1, 16), RETRY_MAX_S)
+        remaining_s = send.end_s - self._monotonic()
+        pause_s = min(wait_s * self._random.uniform(0.5, 1.0), remaining_s)
+        self._departures.await_next_try(send, pause_s)
 
-    @asynccontextmanager
-    async def _bounded(self, topic: str, seconds: float) -> AsyncGenerator[None]:
-        """Bound the search for a route and a connection; RequestTimeout when it takes longer."""
-        try:
-            async with fail_after(self._clock, seconds):
-                yield
-        except RequestTimeout:
-            raise
-        except TimeoutError as error:
-            raise RequestTimeout(f"no route or connection for {topic} in time") from error
-
-    async def _refresh(self, topic: str) -> None:
-        try:
-            await self._routes.refresh(topic, max_age_s=ROUTE_MAX_AGE_S)
-        except RocketMQError as error:
-            log.debug("route of %s not refreshed before a retry: %s", topic, error)
-
-    def _not_sent(self, send: Send, error: RocketMQError) -> None:
-        """The first try could not even start."""
-        retryable = isinstance(error, ConnectionFailed | RequestTimeout)
-        if retryable and self._clock.monotonic() < send.deadline_s:
-            self._spawn(self._resend(send, error), "resend")
-        else:
-            self.end(send, _final(send, error))
-
-    def _has_other_broker(self, send: Send, broker_name: str | None) -> bool:
+    def _has_other_broker(self, send: Send) -> bool:
         route = self._routes.known(send.request.topic)
-        if send.choice is not None or route is None or broker_name is None or send.try_count > 1:
+        if send.choice is not None or route is None or send.queue is None:
             return False
-        return any(queue.broker_name != broker_name for queue in route.publish_queues)
+        failed = send.queue.broker_name
+        return any(queue.broker_name != failed for queue in route.publish_queues)
 
-    def _leave(self, send: Send) -> None:
+    def _note_try(self, send: Send, *, failed: bool) -> None:
+        if self._faults is not None and send.queue is not None:
+            now_s = self._monotonic()
+            took_s = now_s - send.began_s
+            self._faults.ended(send.queue.broker_name, took_s, now_s, failed=failed)
+
+    def _leave(self, send: Send, result: SendResult | None, error: BaseException | None) -> None:
         """Take an ended send out of the counts, once."""
         if send.left:
             return
         send.left = True
-        self.in_flight.leave(len(send.request.body))
+        self.in_flight.leave(len(send.request.body), send.generation)
+        if send.off_wire_count or send.place is not None:
+            self._departures.left(send)
+        context = send.context
+        if context is not None:
+            context.queue = send.queue
+            lane = self.lanes.to(send.queue)
+            context.broker_addr = "" if lane is None else lane.address
+            each(self._hooks[::-1], lambda hook: hook.after_send(context, result, error))
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=f"skylarkmq-{name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
-
-def _master(route: TopicRoute, queue: MessageQueue) -> str:
-    address = route.brokers.get(queue.broker_name, {}).get(MASTER_ID)
-    if address is None:
-        raise RouteNotFound(
-            queue.topic, "no_broker", f"Broker {queue.broker_name} has no master at the moment"
-        )
-    return address
+def _no_timers(address: str, peer: Peer) -> RocketMQError:
+    return NotSupported(
+        f"broker {address} is {peer.release}, which has no timers and would deliver at once",
+        hint="Use delay_level: its steps are the broker's messageDelayLevel, 1 s to 2 h",
+    )
 
 
 def _final(send: Send, error: RocketMQError) -> RocketMQError:

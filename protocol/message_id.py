@@ -35,7 +35,6 @@ assert 2 * (IPV4_HOST_SIZE + _OFFSET.size) == OFFSET_ID_IPV4_LENGTH
 assert 2 * (IPV6_HOST_SIZE + _OFFSET.size) == OFFSET_ID_IPV6_LENGTH
 
 _UNIQUE_FRONT: Final = struct.Struct(">HI")
-_UNIQUE_TAIL: Final = struct.Struct(">IH")
 _MAX_STEP_BACK_MS: Final = 1_000_000
 
 
@@ -89,23 +88,33 @@ class UniqueIdGenerator:
         self._front: Final = front.hex().upper()
         self._clock: Final = clock
         self._counter = 0
+        self._last_ms = -1
+        self._timed_front = ""
         self._start_ms = 0
         self._next_start_ms = 0
         self._set_month(clock.now_ms())
 
     def next(self) -> str:
         """Return a new id."""
-        now_ms = self._clock.now_ms()
+        return self.at(self._clock.now_ms())
+
+    def at(self, now_ms: int) -> str:
+        """Return a new id; `now_ms` is what the clock says now."""
+        if now_ms != self._last_ms:
+            self._set_time(now_ms)
+        counter = self._counter
+        self._counter = (counter + 1) & 0xFFFF
+        return f"{self._timed_front}{counter:04X}"
+
+    def _set_time(self, now_ms: int) -> None:
         if now_ms >= self._next_start_ms:
             self._set_month(now_ms)
         elapsed_ms = now_ms - self._start_ms
         if -_MAX_STEP_BACK_MS < elapsed_ms < 0:
             # The clock was set back over the start of the month; the counter keeps ids apart.
             elapsed_ms = 0
-        counter = self._counter
-        self._counter = (counter + 1) & 0xFFFF
-        tail = _UNIQUE_TAIL.pack(elapsed_ms & 0xFFFFFFFF, counter)
-        return self._front + tail.hex().upper()
+        self._timed_front = f"{self._front}{elapsed_ms & 0xFFFFFFFF:08X}"
+        self._last_ms = now_ms
 
     def _set_month(self, now_ms: int) -> None:
         now = datetime.fromtimestamp(now_ms / 1000)

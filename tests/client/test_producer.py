@@ -22,7 +22,7 @@ from skylarkmq.client import (
     SendStatus,
 )
 from skylarkmq.client.config import Codec
-from skylarkmq.client.producer import _properties_text
+from skylarkmq.client.message_text import properties_text
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.properties import decode_properties
@@ -272,4 +272,4 @@ async def test_an_unreachable_name_server_says_so_at_start() -> None:
 def test_the_property_text_is_the_message_s_own_and_its_id(settings: dict[str, Any]) -> None:
     message = Message("t", b"", **settings)
     expected = {"UNIQ_KEY": "ID", **message.to_properties()}
-    assert decode_properties(_properties_text(message, "ID")) == expected
+    assert decode_properties(properties_text(message, "ID")) == expected

@@ -1,0 +1,103 @@
+"""The ways to the queues: which queue is next, which broker holds it, and frames made ready for it.
+
+Loop thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Final, NamedTuple
+
+from skylarkmq.client.api_send import SendTemplate
+from skylarkmq.client.config import ProducerConfig
+from skylarkmq.client.errors import RouteNotFound
+from skylarkmq.client.latency_fault import LatencyFaults
+from skylarkmq.client.namespace import Namespace
+from skylarkmq.client.queue_selector import RoundRobin
+from skylarkmq.client.route import MASTER_ID, TopicRoute
+from skylarkmq.client.send import Choice
+from skylarkmq.protocol.message import MessageQueue
+
+LANES_MAX: Final = 65_536
+
+
+class Lane(NamedTuple):
+    """The way to one queue; `shown` is the queue by the application's name of the topic."""
+
+    route: TopicRoute
+    shown: MessageQueue
+    address: str
+    template: SendTemplate
+
+
+class Lanes:
+    """The lanes of one producer, remembered as long as their routes are the same."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        namespace: Namespace,
+        monotonic: Callable[[], float],
+        random: Random,
+    ) -> None:
+        self.faults = LatencyFaults() if config.latency_fault else None
+        self._config = config
+        self._namespace = namespace
+        self._monotonic = monotonic
+        self._round_robin = RoundRobin(random)
+        self._lanes: dict[MessageQueue, Lane] = {}
+
+    def pick(
+        self, topic: str, route: TopicRoute, choice: Choice | None, failed_broker: str | None = None
+    ) -> Lane:
+        """Return the lane for the next message of `topic`.
+
+        Args:
+            route: has queues.
+            failed_broker: where the last try of this message came to nothing.
+
+        Raises:
+            RouteNotFound: the broker of the chosen queue has no master.
+            IllegalState: the selector failed.
+        """
+        queues = route.publish_queues
+        if choice is not None:
+            queue = choice(queues)
+        elif self.faults is not None:
+            queue = self._quick(self.faults, topic, route)
+        elif failed_broker is None:
+            queue = self._round_robin.select(topic, queues)
+        else:
+            queue = self._round_robin.select(
+                topic, queues, lambda queue: queue.broker_name != failed_broker
+            )
+        lane = self._lanes.get(queue)
+        return lane if lane is not None and lane.route is route else self._new(queue, route)
+
+    def to(self, shown: MessageQueue | None) -> Lane | None:
+        """Return the lane to a queue that was picked before, if it is still remembered."""
+        return None if shown is None else self._lanes.get(self._namespace.wrap_queue(shown))
+
+    def _new(self, queue: MessageQueue, route: TopicRoute) -> Lane:
+        address = route.brokers.get(queue.broker_name, {}).get(MASTER_ID)
+        if address is None:
+            why = f"Broker {queue.broker_name} has no master at the moment"
+            raise RouteNotFound(queue.topic, "no_broker", why)
+        if len(self._lanes) >= LANES_MAX:
+            self._lanes.clear()
+        template = SendTemplate(self._config.group, queue, self._config.default_topic_queues)
+        lane = Lane(route, self._namespace.unwrap_queue(queue), address, template)
+        self._lanes[queue] = lane
+        return lane
+
+    def _quick(self, faults: LatencyFaults, topic: str, route: TopicRoute) -> MessageQueue:
+        queues = route.publish_queues
+        now_s = self._monotonic()
+        queue = self._round_robin.select(
+            topic, queues, lambda queue: faults.is_available(queue.broker_name, now_s)
+        )
+        if faults.is_available(queue.broker_name, now_s):
+            return queue
+        best = faults.least_bad({queue.broker_name for queue in queues}, now_s)
+        return self._round_robin.select(topic, queues, lambda queue: queue.broker_name == best)
