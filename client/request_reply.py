@@ -187,13 +187,13 @@ class Requests:
 
     async def stop(self) -> None:
         """End all requests."""
+        for asking in list(self._under_way):
+            if not asking.waiting.future.done():
+                asking.waiting.future.set_exception(IllegalState("the producer has stopped"))
         task, self._introducing = self._introducing, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        for asking in list(self._under_way):
-            if not asking.waiting.future.done():
-                asking.waiting.future.set_exception(IllegalState("the producer has stopped"))
 
     def _send(self, asking: _Asking) -> None:
         waiting = asking.waiting
