@@ -1,10 +1,13 @@
 """Running a handler: a fixed number of workers, ack by returning, retry by raising.
 
-    returns            -> done
-    raises             -> handed back to the broker for another try (code 36)
-    not even that      -> handed out here again after LOCAL_RETRY_S
+    returns            -> done (with `ack="manual"`: only what the handler acknowledged itself)
+    raises             -> handed back for another try (code 36, or here for an ordered consumer)
+    not even that      -> handed out here again after a while
+    cancelled          -> handed out again, or left to the next member
 
-The workers are the only tasks; a message never gets one of its own.
+The workers are the only tasks; a message never gets one of its own. An ordered consumer has the
+same workers over another buffer (orderly.py).
+
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/
 ConsumeMessageConcurrentlyService.java (processConsumeResult, submitConsumeRequestLater)
 """
@@ -15,20 +18,20 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from skylarkmq.client.clock import within
+from skylarkmq.client.config import CLOSE_TIMEOUT_S, ConsumerConfig
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.consumer.received_message import ReceivedMessage
-from skylarkmq.client.errors import ConsumerClosed, RocketMQError
-from skylarkmq.protocol.clock import Clock, TimerHandle
+from skylarkmq.client.errors import ConsumerClosed
+from skylarkmq.client.hooks import ConsumeContext, ConsumeOutcome, each
+from skylarkmq.client.services import Services
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Awaitable[object] | object]
 """Gets one message, or a list of them with `max_batch` above 1."""
-
-LOCAL_RETRY_S: Final = 5.0
 
 
 class Workers:
@@ -38,27 +41,35 @@ class Workers:
         self,
         handler: Handler,
         buffer: MessageBuffer,
-        clock: Clock,
+        services: Services,
+        config: ConsumerConfig,
         *,
         concurrency: int,
         max_batch: int,
     ) -> None:
         self._handler = handler
         self._buffer = buffer
-        self._clock = clock
+        self._services = services
+        self._config = config
         self._max_batch = max_batch
-        self._timers: set[TimerHandle] = set()
         self._tasks = [
             asyncio.create_task(self._work(), name=f"skylarkmq-handler-{number}")
             for number in range(concurrency)
         ]
+
+    @property
+    def concurrency(self) -> int:
+        """How many handlers run at the same time."""
+        return len(self._tasks)
 
     async def wait(self) -> None:
         """Wait until the buffer closes and every worker has ended; cancelled, cancel them."""
         try:
             done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
-            await self._end()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
         for task in done:
             if not task.cancelled():
                 task.result()
@@ -66,25 +77,60 @@ class Workers:
     async def drain(self, timeout_s: float) -> None:
         """Let the handlers at work end; cancel those that take longer than `timeout_s`.
 
-        The buffer is closed, so that no worker begins another message.
+        The buffer is closed, so that no worker begins another message. A handler that goes on
+        after its cancellation is left alone: its messages count as not done.
         """
         current = asyncio.current_task()  # a handler may stop its own consumer
         others = [task for task in self._tasks if task is not current]
-        try:
-            ended = asyncio.gather(*others, return_exceptions=True)
-            await within(self._clock, timeout_s, asyncio.shield(ended))
-        except TimeoutError:
+        if not await self._ended(others, timeout_s):
             log.warning("handlers were still at work after %g s, cancelled", timeout_s)
         for task in others:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        if not await self._ended(others, CLOSE_TIMEOUT_S):
+            log.error("handlers go on after their cancellation; they are not waited for")
 
-    async def _end(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    async def handle(
+        self, messages: Sequence[ReceivedMessage]
+    ) -> tuple[ConsumeOutcome, BaseException | None]:
+        """Call the handler in the task of the caller, with one message or several of one queue.
+
+        What the messages' fate is follows from it, and is returned with the handler's error.
+
+        Raises:
+            asyncio.CancelledError: this task was cancelled; the messages are handed out again.
+        """
+        hooks = self._services.hooks
+        context = None
+        if hooks:
+            context = self._context(messages)
+            each(hooks, lambda hook: hook.before_consume(context))
+        outcome: ConsumeOutcome = "cancelled"
+        failure: BaseException | None = None
+        try:
+            result = self._handler(messages[0] if self._max_batch == 1 else messages)
+            if inspect.isawaitable(result):
+                await result
+            if self._config.ack == "auto":
+                for message in messages:
+                    message.finish()
+            outcome = messages[0].outcome or "ok"
+        except asyncio.CancelledError as error:
+            failure = error
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                self._put_back(messages)
+                raise
+            await self._failed(messages, error)
+            outcome = messages[-1].outcome or "retry"
+        except Exception as error:
+            failure = error
+            await self._failed(messages, error)
+            outcome = messages[-1].outcome or "retry"
+        finally:
+            if context is not None:
+                seen = context, outcome, failure
+                each(hooks[::-1], lambda hook: hook.after_consume(*seen))
+        return outcome, failure
 
     async def _work(self) -> None:
         while True:
@@ -92,44 +138,41 @@ class Workers:
                 messages = await self._buffer.get(self._max_batch)
             except ConsumerClosed:
                 return
-            try:
-                outcome = self._handler(messages[0] if self._max_batch == 1 else messages)
-                if inspect.isawaitable(outcome):
-                    await outcome
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    self._put_back(messages)
-                    raise
-                await self._give_back(messages)
-            except Exception as error:
-                log.warning("the handler failed on %r", messages[0], exc_info=error)
-                await self._give_back(messages)
-            else:
+            if self._config.ack == "none":
                 for message in messages:
-                    await message.ack()
-
-    async def _give_back(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Hand back what the handler has not acknowledged before it failed."""
-        for message in messages:
-            if not message.process_queue.holds(message.queue_offset):
-                continue
+                    message.finish()
+            queue = messages[0].process_queue.queue
+            self._buffer.begin(queue)
             try:
-                await message.nack()
-            except RocketMQError as error:
-                log.warning("%r could not be handed back, retried here: %s", message, error)
-                self._retry_here(message)
+                await self.handle(messages)
+            finally:
+                self._buffer.end(queue)
+
+    async def _failed(self, messages: Sequence[ReceivedMessage], error: BaseException) -> None:
+        """Hand back what the handler has not settled before it failed."""
+        log.warning("the handler failed on %r", messages[0], exc_info=error)
+        for message in messages:
+            await message.retry()
 
     def _put_back(self, messages: Sequence[ReceivedMessage]) -> None:
         """Let messages be handed out again."""
         for message in messages:
-            if message.process_queue.put_back(message):
+            if message.outcome is None and message.process_queue.put_back(message):
                 self._buffer.offer(message.process_queue)
 
-    def _retry_here(self, message: ReceivedMessage) -> None:
-        def again() -> None:
-            self._timers.discard(timer)
-            self._put_back([message])
+    def _context(self, messages: Sequence[ReceivedMessage]) -> ConsumeContext:
+        first = messages[0]
+        return ConsumeContext(
+            self._config.group, first.queue, messages, self._services.clock.monotonic()
+        )
 
-        timer = self._clock.call_at(self._clock.monotonic() + LOCAL_RETRY_S, again)
-        self._timers.add(timer)
+    async def _ended(self, tasks: Sequence[asyncio.Task[None]], timeout_s: float) -> bool:
+        """Wait for the tasks at most that long; False when that was not enough."""
+        if not tasks:
+            return True
+        ended = asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            await within(self._services.clock, timeout_s, asyncio.shield(ended))
+        except TimeoutError:
+            return False
+        return True

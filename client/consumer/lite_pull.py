@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Self
 
+from skylarkmq.client.config import AckMode
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.process_queue import ProcessQueue
@@ -34,8 +35,8 @@ class Inside:
 class LitePull:
     """Hands messages out on request; base of Consumer, which owns the life of the parts."""
 
-    def __init__(self, *, auto_ack: bool) -> None:
-        self._auto_ack = auto_ack
+    def __init__(self, ack: AckMode) -> None:
+        self._ack = ack
         self._inside: Inside | None = None
         self._closed = False
         self._given: list[ReceivedMessage] = []
@@ -63,7 +64,7 @@ class LitePull:
         messages = await buffer.get_within(1, timeout)
         if not messages:
             raise RequestTimeout(f"no message within {timeout:g} s")
-        self._given = messages if self._auto_ack else []
+        self._give(messages)
         return messages[0]
 
     async def getmany(
@@ -89,7 +90,7 @@ class LitePull:
             given += taken
             by_queue.setdefault(taken[0].queue, []).extend(taken)
             taken = buffer.take(max_records - len(given)) if len(given) < max_records else []
-        self._given = given if self._auto_ack else []
+        self._give(given)
         return by_queue
 
     # Offsets
@@ -213,7 +214,12 @@ class LitePull:
     def _ack_given(self) -> None:
         given, self._given = self._given, []
         for message in given:
-            message.process_queue.done(message.queue_offset)
+            message.finish()
+
+    def _give(self, messages: list[ReceivedMessage]) -> None:
+        self._given = messages if self._ack != "manual" else []
+        if self._ack == "none":
+            self._ack_given()
 
     async def _commit_assigned(self) -> None:
         inside = self._running

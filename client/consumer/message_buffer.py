@@ -1,5 +1,6 @@
 """The messages of all assigned queues that wait for a handler, handed out queue by queue in turn.
 
+An ordered consumer's buffer (`orderly.py`) hands out of a queue only what `_may_give` allows.
 Loop thread; any number of tasks may wait.
 """
 
@@ -7,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from math import inf
 
 from skylarkmq.client.clock import fail_after
 from skylarkmq.client.consumer.process_queue import ProcessQueue
 from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.errors import ConsumerClosed
 from skylarkmq.protocol.clock import Clock
+from skylarkmq.protocol.message import MessageQueue
 
 
 class MessageBuffer:
     """Hands out; knows which queues have something."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, consume_timeout_s: float = inf) -> None:
+        """Take the clock, and how long a handler may have a message before that is worth a line."""
         self._clock = clock
+        self._consume_timeout_s = consume_timeout_s
         # Invariant: each queue once at most. It may hold queues that have nothing any more.
         self._turn: deque[ProcessQueue[ReceivedMessage]] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -42,12 +47,23 @@ class MessageBuffer:
         turn = self._turn
         for _ in range(len(turn)):
             process_queue = turn.popleft()
+            if not self._may_give(process_queue):
+                continue  # offered again when it may
             taken = process_queue.take(max_count)
             if process_queue.ready_count and not process_queue.paused:
                 turn.append(process_queue)
             if taken:
+                overdue_s = self._clock.monotonic() + self._consume_timeout_s
+                for message in taken:
+                    message.overdue_s = overdue_s
                 return taken
         return []
+
+    def begin(self, queue: MessageQueue) -> None:
+        """A handler has begun with messages of the queue."""
+
+    def end(self, queue: MessageQueue) -> None:
+        """It has ended."""
 
     async def get(self, max_count: int) -> list[ReceivedMessage]:
         """Return the next messages of one queue, at least one; wait for it.
@@ -83,6 +99,9 @@ class MessageBuffer:
         """End all waiting with ConsumerClosed."""
         self._closed = True
         self._wake(len(self._waiters))
+
+    def _may_give(self, process_queue: ProcessQueue[ReceivedMessage]) -> bool:
+        return True
 
     def _wake(self, count: int) -> None:
         while count and self._waiters:

@@ -17,7 +17,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/ProcessQueue
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from skylarkmq.protocol.message import MessageQueue
@@ -45,9 +45,10 @@ class ProcessQueue(Generic[M]):
 
     __slots__ = (
         "_done_ahead",
+        "_held",
+        "_on_idle",
         "_on_room",
         "_ready",
-        "_sizes",
         "_unacked",
         "dropped",
         "held_bytes",
@@ -57,12 +58,17 @@ class ProcessQueue(Generic[M]):
     )
 
     def __init__(
-        self, queue: MessageQueue, start_offset: int, on_room: Callable[[], None] | None = None
+        self,
+        queue: MessageQueue,
+        start_offset: int,
+        on_room: Callable[[], None] | None = None,
+        on_idle: Callable[[ProcessQueue[M]], None] | None = None,
     ) -> None:
         """Start at `start_offset`, the first queue offset to ask for.
 
         Args:
             on_room: called after each message that is done, because there may be room for more.
+            on_idle: called when all that was handed out is done and more waits.
         """
         self.queue = queue
         self.pull_offset = start_offset
@@ -70,14 +76,15 @@ class ProcessQueue(Generic[M]):
         self.paused = False
         self.held_bytes = 0
         self._on_room = on_room
+        self._on_idle = on_idle
         # Invariant: ascending, a part of what is not done.
         self._ready: deque[M] = deque()
         # Invariant: ascending, each offset once, all below pull_offset; its first is not done.
         self._unacked: deque[int] = deque()
         # Invariant: a subset of _unacked, without its first.
         self._done_ahead: set[int] = set()
-        # Invariant: the keys are _unacked without _done_ahead.
-        self._sizes: dict[int, int] = {}
+        # Invariant: the keys are _unacked without _done_ahead; _ready is a part of the values.
+        self._held: dict[int, M] = {}
 
     @property
     def commit_offset(self) -> int:
@@ -97,7 +104,17 @@ class ProcessQueue(Generic[M]):
     @property
     def held_count(self) -> int:
         """Messages pulled and not done, handed out or not."""
-        return len(self._sizes)
+        return len(self._held)
+
+    @property
+    def out_count(self) -> int:
+        """Messages handed out and not done."""
+        return len(self._held) - len(self._ready)
+
+    @property
+    def held(self) -> Iterable[M]:
+        """The messages pulled and not done, handed out or not."""
+        return self._held.values()
 
     @property
     def span(self) -> int:
@@ -118,7 +135,7 @@ class ProcessQueue(Generic[M]):
                 continue
             self._ready.append(message)
             self._unacked.append(offset)
-            self._sizes[offset] = message.size
+            self._held[offset] = message
             self.held_bytes += message.size
             self.pull_offset = offset + 1
             added += 1
@@ -134,10 +151,10 @@ class ProcessQueue(Generic[M]):
 
     def done(self, offset: int) -> bool:
         """The message at `offset` needs no more work; False when that was known or is void."""
-        size = self._sizes.pop(offset, None)
-        if size is None or self.dropped:
+        message = self._held.pop(offset, None)
+        if message is None or self.dropped:
             return False
-        self.held_bytes -= size
+        self.held_bytes -= message.size
         unacked, ahead = self._unacked, self._done_ahead
         if offset == unacked[0]:
             unacked.popleft()
@@ -147,16 +164,19 @@ class ProcessQueue(Generic[M]):
             ahead.add(offset)
         if self._on_room is not None:
             self._on_room()
+        if self._on_idle is not None and self._ready and not self.out_count:
+            self._on_idle(self)
         return True
 
     def holds(self, offset: int) -> bool:
         """Return whether the message at `offset` is here and not done."""
-        return not self.dropped and offset in self._sizes
+        return not self.dropped and offset in self._held
 
     def put_back(self, message: M) -> bool:
         """Let a message that was handed out be handed out again, in the order of the offsets.
 
-        False when it is done or the queue dropped.
+        It may be another object for the same offset, which takes the first one's place. False
+        when it is done or the queue dropped.
         """
         if not self.holds(message.queue_offset):
             return False
@@ -166,11 +186,13 @@ class ProcessQueue(Generic[M]):
                 break
             place += 1
         self._ready.insert(place, message)
+        self._held[message.queue_offset] = message
         return True
 
     def drop(self) -> None:
         """End: nothing is handed out, acknowledged or pulled any more."""
         self.dropped = True
         self._ready.clear()
+        self._held.clear()
         if self._on_room is not None:
             self._on_room()

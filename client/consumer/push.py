@@ -7,6 +7,9 @@
 The group's members divide the queues among them; its offsets live on the brokers. Delivery is at
 least once: a message whose ack was not committed comes again, for instance the last one of a loop
 that is left by `break`, unless `message.ack()` or `consumer.commit()` was awaited for it.
+
+    orderly=True             a queue's messages one after another, on one member at a time
+    model="broadcasting"     every member gets every message, and keeps its offsets on its own disk
 """
 
 from __future__ import annotations
@@ -14,22 +17,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from skylarkmq.client.clock import sleep
-from skylarkmq.client.config import MIB, ConsumerConfig
-from skylarkmq.client.consumer.allocate import find_allocation
+from skylarkmq.client.config import MIB, AckMode, ConsumerConfig, Model
+from skylarkmq.client.consumer.allocate import Assignment
 from skylarkmq.client.consumer.concurrently import Handler, Workers
-from skylarkmq.client.consumer.lite_pull import Inside, LitePull
-from skylarkmq.client.consumer.message_buffer import MessageBuffer
-from skylarkmq.client.consumer.offset_store import OffsetStore
-from skylarkmq.client.consumer.pull_service import PullService
-from skylarkmq.client.consumer.rebalance import Callbacks, QueuesCallback, Rebalance
-from skylarkmq.client.consumer.send_back import SendBack
-from skylarkmq.client.consumer.shares import GroupShares
+from skylarkmq.client.consumer.lite_pull import LitePull
+from skylarkmq.client.consumer.parts import Parts, put_together
+from skylarkmq.client.consumer.rebalance import Callbacks, QueuesCallback
 from skylarkmq.client.consumer.start_from import StartFrom
-from skylarkmq.client.consumer.subscription import Subscription, Tag
+from skylarkmq.client.consumer.subscription import Selector, Subscription
 from skylarkmq.client.errors import ConsumerClosed, IllegalState, RocketMQError
 from skylarkmq.client.instance import Client
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData
@@ -39,10 +39,13 @@ log = logging.getLogger(__name__)
 
 
 class Consumer(LitePull):
-    """Receives messages of its topics as a member of `group`; clustering.
+    """Receives messages of its topics as a member of `group`.
 
     One loop. `getone`, `getmany` and iteration acknowledge what they gave before (with
     `ack="auto"`), so one task uses them; several tasks use `run`, or `ack="manual"`.
+
+    Cancelling any of its coroutines loses no message and leaves it usable; a cancelled `stop` is
+    to be called again.
     """
 
     def __init__(
@@ -50,38 +53,66 @@ class Consumer(LitePull):
         client: Client | str | None = None,
         *topics: str,
         group: str,
-        selector: Tag | None = None,
+        model: Model = "clustering",
+        selector: Selector | None = None,
         start_from: StartFrom = StartFrom.LAST,
+        orderly: bool = False,
+        assignment: Assignment = "average",
         batch_size: int = 32,
         prefetch: int = 1000,
         prefetch_bytes: int = 100 * MIB,
         max_span: int = 2000,
-        max_reconsume: int = 16,
-        ack: Literal["auto", "manual"] = "auto",
+        max_reconsume: int | None = None,
+        ack: AckMode = "auto",
         commit_interval: float = 5.0,
+        consume_timeout: float = 900.0,
         on_assigned: QueuesCallback | None = None,
         on_revoked: QueuesCallback | None = None,
+        offsets_folder: str | Path | None = None,
     ) -> None:
         """Take the settings; nothing is connected before `start`.
 
         Args:
             client: shared with producers and with consumers of other groups, or name server
                 addresses (default as for Client) for a client of this consumer's own.
-            selector: which messages of the topics; default all.
+            model: "clustering" divides the messages among the members; "broadcasting" gives all
+                to each, whose offsets then lie in a file of its host and user.
+            selector: which messages of the topics, `Tag` or `Sql92`; default all.
             start_from: where a group without committed offsets starts.
+            orderly: hand out the messages of a queue one after another, on one member alone. A
+                message that fails is tried again after 1 s while its queue waits.
+            assignment: how the members divide the queues: "average", "circle", "consistent_hash",
+                or a strategy object. All members of a group name the same.
             batch_size: messages a pull asks for.
-            prefetch, prefetch_bytes: messages held here, handed out ones included.
+            prefetch, prefetch_bytes: messages held here, handed out ones included, over all queues.
+                One answer of a broker may go beyond the bytes.
             max_span: how far the lowest unacknowledged message of a queue may lie behind.
-            max_reconsume: retries before a message goes to the dead letter topic.
-            ack: with "manual" messages are acknowledged by `message.ack()` alone.
+            max_reconsume: retries before a message goes to the dead letter topic; by default 16,
+                and for an ordered consumer as many as it takes, as in RocketMQ.
+            ack: with "manual" messages are acknowledged by `message.ack()` alone; with "none"
+                they are when they are handed out, so one that fails is lost.
             commit_interval: seconds between commits.
+            consume_timeout: seconds after which a message that is still with its handler is named
+                in the log, once. It stays with the handler, and is not delivered again.
             on_assigned, on_revoked: called, and awaited if need be, with the queues, before new
-                ones are pulled and before old ones are given up.
+                ones are pulled and before old ones are given up. What is acknowledged when
+                `on_revoked` ends is committed.
+            offsets_folder: where a broadcasting consumer keeps its offsets, in a file by the
+                client's `instance_name` and the group; default: the user's folder for state.
+
+        Raises:
+            ValueError: a setting, a topic or the group cannot be used.
         """
-        if (reason := validate_group(group)) is not None:
+        self._owned = not isinstance(client, Client)
+        self._client = client if isinstance(client, Client) else Client(client)
+        wrap = self._client.namespace.wrap
+        if (reason := validate_group(wrap(group))) is not None:
             raise ValueError(reason)
         self._config = ConsumerConfig(
-            group=group,
+            group=wrap(group),
+            model=model,
+            orderly=orderly,
+            assignment=assignment,
             batch_size=batch_size,
             prefetch=prefetch,
             prefetch_bytes=prefetch_bytes,
@@ -89,19 +120,17 @@ class Consumer(LitePull):
             max_reconsume=max_reconsume,
             ack=ack,
             commit_interval_s=commit_interval,
+            consume_timeout_s=consume_timeout,
+            offsets_folder=None if offsets_folder is None else Path(offsets_folder),
         )
-        super().__init__(auto_ack=ack == "auto")
-        self._owned = not isinstance(client, Client)
-        self._client = client if isinstance(client, Client) else Client(client)
+        super().__init__(ack)
         self._start_from = start_from
         self._callbacks = Callbacks(on_assigned, on_revoked)
         self._subscriptions: dict[str, Subscription] = {}
-        self._selectors = {topic: selector for topic in topics}
-        for topic in topics:
-            _check_topic(topic)
+        self._selectors = {_checked(wrap(topic)): selector for topic in topics}
         self._workers: Workers | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._send_back: SendBack | None = None
+        self._parts: Parts | None = None
         self._stopped = False
 
     async def __aenter__(self) -> Self:
@@ -128,42 +157,35 @@ class Consumer(LitePull):
         if self._tasks:
             return
         await self._client.start()
-        services = self._client.services
         for topic, selector in self._selectors.items():
             self._set_subscription(topic, selector)
-        self._set_subscription(retry_topic(self.group), None)
-        buffer = MessageBuffer(services.clock)
-        offsets = OffsetStore(services.consumer_api, services.routes, self.group)
-        self._send_back = SendBack(services, self.group, self._config.max_reconsume)
-        pulls = PullService(
-            self._config,
-            services,
-            self._subscriptions,
-            buffer,
-            self._send_back,
-            self._client.want_heartbeat,
+        if not self._config.broadcasting:
+            self._set_subscription(retry_topic(self.group), None)
+        parts = put_together(
+            self._client, self._config, self._subscriptions, self._start_from, self._callbacks
         )
-        rebalance = Rebalance(
-            services,
-            self.group,
-            self._subscriptions,
-            offsets,
-            pulls,
-            GroupShares(self._client, self.group, find_allocation("average")),
-            self._start_from,
-            self._callbacks,
-        )
-        self._client.join_consumer(self)
-        self._inside = Inside(services, buffer, offsets, pulls, rebalance)
+        if parts.local_offsets is not None:
+            await parts.local_offsets.open()
+        try:
+            self._client.join_consumer(self)
+        except BaseException:
+            if parts.local_offsets is not None:
+                parts.local_offsets.close()
+            raise
+        self._parts = parts
+        self._inside = parts.inside
         try:
             await self._join()
         except BaseException:
             await self.stop(drain=False)
             raise
         self._tasks = [
-            self._run_task(rebalance.run(), "rebalance"),
+            self._run_task(parts.inside.rebalance.run(), "rebalance"),
             self._run_task(self._commit_loop(), "commit"),
+            self._run_task(parts.slow_handlers.run(), "overdue"),
         ]
+        if parts.locks is not None and parts.keeper is not None:
+            self._tasks.append(self._run_task(parts.locks.run(parts.keeper), "locks"))
 
     async def stop(self, drain: bool = True, timeout: float = 30.0) -> None:  # noqa: ASYNC109
         """Leave the group: end the handlers, commit, tell the brokers, close.
@@ -174,18 +196,18 @@ class Consumer(LitePull):
         if self._stopped:
             return
         self._stopped = True
-        inside = self._inside
+        parts = self._parts
         try:
-            if inside is not None:
-                inside.buffer.close()
-                await _cancel(self._tasks)
-                inside.pulls.halt()
+            if parts is not None:
+                parts.inside.buffer.close()
+                parts.inside.pulls.halt()
+                # Locks are refreshed and offsets committed as long as handlers are at work.
                 if self._workers is not None:
                     await self._workers.drain(timeout if drain else 0.0)
         finally:
             try:
-                if inside is not None:
-                    await self._leave(inside)
+                if parts is not None:
+                    await self._leave(parts)
             finally:
                 self._closed = True
                 if self._owned:
@@ -194,14 +216,18 @@ class Consumer(LitePull):
     async def run(self, handler: Handler, *, concurrency: int = 20, max_batch: int = 1) -> None:
         """Give every message to `handler` until the consumer stops.
 
-        A message is acknowledged when the handler returns and handed back for another try when it
-        raises. Handlers of one queue run side by side unless `concurrency` is 1.
+        A message is acknowledged when the handler returns (not with `ack="manual"`) and handed back
+        for another try when it raises. Handlers of one queue run side by side unless the consumer
+        is ordered. Cancelled, it cancels the handlers; their messages are handed out again.
 
         Args:
             handler: an async function (or a quick plain one) of one message; with `max_batch`
                 above 1 of a list of messages of one queue, which are acknowledged or handed back
-                together, except those that the handler acknowledged itself.
+                together, except those that the handler acknowledged or handed back itself.
             concurrency: how many handlers run at the same time.
+
+        Raises:
+            IllegalState: not started, or `run` is under way already.
         """
         inside = self._running
         if self._workers is not None:
@@ -211,7 +237,8 @@ class Consumer(LitePull):
         self._workers = Workers(
             handler,
             inside.buffer,
-            inside.services.clock,
+            inside.services,
+            self._config,
             concurrency=concurrency,
             max_batch=max_batch,
         )
@@ -221,25 +248,26 @@ class Consumer(LitePull):
             if not self._stopped:
                 self._workers = None
 
-    async def subscribe(self, topic: str, selector: Tag | None = None) -> None:
+    async def subscribe(self, topic: str, selector: Selector | None = None) -> None:
         """Add a topic, or change what is wanted of it from the next pull on."""
-        _check_topic(topic)
-        self._selectors[topic] = selector
+        known = _checked(self._client.namespace.wrap(topic))
+        self._selectors[known] = selector
         if self._inside is not None:
-            self._set_subscription(topic, selector)
+            self._set_subscription(known, selector)
             await self._join()
 
     async def unsubscribe(self, topic: str) -> None:
         """Give a topic up."""
-        self._selectors.pop(topic, None)
-        if self._subscriptions.pop(topic, None) is not None:
+        known = self._client.namespace.wrap(topic)
+        self._selectors.pop(known, None)
+        if self._subscriptions.pop(known, None) is not None:
             await self._join()
 
     # What the client asks for
 
     @property
     def group(self) -> str:
-        """The consumer group."""
+        """The consumer group, as brokers know it: with the client's namespace."""
         return self._config.group
 
     def consumer_data(self) -> ConsumerData:
@@ -248,7 +276,7 @@ class Consumer(LitePull):
             consume_from_where=self._start_from.wire_name,
             consume_type="CONSUME_PASSIVELY",
             group_name=self.group,
-            message_model="CLUSTERING",
+            message_model=self._config.model.upper(),
             subscription_data_set=[each.data for each in self._subscriptions.values()],
         )
 
@@ -259,7 +287,7 @@ class Consumer(LitePull):
 
     # Inside
 
-    def _set_subscription(self, topic: str, selector: Tag | None) -> None:
+    def _set_subscription(self, topic: str, selector: Selector | None) -> None:
         version = self._client.services.clock.now_ms()
         old = self._subscriptions.get(topic)
         if old is not None:
@@ -279,11 +307,17 @@ class Consumer(LitePull):
         if self._tasks or not await inside.rebalance.round():
             inside.rebalance.wake()
 
-    async def _leave(self, inside: Inside) -> None:
-        await inside.rebalance.revoke(list(inside.rebalance.assigned))
-        await inside.pulls.stop()
-        if self._send_back is not None:
-            await self._send_back.stop()
+    async def _leave(self, parts: Parts) -> None:
+        await _cancel(self._tasks)
+        parts.retries.stop()
+        rebalance = parts.inside.rebalance
+        await rebalance.revoke(list(rebalance.assigned))
+        if parts.locks is not None:
+            await parts.locks.release_all()
+        await parts.inside.pulls.stop()
+        await parts.send_back.stop()
+        if parts.local_offsets is not None:
+            parts.local_offsets.close()
         await self._client.leave_consumer(self)
 
     async def _commit_loop(self) -> None:
@@ -307,6 +341,12 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _check_topic(topic: str) -> None:
+def _checked(topic: str) -> str:
+    """Return the topic.
+
+    Raises:
+        ValueError: it cannot be one.
+    """
     if (reason := validate_topic(topic)) is not None:
         raise ValueError(reason)
+    return topic

@@ -1,7 +1,7 @@
 """Which queues this member of the group owns, and the change from one division to the next.
 
     each round:     this member's share of every topic (shares.py)
-    revoked queues: on_revoked awaited -> gate cleared -> acked offsets committed -> dropped
+    revoked queues: gate -> on_revoked awaited -> acked offsets committed -> dropped
     new queues:     gate -> start offset asked for -> on_assigned awaited -> pulled
 
 A round comes when the broker says that members changed (40), when a route changed, and every 20 s.
@@ -50,11 +50,16 @@ class QueueGate(Protocol):
     """Lets queues in and out, for those who need more than a share to own one."""
 
     async def admit(self, queues: Sequence[MessageQueue]) -> Collection[MessageQueue]:
-        """Return those that this member may take; the others are asked for again soon."""
+        """Return those that this member may take; for the others the gate wakes the rebalance."""
         ...
 
-    async def clear(self, queues: Sequence[MessageQueue]) -> None:
-        """Wait until nobody is at work with these queues: they are given up next."""
+    async def may_go(
+        self, gone: Sequence[MessageQueue], share: Collection[MessageQueue]
+    ) -> list[MessageQueue]:
+        """Return those of the queues beyond the share that nobody is at work with.
+
+        For the others the gate wakes the rebalance.
+        """
         ...
 
     async def release(self, queues: Sequence[MessageQueue]) -> None:
@@ -134,22 +139,27 @@ class Rebalance:
                     self._note(topic)
                     share.update(mine)
             before = set(self.assigned)
-            await self.revoke([queue for queue in self.assigned if queue not in share])
+            gone = [queue for queue in self.assigned if queue not in share]
+            if self._gate is not None:
+                gone = await self._gate.may_go(gone, share)
+            await self.revoke(gone)
             fresh = sorted(queue for queue in share if queue not in self.assigned)
             complete = await self._assign(fresh) and complete
             self._changed({queue.topic for queue in before ^ set(self.assigned)})
             return complete
 
-    async def revoke(self, queues: Sequence[MessageQueue]) -> None:
-        """Give queues up, after the user's callback and with their acked offsets committed."""
+    async def revoke(self, queues: Sequence[MessageQueue], *, commit: bool = True) -> None:
+        """Give queues up, after the user's callback and with their acked offsets committed.
+
+        Args:
+            commit: false when another member has them already.
+        """
         if not queues:
             return
         await self._tell(self._callbacks.on_revoked, queues)
-        if self._gate is not None:
-            await self._gate.clear(queues)
         held = {queue: self.assigned[queue] for queue in queues if queue in self.assigned}
         offsets = {queue: held_queue.commit_offset for queue, held_queue in held.items()}
-        for error in await self._offsets.commit(offsets):
+        for error in await self._offsets.commit(offsets if commit else {}):
             log.warning("group %s: offset not committed at revoke: %s", self._group, error)
         for queue in held:
             # Not the one of before the await: it may have been repositioned meanwhile.
@@ -207,7 +217,7 @@ class Rebalance:
         return set(self._paused)
 
     async def _assign(self, queues: Sequence[MessageQueue]) -> bool:
-        """Take new queues over; False when one has to wait."""
+        """Take new queues over; False when a start offset could not be found out."""
         admitted = queues
         if queues and self._gate is not None:
             allowed = await self._gate.admit(queues)
@@ -233,7 +243,7 @@ class Rebalance:
         for process_queue in list(self.assigned.values()):
             if not self._pulls.is_started(process_queue):
                 self._begin(process_queue)
-        return len(taken) == len(queues)
+        return len(taken) == len(admitted)
 
     def _note(self, topic: str) -> None:
         """Remember which queues came into being since this member joined."""

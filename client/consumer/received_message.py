@@ -1,33 +1,70 @@
-"""A message as a consumer gets it, with its acknowledgement."""
+"""A message as a consumer gets it, with its acknowledgement.
+
+    handed out -> ack          done; the group's offset moves once all before it are done as well
+               -> nack         the group gets it again after a while: from the broker, or for an
+                               ordered or broadcasting consumer here
+               -> dead_letter  given up
+               -> nothing      stays this member's however long it takes, and holds the offset
+
+Nothing is ever handed out a second time while the first one is at work with it: RocketMQ brokers
+give no leases, and unlike the Java client this one sends nothing back behind a slow handler.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Final, Protocol
 
 from skylarkmq.client.config import MIB
 from skylarkmq.client.consumer.process_queue import ProcessQueue
+from skylarkmq.client.consumer.retry_delay import RetryDelay, retry_delay
+from skylarkmq.client.errors import ProtocolError
+from skylarkmq.client.hooks import ConsumeOutcome
+from skylarkmq.client.namespace import Namespace
 from skylarkmq.protocol import properties as names
-from skylarkmq.protocol.compression import decompress
+from skylarkmq.protocol.compression import CompressionUnavailableError, decompress
+from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 
 INFLATED_SIZE_MAX: Final = 16 * MIB
 """A compressed body that opens to more is refused: four times RocketMQ's largest message."""
-DEAD_LETTER_LEVEL: Final = -1
 
 
 class Returner(Protocol):
-    """Hands messages back to the broker for another try."""
+    """What becomes of messages that their handlers could not use."""
 
-    async def send_back(self, message: ReceivedMessage, delay_level: int) -> None:
-        """Let the group get the message again after `delay_level`; -1 makes it a dead letter.
+    @property
+    def namespace(self) -> Namespace:
+        """The client's, for the names that the application sees."""
+        ...
+
+    @property
+    def clock_s(self) -> float:
+        """Monotonic seconds of the client's clock."""
+        ...
+
+    async def give_back(self, message: ReceivedMessage, delay: RetryDelay) -> None:
+        """Let the group get the message again; too many tries make it a dead letter.
 
         Raises:
-            RocketMQError: no broker took it.
+            RocketMQError: no broker took it; it stays with its handler.
+        """
+        ...
+
+    async def retry(self, message: ReceivedMessage) -> None:
+        """Do so; when no broker takes it let it come again here, after a while."""
+        ...
+
+    async def give_up(self, message: ReceivedMessage, reason: str | None) -> None:
+        """Make the message a dead letter.
+
+        Raises:
+            RocketMQError: no broker took it; it stays with its handler.
         """
         ...
 
@@ -35,23 +72,41 @@ class Returner(Protocol):
 class ReceivedMessage:
     """One message of one queue. Made by the consumer; not to be made or changed by users."""
 
-    __slots__ = ("_body", "_message", "_process_queue", "_returner", "queue_offset", "topic")
+    __slots__ = (
+        "_body",
+        "_local_tries",
+        "_message",
+        "_process_queue",
+        "_returner",
+        "outcome",
+        "overdue_s",
+        "queue_offset",
+        "topic",
+    )
 
     def __init__(
         self,
         message: MessageExt,
         process_queue: ProcessQueue[ReceivedMessage],
         returner: Returner,
+        local_tries: int = 0,
     ) -> None:
         self.queue_offset = message.queue_offset
         """Its number in the queue."""
         # A retried message lies in the group's retry topic; its own topic stands in a property.
-        self.topic = message.properties.get(names.RETRY_TOPIC, message.topic)
+        topic = message.properties.get(names.RETRY_TOPIC, message.topic)
+        namespace = returner.namespace
+        self.topic = namespace.unwrap(topic) if namespace else topic
         """The topic it was sent to, also when it comes from the group's retry topic."""
+        self.overdue_s = inf
+        """When its handler will have been at work for too long, monotonic. The consumer's own."""
         self._message = message
         self._process_queue = process_queue
         self._returner = returner
+        self._local_tries = local_tries
         self._body: bytes | None = None
+        self.outcome: ConsumeOutcome | None = None
+        """What became of it; None as long as that is its handler's to say. The consumer's own."""
 
     # What it is
 
@@ -60,13 +115,17 @@ class ReceivedMessage:
         """The body, decompressed if need be.
 
         Raises:
-            skylarkmq.protocol.errors.ProtocolError: it cannot be opened, opens to more than
-                16 MiB, or the library for its format is not installed.
+            ProtocolError: it cannot be opened, opens to more than 16 MiB, or the library for its
+                format is not installed (`pip install 'skylarkmq[compression]'`).
         """
         if self._body is None:
             message = self._message
             if message.sys_flag & MessageSysFlag.COMPRESSED_FLAG:
-                self._body = decompress(message.body, message.sys_flag, INFLATED_SIZE_MAX)
+                try:
+                    self._body = decompress(message.body, message.sys_flag, INFLATED_SIZE_MAX)
+                except (RemoteProtocolError, CompressionUnavailableError) as error:
+                    text = f"the body of {self.msg_id} cannot be opened: {error}"
+                    raise ProtocolError(text) from error
             else:
                 self._body = message.body
         return self._body
@@ -116,7 +175,7 @@ class ReceivedMessage:
     @property
     def queue(self) -> MessageQueue:
         """The queue it came from; of the retry topic when it is a retry."""
-        return self._process_queue.queue
+        return self._returner.namespace.unwrap_queue(self._process_queue.queue)
 
     @property
     def commit_log_offset(self) -> int:
@@ -146,7 +205,7 @@ class ReceivedMessage:
     @property
     def reconsume_times(self) -> int:
         """How many times it was handed back before."""
-        return self._message.reconsume_times
+        return self._message.reconsume_times + self._local_tries
 
     @property
     def body_crc(self) -> int:
@@ -163,30 +222,52 @@ class ReceivedMessage:
     async def ack(self) -> None:
         """It is done. The group's offset moves on once all before it are done as well.
 
-        Nothing happens when it was done before or its queue is not this consumer's any more.
+        Nothing happens when it was done or handed back before, or when its queue is not this
+        consumer's any more. It is committed with the next `commit_interval`, or by `commit()`.
         """
-        self._process_queue.done(self.queue_offset)
+        self.finish()
 
-    async def nack(self, delay_level: int = 0) -> None:
-        """Let the group get it again, after a delay; beyond `max_reconsume` it is a dead letter.
+    async def nack(self, delay_level: int | None = None, *, delay: timedelta | None = None) -> None:
+        """Let the group get it again, after a while; beyond `max_reconsume` it is a dead letter.
+
+        An ordered consumer waits with the whole queue (1 s unless told), so that nothing overtakes
+        the message. A broadcasting one tries again by itself.
 
         Args:
-            delay_level: 1 to 18; 0 lets the delay grow with each try (10 s, 30 s, 1 m, ... 2 h).
+            delay_level: 1 to 18 (1 s to 2 h); by default the delay grows with each try: 10 s,
+                30 s, 1 m, ... 2 h.
+            delay: instead; up to 2 h. A broker delays by levels, so it is rounded up to the next.
 
         Raises:
             RocketMQError: no broker took it; it stays unacknowledged.
+            ValueError: the delay is none.
         """
-        if self._process_queue.holds(self.queue_offset):
-            await self._returner.send_back(self, delay_level)
-            self._process_queue.done(self.queue_offset)
+        wish = retry_delay(delay_level, delay)
+        if self.is_mine:
+            await self._returner.give_back(self, wish)
 
-    async def dead_letter(self) -> None:
+    async def dead_letter(self, reason: str | None = None) -> None:
         """Give it up: it goes to the group's dead letter topic, `%DLQ%<group>`.
 
+        A broadcasting consumer has no such topic: the message is done, and a line logged.
+
+        Args:
+            reason: kept with the message, as property `DEAD_LETTER_REASON`.
+
         Raises:
             RocketMQError: no broker took it; it stays unacknowledged.
         """
-        await self.nack(DEAD_LETTER_LEVEL)
+        if self.is_mine:
+            await self._returner.give_up(self, reason)
+
+    async def extend(self, seconds: float) -> None:
+        """Say that it takes longer: `consume_timeout` counts anew, as `seconds` from now.
+
+        Nothing but the warning depends on it; the message stays with its handler in any case.
+        """
+        if seconds <= 0:
+            raise ValueError(f"seconds is above 0, not {seconds}")
+        self.overdue_s = self._returner.clock_s + seconds
 
     def process(self, *, requeue: bool = True) -> AbstractAsyncContextManager[ReceivedMessage]:
         """Acknowledge when the block ends; on an error hand it back and let the error through.
@@ -197,20 +278,47 @@ class ReceivedMessage:
         return _processing(self, requeue)
 
     def __repr__(self) -> str:
+        queue = self._process_queue.queue
         return (
-            f"<ReceivedMessage {self.msg_id} of {self.topic}, queue {self.queue.broker_name}/"
-            f"{self.queue.queue_id} offset {self.queue_offset}, try {self.reconsume_times + 1}>"
+            f"<ReceivedMessage {self.msg_id} of {self.topic}, queue {queue.broker_name}/"
+            f"{queue.queue_id} offset {self.queue_offset}, try {self.reconsume_times + 1}>"
         )
+
+    # For the consumer's own use
 
     @property
     def stored(self) -> MessageExt:
-        """The record as pulled; for the consumer's own use."""
+        """The record as pulled."""
         return self._message
 
     @property
     def process_queue(self) -> ProcessQueue[ReceivedMessage]:
-        """Where it waits for its ack; for the consumer's own use."""
+        """Where it waits for its ack."""
         return self._process_queue
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether its handler still has a say: not done, not handed back, not revoked."""
+        return self.outcome is None and self._process_queue.holds(self.queue_offset)
+
+    def finish(self, outcome: ConsumeOutcome = "ok") -> bool:
+        """No more work with it; False when its handler had no say any more."""
+        if self.outcome is not None:
+            return False
+        self.outcome = outcome
+        return self._process_queue.done(self.queue_offset)
+
+    def again(self) -> ReceivedMessage:
+        """Return what stands for it at the next try here; this object has no say any more."""
+        self.outcome = "suspended"
+        return ReceivedMessage(
+            self._message, self._process_queue, self._returner, self._local_tries + 1
+        )
+
+    async def retry(self) -> None:
+        """Do as `nack`, but when no broker takes it let it come again here, after a while."""
+        if self.is_mine:
+            await self._returner.retry(self)
 
 
 @asynccontextmanager
@@ -218,6 +326,9 @@ async def _processing(message: ReceivedMessage, requeue: bool) -> AsyncGenerator
     try:
         yield message
     except Exception:
-        await message.nack(0 if requeue else DEAD_LETTER_LEVEL)
+        if requeue:
+            await message.retry()
+        else:
+            await message.dead_letter()
         raise
     await message.ack()

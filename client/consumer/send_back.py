@@ -11,8 +11,11 @@ from typing import Final
 
 from skylarkmq.client.api_send import SendRequest, send_message_back
 from skylarkmq.client.config import SEND_BACK_TIMEOUT_S, ProducerConfig
+from skylarkmq.client.consumer.local_retry import LOCAL_RETRY_S, LocalRetries
 from skylarkmq.client.consumer.received_message import ReceivedMessage
+from skylarkmq.client.consumer.retry_delay import FIRST_RETRY_LEVEL, GROWING, RetryDelay
 from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.send_pipeline import SendPipeline
 from skylarkmq.client.services import Services
 from skylarkmq.protocol import properties as names
@@ -22,73 +25,115 @@ from skylarkmq.protocol.message import MessageExt
 
 log = logging.getLogger(__name__)
 
-FIRST_RETRY_LEVEL: Final = 3
-"""Delay level of the first retry (10 s); each further one waits a level longer."""
+DEAD_LETTER_LEVEL: Final = -1
+DEAD_LETTER_REASON: Final = "DEAD_LETTER_REASON"
+"""Property of a dead letter: the text that `dead_letter` was given. Ours, not RocketMQ's."""
+REASON_SIZE_MAX: Final = 1000
+"""Characters; all properties of a message have 32,767 bytes."""
 COMPRESSION_BITS: Final = MessageSysFlag.COMPRESSED_FLAG | MessageSysFlag.COMPRESSION_MASK
 
 
 class SendBack:
     """Hands back the messages of one consumer; implements `Returner`."""
 
-    def __init__(self, services: Services, group: str, max_reconsume: int) -> None:
+    def __init__(
+        self, services: Services, group: str, tries_max: int, retries: LocalRetries
+    ) -> None:
+        """Take the parts.
+
+        Args:
+            tries_max: how often a message is tried again before it is a dead letter.
+        """
         self._services = services
         self._group = group
-        self._max_reconsume = max_reconsume
+        self._tries_max = tries_max
+        self._retries = retries
         self._pipeline = SendPipeline(
-            ProducerConfig(group=CLIENT_INNER_PRODUCER_GROUP),
-            services.remoting,
-            services.routes,
-            services.clock,
-            services.random,
+            ProducerConfig(group=CLIENT_INNER_PRODUCER_GROUP), services, services.random
         )
 
-    async def send_back(self, message: ReceivedMessage, delay_level: int) -> None:
-        """Let the group get the message again after `delay_level`; -1 makes it a dead letter.
+    @property
+    def namespace(self) -> Namespace:
+        return self._services.namespace
 
-        Raises:
-            RocketMQError: neither way worked.
-        """
+    @property
+    def clock_s(self) -> float:
+        return self._services.clock.monotonic()
+
+    async def give_back(self, message: ReceivedMessage, delay: RetryDelay) -> None:
+        try:
+            await self._call_back(message, delay.level)
+        except RocketMQError as error:
+            log.warning("%r could not be handed back, it is sent again instead: %s", message, error)
+            await self._send_again(message, delay.level)
+        dead = message.stored.reconsume_times >= self._tries_max
+        message.finish("dead_letter" if dead else "retry")
+
+    async def retry(self, message: ReceivedMessage) -> None:
+        try:
+            await self.give_back(message, GROWING)
+        except RocketMQError as error:
+            log.warning("%r could not be handed back, retried here: %s", message, error)
+            if message.is_mine:
+                self._retries.later(message, LOCAL_RETRY_S)
+
+    async def give_up(self, message: ReceivedMessage, reason: str | None) -> None:
+        # A reason travels with a copy alone, because code 36 has no place for it.
+        first, second = self._call_back, self._send_again
+        if reason:
+            first, second = second, first
+        try:
+            await first(message, DEAD_LETTER_LEVEL, reason)
+        except RocketMQError as error:
+            log.warning("%r: no dead letter yet, the other way is tried: %s", message, error)
+            await second(message, DEAD_LETTER_LEVEL, reason)
+        message.finish("dead_letter")
+
+    async def stop(self) -> None:
+        """End what is under way."""
+        await self._pipeline.stop()
+
+    async def _call_back(
+        self, message: ReceivedMessage, delay_level: int, reason: str | None = None
+    ) -> None:
         stored = message.stored
         header = ConsumerSendMsgBackRequestHeader(
             offset=stored.physical_offset,
             group=self._group,
             delay_level=delay_level,
             origin_msg_id=message.msg_id,
-            origin_topic=message.topic,
-            max_reconsume_times=self._max_reconsume,
+            origin_topic=_own_topic(stored),
+            max_reconsume_times=self._tries_max,
         )
         services = self._services
-        address = services.routes.master_address(message.queue.broker_name)
-        try:
-            await send_message_back(
-                services.remoting,
-                address or str(stored.store_host),
-                header,
-                SEND_BACK_TIMEOUT_S,
-            )
-        except RocketMQError as error:
-            log.warning("%r could not be handed back, it is sent again instead: %s", message, error)
-            await self._send_again(stored, message.topic, message.msg_id, delay_level)
-
-    async def stop(self) -> None:
-        """End what is under way."""
-        await self._pipeline.stop()
+        queue = message.process_queue.queue
+        address = services.routes.master_address(queue.broker_name)
+        await send_message_back(
+            services.remoting,
+            address or str(stored.store_host),
+            header,
+            SEND_BACK_TIMEOUT_S,
+        )
 
     async def _send_again(
-        self, stored: MessageExt, topic: str, msg_id: str, delay_level: int
+        self, message: ReceivedMessage, delay_level: int, reason: str | None = None
     ) -> None:
         """Send a copy to the group's retry topic; the broker makes it a dead letter at the limit.
 
-        A message that is to be a dead letter at once claims to have had all its tries.
+        A message that is to be a dead letter at once has a limit that it has reached.
         """
+        stored = message.stored
         properties = dict(stored.properties)
-        properties.setdefault(names.ORIGIN_MESSAGE_ID, msg_id)
-        properties[names.RETRY_TOPIC] = topic
+        properties.setdefault(names.ORIGIN_MESSAGE_ID, message.msg_id)
+        properties[names.RETRY_TOPIC] = _own_topic(stored)
         properties.pop(names.TRAN_MSG, None)
+        properties.pop(names.DELAY, None)
         tries = stored.reconsume_times + 1
+        tries_max = self._tries_max
         if delay_level < 0:
-            tries = max(tries, self._max_reconsume)
-            properties.pop(names.DELAY, None)
+            tries_max = min(tries, tries_max)
+            if reason:
+                properties[DEAD_LETTER_REASON] = _plain(reason)
         else:
             level = delay_level or FIRST_RETRY_LEVEL + stored.reconsume_times
             properties[names.DELAY] = str(level)
@@ -96,15 +141,25 @@ class SendBack:
             retry_topic(self._group),
             stored.body,
             names.encode_properties(properties),
-            msg_id,
+            message.msg_id,
             stored.born_timestamp,
             flag=stored.flag,
             sys_flag=stored.sys_flag & COMPRESSION_BITS,
             reconsume_times=tries,
-            max_reconsume_times=self._max_reconsume,
+            max_reconsume_times=tries_max,
         )
         send = self._pipeline.begin(request, None, SEND_BACK_TIMEOUT_S)
         try:
             await send.future
         finally:
             self._pipeline.abandon(send)
+
+
+def _own_topic(stored: MessageExt) -> str:
+    """The topic that the message was sent to, as brokers know it."""
+    return stored.properties.get(names.RETRY_TOPIC, stored.topic)
+
+
+def _plain(reason: str) -> str:
+    """The text without what parts properties from each other."""
+    return "".join(char if char.isprintable() else " " for char in reason[:REASON_SIZE_MAX])

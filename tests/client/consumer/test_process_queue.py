@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from math import inf
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -14,11 +15,13 @@ from skylarkmq.protocol.message import MessageQueue
 QUEUE = MessageQueue("t", "b", 0)
 
 
-class Item(NamedTuple):
-    """A message, as far as the queue looks at it."""
+@dataclass
+class Item:
+    """A message, as far as the queue and the buffer look at it."""
 
     queue_offset: int
     size: int = 10
+    overdue_s: float = inf
 
 
 def items(*offsets: int) -> list[Item]:

@@ -8,8 +8,8 @@ import zlib
 import pytest
 
 from skylarkmq.client import MessageQueue
+from skylarkmq.client.errors import ProtocolError
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.errors import ProtocolError
 from tests.client.consumer.support import GROUP, Group
 from tests.support.fake_cluster import Stored
 from tests.support.manual_clock import settle

@@ -1,0 +1,124 @@
+"""The parts of a started consumer, put together by what it is.
+
+clustering            offsets on the brokers; a share of the queues; failures go to the broker
+clustering, ordered   also: queues are locked, failures wait here
+broadcasting          offsets here; all queues; failures are tried again here
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from skylarkmq.client.api_lock import LockApi
+from skylarkmq.client.config import MAX_RECONSUME, ConsumerConfig
+from skylarkmq.client.consumer.allocate import find_allocation
+from skylarkmq.client.consumer.lite_pull import Inside
+from skylarkmq.client.consumer.local_offsets import LocalOffsets, offsets_path
+from skylarkmq.client.consumer.local_retry import LocalRetries, LocalReturner
+from skylarkmq.client.consumer.message_buffer import MessageBuffer
+from skylarkmq.client.consumer.offset_store import OffsetStore
+from skylarkmq.client.consumer.orderly import OrderedBuffer, QueueKeeper
+from skylarkmq.client.consumer.pull_service import PullService
+from skylarkmq.client.consumer.queue_locks import QueueLocks
+from skylarkmq.client.consumer.rebalance import Callbacks, Rebalance
+from skylarkmq.client.consumer.received_message import Returner
+from skylarkmq.client.consumer.send_back import SendBack
+from skylarkmq.client.consumer.shares import AllShares, GroupShares, Shares
+from skylarkmq.client.consumer.slow_handlers import SlowHandlers
+from skylarkmq.client.consumer.start_from import StartFrom
+from skylarkmq.client.consumer.subscription import Subscription
+from skylarkmq.client.instance import Client
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What belongs to one started consumer."""
+
+    inside: Inside
+    send_back: SendBack
+    retries: LocalRetries
+    slow_handlers: SlowHandlers
+    keeper: QueueKeeper | None
+    locks: QueueLocks | None
+    local_offsets: LocalOffsets | None
+
+
+def put_together(
+    client: Client,
+    config: ConsumerConfig,
+    subscriptions: Mapping[str, Subscription],
+    start_from: StartFrom,
+    callbacks: Callbacks,
+) -> Parts:
+    """Make the parts; nothing is asked or begun yet. The client has been started."""
+    services, group = client.services, config.group
+    clock = services.clock
+    local = None
+    if config.broadcasting:
+        instance_name = services.config.instance_name
+        local = LocalOffsets(offsets_path(group, instance_name, config.offsets_folder))
+    offsets = OffsetStore(services, group, local)
+    locks: QueueLocks | None = None
+    keeper: QueueKeeper | None = None
+    if config.orderly and not config.broadcasting:
+        locks = QueueLocks(
+            LockApi(services.remoting, client.client_id, group), services.routes, clock, group
+        )
+    if config.orderly:
+        buffer: MessageBuffer = OrderedBuffer(clock, config.consume_timeout_s, locks)
+        assert isinstance(buffer, OrderedBuffer)
+        keeper = QueueKeeper(buffer, locks, offsets)
+    else:
+        buffer = MessageBuffer(clock, config.consume_timeout_s)
+    retries = LocalRetries(clock, buffer)
+    tries_max = MAX_RECONSUME if config.tries_max is None else config.tries_max
+    send_back = SendBack(services, group, tries_max, retries)
+    pulls = PullService(
+        config,
+        services,
+        subscriptions,
+        buffer,
+        _returner(config, send_back, retries),
+        client.want_heartbeat,
+    )
+    rebalance = Rebalance(
+        services,
+        group,
+        subscriptions,
+        offsets,
+        pulls,
+        _shares(client, config),
+        start_from,
+        callbacks,
+        keeper,
+    )
+    if keeper is not None:
+        keeper.follow(rebalance)
+    return Parts(
+        Inside(services, buffer, offsets, pulls, rebalance),
+        send_back,
+        retries,
+        SlowHandlers(clock, rebalance.assigned, config.consume_timeout_s, group),
+        keeper,
+        locks,
+        local,
+    )
+
+
+def _shares(client: Client, config: ConsumerConfig) -> Shares:
+    if config.broadcasting:
+        return AllShares(client)
+    return GroupShares(client, config.group, find_allocation(config.assignment))
+
+
+def _returner(config: ConsumerConfig, send_back: SendBack, retries: LocalRetries) -> Returner:
+    if not config.orderly and not config.broadcasting:
+        return send_back
+    return LocalReturner(
+        retries,
+        send_back,
+        config.tries_max,
+        orderly=config.orderly,
+        broadcasting=config.broadcasting,
+    )
