@@ -1,0 +1,15 @@
+"""The SDK without await: the same names, the same arguments, calls that block.
+
+    with Producer("127.0.0.1:9876") as producer:
+        producer.send(Message("orders", b"hello"))
+
+One loop thread a Client does the work of the asynchronous SDK; nothing of it is done again here.
+Any thread may use any object at any time. After a fork (Celery, gunicorn, multiprocessing) objects
+made before it go on in the child: they connect anew with their next call. Ctrl-C ends a call that
+waits; what it waited for is cancelled and safe to repeat under the rules of the call.
+"""
+
+from skylarkmq.client.sync.admin import Admin
+from skylarkmq.client.sync.client import Client
+
+__all__ = ["Admin", "Client"]

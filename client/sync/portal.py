@@ -1,0 +1,243 @@
+"""The loop thread behind the blocking facade, and the way of a call into it and back.
+
+One thread a client: started with the first call, ended by `close`. Any thread may call, except the
+loop thread itself. A call that is interrupted (Ctrl-C) cancels what it waits for, waits a moment
+for its end, so that nothing is left half done, and lets the interruption through.
+
+After a fork the child has no loop thread and other people's locks in any state. So there the portal
+begins anew: no thread, new locks, the next `generation`; the objects on it make their inside again
+when they are used next. What the parent's loop held is kept and never touched, because its sockets
+and its selector are the parent's as well.
+
+At the end of the program the clients that are still open are closed, EXIT_TIMEOUT_S at most each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from skylarkmq.client.errors import IllegalState
+
+T = TypeVar("T")
+
+EXIT_TIMEOUT_S: Final = 5.0
+INTERRUPTED_TIMEOUT_S: Final = 5.0
+"""How long an interrupted call waits for the end of what it cancelled."""
+WAIT_SLICE_S: Final = 0.2 if sys.platform == "win32" else None
+"""Windows looks for Ctrl-C only between waits."""
+
+_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
+_begun: dict[int, Portal] = {}
+"""Those with a loop thread; they live until they are closed, at the program's end at the latest."""
+_inherited: list[object] = []
+
+
+class Portal:
+    """Runs coroutines of one client in one thread. Any thread."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.generation = 0
+        """Counts the forks that lie between the portal's making and this process."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._at_exit: Callable[[], None] | None = None
+        _portals.add(self)
+        _watch_forks()
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run the coroutine that `work` makes in the loop thread; return its result or its error.
+
+        Raises:
+            IllegalState: closed, or called in the loop thread.
+        """
+        loop = self._running()
+        future = asyncio.run_coroutine_threadsafe(_started(work), loop)
+        try:
+            return _wait(future)
+        except BaseException:
+            if not future.done():  # interrupted here; else it is the call's own error
+                future.cancel()
+                self._settle(loop)
+            raise
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Call a plain function in the loop thread."""
+
+        async def called() -> T:
+            return work()
+
+        return self.run(called)
+
+    def future(self, work: Callable[[], asyncio.Future[T]]) -> concurrent.futures.Future[T]:
+        """Return what `work` starts as a future for threads; cancelling it cancels the work."""
+        loop = self._running()
+        outer: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def ended(inner: asyncio.Future[T]) -> None:
+            if inner.cancelled():
+                outer.cancel()
+            if not outer.set_running_or_notify_cancel():
+                return
+            error = inner.exception()
+            if error is not None:
+                outer.set_exception(error)
+            else:
+                outer.set_result(inner.result())
+
+        def begun() -> asyncio.Future[T]:
+            inner = work()
+            inner.add_done_callback(ended)
+            return inner
+
+        inner = self.call(begun)
+
+        def cancelled(done: concurrent.futures.Future[T]) -> None:
+            if done.cancelled() and not loop.is_closed():
+                loop.call_soon_threadsafe(inner.cancel)
+
+        outer.add_done_callback(cancelled)
+        return outer
+
+    def close_at_exit(self, close: Callable[[], None]) -> None:
+        """Let `close` be called when the program ends with the portal still open."""
+        self._at_exit = close
+
+    def close(self) -> None:
+        """End the loop thread; what still runs in it is cancelled. Calls fail from now on."""
+        with self.lock:
+            self._closed = True
+            loop, self._loop = self._loop, None
+            thread, self._thread = self._thread, None
+            _begun.pop(id(self), None)
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            if threading.current_thread() is not thread:
+                thread.join()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called, here or in the parent process."""
+        return self._closed
+
+    @property
+    def begun(self) -> bool:
+        """Whether this process has a loop thread."""
+        return self._loop is not None
+
+    def keep(self, inherited: object) -> None:
+        """Keep what the parent's loop owns from being collected, which would close its sockets."""
+        _inherited.append(inherited)
+
+    # Inside
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self.lock:
+            if self._closed:
+                raise IllegalState("the client is closed")
+            if self._thread is not None and threading.current_thread() is self._thread:
+                raise IllegalState(
+                    "a blocking call in the client's own loop thread would wait for itself",
+                    hint="Call from another thread, for instance from a handler of run",
+                )
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._loop,), name="skylarkmq-client-loop", daemon=True
+                )
+                self._thread.start()
+                _begun[id(self)] = self
+            return self._loop
+
+    def _settle(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait until the loop has run what was cancelled, for a moment."""
+
+        async def others_ended() -> None:
+            me = asyncio.current_task()
+            cancelled = [
+                task for task in asyncio.all_tasks() if task is not me and task.cancelling()
+            ]
+            if cancelled:
+                await asyncio.wait(cancelled, timeout=INTERRUPTED_TIMEOUT_S)
+
+        if not loop.is_closed():
+            done = asyncio.run_coroutine_threadsafe(others_ended(), loop)
+            concurrent.futures.wait([done], timeout=INTERRUPTED_TIMEOUT_S)
+
+    def forked(self) -> None:
+        """This is the child now."""
+        if self._loop is not None:
+            self.keep((self._loop, self._thread))
+        self.lock = threading.RLock()
+        self._loop = None
+        self._thread = None
+        self.generation += 1
+        _begun.pop(id(self), None)
+
+    def exit(self) -> None:
+        """The program ends."""
+        close, self._at_exit = self._at_exit, None
+        if close is None or self._loop is None or self._closed:
+            return
+        closer = threading.Thread(target=close, name="skylarkmq-client-exit", daemon=True)
+        closer.start()
+        closer.join(EXIT_TIMEOUT_S)
+
+
+async def _started(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    return await work()
+
+
+def _wait(future: concurrent.futures.Future[T]) -> T:
+    while True:
+        try:
+            return future.result(WAIT_SLICE_S)
+        except concurrent.futures.TimeoutError:
+            if future.done():
+                raise
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Be the loop thread."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()  # without waiting for threads of its executor, where a callback may be stuck
+
+
+def _watch_forks() -> None:
+    global _watching
+    if _watching:
+        return
+    _watching = True
+    atexit.register(_exit_all)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forked_all)
+
+
+_watching = False
+
+
+def _forked_all() -> None:
+    for portal in list(_portals):
+        portal.forked()
+
+
+def _exit_all() -> None:
+    for portal in list(_begun.values()):
+        portal.exit()
