@@ -28,6 +28,7 @@ from skylarkmq.client.errors import (
     ProtocolError,
     RequestTimeout,
     RocketMQError,
+    TlsError,
     broker_error,
 )
 from skylarkmq.client.remoting import Remoting
@@ -76,9 +77,12 @@ class NameServers:
 
         Raises:
             ConnectionFailed: none of them.
+            TlsError: all of them failed a check of TLS.
         """
         try:
             return await self._first_good(_local_ip)
+        except TlsError:
+            raise  # it says which check failed, and what to do
         except RocketMQError as error:
             raise ConnectionFailed(
                 self.text,
@@ -173,6 +177,8 @@ class NameServers:
 
     def _failure(self, errors: list[RocketMQError]) -> RocketMQError:
         if len(errors) == 1 or isinstance(errors[-1], BrokerError | ProtocolError):
+            return errors[-1]
+        if all(isinstance(error, TlsError) for error in errors):
             return errors[-1]
         text = f"no name server answered: {'; '.join(map(str, errors))}"
         if any(isinstance(error, RequestTimeout) for error in errors):

@@ -49,6 +49,8 @@ class ApacheBroker(Broker):
         self, children: Children, folder: Path, joins: Broker | None = None, **keys: object
     ) -> None:
         super().__init__(children, folder, joins, **keys)
+        self.options: tuple[str, ...] = ()
+        """Of both JVMs, to be set before `start`."""
         self._running: list[Child] = []
         (self.namesrv_port,) = [joins.namesrv_port] if joins else free_ports(1)
         self.port = free_broker_port()
@@ -75,7 +77,7 @@ class ApacheBroker(Broker):
         home = self.folder / "home"
         log = home / "conf" / self.logging_file.format(name)
         options = (*OPENED, *MEMORY, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}")
-        options = (*options, f"-Drmq.logback.configurationFile={log}")
+        options = (*options, f"-Drmq.logback.configurationFile={log}", *self.options)
         command = java(self.project, main, "-c", str(home / f"{name}.conf"), options=options)
         child = self.children.start(f"apache-{name}", command, one_stream=True)
         self._running.append(child)
