@@ -151,7 +151,7 @@ class Client:
             except BaseException:
                 await services.remoting.stop()
                 raise
-            self._name_client(self._config.client_ip or local_ip, clock)
+            self._name_client(local_ip, clock)
             services.client_id = self._client_id
             self._services = services
             config = self._config
@@ -274,8 +274,12 @@ class Client:
 
     # Inside
 
-    def _name_client(self, ip: str, clock: Clock) -> None:
-        address = ip_address(ip.partition("%")[0])
+    def _name_client(self, local_ip: str, clock: Clock) -> None:
+        ip = self._config.client_ip or local_ip
+        try:
+            address = ip_address(ip.partition("%")[0])
+        except ValueError:  # a name does for the client id; message ids want an address
+            address = ip_address(local_ip.partition("%")[0])
         instance = self._config.instance_name or f"{os.getpid()}#{self._random.getrandbits(48):x}"
         parts = [ip, instance, self._config.unit_name]
         self._client_id = "@".join(part for part in parts if part)

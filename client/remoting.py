@@ -12,6 +12,7 @@ All calls on the loop thread.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection
 from random import Random
@@ -145,8 +146,7 @@ class Remoting:
         """Do that, and wait until what was written has left."""
         self.close()
         await self._attempts.stop()
-        for connection in self._closing:
-            await connection.wait_ended(CLOSE_TIMEOUT_S)
+        await asyncio.gather(*(it.wait_ended(CLOSE_TIMEOUT_S) for it in self._closing))
 
     async def _connect(self, address: str) -> Connection:
         backoff = self._backoffs.get(address)

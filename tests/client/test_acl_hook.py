@@ -72,6 +72,7 @@ async def test_all_requests_to_a_broker_are_signed(codec: Codec, *, echo: bool) 
     await producer.send_batch([Message("orders", b"three"), Message("orders", b"four")])
     await producer.send_oneway(Message("orders", b"five"))
     await client.services.peer(cluster.guard.address)
+    await client.send_heartbeats()
     stopping = asyncio.create_task(producer.stop(timeout=1))
     await advance_async(clock, 60)
     await stopping
