@@ -34,6 +34,8 @@ from skylarkmq.client.errors import (
     OffsetIllegal,
     ProtocolError,
     RebalanceInProgress,
+    ReplyNotDelivered,
+    ReplyTimeout,
     RequestTimeout,
     RocketMQError,
     RouteNotFound,
@@ -46,7 +48,10 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.instance import Client
 from skylarkmq.client.producer import Producer
+from skylarkmq.client.reply_table import Reply
 from skylarkmq.client.send_result import SendResult, SendStatus
+from skylarkmq.client.transaction_check import HalfMessage, TransactionState
+from skylarkmq.client.transaction_producer import Transaction
 from skylarkmq.protocol.message import HostAddress, Message, MessageQueue
 
 __all__ = [
@@ -63,6 +68,7 @@ __all__ = [
     "ConsumerClosed",
     "Credentials",
     "FilterRefused",
+    "HalfMessage",
     "HostAddress",
     "IllegalState",
     "MachineRooms",
@@ -80,6 +86,9 @@ __all__ = [
     "ProtocolError",
     "RebalanceInProgress",
     "ReceivedMessage",
+    "Reply",
+    "ReplyNotDelivered",
+    "ReplyTimeout",
     "RequestTimeout",
     "RocketMQError",
     "RouteNotFound",
@@ -94,4 +103,6 @@ __all__ = [
     "TlsError",
     "TooManyInFlight",
     "TopicNotExist",
+    "Transaction",
+    "TransactionState",
 ]

@@ -22,12 +22,15 @@ from skylarkmq.client.errors import DEFAULT_RETRY_CODES, IllegalState
 from skylarkmq.client.instance import Client
 from skylarkmq.client.message_text import require_compression
 from skylarkmq.client.producer_batch import batch_results
+from skylarkmq.client.producer_calls import Calling, ProducerCalls
 from skylarkmq.client.queue_selector import Selector
 from skylarkmq.client.send import SendStats
 from skylarkmq.client.send_many import Outcome, SendMany
 from skylarkmq.client.send_pipeline import SendPipeline
 from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.sender import Sender
+from skylarkmq.client.trace import trace_topic
+from skylarkmq.client.transaction_check import Check
 from skylarkmq.protocol.flags import validate_producer_group
 from skylarkmq.protocol.message import Message, MessageQueue
 
@@ -36,7 +39,7 @@ log = logging.getLogger(__name__)
 Compression = Literal["zlib", "lz4", "zstd"]
 
 
-class Producer:
+class Producer(Calling):
     """Sends messages to any topic. One loop; any number of tasks may use it at the same time.
 
     Args:
@@ -54,6 +57,9 @@ class Producer:
             go elsewhere; without it, a message that failed is tried at another broker.
         try_timeout: seconds for one try, so that a broker that does not answer leaves time for
             another; its message may then be stored twice. Default: all of `send_timeout`.
+        check: says how a transaction of this group ended, see `transaction`; with it the producer
+            is asked by every broker, also about transactions that other processes began.
+        trace: tell RocketMQ's trace topic what is sent; a text names another topic.
     """
 
     def __init__(
@@ -73,6 +79,8 @@ class Producer:
         strict: bool = False,
         latency_fault: bool = False,
         try_timeout: float | None = None,
+        check: Check | None = None,
+        trace: bool | str = False,
     ) -> None:
         """Take the settings; nothing is connected before `start`.
 
@@ -101,6 +109,9 @@ class Producer:
         self._owned = not isinstance(client, Client)
         self._client = client if isinstance(client, Client) else Client(client)
         self._sender: Sender | None = None
+        self._calls: ProducerCalls | None = None
+        self._check = check
+        self._trace_topic = trace_topic(trace)
         self._group = group
         self._stopped = False
 
@@ -132,6 +143,15 @@ class Producer:
         config = replace(self._config, group=self._group)
         pipeline = SendPipeline(config, services, services.random)
         self._sender = Sender(self._config, services, pipeline, self._client.unique_ids)
+        self._calls = ProducerCalls(
+            services,
+            self._sender,
+            self._client.unique_ids,
+            self._config.group,
+            self._check,
+            self._trace_topic,
+            self._client.send_heartbeats,
+        )
         self._client.join_producer(self._group)
 
     async def stop(self, timeout: float = 10.0) -> None:  # noqa: ASYNC109 - by our clock
@@ -151,8 +171,7 @@ class Producer:
             log.warning("%d sends were still under way at stop", pipeline.in_flight.count)
         finally:
             try:
-                await pipeline.stop()
-                await self._client.leave_producer(self._group)
+                await self._end(pipeline)
             finally:
                 if self._owned:
                     await self._client.close()
@@ -214,10 +233,11 @@ class Producer:
             TooManyInFlight: beyond `max_in_flight` or `max_in_flight_bytes`.
             MessageTooLarge: over `max_message_size`.
         """
-        sender = self._running
-        if queue is None and key is None and selector is None and message.sharding_key is None:
-            return sender.start(message, None, timeout).future
-        return sender.start(message, sender.choice(message, queue, key, selector), timeout).future
+        sender = self._sender or self._running
+        choice = None
+        if not (queue is None and key is None and selector is None) or message.sharding_key::
+            choice = sender.choice(message, queue, key, selector)
+        return sender.start(message, choice, timeout).future
 
     async def room(self, size: int = 0) -> None:
         """Wait until a message of `size` bytes may be started with `send_nowait`."""
@@ -299,6 +319,24 @@ class Producer:
         await self._running.pipeline.in_flight.idle()
 
     # Inside
+
+    async def _end(self, pipeline: SendPipeline) -> None:
+        """End all parts, each also when one before it was cancelled."""
+        calls, self._calls = self._calls, None
+        try:
+            await pipeline.stop()
+        finally:
+            try:
+                if calls is not None:
+                    await calls.stop()
+            finally:
+                await self._client.leave_producer(self._group)
+
+    @property
+    def _callers(self) -> ProducerCalls:
+        _ = self._running
+        assert self._calls is not None, "it comes and goes with the sender"
+        return self._calls
 
     @property
     def _running(self) -> Sender:

@@ -119,7 +119,10 @@ class Sender:
         self, message: Message, properties: Mapping[str, str], sys_flag: int
     ) -> Send:
         """Start the send of a transaction's half message."""
-        return await self.begin(message, properties=properties, sys_flag=sys_flag, kind="half")
+        choice = self.choice(message, None, None, None)
+        return await self.begin(
+            message, choice, properties=properties, sys_flag=sys_flag, kind="half"
+        )
 
     async def result(self, send: Send) -> SendResult:
         """Wait for the end of a send; cancelled, nobody waits for it any more."""
@@ -142,12 +145,12 @@ class Sender:
         body, sys_flag = message.body, 0
         if len(body) >= self._compress_over:
             body, sys_flag = self._compressed(body)
-        now_ms = self._now_ms()
-        unique_id = self._id_at(now_ms)
-        context = self.context("oneway", (message,), (unique_id,)) if self._hooks else None
-        request = self._request(message, body, sys_flag, unique_id, now_ms, context, NO_PROPERTIES)
+        context: SendContext | None = None
+        if self._hooks:
+            context = self.context("oneway", (message,), (self._id_at(self._now_ms()),))
         error: BaseException | None = None
         try:
+            request = self._request(message, body, sys_flag, context, NO_PROPERTIES)
             lane = await self.pipeline.post(request, choice, timed=message.is_timed)
             if context is not None:
                 context.queue, context.broker_addr = lane.shown, lane.address
@@ -202,7 +205,7 @@ class Sender:
             if context is not None:
                 self._ended_early(context, error)
             raise
-        return self._begin(request, choice, timeout_s, context=context)
+        return self._begin(request, choice, timeout_s, False, context)
 
     # Parts
 
@@ -280,33 +283,32 @@ class Sender:
         extra: Mapping[str, str] = NO_PROPERTIES,
         kind: SendKind = "normal",
     ) -> Send:
-        now_ms = self._now_ms()
-        unique_id = self._id_at(now_ms)
+        timed = (message.delay is not None and message.is_timed) or message.deliver_at is not None
         if not self._hooks:
-            request = self._request(message, body, sys_flag, unique_id, now_ms, None, extra)
-            return self._begin(request, choice, timeout_s, timed=message.is_timed)
-        context = self.context(kind, (message,), (unique_id,))
+            request = self._request(message, body, sys_flag, None, extra)
+            return self._begin(request, choice, timeout_s, timed)
+        context = self.context(kind, (message,), (self._id_at(self._now_ms()),))
         try:
-            request = self._request(message, body, sys_flag, unique_id, now_ms, context, extra)
+            request = self._request(message, body, sys_flag, context, extra)
         except (RocketMQError, ValueError) as error:
             self._ended_early(context, error)
             raise
-        return self._begin(request, choice, timeout_s, timed=message.is_timed, context=context)
+        return self._begin(request, choice, timeout_s, timed, context)
 
     def _request(
         self,
         message: Message,
         body: bytes,
         sys_flag: int,
-        unique_id: str,
-        now_ms: int,
         context: SendContext | None,
         extra: Mapping[str, str],
     ) -> SendRequest:
+        now_ms = self._now_ms()
+        unique_id = self._id_at(now_ms) if context is None else context.unique_ids[0]
         topic = self._topics.get(message.topic) or self.topic(message.topic)
         if len(message.body) > self._config.max_message_size:
             self._check_size(message)
-        if self._own or extra or (context is not None and context.properties):
+        if self._own or context is not None or extra is not NO_PROPERTIES:
             added = {**self._own, **extra}
             if context is not None:
                 added = {**context.properties, **added}
