@@ -11,5 +11,8 @@ waits; what it waited for is cancelled and safe to repeat under the rules of the
 
 from skylarkmq.client.sync.admin import Admin
 from skylarkmq.client.sync.client import Client
+from skylarkmq.client.sync.consumer import Consumer
+from skylarkmq.client.sync.producer import Producer
+from skylarkmq.client.sync.received_message import ReceivedMessage
 
-__all__ = ["Admin", "Client"]
+__all__ = ["Admin", "Client", "Consumer", "Producer", "ReceivedMessage"]

@@ -135,5 +135,5 @@ class OffsetAdmin(AdminPart):
         return self._inner.run(lambda it: it.skip_accumulated(group, topic, dry_run=dry_run))
 
     def clone_offsets(self, source: str, target: str, topic: str | None = None) -> None:
-        """Let group `target` stand where `source` stands, in one topic or in all it has consumed."""
+        """Let group `target` stand where `source` stands, in one topic or in all of its."""
         self._inner.run(lambda it: it.clone_offsets(source, target, topic))

@@ -1,0 +1,247 @@
+"""Consumer, blocking.
+
+with Consumer("127.0.0.1:9876", "orders", group="billing") as consumer:
+    consumer.run(handle)              # handlers in threads: ack by returning, retry by raising
+    for message in consumer: ...      # or: ack by asking for the next one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from skylarkmq.client.config import MIB, AckMode, Model
+from skylarkmq.client.consumer.allocate import Assignment
+from skylarkmq.client.consumer.push import Consumer as AsyncConsumer
+from skylarkmq.client.consumer.received_message import ReceivedMessage as AsyncReceivedMessage
+from skylarkmq.client.consumer.start_from import StartFrom
+from skylarkmq.client.consumer.subscription import Selector
+from skylarkmq.client.errors import ConsumerClosed
+from skylarkmq.client.instance import Client as AsyncClient
+from skylarkmq.client.sync.callbacks import in_thread
+from skylarkmq.client.sync.client import Client
+from skylarkmq.client.sync.inner import Inner
+from skylarkmq.client.sync.received_message import ReceivedMessage
+from skylarkmq.protocol.message import MessageQueue
+
+Handler = Callable[[Any], object]
+QueuesCallback = Callable[[list[MessageQueue]], None]
+Received = AsyncReceivedMessage | Sequence[AsyncReceivedMessage]
+
+
+class Consumer:
+    """Receives messages as a member of a group; `skylarkmq.client.Consumer` without await.
+
+    Any thread. `getone`, `getmany` and iteration acknowledge what they gave before (with
+    `ack="auto"`), so one thread uses them; several threads use `run`, or `ack="manual"`.
+    """
+
+    def __init__(
+        self,
+        client: Client | str | None = None,
+        *topics: str,
+        group: str,
+        model: Model = "clustering",
+        selector: Selector | None = None,
+        start_from: StartFrom = StartFrom.LAST,
+        orderly: bool = False,
+        assignment: Assignment = "average",
+        batch_size: int = 32,
+        prefetch: int = 1000,
+        prefetch_bytes: int = 100 * MIB,
+        max_span: int = 2000,
+        max_reconsume: int | None = None,
+        ack: AckMode = "auto",
+        commit_interval: float = 5.0,
+        consume_timeout: float = 900.0,
+        on_assigned: QueuesCallback | None = None,
+        on_revoked: QueuesCallback | None = None,
+        offsets_folder: str | Path | None = None,
+    ) -> None:
+        """Take the settings, as the asynchronous one does; `client` is a blocking one.
+
+        `on_assigned` and `on_revoked` are plain functions, called in a thread and waited for.
+        """
+        self._owned = not isinstance(client, Client)
+        self._client = client if isinstance(client, Client) else Client(client)
+
+        def make(inside: AsyncClient) -> AsyncConsumer:
+            return AsyncConsumer(
+                inside,
+                *topics,
+                group=group,
+                model=model,
+                selector=selector,
+                start_from=start_from,
+                orderly=orderly,
+                assignment=assignment,
+                batch_size=batch_size,
+                prefetch=prefetch,
+                prefetch_bytes=prefetch_bytes,
+                max_span=max_span,
+                max_reconsume=max_reconsume,
+                ack=ack,
+                commit_interval=commit_interval,
+                consume_timeout=consume_timeout,
+                on_assigned=None if on_assigned is None else in_thread(on_assigned),
+                on_revoked=None if on_revoked is None else in_thread(on_revoked),
+                offsets_folder=offsets_folder,
+            )
+
+        self._inner = Inner(self._client.portal, self._client.maker(make))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Join the group and take a share of the queues; does nothing when started."""
+        self._inner.start()
+
+    def stop(self, drain: bool = True, timeout: float = 30.0) -> None:
+        """Leave the group: end the handlers, commit, tell the brokers, close.
+
+        A handler that is at work after `timeout` goes on in its thread, though its message is given
+        to another member.
+        """
+        try:
+            self._inner.end(lambda it: it.stop(drain, timeout))
+        finally:
+            if self._owned:
+                self._client.close()
+
+    def run(self, handler: Handler, *, concurrency: int = 20, max_batch: int = 1) -> None:
+        """Give every message to `handler` until another thread stops the consumer.
+
+        Args:
+            handler: a plain function of one message, or with `max_batch` above 1 of a list of
+                messages of one queue; called in one of `concurrency` threads.
+        """
+        portal = self._client.portal
+
+        def handle(received: Received) -> object:
+            if isinstance(received, AsyncReceivedMessage):
+                return handler(ReceivedMessage(portal, received))
+            return handler([ReceivedMessage(portal, message) for message in received])
+
+        threads = ThreadPoolExecutor(max(1, concurrency), thread_name_prefix="skylarkmq-handler")
+        work = in_thread(handle, threads)
+        try:
+            self._inner.run(lambda it: it.run(work, concurrency=concurrency, max_batch=max_batch))
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ReceivedMessage:
+        try:
+            return self.getone()
+        except ConsumerClosed:
+            raise StopIteration from None
+
+    def getone(self, timeout: float | None = None) -> ReceivedMessage:
+        """Return the next message; with `ack="auto"` what was given before is done now.
+
+        Raises:
+            RequestTimeout: none came within `timeout` seconds.
+            ConsumerClosed: the consumer has stopped.
+        """
+        message = self._inner.run(lambda it: it.getone(timeout))
+        return ReceivedMessage(self._client.portal, message)
+
+    def getmany(
+        self, max_records: int = 500, timeout: float | None = 0.0
+    ) -> dict[MessageQueue, list[ReceivedMessage]]:
+        """Return the next messages by queue; with `ack="auto"` what was given before is done now.
+
+        Args:
+            timeout: seconds to wait while there are none; None waits for ever.
+        """
+        portal = self._client.portal
+        found = self._inner.run(lambda it: it.getmany(max_records, timeout))
+        return {
+            queue: [ReceivedMessage(portal, message) for message in messages]
+            for queue, messages in found.items()
+        }
+
+    def subscribe(self, topic: str, selector: Selector | None = None) -> None:
+        """Add a topic, or change what is wanted of it from the next pull on."""
+        self._inner.run(lambda it: it.subscribe(topic, selector))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Give a topic up."""
+        self._inner.run(lambda it: it.unsubscribe(topic))
+
+    @property
+    def group(self) -> str:
+        """The consumer group, as brokers know it: with the client's namespace."""
+        return self._inner.current().group
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit now instead of at the next interval."""
+        self._inner.run(lambda it: it.commit(offsets))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's committed offset of a queue as the broker has it; None without one."""
+        return self._inner.run(lambda it: it.committed(queue))
+
+    def position(self, queue: MessageQueue) -> int:
+        """Return the queue offset of the next message to be given."""
+        return self._inner.call(lambda it: it.position(queue))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at `offset`; what was prefetched or given of the queue before counts no more."""
+        self._inner.call(lambda it: it.seek(queue, offset))
+
+    def seek_to_beginning(self, *queues: MessageQueue) -> None:
+        """Go on at the first message that can still be read; without queues, of all assigned."""
+        self._inner.run(lambda it: it.seek_to_beginning(*queues))
+
+    def seek_to_end(self, *queues: MessageQueue) -> None:
+        """Go on with the next message to be stored; without queues, of all assigned."""
+        self._inner.run(lambda it: it.seek_to_end(*queues))
+
+    def seek_to_time(self, when: datetime, *queues: MessageQueue) -> None:
+        """Go on with the message stored nearest to `when` (UTC without zone)."""
+        self._inner.run(lambda it: it.seek_to_time(when, *queues))
+
+    def begin_offsets(self, *queues: MessageQueue) -> dict[MessageQueue, int]:
+        """Return the first readable offset of each queue."""
+        return self._inner.run(lambda it: it.begin_offsets(*queues))
+
+    def end_offsets(self, *queues: MessageQueue) -> dict[MessageQueue, int]:
+        """Return the offset that the next message of each queue will get."""
+        return self._inner.run(lambda it: it.end_offsets(*queues))
+
+    def lag(self) -> dict[MessageQueue, int]:
+        """Return for each assigned queue how many messages are not acknowledged yet."""
+        return self._inner.run(lambda it: it.lag())
+
+    def assignment(self) -> list[MessageQueue]:
+        """Return the queues that this member owns now, its group's retry topic apart."""
+        return self._inner.call(lambda it: it.assignment())
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Give and pull nothing of these queues until `resume`."""
+        self._inner.call(lambda it: it.pause(*queues))
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Undo `pause`."""
+        self._inner.call(lambda it: it.resume(*queues))
+
+    def paused(self) -> set[MessageQueue]:
+        """Return the paused queues."""
+        return self._inner.call(lambda it: it.paused())

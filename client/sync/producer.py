@@ -1,0 +1,186 @@
+"""Producer, blocking.
+
+with Producer("127.0.0.1:9876") as producer:
+    producer.send(Message("orders", b"..."))
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Collection, Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+from skylarkmq.client.config import DEFAULT_PRODUCER_GROUP, MIB
+from skylarkmq.client.errors import DEFAULT_RETRY_CODES
+from skylarkmq.client.instance import Client as AsyncClient
+from skylarkmq.client.producer import Compression
+from skylarkmq.client.producer import Producer as AsyncProducer
+from skylarkmq.client.queue_selector import Selector
+from skylarkmq.client.send import SendStats
+from skylarkmq.client.send_many import Outcome
+from skylarkmq.client.send_result import SendResult
+from skylarkmq.client.sync.client import Client
+from skylarkmq.client.sync.inner import Inner
+from skylarkmq.protocol.message import Message, MessageQueue
+
+
+class Producer:
+    """Sends messages to any topic; `skylarkmq.client.Producer` without await. Any thread.
+
+    A `selector` is called in the loop thread: it must be quick and call nothing that blocks.
+    """
+
+    def __init__(
+        self,
+        client: Client | str | None = None,
+        *,
+        group: str = DEFAULT_PRODUCER_GROUP,
+        send_timeout: float = 3.0,
+        retries: int = 2,
+        retry_on: Collection[int] = DEFAULT_RETRY_CODES,
+        compress_over: int = 4096,
+        compression: Compression = "zlib",
+        max_message_size: int = 4 * MIB,
+        default_topic_queues: int = 4,
+        max_in_flight: int = 1000,
+        max_in_flight_bytes: int = 64 * MIB,
+        strict: bool = False,
+        latency_fault: bool = False,
+        try_timeout: float | None = None,
+    ) -> None:
+        """Take the settings, as the asynchronous one does; `client` is a blocking one."""
+        self._owned = not isinstance(client, Client)
+        self._client = client if isinstance(client, Client) else Client(client)
+
+        def make(inside: AsyncClient) -> AsyncProducer:
+            return AsyncProducer(
+                inside,
+                group=group,
+                send_timeout=send_timeout,
+                retries=retries,
+                retry_on=retry_on,
+                compress_over=compress_over,
+                compression=compression,
+                max_message_size=max_message_size,
+                default_topic_queues=default_topic_queues,
+                max_in_flight=max_in_flight,
+                max_in_flight_bytes=max_in_flight_bytes,
+                strict=strict,
+                latency_fault=latency_fault,
+                try_timeout=try_timeout,
+            )
+
+        self._inner = Inner(self._client.portal, self._client.maker(make))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Connect to a name server and join the producer group; does nothing when started."""
+        self._inner.start()
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Wait for what is in flight, `timeout` seconds at most, and close."""
+        try:
+            self._inner.end(lambda it: it.stop(timeout))
+        finally:
+            if self._owned:
+                self._client.close()
+
+    @property
+    def stats(self) -> SendStats:
+        """Counters of this producer."""
+        return self._inner.call(lambda it: it.stats)
+
+    @property
+    def in_flight_count(self) -> int:
+        """Messages sent and not answered yet."""
+        return self._inner.call(lambda it: it.in_flight_count)
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send a message and return where it is; waits first while too much is in flight."""
+        return self._inner.run(
+            lambda it: it.send(message, queue=queue, key=key, selector=selector, timeout=timeout)
+        )
+
+    def send_nowait(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> concurrent.futures.Future[SendResult]:
+        """Start sending a message; the future has what `send` would return or raise.
+
+        Raises:
+            TooManyInFlight: beyond `max_in_flight` or `max_in_flight_bytes`; call `room()` before.
+        """
+        return self._inner.future(
+            lambda it: it.send_nowait(
+                message, queue=queue, key=key, selector=selector, timeout=timeout
+            )
+        )
+
+    def room(self, size: int = 0) -> None:
+        """Wait until a message of `size` bytes may be started with `send_nowait`."""
+        self._inner.run(lambda it: it.room(size))
+
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        selector: Selector | None = None,
+    ) -> None:
+        """Send a message once, without an answer: it may be lost without a word."""
+        self._inner.run(lambda it: it.send_oneway(message, queue=queue, key=key, selector=selector))
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> list[SendResult]:
+        """Send messages of one topic to one queue in one request; all are stored, or none."""
+        return self._inner.run(lambda it: it.send_batch(messages, queue=queue, timeout=timeout))
+
+    def send_many(
+        self,
+        messages: Iterable[Message],
+        *,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> list[Outcome]:
+        """Send any messages in as few requests as may be; return what became of each, in order."""
+        listed = list(messages)  # here, as an iterator may block
+        return self._inner.run(lambda it: it.send_many(listed, selector=selector, timeout=timeout))
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues that messages of `topic` may be sent to now."""
+        return self._inner.run(lambda it: it.queues(topic))
+
+    def flush(self) -> None:
+        """Wait until everything started before has ended, well or not."""
+        self._inner.run(lambda it: it.flush())
