@@ -235,7 +235,7 @@ class Producer(Calling):
         """
         sender = self._sender or self._running
         choice = None
-        if not (queue is None and key is None and selector is None) or message.sharding_key::
+        if message.sharding_key is not None or not queue is key is selector is None:
             choice = sender.choice(message, queue, key, selector)
         return sender.start(message, choice, timeout).future
 
