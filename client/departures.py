@@ -68,8 +68,10 @@ class Departures:
         self._services = services
         self._clock = services.clock
         self._default_topic_queues = default_topic_queues
-        self._routeless: dict[str, dict[Send, None]] = {}
-        self._unconnected: dict[str, dict[Send, None]] = {}
+        self.routeless: dict[str, dict[Send, None]] = {}
+        """Sends that wait for their route, by topic; read-only outside."""
+        self.unconnected: dict[str, dict[Send, None]] = {}
+        """Sends that wait for their connection, by address; read-only outside."""
         self._unknown: dict[str, dict[Send, None]] = {}
         self._again: dict[str, dict[Send, None]] = {}
         # (when, number, send, due): due for the next try, or at its end.
@@ -86,23 +88,15 @@ class Departures:
         """Entries of the timetable, those of sends that have left included."""
         return len(self._timetable)
 
-    def has_route_waiters(self, topic: str) -> bool:
-        """Return whether sends of `topic` wait for its route."""
-        return topic in self._routeless
-
-    def has_connection_waiters(self, address: str) -> bool:
-        """Return whether sends wait for that connection."""
-        return address in self._unconnected
-
     def await_route(self, send: Send) -> None:
         """Let the send go on when its topic's route is known."""
         topic = send.request.topic
-        if self._park(send, self._routeless, topic):
+        if self._park(send, self.routeless, topic):
             self._spawn(self._find_route(topic), f"route-{topic}")
 
     def await_connection(self, send: Send, address: str) -> None:
         """Let the send leave when there is a connection to `address`."""
-        if self._park(send, self._unconnected, address):
+        if self._park(send, self.unconnected, address):
             self._spawn(self._connect(address), f"connect-{address}")
 
     def await_peer(self, send: Send, address: str) -> None:
@@ -168,7 +162,7 @@ class Departures:
         except RocketMQError as failure:
             error = failure
         finally:
-            parked = self._routeless.pop(topic)
+            parked = self.routeless.pop(topic)
         for send in _taken(parked):
             if error is None:
                 self._host.dispatch(send)
@@ -183,7 +177,7 @@ class Departures:
         except RocketMQError as failure:
             error = failure
         finally:
-            parked = self._unconnected.pop(address)
+            parked = self.unconnected.pop(address)
         for send in _taken(parked):
             if connection is not None:
                 self._host.depart(send, connection)

@@ -45,7 +45,7 @@ class Lanes:
         self._config = config
         self._namespace = namespace
         self._monotonic = monotonic
-        self._round_robin = RoundRobin(random)
+        self._select = RoundRobin(random).select
         self._lanes: dict[MessageQueue, Lane] = {}
 
     def pick(
@@ -61,16 +61,15 @@ class Lanes:
             RouteNotFound: the broker of the chosen queue has no master.
             IllegalState: the selector failed.
         """
-        queues = route.publish_queues
         if choice is not None:
-            queue = choice(queues)
+            queue = choice(route.publish_queues)
         elif self.faults is not None:
             queue = self._quick(self.faults, topic, route)
         elif failed_broker is None:
-            queue = self._round_robin.select(topic, queues)
+            queue = self._select(topic, route.publish_queues)
         else:
-            queue = self._round_robin.select(
-                topic, queues, lambda queue: queue.broker_name != failed_broker
+            queue = self._select(
+                topic, route.publish_queues, lambda queue: queue.broker_name != failed_broker
             )
         lane = self._lanes.get(queue)
         return lane if lane is not None and lane.route is route else self._new(queue, route)
@@ -94,10 +93,10 @@ class Lanes:
     def _quick(self, faults: LatencyFaults, topic: str, route: TopicRoute) -> MessageQueue:
         queues = route.publish_queues
         now_s = self._monotonic()
-        queue = self._round_robin.select(
+        queue = self._select(
             topic, queues, lambda queue: faults.is_available(queue.broker_name, now_s)
         )
         if faults.is_available(queue.broker_name, now_s):
             return queue
         best = faults.least_bad({queue.broker_name for queue in queues}, now_s)
-        return self._round_robin.select(topic, queues, lambda queue: queue.broker_name == best)
+        return self._select(topic, queues, lambda queue: queue.broker_name == best)

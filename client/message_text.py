@@ -11,7 +11,7 @@ from skylarkmq.protocol.compression import (
     CompressionUnavailableError,
     compress,
 )
-from skylarkmq.protocol.message import Message
+from skylarkmq.protocol.message import NO_PROPERTIES, Message
 from skylarkmq.protocol.properties import (
     KEYS,
     MAX_PROPERTIES_SIZE,
@@ -61,7 +61,7 @@ def properties_text(
     text = _UNIQ_KEY_FRONT + unique_id
     if (
         added is not None
-        or message.properties
+        or message.properties is not NO_PROPERTIES
         or message.delay_level
         or message.delay is not None
         or message.deliver_at is not None

@@ -39,13 +39,14 @@ class RoundRobin:
             if len(self._next) >= TOPICS_MAX:
                 self._next.clear()
             index = self._random.randrange(len(queues))
+        count = len(queues)
         if accepts is not None:
-            for step in range(len(queues)):
-                if accepts(queues[(index + step) % len(queues)]):
+            for step in range(count):
+                if accepts(queues[(index + step) % count]):
                     index += step
                     break
         self._next[topic] = index + 1
-        return queues[index % len(queues)]
+        return queues[index % count]
 
 
 def by_hash(queues: Sequence[MessageQueue], key: str) -> MessageQueue:

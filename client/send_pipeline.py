@@ -75,8 +75,15 @@ class SendPipeline:
         self._random = random
         self._loop = asyncio.get_running_loop()
         self._monotonic = services.clock.monotonic
+        self._pick = self.lanes.pick
         self._faults = self.lanes.faults
         self._departures = Departures(self, services, config.default_topic_queues)
+        self._routeless = self._departures.routeless
+        self._unconnected = self._departures.unconnected
+        self._known_route = services.routes.known
+        self._ready = services.remoting.ready
+        # Whether it matters when a try began.
+        self._times_tries = config.latency_fault or config.try_timeout_s is not None
         self._closed = False
         self._stopped = False
 
@@ -87,7 +94,6 @@ class SendPipeline:
         request: SendRequest,
         choice: Choice | None,
         timeout_s: float | None,
-        *,
         timed: bool = False,
         context: SendContext | None = None,
     ) -> Send:
@@ -103,7 +109,7 @@ class SendPipeline:
         send = Send(self, request, choice, future, end_s, end_s, generation, timed, context)
         if self._closed:
             self.end(send, IllegalState(STOPPED))
-        elif self._departures.has_route_waiters(request.topic):
+        elif request.topic in self._routeless:
             self._departures.await_route(send)
         else:
             self.dispatch(send)
@@ -162,7 +168,11 @@ class SendPipeline:
             return
         if not send.future.done():
             send.future.set_result(result)
-        self._leave(send, result, None)
+        if send.context is None and not send.off_wire_count and not send.left:
+            send.left = True  # the short form of what follows
+            self.in_flight.leave(len(send.request.body), send.generation)
+        else:
+            self._leave(send, result, None)
 
     def end(self, send: Send, error: RocketMQError) -> None:
         """The send has failed for good."""
@@ -202,13 +212,15 @@ class SendPipeline:
     def dispatch(self, send: Send) -> None:
         """Choose a queue and put the send on the wire, or where it waits for the way there."""
         topic = send.request.topic
-        route = self._routes.known(topic)
+        route = self._known_route(topic)
         if route is None or not route.publish_queues:
             self._departures.await_route(send)
             return
+        failed = None
+        if send.error is not None and send.queue is not None:
+            failed = send.queue.broker_name
         try:
-            failed = send.queue.broker_name if send.error is not None and send.queue else None
-            lane = self.lanes.pick(topic, route, send.choice, failed)
+            lane = self._pick(topic, route, send.choice, failed)
         except RouteNotFound as error:
             self.not_sent(send, error)
             return
@@ -217,10 +229,10 @@ class SendPipeline:
             return
         send.queue = lane.shown
         address = lane.address
-        connection = self._remoting.ready(address)
+        connection = self._ready(address)
         if send.timed and not self._may_wait_there(send, address, connection):
             return
-        if connection is None or self._departures.has_connection_waiters(address):
+        if connection is None or address in self._unconnected:
             self._departures.await_connection(send, address)
         else:
             self._transmit(send, lane, connection)
@@ -260,7 +272,7 @@ class SendPipeline:
 
     def _transmit(self, send: Send, lane: Lane, connection: Connection) -> None:
         send.connection = connection
-        if self._faults is not None or self._config.try_timeout_s is not None:
+        if self._times_tries:
             send.began_s = self._monotonic()
             limit_s = self._config.try_timeout_s
             if limit_s is not None:
