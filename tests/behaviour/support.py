@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from skylarkmq.client import Client, Consumer, Message, Producer, ReceivedMessage, StartFrom
 from tests.behaviour.cluster import WAIT_S
 
+Handler = Callable[[ReceivedMessage], Awaitable[None]]
+
 
 class Inbox:
     """A handler for `Consumer.run` that keeps what it gets and fails the tries it is told to."""
 
-    def __init__(self, fail: int = 0) -> None:
-        """Args: fail: how many tries of each message raise."""
+    def __init__(self, fail: int = 0, also: Handler | None = None) -> None:
+        """Args: fail: how many tries of each message raise; also: run for each message, first."""
         self.messages: list[ReceivedMessage] = []
         self._fail = fail
+        self._also = also
         self._more = asyncio.Condition()
 
     async def __call__(self, message: ReceivedMessage) -> None:
+        if self._also is not None:
+            await self._also(message)
         async with self._more:
             self.messages.append(message)
             self._more.notify_all()
@@ -45,10 +50,14 @@ class Inbox:
 
 @asynccontextmanager
 async def consuming(
-    client: Client | str, topic: str, group: str, inbox: Inbox | None = None, **settings: Any
+    client: Client | str, topic: str, group: str, handler: Handler | None = None, **settings: Any
 ) -> AsyncIterator[Inbox]:
-    """A consumer from the first message on that runs `inbox` until the block ends."""
-    inbox = inbox or Inbox()
+    """A consumer from the first message on, until the block ends; what it gets is in the inbox.
+
+    Args:
+        handler: run for each message instead of the inbox alone.
+    """
+    inbox = handler if isinstance(handler, Inbox) else Inbox(also=handler)
     settings.setdefault("start_from", StartFrom.FIRST)
     async with Consumer(client, topic, group=group, **settings) as consumer:
         running = asyncio.create_task(consumer.run(inbox))

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from skylarkmq.client import Client, Message, Producer, SendStatus, Tag
-from tests.behaviour.support import bodies, numbered, received, send_numbered
+import pytest
+
+from skylarkmq.client import Client, Message, Producer, SendResult, SendStatus, Tag
+from skylarkmq.client.config import Codec
+from skylarkmq.client.producer import Compression
+from tests.behaviour.cluster import Cluster
+from tests.behaviour.support import bodies, consuming, numbered, received, send_numbered
 
 
 async def test_every_way_of_sending(client: Client, topic: str, group: str) -> None:
@@ -55,3 +60,70 @@ async def test_offsets_outlive_a_consumer(
         await send_numbered(producer, topic, prefix, 10)
         got = await received(client, topic, group, 10)
         assert bodies(got) == numbered(prefix, 10)
+
+
+async def test_many_messages_of_several_topics(
+    cluster: Cluster, producer: Producer, client: Client, group: str
+) -> None:
+    topics = [cluster.unique("T") for _ in range(2)]
+    for topic in topics:
+        await cluster.create_topic(client, topic)
+    messages = [Message(topics[n % 2], f"m-{n}", sharding_key=f"k{n % 3}") for n in range(30)]
+    outcomes = await producer.send_many(messages)
+    assert all(isinstance(outcome, SendResult) for outcome in outcomes)
+    got = [*await received(client, topics[0], group, 15)]
+    got += await received(client, topics[1], f"{group}_b", 15)
+    assert bodies(got) == numbered("m", 30)
+    ids = {message.msg_id: message.body.decode() for message in got}
+    for number, outcome in enumerate(outcomes):
+        assert isinstance(outcome, SendResult)
+        assert ids[outcome.msg_id] == f"m-{number}"
+
+
+async def test_messages_of_a_key_stay_in_order(
+    producer: Producer, client: Client, topic: str, group: str
+) -> None:
+    keys = ["a", "bc", "Grüße"]
+    for number in range(12):
+        await producer.send(Message(topic, f"m-{number:02}", sharding_key=keys[number % 3]))
+    queues = await producer.queues(topic)
+    await producer.send(Message(topic, "chosen"), selector=lambda all_queues, _: all_queues[2])
+    got = await received(client, topic, group, 13)
+    for key in keys:
+        mine = [message for message in got if message.sharding_key == key]
+        assert len({message.queue for message in mine}) == 1
+        texts = [message.body.decode() for message in sorted(mine, key=lambda m: m.queue_offset)]
+        assert texts == sorted(texts)
+        assert len(texts) == 4
+    (chosen,) = [message for message in got if message.body == b"chosen"]
+    assert chosen.queue == queues[2]
+
+
+@pytest.mark.parametrize("compression", ["zlib", "lz4", "zstd"])
+async def test_compressed(
+    cluster: Cluster, client: Client, topic: str, group: str, compression: Compression
+) -> None:
+    body = bytes(range(256)) * 1000
+    async with Producer(client, compression=compression, compress_over=1000) as producer:
+        await producer.send(Message(topic, body))
+        await producer.send(Message(topic, b"short"))
+    got = await received(client, topic, group, 2)
+    assert {message.body for message in got} == {body, b"short"}
+
+
+@pytest.mark.parametrize("codec", ["json", "rocketmq"])
+async def test_codecs(cluster: Cluster, topic: str, group: str, codec: Codec) -> None:
+    async with cluster.client(codec=codec) as client, Producer(client) as producer:
+        await producer.send(Message(topic, "Grüße ✓", properties={"ß": "😀"}))
+        (got,) = await received(client, topic, group, 1)
+        assert (got.body.decode(), got.properties["ß"]) == ("Grüße ✓", "😀")
+
+
+async def test_a_topic_made_on_demand(
+    cluster: Cluster, producer: Producer, client: Client, group: str
+) -> None:
+    topic = cluster.unique("T_new")
+    async with consuming(client, topic, group) as inbox:
+        await producer.send(Message(topic, "first"))
+        await inbox.count(1)
+    assert inbox.bodies == ["first"]
