@@ -124,11 +124,11 @@ class QueueKeeper:
         lost, self._lost = self._lost, set()
         # Without a commit: the group's offsets there are another member's affair now.
         await self._rebalance.revoke(sorted(lost), commit=False)
-        busy = {queue for queue in gone if queue not in lost and self._buffer.is_busy(queue)}
-        self._buffer.leave(busy)
+        leaving = {queue for queue in gone if queue not in lost}
+        self._buffer.leave(leaving)
         if self._locks is not None:
             await self._locks.keep({*gone, *share})
-        return [queue for queue in gone if queue not in busy and queue not in lost]
+        return [queue for queue in gone if queue in leaving and not self._buffer.is_busy(queue)]
 
     async def admit(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
         """Return those of the queues that are locked now."""
