@@ -19,7 +19,7 @@ from collections.abc import Coroutine
 from ipaddress import ip_address
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from skylarkmq.client.clock import SystemClock, sleep
 from skylarkmq.client.config import (
@@ -33,12 +33,17 @@ from skylarkmq.client.config import (
 from skylarkmq.client.errors import IllegalState
 from skylarkmq.client.heartbeat import Heartbeat
 from skylarkmq.client.namespace import Namespace
+from skylarkmq.client.observers import hooks_of
 from skylarkmq.client.services import Member, Services
 from skylarkmq.client.stream import AsyncioNetwork, Network
 from skylarkmq.client.tls import ClientTls, ServerHostname, SslSetting
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.headers.client import UnregisterClientRequestHeader
 from skylarkmq.protocol.message_id import UniqueIdGenerator
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+    from prometheus_client import CollectorRegistry
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +75,9 @@ class Client:
         request_timeout, route_refresh, heartbeat_interval: seconds.
         address_map: the address to dial for one that a broker advertises, as a mapping or a
             function; for containers, NAT and tunnels.
+        metrics: a registry of prometheus-client that takes this client's metrics.
+        tracer_provider: makes OpenTelemetry spans of sends, receives and handlers; needs
+            `pip install 'skylarkmq[otel]'`.
         network, clock, random: taken from the system unless a test hands them in.
     """
 
@@ -89,6 +97,8 @@ class Client:
         route_refresh: float = 30.0,
         heartbeat_interval: float = 30.0,
         address_map: AddressMap | None = None,
+        metrics: CollectorRegistry | None = None,
+        tracer_provider: TracerProvider | None = None,
         network: Network | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
@@ -108,6 +118,7 @@ class Client:
             credentials=credentials,
         )
         self._network = network or AsyncioNetwork(ClientTls(ssl, server_hostname))
+        self._observers = metrics, tracer_provider
         self._clock = clock
         self._random = random or Random()
         self._namespace = Namespace(namespace)
@@ -153,6 +164,7 @@ class Client:
                 raise
             self._name_client(local_ip, clock)
             services.client_id = self._client_id
+            services.hooks += hooks_of(services, *self._observers)
             self._services = services
             config = self._config
             self._heartbeat = heartbeat = Heartbeat(

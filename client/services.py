@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from random import Random
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from skylarkmq.client.acl_hook import Signer
 from skylarkmq.client.api_consumer import ConsumerApi
@@ -16,7 +17,7 @@ from skylarkmq.client.hooks import ClientHook, each
 from skylarkmq.client.nameserver import NameServers
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.peer import CODEC_FIELD, CODEC_OFFER, Peer, peer_of
-from skylarkmq.client.pushes import PushRouter
+from skylarkmq.client.pushes import Answer, PushRouter
 from skylarkmq.client.remoting import Remoting
 from skylarkmq.client.reply_table import ReplyTable
 from skylarkmq.client.route import RouteTable
@@ -24,11 +25,19 @@ from skylarkmq.client.stream import Network
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData, HeartbeatData
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.clock import Clock
-from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.remoting_command import RemotingCommand
 
 log = logging.getLogger(__name__)
+
+MEMBER_CODES: Final = (
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+)
+"""What brokers ask one member of a group for."""
 
 
 class Member(Protocol):
@@ -39,12 +48,20 @@ class Member(Protocol):
         """Its consumer group."""
         ...
 
-    def consumer_data(self) -> ConsumerData:
-        """Return its part of the heartbeat."""
+    def consumer_data(self) -> ConsumerData | None:
+        """Return its part of the heartbeat; None when it is no member of its group."""
+        ...
+
+    def pushed(self, push: RemotingCommand) -> Answer | Awaitable[Answer]:
+        """Answer what a broker asks this member for: 220, 221, 307, 309."""
         ...
 
     def wake(self) -> None:
         """The group's members or a route may have changed: rebalance soon."""
+        ...
+
+    def buffered(self) -> dict[str, tuple[int, int]]:
+        """Return how many messages it holds of each topic, and their bytes. Any thread."""
         ...
 
 
@@ -61,6 +78,8 @@ class Services:
         self.hooks: list[ClientHook] = []
         self.pushes = PushRouter()
         self.pushes.on(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._members_changed)
+        for code in MEMBER_CODES:
+            self.pushes.on(code, self._to_member)
         self.check_listeners = CheckRouter()
         self.pushes.on(RequestCode.CHECK_TRANSACTION_STATE, self.check_listeners.take)
         self.namespace = Namespace(config.namespace)
@@ -126,6 +145,16 @@ class Services:
         member = self.members.get(push.ext_fields.get("consumerGroup", ""))
         if member is not None:
             member.wake()
+
+    def _to_member(
+        self, connection: Connection, push: RemotingCommand
+    ) -> Answer | Awaitable[Answer]:
+        group = push.ext_fields.get("consumerGroup") or push.ext_fields.get("group", "")
+        member = self.members.get(group)
+        if member is not None:
+            return member.pushed(push)
+        remark = f"The Consumer Group <{group}> not exist in this consumer"
+        return push.reply(ResponseCode.SYSTEM_ERROR, remark)
 
     def _route_changed(self, topic: str) -> None:
         log.info("route of %s changed", topic)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Self
 
 from skylarkmq.client.config import AckMode
+from skylarkmq.client.consumer.assigned import Standing
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.process_queue import ProcessQueue
 from skylarkmq.client.consumer.pull_service import PullService
 from skylarkmq.client.consumer.rebalance import Rebalance
 from skylarkmq.client.consumer.received_message import ReceivedMessage
+from skylarkmq.client.consumer.start_from import to_ms
+from skylarkmq.client.consumer.subscription import Selector
 from skylarkmq.client.errors import ConsumerClosed, IllegalState, RequestTimeout
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.flags import is_retry_topic
@@ -30,6 +33,7 @@ class Inside:
     offsets: OffsetStore
     pulls: PullService
     rebalance: Rebalance
+    standing: Standing
 
 
 class LitePull:
@@ -110,15 +114,20 @@ class LitePull:
             self._ack_given()
             await self._commit_assigned()
             return
-        for queue in offsets:
+        known = {self._wrapped(queue): offset for queue, offset in offsets.items()}
+        for queue in known:
             inside.rebalance.held(queue)
-        errors = await inside.offsets.commit(offsets)
+        errors = await inside.offsets.commit(known)
         if errors:
             raise errors[0]
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset of a queue as the broker has it; None without one."""
-        return await self._running.offsets.committed(queue)
+        """Return the group's committed offset of a queue as it is kept; None without one.
+
+        Raises:
+            RocketMQError: the broker cannot be asked.
+        """
+        return await self._running.offsets.committed(self._wrapped(queue))
 
     def position(self, queue: MessageQueue) -> int:
         """Return the queue offset of the next message to be given.
@@ -126,7 +135,7 @@ class LitePull:
         Raises:
             RebalanceInProgress: the queue is not assigned.
         """
-        return self._running.rebalance.held(queue).position
+        return self._running.rebalance.held(self._wrapped(queue)).position
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at `offset`; what was prefetched or given of the queue before counts no more.
@@ -136,70 +145,122 @@ class LitePull:
         """
         if offset < 0:
             raise ValueError("a queue offset is 0 or more")
-        self._running.rebalance.reposition(queue, offset)
+        self._running.rebalance.reposition(self._wrapped(queue), offset)
 
     async def seek_to_beginning(self, *queues: MessageQueue) -> None:
-        """Go on at the first message that can still be read; without queues, of all assigned."""
-        inside = self._running
-        for queue in queues or self.assignment():
-            self.seek(queue, await inside.offsets.begin(queue))
+        """Go on at the first message that can still be read; without queues, of all assigned.
+
+        Raises:
+            RebalanceInProgress: a queue that was named is not assigned.
+            RocketMQError: a broker cannot be asked; nothing has moved.
+        """
+        await self._seek_each(queues, self._running.offsets.begin)
 
     async def seek_to_end(self, *queues: MessageQueue) -> None:
-        """Go on with the next message to be stored; without queues, of all assigned."""
-        inside = self._running
-        for queue in queues or self.assignment():
-            self.seek(queue, await inside.offsets.end(queue))
+        """Go on with the next message to be stored; without queues, of all assigned.
 
-    async def seek_to_time(self, when: datetime, *queues: MessageQueue) -> None:
-        """Go on with the message stored nearest to `when` (UTC without zone)."""
-        inside = self._running
-        aware = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-        when_ms = int(aware.timestamp() * 1000)
-        for queue in queues or self.assignment():
-            self.seek(queue, await inside.offsets.at_time(queue, when_ms))
+        Raises:
+            RebalanceInProgress: a queue that was named is not assigned.
+            RocketMQError: a broker cannot be asked; nothing has moved.
+        """
+        await self._seek_each(queues, self._running.offsets.end)
 
-    async def begin_offsets(self, *queues: MessageQueue) -> dict[MessageQueue, int]:
-        """Return the first readable offset of each queue."""
-        offsets = self._running.offsets
-        found = await asyncio.gather(*(offsets.begin(queue) for queue in queues))
-        return dict(zip(queues, found, strict=True))
+    async def seek_to_time(self, where: MessageQueue | str, when: datetime) -> None:
+        """Go on with the first message that was stored at `when` or later.
 
-    async def end_offsets(self, *queues: MessageQueue) -> dict[MessageQueue, int]:
+        No such message is passed over, and none of before comes, unless very many were stored in
+        the millisecond before, or the broker's clock was set back meanwhile.
+
+        Args:
+            where: a queue, or a topic: all its queues that are assigned.
+            when: by the broker's clock, to the millisecond; without zone it is UTC.
+
+        Raises:
+            RebalanceInProgress: the queue is not assigned.
+            RocketMQError: a broker cannot be asked; nothing has moved.
+        """
+        offsets, when_ms = self._running.offsets, to_ms(when)
+        if isinstance(where, str):
+            queues = [queue for queue in self.assignment() if queue.topic == where]
+            if not queues:
+                return
+        else:
+            queues = [where]
+        await self._seek_each(queues, lambda queue: offsets.at_time(queue, when_ms))
+
+    async def begin_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Return the first readable offset of each queue, assigned or not."""
+        return await self._each_of(queues, self._running.offsets.begin)
+
+    async def end_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Return the offset that the next message of each queue will get."""
-        offsets = self._running.offsets
-        found = await asyncio.gather(*(offsets.end(queue) for queue in queues))
-        return dict(zip(queues, found, strict=True))
+        return await self._each_of(queues, self._running.offsets.end)
+
+    async def offsets_for_time(
+        self, queues: Iterable[MessageQueue], when: datetime
+    ) -> dict[MessageQueue, int]:
+        """Return for each queue the offset of the first message stored at `when` or later.
+
+        Without such a message it is the offset that the next one will get. See `seek_to_time`.
+        """
+        offsets, when_ms = self._running.offsets, to_ms(when)
+        return await self._each_of(queues, lambda queue: offsets.at_time(queue, when_ms))
 
     async def lag(self) -> dict[MessageQueue, int]:
         """Return for each assigned queue how many messages are not acknowledged yet."""
         held = self._running.rebalance.assigned
-        ends = await self.end_offsets(*self.assignment())
+        ends = await self.end_offsets(self.assignment())
         return {
-            queue: max(0, end - held[queue].commit_offset)
+            queue: max(0, end - held[self._wrapped(queue)].commit_offset)
             for queue, end in ends.items()
-            if queue in held
+            if self._wrapped(queue) in held
         }
 
     # Queues
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues that this member owns now, its group's retry topic apart."""
-        assigned = self._running.rebalance.assigned
-        return sorted(queue for queue in assigned if not is_retry_topic(queue.topic))
+        inside = self._running
+        unwrap = inside.services.namespace.unwrap_queue
+        assigned = inside.rebalance.assigned
+        return sorted(unwrap(queue) for queue in assigned if not is_retry_topic(queue.topic))
+
+    async def assign(
+        self, queues: Iterable[MessageQueue], selector: Selector | None = None
+    ) -> None:
+        """Take these queues, in place of all others, without a division among members.
+
+        For a started consumer that was given no topics and has not subscribed to any. It is no
+        member of its group then: it takes no share from those that are, and what their handlers
+        failed on does not come here. Its offsets are those of the group; what its own handler
+        failed on is tried again here. A queue without a committed offset starts by `start_from`.
+
+        Args:
+            queues: none gives all up.
+            selector: which messages of them; default all.
+
+        Raises:
+            IllegalState: not started, or the consumer has subscribed to topics.
+            RocketMQError: no name server knows where the topics are; nothing has changed.
+        """
+        inside = self._running
+        wanted = {self._wrapped(queue) for queue in queues}
+        await inside.standing.assign(wanted, selector, inside.pulls, inside.rebalance)
 
     def pause(self, *queues: MessageQueue) -> None:
         """Give and pull nothing of these queues until `resume`."""
-        self._running.rebalance.pause(queues)
+        self._running.rebalance.pause([self._wrapped(queue) for queue in queues])
 
     def resume(self, *queues: MessageQueue) -> None:
         """Undo `pause`."""
         inside = self._running
-        for process_queue in inside.rebalance.resume(queues):
+        for process_queue in inside.rebalance.resume([self._wrapped(queue) for queue in queues]):
             inside.buffer.offer(process_queue)
 
     def paused(self) -> set[MessageQueue]:
         """Return the paused queues."""
-        return self._running.rebalance.paused
+        inside = self._running
+        return {inside.services.namespace.unwrap_queue(queue) for queue in inside.rebalance.paused}
 
     # Inside
 
@@ -210,6 +271,29 @@ class LitePull:
         if self._inside is None:
             raise IllegalState("the consumer is not started")
         return self._inside
+
+    def _wrapped(self, queue: MessageQueue) -> MessageQueue:
+        return self._running.services.namespace.wrap_queue(queue)
+
+    async def _each_of(
+        self, queues: Iterable[MessageQueue], find: Callable[[MessageQueue], Awaitable[int]]
+    ) -> dict[MessageQueue, int]:
+        wanted = list(queues)
+        found = await asyncio.gather(*(find(self._wrapped(queue)) for queue in wanted))
+        return dict(zip(wanted, found, strict=True))
+
+    async def _seek_each(
+        self, queues: Sequence[MessageQueue], find: Callable[[MessageQueue], Awaitable[int]]
+    ) -> None:
+        """Seek, once all offsets are known; a queue that nobody named may go meanwhile."""
+        held = self._running.rebalance.held
+        for queue in queues:
+            held(self._wrapped(queue))
+        found = await self._each_of(queues or self.assignment(), find)
+        present = self._running.rebalance.assigned
+        for queue, offset in found.items():
+            if queues or self._wrapped(queue) in present:
+                self.seek(queue, offset)
 
     def _ack_given(self) -> None:
         given, self._given = self._given, []

@@ -81,6 +81,7 @@ class ReceivedMessage:
         "outcome",
         "overdue_s",
         "queue_offset",
+        "received_s",
         "topic",
     )
 
@@ -100,6 +101,8 @@ class ReceivedMessage:
         """The topic it was sent to, also when it comes from the group's retry topic."""
         self.overdue_s = inf
         """When its handler will have been at work for too long, monotonic. The consumer's own."""
+        self.received_s = 0.0
+        """When it came, monotonic; only with metrics. The consumer's own."""
         self._message = message
         self._process_queue = process_queue
         self._returner = returner

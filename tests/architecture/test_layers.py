@@ -27,7 +27,7 @@ LIBRARIES = {
     "protocol": {"msgspec", "msgpack", "crcmod"},
     "store": {"msgspec", "msgpack"},
     "broker": {"msgspec", "msgpack", "prometheus_client", "h11", "click", "uvloop"},
-    "client": {"msgspec", "click", "rich", "uvloop"},
+    "client": {"msgspec", "click", "rich", "uvloop", "prometheus_client"},
     ROOTS_FOLDER: {"click", "rich", "uvloop", "msgspec"},
 }
 # The outside world, which a layer must not know by itself.
@@ -42,6 +42,9 @@ BANNED = {
 ALLOWED = {
     ("protocol/compression.py", "lz4"): "optional; the extra `compression`",
     ("protocol/compression.py", "zstandard"): "optional; the extra `compression`",
+    ("client/otel.py", "opentelemetry"): "optional; the extra `otel`",
+    ("client/observers.py", "opentelemetry"): "its types alone; the extra `otel`",
+    ("client/instance.py", "opentelemetry"): "its types alone; the extra `otel`",
     ("store/tools/cli.py", "click"): "the command line of the tools for stopped stores",
     ("store/tools/change_commands.py", "click"): "more of its commands",
     ("skylarkmq/testing/plugin.py", "pytest"): "the plug-in, which pytest itself loads",

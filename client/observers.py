@@ -1,0 +1,29 @@
+"""The hooks that a client's own arguments ask for; their libraries are imported only then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from skylarkmq.client.hooks import ClientHook
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+    from prometheus_client import CollectorRegistry
+
+    from skylarkmq.client.services import Services
+
+
+def hooks_of(
+    services: Services, metrics: CollectorRegistry | None, tracer_provider: TracerProvider | None
+) -> list[ClientHook]:
+    """Return the hooks for a registry of metrics and for a provider of tracers, if given."""
+    hooks: list[ClientHook] = []
+    if metrics is not None:
+        from skylarkmq.client.metrics import MetricsHook
+
+        hooks.append(MetricsHook(services, metrics))
+    if tracer_provider is not None:
+        from skylarkmq.client.otel import OpenTelemetryHook
+
+        hooks.append(OpenTelemetryHook(services, tracer_provider))
+    return hooks
