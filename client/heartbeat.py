@@ -53,7 +53,8 @@ class Heartbeat:
         """Send one to every broker now; failures are logged. Producers alone: masters only."""
         services = self._services
         services.beat_wanted.clear()
-        consumers = [member.consumer_data() for member in services.members.values()]
+        everyone = [member.consumer_data() for member in services.members.values()]
+        consumers = [data for data in everyone if data is not None]
         data = HeartbeatData(
             client_id=self._client_id,
             consumer_data_set=consumers,

@@ -24,6 +24,7 @@ from skylarkmq.client.clock import within
 from skylarkmq.client.config import CLOSE_TIMEOUT_S, ConsumerConfig
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.consumer.received_message import ReceivedMessage
+from skylarkmq.client.consumer.running_info import ConsumerCounters
 from skylarkmq.client.errors import ConsumerClosed
 from skylarkmq.client.hooks import ConsumeContext, ConsumeOutcome, each
 from skylarkmq.client.services import Services
@@ -43,6 +44,7 @@ class Workers:
         buffer: MessageBuffer,
         services: Services,
         config: ConsumerConfig,
+        counters: ConsumerCounters,
         *,
         concurrency: int,
         max_batch: int,
@@ -51,6 +53,7 @@ class Workers:
         self._buffer = buffer
         self._services = services
         self._config = config
+        self._counters = counters
         self._max_batch = max_batch
         self._tasks = [
             asyncio.create_task(self._work(), name=f"skylarkmq-handler-{number}")
@@ -100,6 +103,7 @@ class Workers:
             asyncio.CancelledError: this task was cancelled; the messages are handed out again.
         """
         hooks = self._services.hooks
+        began_s = self._services.clock.monotonic()
         context = None
         if hooks:
             context = self._context(messages)
@@ -127,6 +131,8 @@ class Workers:
             await self._failed(messages, error)
             outcome = messages[-1].outcome or "retry"
         finally:
+            queue = messages[0].process_queue.queue
+            self._counters.handled(queue, len(messages), began_s, ok=outcome == "ok")
             if context is not None:
                 seen = context, outcome, failure
                 each(hooks[::-1], lambda hook: hook.after_consume(*seen))

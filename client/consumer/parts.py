@@ -7,12 +7,13 @@ broadcasting          offsets here; all queues; failures are tried again here
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from skylarkmq.client.api_lock import LockApi
 from skylarkmq.client.config import MAX_RECONSUME, ConsumerConfig
 from skylarkmq.client.consumer.allocate import find_allocation
+from skylarkmq.client.consumer.assigned import Standing
+from skylarkmq.client.consumer.consumer_pushes import ConsumerPushes
 from skylarkmq.client.consumer.lite_pull import Inside
 from skylarkmq.client.consumer.local_offsets import LocalOffsets, offsets_path
 from skylarkmq.client.consumer.local_retry import LocalRetries, LocalReturner
@@ -42,12 +43,13 @@ class Parts:
     keeper: QueueKeeper | None
     locks: QueueLocks | None
     local_offsets: LocalOffsets | None
+    pushes: ConsumerPushes
 
 
 def put_together(
     client: Client,
     config: ConsumerConfig,
-    subscriptions: Mapping[str, Subscription],
+    subscriptions: dict[str, Subscription],
     start_from: StartFrom,
     callbacks: Callbacks,
 ) -> Parts:
@@ -82,13 +84,17 @@ def put_together(
         _returner(config, send_back, retries),
         client.want_heartbeat,
     )
+    returner_alone = LocalReturner(
+        retries, send_back, tries_max, orderly=config.orderly, broadcasting=config.broadcasting
+    )
+    standing = Standing(services, subscriptions, _shares(client, config), returner_alone)
     rebalance = Rebalance(
         services,
         group,
         subscriptions,
         offsets,
         pulls,
-        _shares(client, config),
+        standing,
         start_from,
         callbacks,
         keeper,
@@ -96,13 +102,14 @@ def put_together(
     if keeper is not None:
         keeper.follow(rebalance)
     return Parts(
-        Inside(services, buffer, offsets, pulls, rebalance),
+        Inside(services, buffer, offsets, pulls, rebalance, standing),
         send_back,
         retries,
         SlowHandlers(clock, rebalance.assigned, config.consume_timeout_s, group),
         keeper,
         locks,
         local,
+        ConsumerPushes(services, config, subscriptions, offsets, rebalance, pulls.counters, locks),
     )
 
 

@@ -4,8 +4,14 @@
     refused or failed -> a pause by the kind of failure -> again
 
 The limits of count and bytes hold for the whole consumer; each queue has an equal share of them.
+One pull a queue is under way, those of all queues side by side on the connections: where to go on
+in a queue stands in the answer, and a guess would be wrong behind every filtered message.
+
+A master that reads from its disk suggests a slave; the queue is then pulled there until that
+broker suggests another. What a group has done is told to masters only.
+
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/DefaultMQPushConsumerImpl.java
-(pullMessage), PullMessageService.java
+(pullMessage), PullMessageService.java, PullAPIWrapper.java (pullKernelImpl)
 """
 
 from __future__ import annotations
@@ -27,6 +33,7 @@ from skylarkmq.client.config import (
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.consumer.process_queue import ProcessQueue
 from skylarkmq.client.consumer.received_message import ReceivedMessage, Returner
+from skylarkmq.client.consumer.running_info import ConsumerCounters
 from skylarkmq.client.consumer.subscription import Subscription
 from skylarkmq.client.errors import (
     BrokerError,
@@ -35,6 +42,8 @@ from skylarkmq.client.errors import (
     RocketMQError,
     RouteNotFound,
 )
+from skylarkmq.client.hooks import each
+from skylarkmq.client.route import MASTER_ID
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageExt, MessageQueue
@@ -46,6 +55,8 @@ NOT_KNOWN_YET: Final[frozenset[int]] = frozenset(
         ResponseCode.SUBSCRIPTION_NOT_EXIST,
         ResponseCode.SUBSCRIPTION_NOT_LATEST,
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        ResponseCode.FILTER_DATA_NOT_EXIST,
+        ResponseCode.FILTER_DATA_NOT_LATEST,
     }
 )
 """The broker has no fresh heartbeat of this client: a new one, and again soon."""
@@ -81,17 +92,33 @@ class PullService:
         self._services = services
         self._subscriptions = subscriptions
         self._buffer = buffer
+        self.counters = ConsumerCounters(services.clock)
         self._returner = returner
+        self._inline = False
         self._want_heartbeat = want_heartbeat
+        # Invariant: other brokers than masters only.
+        self._broker_ids: dict[MessageQueue, int] = {}
         self._tasks: dict[ProcessQueue[ReceivedMessage], asyncio.Task[None]] = {}
         self._room_events: dict[ProcessQueue[ReceivedMessage], asyncio.Event] = {}
 
     def new_queue(self, queue: MessageQueue, offset: int) -> ProcessQueue[ReceivedMessage]:
         """Return a process queue that wakes its puller when there is room."""
         event = asyncio.Event()
-        process_queue: ProcessQueue[ReceivedMessage] = ProcessQueue(queue, offset, event.set)
+        on_idle = self._buffer.offer if self._config.orderly else None
+        process_queue: ProcessQueue[ReceivedMessage] = ProcessQueue(
+            queue, offset, event.set, on_idle
+        )
         self._room_events[process_queue] = event
         return process_queue
+
+    def stand_alone(self, returner: Returner) -> None:
+        """From now on ask as one that is no member of the group: each pull says what it wants.
+
+        Args:
+            returner: takes messages that their handlers could not use.
+        """
+        self._inline = True
+        self._returner = returner
 
     def start(
         self, process_queue: ProcessQueue[ReceivedMessage], repositioner: Repositioner
@@ -137,6 +164,8 @@ class PullService:
 
     def _ended(self, process_queue: ProcessQueue[ReceivedMessage]) -> None:
         del self._tasks[process_queue]
+        self._broker_ids.pop(process_queue.queue, None)
+        self.counters.forget(process_queue.queue)
 
     async def _pull_loop(
         self, process_queue: ProcessQueue[ReceivedMessage], repositioner: Repositioner
@@ -194,20 +223,41 @@ class PullService:
         self, process_queue: ProcessQueue[ReceivedMessage], subscription: Subscription
     ) -> PullResult:
         queue = process_queue.queue
-        address = self._services.routes.master_address(queue.broker_name)
-        if address is None:
-            hint = f"Broker {queue.broker_name} has no master at the moment"
-            raise RouteNotFound(queue.topic, "no_broker", hint)
+        address, is_master = self._source(queue)
+        commits = is_master and not self._config.broadcasting
         wish = PullRequest(
             self._config.group,
             queue,
             process_queue.pull_offset,
             min(self._config.batch_size, self._room(process_queue)),
-            subscription.data.sub_version,
-            process_queue.commit_offset,
+            0 if self._inline else subscription.data.sub_version,
+            process_queue.commit_offset if commits else 0,
             PULL_SUSPEND_MS,
+            subscription.data if self._inline else None,
         )
-        return await pull(self._services.remoting, address, wish, PULL_TIMEOUT_S)
+        asked_s = self._services.clock.monotonic()
+        self.counters.asked(queue)
+        try:
+            result = await pull(self._services.remoting, address, wish, PULL_TIMEOUT_S)
+        except RocketMQError:
+            self._broker_ids.pop(queue, None)
+            raise
+        if result.messages:
+            self.counters.pulled(queue, len(result.messages), asked_s)
+        if result.suggested_broker_id == MASTER_ID:
+            self._broker_ids.pop(queue, None)
+        else:
+            self._broker_ids[queue] = result.suggested_broker_id
+        return result
+
+    def _source(self, queue: MessageQueue) -> tuple[str, bool]:
+        """Return where to pull, and whether that is the master; any slave while it is away."""
+        addresses = self._services.routes.broker(queue.broker_name)
+        for broker_id in (self._broker_ids.get(queue, MASTER_ID), MASTER_ID, *sorted(addresses)):
+            if broker_id in addresses:
+                return addresses[broker_id], broker_id == MASTER_ID
+        hint = f"Broker {queue.broker_name} is gone at the moment"
+        raise RouteNotFound(queue.topic, "no_broker", hint)
 
     def _take(
         self,
@@ -220,6 +270,9 @@ class PullService:
             for message in result.messages
             if subscription.wants(message.tags)
         ]
+        hooks = self._services.hooks
+        if hooks and messages:
+            each(hooks, lambda hook: hook.received(self._config.group, messages))
         if process_queue.add(messages, result.next_offset):
             self._buffer.offer(process_queue)
 

@@ -29,11 +29,12 @@ from skylarkmq.client.consumer.lite_pull import LitePull
 from skylarkmq.client.consumer.parts import Parts, put_together
 from skylarkmq.client.consumer.rebalance import Callbacks, QueuesCallback
 from skylarkmq.client.consumer.start_from import StartFrom
-from skylarkmq.client.consumer.subscription import Selector, Subscription
+from skylarkmq.client.consumer.subscription import Selector, Subscription, check_filter
 from skylarkmq.client.errors import ConsumerClosed, IllegalState, RocketMQError
 from skylarkmq.client.instance import Client
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData
 from skylarkmq.protocol.flags import retry_topic, validate_group, validate_topic
+from skylarkmq.protocol.remoting_command import RemotingCommand
 
 log = logging.getLogger(__name__)
 
@@ -159,8 +160,6 @@ class Consumer(LitePull):
         await self._client.start()
         for topic, selector in self._selectors.items():
             self._set_subscription(topic, selector)
-        if not self._config.broadcasting:
-            self._set_subscription(retry_topic(self.group), None)
         parts = put_together(
             self._client, self._config, self._subscriptions, self._start_from, self._callbacks
         )
@@ -239,6 +238,7 @@ class Consumer(LitePull):
             inside.buffer,
             inside.services,
             self._config,
+            inside.pulls.counters,
             concurrency=concurrency,
             max_batch=max_batch,
         )
@@ -249,15 +249,28 @@ class Consumer(LitePull):
                 self._workers = None
 
     async def subscribe(self, topic: str, selector: Selector | None = None) -> None:
-        """Add a topic, or change what is wanted of it from the next pull on."""
+        """Add a topic, or change what is wanted of it from the next pull on.
+
+        Raises:
+            FilterRefused: a broker does not filter so; all stays as it was.
+            IllegalState: queues were assigned by hand.
+        """
         known = _checked(self._client.namespace.wrap(topic))
+        inside = self._inside
+        if inside is not None:
+            inside.standing.check_member()
+            await self._find_routes([known])
+            candidate = Subscription(known, selector, 0)
+            await check_filter(inside.services, self._client.client_id, self.group, candidate)
         self._selectors[known] = selector
-        if self._inside is not None:
+        if inside is not None:
             self._set_subscription(known, selector)
             await self._join()
 
     async def unsubscribe(self, topic: str) -> None:
         """Give a topic up."""
+        if self._inside is not None:
+            self._inside.standing.check_member()
         known = self._client.namespace.wrap(topic)
         self._selectors.pop(known, None)
         if self._subscriptions.pop(known, None) is not None:
@@ -270,8 +283,10 @@ class Consumer(LitePull):
         """The consumer group, as brokers know it: with the client's namespace."""
         return self._config.group
 
-    def consumer_data(self) -> ConsumerData:
-        """Return this consumer's part of the heartbeat."""
+    def consumer_data(self) -> ConsumerData | None:
+        """Return this consumer's part of the heartbeat; None when it is no member of its group."""
+        if self._inside is None or self._inside.standing.alone or not self._subscriptions:
+            return None
         return ConsumerData(
             consume_from_where=self._start_from.wire_name,
             consume_type="CONSUME_PASSIVELY",
@@ -285,6 +300,11 @@ class Consumer(LitePull):
         if self._inside is not None:
             self._inside.rebalance.wake()
 
+    async def pushed(self, push: RemotingCommand) -> RemotingCommand | None:
+        """Answer a broker that asks this member for something."""
+        assert self._parts is not None, "a member has been started"
+        return await self._parts.pushes.answer(push, self._workers)
+
     # Inside
 
     def _set_subscription(self, topic: str, selector: Selector | None) -> None:
@@ -297,15 +317,28 @@ class Consumer(LitePull):
     async def _join(self) -> None:
         """Tell the brokers what the group wants now, and divide the queues anew."""
         inside = self._running
-        for topic in list(self._subscriptions):
-            try:
-                if await inside.services.routes.refresh(topic) is None:
-                    log.debug("group %s: topic %s does not exist yet", self.group, topic)
-            except RocketMQError as error:
-                log.warning("group %s: no route of %s: %s", self.group, topic, error)
+        if not self._subscriptions:
+            return  # nobody's member before the first `subscribe` or `assign`
+        if not self._config.broadcasting and retry_topic(self.group) not in self._subscriptions:
+            self._set_subscription(retry_topic(self.group), None)
+        await self._find_routes(list(self._subscriptions))
+        if not self._tasks:
+            for subscription in list(self._subscriptions.values()):
+                await check_filter(
+                    inside.services, self._client.client_id, self.group, subscription
+                )
         await self._client.send_heartbeats()
         if self._tasks or not await inside.rebalance.round():
             inside.rebalance.wake()
+
+    async def _find_routes(self, topics: Sequence[str]) -> None:
+        routes = self._running.services.routes
+        for topic in topics:
+            try:
+                if await routes.refresh(topic) is None:
+                    log.debug("group %s: topic %s does not exist yet", self.group, topic)
+            except RocketMQError as error:
+                log.warning("group %s: no route of %s: %s", self.group, topic, error)
 
     async def _leave(self, parts: Parts) -> None:
         await _cancel(self._tasks)

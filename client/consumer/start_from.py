@@ -7,8 +7,11 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/RebalancePus
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final, Literal
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND: Final = timedelta(milliseconds=1)
 
 WHERE_NAMES: Final = {
     "last": "CONSUME_FROM_LAST_OFFSET",
@@ -21,8 +24,9 @@ WHERE_NAMES: Final = {
 class StartFrom:
     """`LAST`: messages from now on; `FIRST`: all there are; `timestamp`: from a time on.
 
-    As in RocketMQ the broker decides first: a new group on a queue that is still young (its first
-    message is there and in memory) starts at that first message, whatever is asked for.
+    With `LAST` a queue that is made while the consumer is at work is read from its beginning. As in
+    RocketMQ the broker decides first: a new group on a queue that is still young (its first message
+    is there and in memory) starts at that first message, whatever is asked for.
     """
 
     where: Literal["last", "first", "timestamp"]
@@ -34,8 +38,7 @@ class StartFrom:
     @classmethod
     def timestamp(cls, when: datetime) -> StartFrom:
         """Start with what was stored at `when` or later; a time without zone is UTC."""
-        aware = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-        return cls("timestamp", int(aware.timestamp() * 1000))
+        return cls("timestamp", to_ms(when))
 
     @property
     def wire_name(self) -> str:
@@ -45,3 +48,12 @@ class StartFrom:
 
 StartFrom.LAST = StartFrom("last")
 StartFrom.FIRST = StartFrom("first")
+
+
+def to_ms(when: datetime) -> int:
+    """Return the milliseconds since the epoch, rounded up; a time without zone is UTC.
+
+    Whole numbers throughout: a float's rounding could name the millisecond before or after.
+    """
+    aware = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    return -((EPOCH - aware) // MILLISECOND)

@@ -215,10 +215,12 @@ async def test_seek_back_and_forth() -> None:
     await it.wait(consumer.seek_to_end(QUEUE))
     it.broker.add("orders", 0, b"new")
     assert (await it.wait(consumer.getone())).body == b"new"
-    await it.wait(consumer.seek_to_time(datetime.fromtimestamp(STORE_MS / 1000 + 0.005, UTC)))
+    await it.wait(
+        consumer.seek_to_time("orders", datetime.fromtimestamp(STORE_MS / 1000 + 0.005, UTC))
+    )
     assert (await it.wait(consumer.getone())).body == b"5"
-    assert await it.wait(consumer.begin_offsets(QUEUE)) == {QUEUE: 0}
-    assert await it.wait(consumer.end_offsets(QUEUE)) == {QUEUE: 11}
+    assert await it.wait(consumer.begin_offsets([QUEUE])) == {QUEUE: 0}
+    assert await it.wait(consumer.end_offsets([QUEUE])) == {QUEUE: 11}
     assert await it.wait(consumer.lag()) == {QUEUE: 6}
     with pytest.raises(RebalanceInProgress):
         consumer.seek(OTHER, 0)

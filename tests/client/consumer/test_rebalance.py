@@ -128,8 +128,10 @@ async def test_a_broker_that_restarts_gets_the_group_back() -> None:
 
 async def test_a_young_group_starts_where_it_is_told() -> None:
     for start_from, expected in (
-        (StartFrom.FIRST, b"0"), (StartFrom.LAST, b"new"), (StartFrom("timestamp", STORE_MS + 3), b"3"),
-    ):  # fmt: skip
+        (StartFrom.FIRST, b"0"),
+        (StartFrom.LAST, b"new"),
+        (StartFrom("timestamp", STORE_MS + 3), b"3"),
+    ):
         it = Group({"orders": 1})
         it.broker.add("orders", 0, *[b"%d" % n for n in range(5)])
         consumer = await it.consumer(start_from=start_from)

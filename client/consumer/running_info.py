@@ -1,0 +1,221 @@
+"""What a consumer is doing, for those who ask (307): counters that cost nothing, and the answer.
+
+    per topic   messages pulled and handled, their times: over the last minute; failures: an hour
+    per queue   when it was pulled and handled last, what is held of it
+
+A counter is a few additions a pull or a call of a handler; no timer, no task. Loop thread.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../stat/ConsumerStatsManager.java,
+client/.../impl/consumer/DefaultMQPushConsumerImpl.java (consumerRunningInfo), ProcessQueue.java
+(fillProcessQueueInfo), common/.../protocol/body/ConsumerRunningInfo.java
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from skylarkmq.client.consumer.process_queue import ProcessQueue
+from skylarkmq.client.consumer.received_message import ReceivedMessage
+from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.bodies.lock import MessageQueueBody
+from skylarkmq.protocol.bodies.push import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
+from skylarkmq.protocol.clock import Clock
+from skylarkmq.protocol.message import MessageQueue
+
+MINUTE_S: Final = 60.0
+HOUR_S: Final = 3600.0
+SLICES: Final = 6
+MIB: Final = 1024 * 1024
+TASKS_SHOWN_MAX: Final = 200
+FRAMES_SHOWN_MAX: Final = 8
+
+
+class Window:
+    """Sums over the last `span_s` seconds, a sixth of it more or less."""
+
+    __slots__ = ("_counts", "_slice", "_slice_s", "_sums", "span_s")
+
+    def __init__(self, span_s: float) -> None:
+        self.span_s = span_s
+        self._slice_s = span_s / SLICES
+        self._slice = 0
+        self._counts = [0] * SLICES
+        self._sums = [0.0] * SLICES
+
+    def add(self, now_s: float, count: int, amount: float = 0.0) -> None:
+        """Count `count` events of together `amount`, now on a monotonic clock."""
+        self._move(now_s)
+        place = self._slice % SLICES
+        self._counts[place] += count
+        self._sums[place] += amount
+
+    def count(self, now_s: float) -> int:
+        """Return how many events there were."""
+        self._move(now_s)
+        return sum(self._counts)
+
+    def per_second(self, now_s: float) -> float:
+        """Return the events of a second."""
+        return self.count(now_s) / self.span_s
+
+    def mean(self, now_s: float) -> float:
+        """Return the amount of an event; 0 without events."""
+        count = self.count(now_s)
+        return sum(self._sums) / count if count else 0.0
+
+    def _move(self, now_s: float) -> None:
+        current = int(now_s / self._slice_s)
+        for number in range(max(self._slice + 1, current - SLICES + 1), current + 1):
+            self._counts[number % SLICES] = 0
+            self._sums[number % SLICES] = 0.0
+        self._slice = max(self._slice, current)
+
+
+@dataclass(slots=True)
+class TopicCounters:
+    """One topic: `pulls` and `calls` by their times in ms, messages handled, and failures."""
+
+    pulls: Window = field(default_factory=lambda: Window(MINUTE_S))
+    pulled: Window = field(default_factory=lambda: Window(MINUTE_S))
+    calls: Window = field(default_factory=lambda: Window(MINUTE_S))
+    done: Window = field(default_factory=lambda: Window(MINUTE_S))
+    failed: Window = field(default_factory=lambda: Window(MINUTE_S))
+    failed_hour: Window = field(default_factory=lambda: Window(HOUR_S))
+
+    def status(self, now_s: float) -> ConsumeStatus:
+        """Return them under RocketMQ's names."""
+        return ConsumeStatus(
+            pull_rt=self.pulls.mean(now_s),
+            pull_tps=self.pulled.per_second(now_s),
+            consume_rt=self.calls.mean(now_s),
+            consume_ok_tps=self.done.per_second(now_s),
+            consume_failed_tps=self.failed.per_second(now_s),
+            consume_failed_msgs=self.failed_hour.count(now_s),
+        )
+
+
+class ConsumerCounters:
+    """The counters of one consumer."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.started_ms = clock.now_ms()
+        self._clock = clock
+        self._topics: dict[str, TopicCounters] = {}
+        self._pulled_ms: dict[MessageQueue, int] = {}
+        self._handled_ms: dict[MessageQueue, int] = {}
+
+    def asked(self, queue: MessageQueue) -> None:
+        """A pull begins."""
+        self._pulled_ms[queue] = self._clock.now_ms()
+
+    def pulled(self, queue: MessageQueue, count: int, asked_s: float) -> None:
+        """A pull that was begun at `asked_s`, monotonic, has brought that many messages."""
+        now_s = self._clock.monotonic()
+        counters = self._of(queue.topic)
+        counters.pulls.add(now_s, 1, (now_s - asked_s) * 1000)
+        counters.pulled.add(now_s, count)
+
+    def handled(self, queue: MessageQueue, count: int, began_s: float, *, ok: bool) -> None:
+        """A handler that began at `began_s`, monotonic, has ended with that many messages."""
+        now_s = self._clock.monotonic()
+        if queue in self._pulled_ms:  # not one that a broker had handled aside
+            self._handled_ms[queue] = self._clock.now_ms()
+        counters = self._of(queue.topic)
+        counters.calls.add(now_s, 1, (now_s - began_s) * 1000)
+        if ok:
+            counters.done.add(now_s, count)
+        else:
+            counters.failed.add(now_s, count)
+            counters.failed_hour.add(now_s, count)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """The queue has gone to somebody else."""
+        self._pulled_ms.pop(queue, None)
+        self._handled_ms.pop(queue, None)
+
+    def status(self, topic: str) -> ConsumeStatus:
+        """Return how the topic goes."""
+        counters = self._topics.get(topic)
+        return counters.status(self._clock.monotonic()) if counters else ConsumeStatus()
+
+    def queue_info(
+        self,
+        process_queue: ProcessQueue[ReceivedMessage],
+        commit_offset: int,
+        locked: bool,
+        locked_ms: int,
+    ) -> ProcessQueueInfo:
+        """Return the state of one queue.
+
+        Args:
+            commit_offset: what the group has committed, as far as this member knows.
+            locked: whether an ordered consumer holds its lock, since or until `locked_ms`.
+        """
+        queue = process_queue.queue
+        offsets = [message.queue_offset for message in process_queue.held]
+        return ProcessQueueInfo(
+            cached_msg_count=len(offsets),
+            cached_msg_min_offset=min(offsets, default=0),
+            cached_msg_max_offset=max(offsets, default=0),
+            cached_msg_size_in_mib=process_queue.held_bytes // MIB,
+            commit_offset=commit_offset,
+            dropped=process_queue.dropped,
+            last_pull_timestamp=self._pulled_ms.get(queue, self.started_ms),
+            last_consume_timestamp=self._handled_ms.get(queue, self.started_ms),
+            last_lock_timestamp=locked_ms,
+            locked=locked,
+        )
+
+    def _of(self, topic: str) -> TopicCounters:
+        counters = self._topics.get(topic)
+        if counters is None:
+            counters = self._topics[topic] = TopicCounters()
+        return counters
+
+
+def running_info(
+    counters: ConsumerCounters,
+    queues: Iterable[tuple[MessageQueue, ProcessQueueInfo]],
+    subscriptions: Iterable[SubscriptionData],
+    properties: dict[str, str],
+    *,
+    with_tasks: bool,
+) -> ConsumerRunningInfo:
+    """Return the answer to 307.
+
+    Args:
+        with_tasks: in place of Java's threads: the tasks of the loop and where each of them waits.
+    """
+    wanted = sorted(subscriptions, key=lambda data: data.topic)
+    return ConsumerRunningInfo(
+        jstack=task_stacks() if with_tasks else None,
+        mq_table=[(queue_body(queue), info) for queue, info in sorted(queues, key=_queue)],
+        properties=properties,
+        status_table={data.topic: counters.status(data.topic) for data in wanted},
+        subscription_set=wanted,
+    )
+
+
+def task_stacks() -> str:
+    """Return the loop's tasks as text: names and places in the code, no values."""
+    lines: list[str] = []
+    for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name())[:TASKS_SHOWN_MAX]:
+        lines.append(f"TASK {task.get_name()}")
+        for frame in task.get_stack(limit=FRAMES_SHOWN_MAX):
+            code = frame.f_code
+            lines.append(f"    {code.co_filename}:{frame.f_lineno} {code.co_qualname}")
+    return "\n".join(lines)
+
+
+def queue_body(queue: MessageQueue) -> MessageQueueBody:
+    """Return the queue as it stands in bodies."""
+    return MessageQueueBody(
+        broker_name=queue.broker_name, queue_id=queue.queue_id, topic=queue.topic
+    )
+
+
+def _queue(row: tuple[MessageQueue, ProcessQueueInfo]) -> MessageQueue:
+    return row[0]
