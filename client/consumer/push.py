@@ -45,8 +45,8 @@ class Consumer(LitePull):
     One loop. `getone`, `getmany` and iteration acknowledge what they gave before (with
     `ack="auto"`), so one task uses them; several tasks use `run`, or `ack="manual"`.
 
-    Cancelling any of its coroutines loses no message and leaves it usable; a cancelled `stop` is
-    to be called again.
+    Cancelling any of its coroutines loses no message and leaves it usable; a cancelled `stop` has
+    not waited for the handlers, but has left the group all the same.
     """
 
     def __init__(
@@ -199,6 +199,7 @@ class Consumer(LitePull):
         try:
             if parts is not None:
                 parts.inside.buffer.close()
+                await _cancel(self._tasks[:1])  # the rebalance, which would begin to pull again
                 parts.inside.pulls.halt()
                 # Locks are refreshed and offsets committed as long as handlers are at work.
                 if self._workers is not None:
@@ -369,9 +370,11 @@ class Consumer(LitePull):
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
+    current = asyncio.current_task()  # a callback of the rebalance may stop its own consumer
+    others = [task for task in tasks if task is not current]
+    for task in others:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def _checked(topic: str) -> str:
