@@ -14,5 +14,6 @@ from skylarkmq.client.sync.client import Client
 from skylarkmq.client.sync.consumer import Consumer
 from skylarkmq.client.sync.producer import Producer
 from skylarkmq.client.sync.received_message import ReceivedMessage
+from skylarkmq.client.sync.transaction import Transaction
 
-__all__ = ["Admin", "Client", "Consumer", "Producer", "ReceivedMessage"]
+__all__ = ["Admin", "Client", "Consumer", "Producer", "ReceivedMessage", "Transaction"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from skylarkmq.client.config import AddressMap, Codec, Credentials
 from skylarkmq.client.instance import Client as AsyncClient
@@ -14,6 +14,10 @@ from skylarkmq.client.sync.inner import Inner
 from skylarkmq.client.sync.portal import Portal
 from skylarkmq.client.tls import ServerHostname, SslSetting
 from skylarkmq.protocol.clock import Clock
+
+if TYPE_CHECKING:  # both are loaded only for those who use them
+    from opentelemetry.trace import TracerProvider
+    from prometheus_client import CollectorRegistry
 
 T = TypeVar("T")
 
@@ -45,6 +49,8 @@ class Client:
         route_refresh: float = 30.0,
         heartbeat_interval: float = 30.0,
         address_map: AddressMap | None = None,
+        metrics: CollectorRegistry | None = None,
+        tracer_provider: TracerProvider | None = None,
         network: Network | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
@@ -66,6 +72,8 @@ class Client:
                 route_refresh=route_refresh,
                 heartbeat_interval=heartbeat_interval,
                 address_map=address_map,
+                metrics=metrics,
+                tracer_provider=tracer_provider,
                 network=network,
                 clock=clock,
                 random=random,

@@ -7,7 +7,7 @@ with Consumer("127.0.0.1:9876", "orders", group="billing") as consumer:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -92,7 +92,7 @@ class Consumer:
                 offsets_folder=offsets_folder,
             )
 
-        self._inner = Inner(self._client.portal, self._client.maker(make))
+        self._inner = Inner(self._client.portal, self._client.maker(make), ConsumerClosed)
 
     def __enter__(self) -> Self:
         self.start()
@@ -195,7 +195,7 @@ class Consumer:
         self._inner.run(lambda it: it.commit(offsets))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset of a queue as the broker has it; None without one."""
+        """Return the group's committed offset of a queue as it is kept; None without one."""
         return self._inner.run(lambda it: it.committed(queue))
 
     def position(self, queue: MessageQueue) -> int:
@@ -214,17 +214,23 @@ class Consumer:
         """Go on with the next message to be stored; without queues, of all assigned."""
         self._inner.run(lambda it: it.seek_to_end(*queues))
 
-    def seek_to_time(self, when: datetime, *queues: MessageQueue) -> None:
-        """Go on with the message stored nearest to `when` (UTC without zone)."""
-        self._inner.run(lambda it: it.seek_to_time(when, *queues))
+    def seek_to_time(self, where: MessageQueue | str, when: datetime) -> None:
+        """Go on with the first message that was stored at `when` or later."""
+        self._inner.run(lambda it: it.seek_to_time(where, when))
 
-    def begin_offsets(self, *queues: MessageQueue) -> dict[MessageQueue, int]:
-        """Return the first readable offset of each queue."""
-        return self._inner.run(lambda it: it.begin_offsets(*queues))
+    def begin_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Return the first readable offset of each queue, assigned or not."""
+        return self._inner.run(lambda it: it.begin_offsets(queues))
 
-    def end_offsets(self, *queues: MessageQueue) -> dict[MessageQueue, int]:
+    def end_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Return the offset that the next message of each queue will get."""
-        return self._inner.run(lambda it: it.end_offsets(*queues))
+        return self._inner.run(lambda it: it.end_offsets(queues))
+
+    def offsets_for_time(
+        self, queues: Iterable[MessageQueue], when: datetime
+    ) -> dict[MessageQueue, int]:
+        """Return for each queue the offset of the first message stored at `when` or later."""
+        return self._inner.run(lambda it: it.offsets_for_time(queues, when))
 
     def lag(self) -> dict[MessageQueue, int]:
         """Return for each assigned queue how many messages are not acknowledged yet."""
@@ -233,6 +239,10 @@ class Consumer:
     def assignment(self) -> list[MessageQueue]:
         """Return the queues that this member owns now, its group's retry topic apart."""
         return self._inner.call(lambda it: it.assignment())
+
+    def assign(self, queues: Iterable[MessageQueue], selector: Selector | None = None) -> None:
+        """Take these queues, in place of all others, without a division among members."""
+        self._inner.run(lambda it: it.assign(queues, selector))
 
     def pause(self, *queues: MessageQueue) -> None:
         """Give and pull nothing of these queues until `resume`."""

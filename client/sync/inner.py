@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, Generic, Protocol, TypeVar
 
+from skylarkmq.client.errors import IllegalState
 from skylarkmq.client.sync.portal import Portal
 
 
@@ -30,9 +31,15 @@ in_callback: ContextVar[bool] = ContextVar("skylarkmq_in_callback", default=Fals
 class Inner(Generic[A]):
     """Holds the asynchronous object of one facade object. Any thread."""
 
-    def __init__(self, portal: Portal, make: Callable[[], A]) -> None:
+    def __init__(
+        self,
+        portal: Portal,
+        make: Callable[[], A],
+        when_stopped: Callable[[str], IllegalState] = IllegalState,
+    ) -> None:
         """Make the object now; an argument that is no good is refused here and not at `start`."""
         self.portal = portal
+        self._when_stopped = when_stopped
         self._make = make
         self._object = make()
         self._starting = asyncio.Lock()
@@ -56,6 +63,8 @@ class Inner(Generic[A]):
 
     def live(self) -> A:
         """Return it, started if it was started before a fork."""
+        if self._stopped and self.portal.closed:
+            raise self._when_stopped("it has stopped, and its client is closed")
         current = self.current()
         if self._start_again and not in_callback.get():
             self.portal.run(self._start)

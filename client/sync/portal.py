@@ -64,6 +64,8 @@ class Portal:
         future = asyncio.run_coroutine_threadsafe(_started(work), loop)
         try:
             return _wait(future)
+        except concurrent.futures.CancelledError:
+            raise IllegalState("the client was closed under the call") from None
         except BaseException:
             if not future.done():  # interrupted here; else it is the call's own error
                 future.cancel()

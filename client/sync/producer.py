@@ -7,7 +7,7 @@ with Producer("127.0.0.1:9876") as producer:
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -17,11 +17,15 @@ from skylarkmq.client.instance import Client as AsyncClient
 from skylarkmq.client.producer import Compression
 from skylarkmq.client.producer import Producer as AsyncProducer
 from skylarkmq.client.queue_selector import Selector
+from skylarkmq.client.reply_table import Reply
+from skylarkmq.client.request_reply import Replyable
 from skylarkmq.client.send import SendStats
 from skylarkmq.client.send_many import Outcome
 from skylarkmq.client.send_result import SendResult
+from skylarkmq.client.sync.callbacks import in_thread
 from skylarkmq.client.sync.client import Client
 from skylarkmq.client.sync.inner import Inner
+from skylarkmq.client.sync.transaction import Check, Transaction
 from skylarkmq.protocol.message import Message, MessageQueue
 
 
@@ -48,8 +52,13 @@ class Producer:
         strict: bool = False,
         latency_fault: bool = False,
         try_timeout: float | None = None,
+        check: Check | None = None,
+        trace: bool | str = False,
     ) -> None:
-        """Take the settings, as the asynchronous one does; `client` is a blocking one."""
+        """Take the settings, as the asynchronous one does; `client` is a blocking one.
+
+        `check` is a plain function, called in a thread of its own.
+        """
         self._owned = not isinstance(client, Client)
         self._client = client if isinstance(client, Client) else Client(client)
 
@@ -69,6 +78,8 @@ class Producer:
                 strict=strict,
                 latency_fault=latency_fault,
                 try_timeout=try_timeout,
+                check=None if check is None else in_thread(check),
+                trace=trace,
             )
 
         self._inner = Inner(self._client.portal, self._client.maker(make))
@@ -184,3 +195,50 @@ class Producer:
     def flush(self) -> None:
         """Wait until everything started before has ended, well or not."""
         self._inner.run(lambda it: it.flush())
+
+    def transaction(self, message: Message, *, check: Check | None = None) -> Transaction:
+        """Return a transaction around a message: entered, the message is stored and hidden.
+
+        Args:
+            check: asked about this transaction, as long as this process lives; default: the
+                producer's own. Called in a thread.
+        """
+        asked = None if check is None else in_thread(check)
+        inside = self._inner.call(lambda it: it.transaction(message, check=asked))
+        return Transaction(self._client.portal, inside)
+
+    def request(self, message: Message, timeout: float = 3.0) -> Reply:
+        """Send a message that asks for a reply, and return what its consumer replied.
+
+        Raises:
+            ReplyTimeout: it was sent, and nobody replied in time.
+        """
+        return self._inner.run(lambda it: it.request(message, timeout))
+
+    def request_nowait(
+        self, message: Message, timeout: float = 3.0
+    ) -> concurrent.futures.Future[Reply]:
+        """Start a request; the future has what `request` would return or raise."""
+        return self._inner.future(lambda it: it.request_nowait(message, timeout))
+
+    def reply(
+        self,
+        request: Replyable,
+        body: bytes | str,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        timeout: float = 3.0,
+    ) -> None:
+        """Reply to a message that a consumer received as a request.
+
+        Raises:
+            IllegalState: the message is no request.
+            ReplyNotDelivered: no broker could hand it on: the client that asked is gone.
+        """
+        self._inner.run(
+            lambda it: it.reply(
+                request, body, tags=tags, keys=keys, properties=properties, timeout=timeout
+            )
+        )

@@ -1,0 +1,94 @@
+"""The facade has the names and arguments of the asynchronous SDK, and answers of the same types."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from skylarkmq import client
+from skylarkmq.client import sync
+from skylarkmq.client.admin.dead_letters import DeadLetterReplay
+from skylarkmq.client.admin.scan import MessageScan
+from skylarkmq.client.sync import admin_messages
+from skylarkmq.client.transaction_producer import Transaction
+
+PAIRS = {
+    client.Client: sync.Client,
+    client.Producer: sync.Producer,
+    client.Consumer: sync.Consumer,
+    client.Admin: sync.Admin,
+    client.ReceivedMessage: sync.ReceivedMessage,
+    Transaction: sync.Transaction,
+    MessageScan: admin_messages.MessageScan,
+    DeadLetterReplay: admin_messages.DeadLetterReplay,
+}
+# The inside, which other parts of the SDK use.
+INSIDE = {
+    "Client": {
+        "join_consumer", "join_producer", "leave_consumer", "leave_producer", "namespace",
+        "send_heartbeats", "services", "unique_ids", "want_heartbeat",
+    },
+    "Consumer": {"consumer_data", "pushed", "wake"},
+    "Admin": {"names", "replay_one"},
+    "ReceivedMessage": {
+        "again", "finish", "is_mine", "outcome", "overdue_s", "process_queue", "received_s",
+        "retry", "stored",
+    },
+}  # fmt: skip
+ADDED = {"Client": {"maker", "portal"}, "Transaction": {"state"}}  # or attributes there
+BLOCKING = {
+    "asyncio.Future[Reply]": "concurrent.futures.Future[Reply]",
+    "asyncio.Future[SendResult]": "concurrent.futures.Future[SendResult]",
+    "AbstractAsyncContextManager[ReceivedMessage]": "Generator[ReceivedMessage]",
+}
+
+
+def public(cls: type) -> set[str]:
+    return {name for name in dir(cls) if not name.startswith("_")}
+
+
+def shape(member: Any) -> tuple[list[tuple[str, str, object, object]], object]:
+    """Parameters by name, kind, default and type; and the type of the answer."""
+    if isinstance(member, property):
+        member = member.fget
+    signature = inspect.signature(member)
+    parameters = [
+        (each.name, each.kind.name, each.default, each.annotation)
+        for each in signature.parameters.values()
+    ]
+    answer = signature.return_annotation
+    return parameters, BLOCKING.get(answer, answer)
+
+
+@pytest.mark.parametrize("waits", PAIRS, ids=lambda cls: cls.__name__)
+def test_names(waits: type) -> None:
+    name = waits.__name__
+    wanted = public(waits) - INSIDE.get(name, set())
+    assert public(PAIRS[waits]) - ADDED.get(name, set()) == wanted
+
+
+@pytest.mark.parametrize("waits", PAIRS, ids=lambda cls: cls.__name__)
+def test_signatures(waits: type) -> None:
+    blocks = PAIRS[waits]
+    for name in sorted(public(waits) & public(blocks)):
+        if not inspect.isdatadescriptor(getattr(waits, name)) or isinstance(
+            getattr(waits, name), property
+        ):
+            assert shape(getattr(blocks, name)) == shape(getattr(waits, name)), name
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [client.Client, client.Producer, client.Consumer, client.Admin],
+    ids=lambda cls: cls.__name__,
+)
+def test_settings(waits: type) -> None:
+    assert shape(PAIRS[waits].__init__) == shape(waits.__init__)
+
+
+@pytest.mark.parametrize("blocks", PAIRS.values(), ids=lambda cls: cls.__name__)
+def test_nothing_is_to_be_awaited(blocks: type) -> None:
+    for name in public(blocks):
+        assert not inspect.iscoroutinefunction(getattr(blocks, name)), name

@@ -1,0 +1,255 @@
+"""The blocking facade at work against a real broker: threads, handlers, forks, a program's end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from skylarkmq import client
+from skylarkmq.client import (
+    ConsumerClosed,
+    IllegalState,
+    Message,
+    MessageQueue,
+    RequestTimeout,
+    StartFrom,
+    TooManyInFlight,
+)
+from skylarkmq.client.sync import Admin, Client, Consumer, Producer, ReceivedMessage
+
+LIMIT_S = 30.0
+FIRST = StartFrom.FIRST
+
+
+def test_send_and_take(namesrv: str, topic: str) -> None:
+    with Client(namesrv) as shared, Producer(shared) as producer:
+        sent = [producer.send(Message(topic, b"%d" % n, keys=f"k{n}")) for n in range(10)]
+        with Consumer(shared, topic, group=topic, start_from=FIRST) as consumer:
+            taken = [consumer.getone(LIMIT_S) for _ in range(10)]
+            assert {message.msg_id for message in taken} == {result.msg_id for result in sent}
+            assert {message.body for message in taken} == {b"%d" % n for n in range(10)}
+            assert all(message.topic == topic for message in taken)
+            with pytest.raises(RequestTimeout):
+                consumer.getone(0.01)
+            consumer.commit()
+            assert set(consumer.lag().values()) == {0}
+            assert {queue.topic for queue in consumer.assignment()} == {topic}
+
+
+def test_many_threads_on_one_producer(namesrv: str, topic: str) -> None:
+    with Admin(namesrv) as admin, Producer(namesrv) as producer:
+        admin.create_topic(topic, queues=2)
+        with ThreadPoolExecutor(8) as threads:
+            sends = threads.map(lambda n: producer.send(Message(topic, b"%d" % n)), range(200))
+            assert len({result.msg_id for result in sends}) == 200
+        futures = [producer.send_nowait(Message(topic, b"x")) for _ in range(50)]
+        producer.flush()
+        assert all(future.done() and future.result().msg_id for future in futures)
+        assert sum(stats.end for stats in admin.describe_topic(topic).queues) == 250
+
+
+def test_an_error_of_starting_is_raised_at_once(namesrv: str, topic: str) -> None:
+    with Producer(namesrv, max_in_flight=1) as producer:
+        first = producer.send_nowait(Message(topic, b"1"))
+        try:
+            second = producer.send_nowait(Message(topic, b"2"))
+        except TooManyInFlight:
+            producer.room()
+        else:
+            second.result(LIMIT_S)
+        first.result(LIMIT_S)
+    with pytest.raises(ValueError, match="retries"):
+        Producer(namesrv, retries=-1)
+    with pytest.raises(IllegalState):
+        producer.send(Message(topic, b"3"))
+
+
+def test_handlers_run_in_threads_and_may_block(namesrv: str, topic: str) -> None:
+    names: set[str] = set()
+    both = threading.Barrier(2)
+    done: list[bytes] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        names.add(threading.current_thread().name)
+        both.wait(LIMIT_S)  # two are at work at the same time, or this fails
+        done.append(message.body)
+        if len(done) == 2:
+            consumer_ends.set()
+
+    consumer_ends = threading.Event()
+    with Producer(namesrv) as producer:
+        for body in (b"a", b"b"):
+            producer.send(Message(topic, body))
+    with Consumer(namesrv, topic, group=topic, start_from=FIRST) as consumer:
+        running = threading.Thread(target=lambda: consumer.run(handle, concurrency=2))
+        running.start()
+        assert consumer_ends.wait(LIMIT_S)
+        consumer.stop()
+        running.join(LIMIT_S)
+        assert not running.is_alive()
+        with pytest.raises(ConsumerClosed):
+            consumer.getone()
+    assert sorted(done) == [b"a", b"b"]
+    assert all(name.startswith("skylarkmq-handler") for name in names)
+
+
+def test_a_handler_that_raises_hands_its_message_back(namesrv: str, topic: str) -> None:
+    tried: list[ReceivedMessage] = []
+    ended = threading.Event()
+
+    def handle(message: ReceivedMessage) -> None:
+        tried.append(message)
+        ended.set()
+        raise StopIteration("of all things")
+
+    with Producer(namesrv) as producer:
+        producer.send(Message(topic, b"bad"))
+    with (
+        Consumer(namesrv, topic, group=topic, start_from=FIRST, max_reconsume=0) as consumer,
+        Admin(namesrv) as admin,
+    ):
+        running = threading.Thread(target=lambda: consumer.run(handle))
+        running.start()
+        assert ended.wait(LIMIT_S)
+        consumer.stop()
+        running.join(LIMIT_S)
+        assert [letter.msg_id for letter in admin.dead_letters(topic)] == [tried[0].msg_id]
+        assert [outcome.status for outcome in admin.replay_dead_letters(topic)] == ["replayed"]
+
+
+def test_callbacks_may_call_back(namesrv: str, topic: str) -> None:
+    seen: list[MessageQueue] = []
+
+    def assigned(queues: list[MessageQueue]) -> None:
+        seen.extend(queues)
+        consumer.paused()
+
+    with Admin(namesrv) as admin:
+        admin.create_topic(topic, queues=2)
+    consumer = Consumer(namesrv, topic, group=topic, start_from=FIRST, on_assigned=assigned)
+    with consumer:
+        assert sorted(seen) == consumer.assignment()
+        assert len(seen) == 2
+
+
+def test_process_acknowledges_or_hands_back(namesrv: str, topic: str) -> None:
+    with Producer(namesrv) as producer:
+        producer.send(Message(topic, b"x"))
+        producer.send(Message(topic, b"y"))
+    with Consumer(namesrv, topic, group=topic, start_from=FIRST, ack="manual") as consumer:
+        with consumer.getone(LIMIT_S).process() as message:
+            assert message.body in (b"x", b"y")
+        second = consumer.getone(LIMIT_S)
+        with pytest.raises(LookupError), second.process(requeue=False):
+            raise LookupError("bad")
+        consumer.commit()
+        assert set(consumer.lag().values()) == {0}
+    with Admin(namesrv) as admin:
+        assert [letter.msg_id for letter in admin.dead_letters(topic)] == [second.msg_id]
+
+
+def in_a_child(work: Callable[[], bool]) -> int:
+    """Run `work` in a fork of this process; return its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(int(LIMIT_S))
+        try:
+            os._exit(0 if work() else 1)
+        finally:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_goes_on_with_connections_of_its_own(namesrv: str, topic: str) -> None:
+    with Client(namesrv) as shared, Producer(shared) as producer, Admin(shared) as admin:
+        producer.send(Message(topic, b"parent", keys="who"))
+        parent_id = shared.client_id
+        consumer = Consumer(shared, topic, group=topic, start_from=FIRST)
+        consumer.start()
+        message = consumer.getone(LIMIT_S)
+
+        def child() -> bool:
+            producer.send(Message(topic, b"child", keys="who"))
+            try:
+                message.nack()
+            except IllegalState:
+                return shared.client_id != parent_id
+            return False
+
+        assert in_a_child(child) == 0
+        assert in_a_child(lambda: shared.close() is None) == 0, "nothing to close in a new child"
+        producer.send(Message(topic, b"parent again", keys="who"))
+        assert shared.client_id == parent_id
+        message.ack()
+        consumer.stop()
+        found = [stats.end for stats in admin.describe_topic(topic).queues]
+        assert sum(found) == 3
+
+
+def test_iteration_ends_when_another_thread_stops_the_consumer(namesrv: str, topic: str) -> None:
+    with Producer(namesrv) as producer:
+        producer.send(Message(topic, b"x"))
+    consumer = Consumer(namesrv, topic, group=topic, start_from=FIRST)
+    consumer.start()
+    first = threading.Event()
+    bodies: list[bytes] = []
+
+    def take_all() -> None:
+        for message in consumer:
+            bodies.append(message.body)
+            first.set()
+
+    taking = threading.Thread(target=take_all)
+    taking.start()
+    assert first.wait(LIMIT_S)
+    consumer.stop()
+    taking.join(LIMIT_S)
+    assert not taking.is_alive()
+    assert bodies == [b"x"]
+    consumer.stop()
+
+
+def test_ctrl_c_leaves_a_consumer_that_works(
+    namesrv: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    getone = client.Consumer.getone
+
+    async def interrupted(self: client.Consumer, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+        os.kill(os.getpid(), signal.SIGINT)
+        return await getone(self, timeout)
+
+    with (
+        Producer(namesrv) as producer,
+        Consumer(namesrv, topic, group=topic, start_from=FIRST) as consumer,
+    ):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(client.Consumer, "getone", interrupted)
+            consumer.getone()
+        producer.send(Message(topic, b"after"))
+        assert consumer.getone(LIMIT_S).body == b"after"
+
+
+PROGRAM = """
+import sys
+from skylarkmq.client import Message
+from skylarkmq.client.sync import Producer
+
+producer = Producer(sys.argv[1])
+producer.start()
+print(producer.send(Message(sys.argv[2], b"x")).status.name)
+"""
+
+
+def test_a_program_that_closes_nothing_ends(namesrv: str, topic: str) -> None:
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, namesrv, topic]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "SEND_OK\n", "")
