@@ -262,6 +262,18 @@ class LitePull:
         inside = self._running
         return {inside.services.namespace.unwrap_queue(queue) for queue in inside.rebalance.paused}
 
+    def buffered(self) -> dict[str, tuple[int, int]]:
+        """Return how many messages are held here of each topic, those at work included, and their
+        stored bytes. Any thread.
+        """
+        held: dict[str, tuple[int, int]] = {}
+        if self._inside is not None:
+            for queue, process_queue in list(self._inside.rebalance.assigned.items()):
+                count, size = held.get(queue.topic, (0, 0))
+                count, size = count + process_queue.held_count, size + process_queue.held_bytes
+                held[queue.topic] = count, size
+        return held
+
     # Inside
 
     @property
