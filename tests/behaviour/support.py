@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from skylarkmq.client import Client, Consumer, Message, Producer, ReceivedMessage, StartFrom
-from tests.behaviour.cluster import WAIT_S
+from tests.behaviour.cluster import WAIT_S, eventually
 
 Handler = Callable[[ReceivedMessage], Awaitable[None]]
 
@@ -19,6 +19,8 @@ class Inbox:
     def __init__(self, fail: int = 0, also: Handler | None = None) -> None:
         """Args: fail: how many tries of each message raise; also: run for each message, first."""
         self.messages: list[ReceivedMessage] = []
+        self.consumer: Consumer | None = None
+        """Set by `consuming`."""
         self._fail = fail
         self._also = also
         self._more = asyncio.Condition()
@@ -36,6 +38,16 @@ class Inbox:
     def bodies(self) -> list[str]:
         """The bodies so far, in order of arrival."""
         return [message.body.decode() for message in self.messages]
+
+    async def holds(self, count: int) -> set[int]:
+        """Wait until its consumer has exactly so many queues, and return their numbers."""
+
+        def held() -> set[int]:
+            assert self.consumer is not None
+            queues = {queue.queue_id for queue in self.consumer.assignment()}
+            return queues if len(queues) == count else set()
+
+        return await eventually(held, f"{count} queues")
 
     async def wait(self, met: Callable[[], bool]) -> None:
         """Wait until a condition over `messages` holds."""
@@ -60,6 +72,7 @@ async def consuming(
     inbox = handler if isinstance(handler, Inbox) else Inbox(also=handler)
     settings.setdefault("start_from", StartFrom.FIRST)
     async with Consumer(client, topic, group=group, **settings) as consumer:
+        inbox.consumer = consumer
         running = asyncio.create_task(consumer.run(inbox))
         yield inbox
     await running
