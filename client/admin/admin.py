@@ -16,6 +16,7 @@ from typing import Final, Self
 from skylarkmq.client.admin.dead_letters import DeadLetterAdmin
 from skylarkmq.client.admin.offsets import OffsetAdmin
 from skylarkmq.client.admin.topics import TopicAdmin
+from skylarkmq.client.admin.traces import TraceAdmin
 from skylarkmq.client.api_admin import AdminApi
 from skylarkmq.client.errors import IllegalState
 from skylarkmq.client.instance import Client
@@ -23,7 +24,7 @@ from skylarkmq.client.instance import Client
 TIMEOUT_S: Final = 5.0
 
 
-class Admin(TopicAdmin, OffsetAdmin, DeadLetterAdmin):
+class Admin(TopicAdmin, OffsetAdmin, DeadLetterAdmin, TraceAdmin):
     """Administers a cluster. One loop; any number of tasks may use it at the same time.
 
     Calls over several brokers end with the first error once those under way have ended. Cancelled,

@@ -11,8 +11,10 @@ from skylarkmq.client.admin.dead_letters import ReplayOutcome, Target
 from skylarkmq.client.admin.scan import MessageScan as AsyncScan
 from skylarkmq.client.admin.scan import ScanProgress
 from skylarkmq.client.admin.stored_message import StoredMessage
+from skylarkmq.client.admin.traces import MessageTrace
 from skylarkmq.client.sync.admin_part import AdminPart
 from skylarkmq.client.sync.portal import Portal
+from skylarkmq.client.trace_data import TRACE_TOPIC
 from skylarkmq.protocol.message import MessageQueue
 
 
@@ -125,3 +127,7 @@ class MessageAdmin(AdminPart):
             )
         )
         return DeadLetterReplay(self._inner.portal, replay)
+
+    def trace(self, msg_id: str, *, topic: str = TRACE_TOPIC) -> MessageTrace:
+        """Return what clients told of the message with this `msg_id`."""
+        return self._inner.run(lambda it: it.trace(msg_id, topic=topic))
