@@ -12,7 +12,7 @@ brings something, or until `release_pulls`.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from skylarkmq.protocol.batch import split_batch
 from skylarkmq.protocol.bodies.consumer import GetConsumerListByGroupResponseBody
@@ -28,32 +28,18 @@ from skylarkmq.protocol.headers.send import (
     SendMessageResponseHeader,
     decode_send_header,
 )
-from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.message_id import offset_message_id
-from skylarkmq.protocol.properties import decode_properties, encode_properties
-from skylarkmq.protocol.record import encode_record
+from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from tests.support.fake_queues import HOST as HOST
+from tests.support.fake_queues import QUEUE_SPAN, Topic, record
+from tests.support.fake_queues import STORE_MS as STORE_MS
+from tests.support.fake_queues import Stored as Stored
+from tests.support.fake_replies import push_reply
 from tests.support.scripted_stream import Answer, ScriptedNetwork, ScriptedPeer, ScriptedStream
 
 NAMESRV = "namesrv:9876"
-HOST = HostAddress("192.0.2.20", 10911).pack()
 CODEC_FIELD = "skylarkmq.codec"
-STORE_MS = 1_700_000_000_000
-QUEUE_SPAN = 1_000_000
-"""A message's physical offset here is its queue's number times this, plus its queue offset."""
-
-
-@dataclass
-class Stored:
-    """One message in a queue."""
-
-    body: bytes
-    properties: dict[str, str]
-    reconsume_times: int = 0
-    sys_flag: int = 0
-    born_timestamp: int = 0
-    flag: int = 0
-    store_timestamp: int | None = None
 
 
 @dataclass
@@ -63,15 +49,6 @@ class Held:
     request: RemotingCommand
     stream: ScriptedStream
     header: PullMessageRequestHeader
-
-
-@dataclass
-class Topic:
-    """Queues of one topic on one broker; the first offset still there of each."""
-
-    queues: list[list[Stored]]
-    perm: int = 6
-    min_offset: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
 
 class FakeBroker(ScriptedPeer):
@@ -87,6 +64,8 @@ class FakeBroker(ScriptedPeer):
         self.clients: dict[str, dict[ScriptedStream, str]] = defaultdict(dict)
         """Group to connection to client id."""
         self.heartbeats: list[HeartbeatData] = []
+        self.producers: dict[str, ScriptedStream] = {}
+        """Clients that named a producer group, by client id."""
         self.held: list[Held] = []
         self.refusals: dict[int, list[int]] = defaultdict(list)
         """Request code to the response codes of its next answers."""
@@ -123,7 +102,7 @@ class FakeBroker(ScriptedPeer):
             pull.stream.say(self._pull(pull.request, pull.stream, pull.header, may_hold=False))
 
     def respond(self, request: RemotingCommand, stream: ScriptedStream) -> Answer | list[Answer]:
-        if self.silent:
+        if self.silent or request.is_response:
             return None
         if self.script:
             return self.script.pop(0)
@@ -144,6 +123,8 @@ class FakeBroker(ScriptedPeer):
         match request.code:
             case RequestCode.SEND_MESSAGE_V2 | RequestCode.SEND_BATCH_MESSAGE:
                 return self._send(request)
+            case RequestCode.SEND_REPLY_MESSAGE_V2:
+                return push_reply(self.producers, request)
             case RequestCode.PULL_MESSAGE:
                 header = decode_fields(PullMessageRequestHeader, fields)
                 return self._pull(request, stream, header, may_hold=True)
@@ -235,7 +216,7 @@ class FakeBroker(ScriptedPeer):
             following = min(start + header.max_msg_nums, len(queue))
             key = self.cluster.queue_key(header.topic, header.queue_id)
             body = b"".join(
-                _record(key, header.topic, header.queue_id, offset, queue[offset])
+                record(key, header.topic, header.queue_id, offset, queue[offset])
                 for offset in range(start, following)
             )
         answer = PullMessageResponseHeader(
@@ -258,6 +239,8 @@ class FakeBroker(ScriptedPeer):
     def _heartbeat(self, request: RemotingCommand, stream: ScriptedStream) -> Answer:
         data = decode_body(HeartbeatData, request.body)
         self.heartbeats.append(data)
+        if data.producer_data_set:
+            self.producers[data.client_id] = stream
         for consumer in data.consumer_data_set:
             group = consumer.group_name
             self.topics.setdefault(retry_topic(group), _topic(1))
@@ -382,25 +365,4 @@ def _topic(count: int) -> Topic:
 def _broker_data(broker: FakeBroker) -> BrokerData:
     return BrokerData(
         broker_addrs={0: broker.address}, broker_name=broker.name, cluster="DefaultCluster"
-    )
-
-
-def _record(queue_key: int, topic: str, queue_id: int, offset: int, stored: Stored) -> bytes:
-    return encode_record(
-        queue_id=queue_id,
-        flag=stored.flag,
-        queue_offset=offset,
-        physical_offset=queue_key * QUEUE_SPAN + offset,
-        sys_flag=stored.sys_flag,
-        born_timestamp=stored.born_timestamp,
-        born_host=HOST,
-        store_timestamp=STORE_MS + offset
-        if stored.store_timestamp is None
-        else stored.store_timestamp,
-        store_host=HOST,
-        reconsume_times=stored.reconsume_times,
-        prepared_transaction_offset=0,
-        body=stored.body,
-        topic=topic.encode(),
-        properties=encode_properties(stored.properties).encode(),
     )
