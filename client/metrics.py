@@ -196,6 +196,6 @@ def _buffered(held: dict[tuple[str, str], tuple[int, int]]) -> Iterator[Metric]:
         metric: Any = GaugeMetricFamily(
             f"{PREFIX}buffered_{name}", text, labels=["topic", "consumer_group"]
         )
-        for (topic, group), values in held.items():
+        for (topic, group), values in sorted(held.items()):
             metric.add_metric([topic, group], values[place])
         yield metric
