@@ -230,6 +230,7 @@ class BrokerController:
                 await self._router.stop()
             await self._server.stop()
         if state.store.state is StoreState.RUNNING:
+            await self._synced()  # what services save waits for it, else for the next interval
             await state.stop_services()
         state.store.stop_writing()
         await self._close_store()
@@ -277,6 +278,12 @@ class BrokerController:
         settled = asyncio.Event()
         self.state.store.settle(lambda _: settled.set())
         await settled.wait()
+
+    async def _synced(self) -> None:
+        """Return when all that is written is on the disk, or can not be."""
+        synced = asyncio.Event()
+        self.state.store.writer.sync(synced.set)
+        await synced.wait()
 
     async def _close_store(self) -> None:
         """End the workers, let their results in, then close; the disk work is off the loop."""

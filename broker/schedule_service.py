@@ -168,6 +168,11 @@ class ScheduleMessageService:
         return max(0, now_ms - min(dues, default=now_ms)) / 1000
 
     @property
+    def is_behind(self) -> bool:
+        """Whether something is due, or on its way."""
+        return bool(self._line) or self._is_delivering or self.lag_s > 0
+
+    @property
     def levels(self) -> list[int]:
         """Levels that ever held a message."""
         return sorted(self._levels)

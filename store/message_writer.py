@@ -86,6 +86,7 @@ class MessageWriter:
             least_pages=0 if self._sync else config.flush_commit_log_least_pages,
             thorough_s=config.flush_commit_log_thorough_interval / 1000,
         )
+        self._syncs: list[tuple[int, Callable[[], object]]] = []  # (end offset, who waits)
         self._flush_woken = not (self._sync or config.flush_commit_log_timed)
         self._commit: CommitService | None = None
         if pool and not self._sync:
@@ -152,6 +153,7 @@ class MessageWriter:
     def refuse_waiting(self) -> None:
         """Answer all that wait, after `fail`."""
         self._group_commit.failed()
+        self._tell_synced()
 
     # Writing
 
@@ -251,6 +253,29 @@ class MessageWriter:
             refused_status = PutMessageStatus.SERVICE_NOT_AVAILABLE
             committed(PutMessageStatus.PUT_OK if stored else refused_status)
 
+    def sync(self, done: Callable[[], object]) -> None:
+        """Sync the log without waiting for its time; `done` is called when that is over.
+
+        That is when everything written so far is on the disk, or the store has failed.
+        """
+        end_offset = self._log.wrote_offset
+        if self.failure is not None or self._log.flushed_offset >= end_offset:
+            done()
+        else:
+            self._syncs.append((end_offset, done))
+            self._flush.flush()
+
+    def _tell_synced(self) -> None:
+        flushed = self._log.flushed_offset
+        over = [done for end, done in self._syncs if self.failure is not None or end <= flushed]
+        self._syncs = (
+            []
+            if self.failure is not None
+            else [entry for entry in self._syncs if entry[0] > flushed]
+        )
+        for done in over:
+            done()
+
     def settle(self, done: Committed) -> None:
         """Call `done` once every commit so far is answered."""
         if self._sync and self._group_commit.waiting:
@@ -278,6 +303,8 @@ class MessageWriter:
     def _flushed(self, offset: int) -> None:
         if self._sync:
             self._group_commit.flushed(offset)
+        if self._syncs:
+            self._tell_synced()
 
 
 def _unavailable(why: str) -> PutMessageResult:

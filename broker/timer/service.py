@@ -150,6 +150,12 @@ class TimerMessageService:
         return max(0, self._clock.now_ms() - due_ms) / 1000 if due_ms else 0.0
 
     @property
+    def is_behind(self) -> bool:
+        """Whether something is due, on its way, or not read from the queue yet."""
+        unread = self._running and self._reading.end > self.state.queue_offset
+        return self._busy or unread or self.lag_s > 0
+
+    @property
     def delivered_count(self) -> int:
         return self._deliveries.delivered_count
 

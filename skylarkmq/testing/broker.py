@@ -290,7 +290,7 @@ class RunningBroker:
     @property
     def _is_delivering(self) -> bool:
         state = self.controller.state
-        return state.schedule.lag_s > 0 or state.timer.lag_s > 0 or state.checks.is_checking
+        return state.schedule.is_behind or state.timer.is_behind or state.checks.is_checking
 
 
 def _absolute(path: str | Path) -> Path:

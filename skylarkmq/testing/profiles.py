@@ -45,7 +45,9 @@ _PROFILES: Final[Mapping[Profile, ProfileRow]] = {
             "mappedFileSizeConsumeQueue": 60_000,
             "maxHashSlotNum": 4_000,
             "maxIndexNum": 16_000,
-            "transactionTimeOut": 6_000,
+            # Nothing is synced anyway, and a jump over hours has fewer stops.
+            "flushIntervalCommitLog": 10_000,
+            "flushIntervalConsumeQueue": 10_000,
         },
     ),
     "dev": ProfileRow(

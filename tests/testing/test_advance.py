@@ -1,0 +1,118 @@
+"""What comes due when a test lets time pass for the broker, and what does not notice."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import timedelta
+
+import pytest
+
+from skylarkmq.broker.clock import SystemClock
+from skylarkmq.client import Client, Consumer, Message, Producer, StartFrom
+from skylarkmq.protocol.message import MessageExt
+from skylarkmq.testing import RunningBroker, run_broker
+
+TOPIC = "orders"
+GROUP = "billing"
+HANG_S = 60.0
+HOURS_S = 4 * 3600
+
+
+def bodies(messages: list[MessageExt]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+async def test_delays_come_due_in_the_order_of_their_times() -> None:
+    async with run_broker() as broker, Producer(broker.namesrv_addr) as producer:
+        for level, body in ((4, b"30 s"), (2, b"5 s"), (18, b"2 h"), (1, b"1 s"), (3, b"10 s")):
+            await producer.send(Message(TOPIC, body, delay_level=level))
+        assert await broker.messages(TOPIC) == []
+        await broker.advance(7)
+        assert bodies(await broker.messages(TOPIC)) == [b"1 s", b"5 s"]
+        await broker.advance(timedelta(minutes=1))
+        await broker.advance(2 * 3600)
+        found = await broker.messages(TOPIC)
+        assert bodies(found) == [b"1 s", b"5 s", b"10 s", b"30 s", b"2 h"]
+        waits_s = [(m.store_timestamp - found[0].store_timestamp) / 1000 for m in found]
+        assert waits_s == pytest.approx([0, 4, 9, 29, 7199], abs=1.5), "each at its own time"
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_many_fall_due_at_once(flush: str) -> None:
+    settings = {"flushDiskType": flush}
+    async with (
+        run_broker(settings=settings) as broker,
+        Producer(broker.namesrv_addr, max_in_flight=500) as producer,
+    ):
+        sends = [producer.send_nowait(Message(TOPIC, b"x", delay_level=5)) for _ in range(500)]
+        await asyncio.gather(*sends)
+        await broker.advance(61)
+        assert len(await broker.messages(TOPIC)) == 500
+
+
+async def nacked(broker: RunningBroker, client: Client, rounds: int) -> list[int]:
+    """Let a member refuse a message again and again; how often it was delivered each time."""
+    seen: list[int] = []
+    async with (
+        asyncio.timeout(HANG_S),
+        Consumer(client, TOPIC, group=GROUP, start_from=StartFrom.FIRST) as consumer,
+    ):
+        for _ in range(rounds):
+            message = await consumer.getone()
+            seen.append(message.reconsume_times)
+            await message.nack(delay_level=18)
+            while broker.controller.state.schedule.waiting_count == 0:
+                await asyncio.sleep(0)
+            await broker.advance(2 * 3600 + 1)
+        message = await consumer.getone()
+        seen.append(message.reconsume_times)
+        await message.ack()
+    return seen
+
+
+async def test_retries_come_after_hours_and_the_consumer_is_still_there() -> None:
+    async with run_broker() as broker, broker.client() as client, Producer(client) as producer:
+        await producer.send(Message(TOPIC, b"try again"))
+        assert await nacked(broker, client, 3) == [0, 1, 2, 3]
+        opened = broker.controller.state.stats.connections_opened
+        assert opened <= 4, "no connection was taken for idle"
+
+
+async def test_members_and_locks_outlast_a_jump() -> None:
+    async with run_broker() as broker, broker.client() as client, AsyncExitStack() as stack:
+        await broker.create_topic(TOPIC)
+        consumer = Consumer(client, TOPIC, group=GROUP, start_from=StartFrom.FIRST)
+        await stack.enter_async_context(consumer)
+        while not broker.controller.state.consumers.client_ids(GROUP):
+            await asyncio.sleep(0)
+        await broker.advance(HOURS_S)
+        assert len(broker.controller.state.consumers.client_ids(GROUP)) == 1
+        async with Producer(client) as producer:
+            await producer.send(Message(TOPIC, b"still served"))
+
+
+async def test_time_goes_forward_only_and_on_a_clock_that_can() -> None:
+    async with run_broker() as broker:
+        before = broker.now()
+        await broker.advance(0)
+        await broker.advance(90)
+        assert 90 <= (broker.now() - before).total_seconds() < 150
+        with pytest.raises(ValueError, match="does not go back"):
+            await broker.advance(-1)
+    async with run_broker(clock=SystemClock(asyncio.get_running_loop())) as broker:
+        with pytest.raises(ValueError, match="use a VirtualClock"):
+            await broker.advance(1)
+        with pytest.raises(ValueError, match="VirtualClock"):
+            await broker.restart(kill=True)
+        await broker.restart()
+
+
+async def test_the_clock_goes_on_over_a_restart() -> None:
+    async with run_broker() as broker, Producer(broker.namesrv_addr) as producer:
+        await producer.send(Message(TOPIC, b"in an hour", delay_level=17))
+        await broker.advance(3000)
+        await broker.restart(kill=True)
+        assert await broker.messages(TOPIC) == []
+        await broker.advance(601)
+        assert bodies(await broker.messages(TOPIC)) == [b"in an hour"]

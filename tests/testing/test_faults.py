@@ -1,0 +1,177 @@
+"""What can be made to go wrong, as a client meets it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from skylarkmq.client import (
+    Client,
+    ConnectionFailed,
+    Message,
+    Producer,
+    RequestTimeout,
+    RocketMQError,
+    SendStatus,
+    ServiceNotAvailable,
+)
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.testing import RunningBroker, run_broker
+
+TOPIC = "orders"
+SEND = RequestCode.SEND_MESSAGE
+QUICK_S = 0.2
+"""A time-out that is to run out."""
+
+
+@asynccontextmanager
+async def setting(**settings: Any) -> AsyncIterator[tuple[RunningBroker, Client, Producer]]:
+    keys = settings.pop("keys", {})
+    async with (
+        run_broker(settings=keys) as broker,
+        broker.client() as client,
+        Producer(client, **{"retries": 0, **settings}) as producer,
+    ):
+        await broker.create_topic(TOPIC, queues=1)
+        await producer.send(Message(TOPIC, b"first"))
+        yield broker, client, producer
+
+
+async def stored(broker: RunningBroker) -> list[bytes]:
+    return [message.body for message in await broker.messages(TOPIC)]
+
+
+async def test_a_lost_answer_leaves_the_message_stored() -> None:
+    async with setting(send_timeout=QUICK_S) as (broker, _, producer):
+        fault = broker.faults.drop_reply(SEND)
+        with pytest.raises(RequestTimeout):
+            await producer.send(Message(TOPIC, b"not told"))
+        assert fault.hits == 1
+        await producer.send(Message(TOPIC, b"told"))
+        assert await stored(broker) == [b"first", b"not told", b"told"]
+
+
+async def test_a_retry_after_a_lost_answer_stores_twice() -> None:
+    async with setting(send_timeout=30.0, retries=1) as (broker, _, producer):
+        with broker.faults.fail(SEND, response_code=ResponseCode.SYSTEM_BUSY) as fault:
+            await producer.send(Message(TOPIC, b"again"))
+            assert fault.hits == 1
+        assert await stored(broker) == [b"first", b"again"]
+
+
+async def test_a_lost_request_leaves_nothing() -> None:
+    async with setting(send_timeout=QUICK_S) as (broker, _, producer):
+        broker.faults.drop_request(SEND)
+        with pytest.raises(RequestTimeout):
+            await producer.send(Message(TOPIC, b"lost"))
+        assert await stored(broker) == [b"first"]
+
+
+async def test_answers_among_others_are_caught() -> None:
+    async with setting(send_timeout=QUICK_S) as (broker, _, producer):
+        broker.faults.drop_reply(SEND, 2)
+        sends = [producer.send_nowait(Message(TOPIC, b"%d" % n)) for n in range(6)]
+        results = await asyncio.gather(*sends, return_exceptions=True)
+        lost = [isinstance(result, RequestTimeout) for result in results]
+        assert lost == [True, True, False, False, False, False]
+        assert await stored(broker) == [b"first", b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_a_late_answer_comes_late() -> None:
+    async with setting() as (broker, _, producer):
+        with broker.faults.delay(SEND, QUICK_S) as fault:
+            sending = producer.send_nowait(Message(TOPIC, b"late"))
+            while len(await stored(broker)) < 2:
+                await asyncio.sleep(0)
+            assert not sending.done()
+            assert (await sending).status is SendStatus.SEND_OK
+            assert fault.hits == 1
+        await producer.send(Message(TOPIC, b"on time"))
+        assert fault.hits == 1
+
+
+async def test_refusals_have_the_code_that_was_asked_for() -> None:
+    async with setting() as (broker, client, producer):
+        broker.faults.fail(SEND, 1, ResponseCode.SERVICE_NOT_AVAILABLE, "out for lunch")
+        with pytest.raises(ServiceNotAvailable, match="out for lunch"):
+            await producer.send(Message(TOPIC, b"refused"))
+        with (
+            broker.faults.fail(RequestCode.GET_ROUTEINFO_BY_TOPIC, None),
+            pytest.raises(RocketMQError),
+        ):
+            await producer.send(Message("another", b"its route is refused by the name server"))
+        await producer.send(Message(TOPIC, b"taken"))
+        assert await stored(broker) == [b"first", b"taken"]
+
+
+async def test_a_full_disk_refuses_and_heals() -> None:
+    async with setting() as (broker, _, producer):
+        with broker.faults.disk_full():
+            with pytest.raises(ServiceNotAvailable, match="disk is too full"):
+                await producer.send(Message(TOPIC, b"no room"))
+            assert await stored(broker) == [b"first"]
+            await broker.advance(60)  # the broker looks again, and it is still full
+            with pytest.raises(ServiceNotAvailable):
+                await producer.send(Message(TOPIC, b"no room"))
+        await producer.send(Message(TOPIC, b"room"))
+        await broker.advance(60)
+        await producer.send(Message(TOPIC, b"still"))
+        assert await stored(broker) == [b"first", b"room", b"still"]
+
+
+async def test_a_sync_that_hangs_is_told_after_the_broker_s_time() -> None:
+    async with setting(keys={"flushDiskType": "SYNC_FLUSH"}) as (broker, _, producer):
+        with broker.faults.pause_flush():
+            sending = producer.send_nowait(Message(TOPIC, b"slow"))
+            while not broker.controller.state.store.writer.waiting:
+                await asyncio.sleep(0)
+            assert await stored(broker) == [b"first"], "not shown before it is durable"
+            await broker.advance(6)
+            assert (await sending).status is SendStatus.FLUSH_DISK_TIMEOUT
+        await producer.send(Message(TOPIC, b"fine"))
+        assert await stored(broker) == [b"first", b"slow", b"fine"]
+
+
+async def test_a_broken_disk_ends_the_writing_until_a_restart() -> None:
+    async with setting(keys={"flushDiskType": "SYNC_FLUSH"}) as (broker, _, producer):
+        with broker.faults.disk_error(), pytest.raises(ServiceNotAvailable):
+            await producer.send(Message(TOPIC, b"unsafe"))
+        with pytest.raises(ServiceNotAvailable):
+            await producer.send(Message(TOPIC, b"still unsafe"))
+        await broker.restart(kill=True)
+        await producer.send(Message(TOPIC, b"safe"))
+        assert (await stored(broker))[-1] == b"safe"
+
+
+async def test_connections_are_cut_once_or_until_healed() -> None:
+    async with setting(send_timeout=30.0, retries=3) as (broker, client, producer):
+        before = set(broker.controller._server.connections)  # type: ignore[union-attr]
+        broker.faults.close_connections()
+        await producer.send(Message(TOPIC, b"over a new connection"))
+        assert before and not before & broker.controller._server.connections  # type: ignore[union-attr]
+        with broker.faults.refuse_connections():
+            with pytest.raises((ConnectionFailed, RequestTimeout)):
+                await producer.send(Message(TOPIC, b"nobody there"), timeout=QUICK_S)
+        await producer.send(Message(TOPIC, b"back"))
+        assert await stored(broker) == [b"first", b"over a new connection", b"back"]
+
+
+async def test_all_faults_end_together_and_with_a_restart() -> None:
+    async with setting() as (broker, _, producer):
+        faults = broker.faults
+        faults.disk_full()
+        faults.fail(SEND, None)
+        fault = faults.drop_request(SEND, None)
+        faults.clear()
+        fault.heal()
+        await producer.send(Message(TOPIC, b"cleared"))
+        faults.drop_request(SEND, None)
+        await broker.restart()
+        await producer.send(Message(TOPIC, b"restarted"))
+        assert await stored(broker) == [b"first", b"cleared", b"restarted"]
+        with pytest.raises(ValueError, match="n is 1 or more"):
+            faults.drop_reply(SEND, 0)
