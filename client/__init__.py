@@ -12,6 +12,7 @@ from skylarkmq.client.consumer.allocate import (
     MachineRooms,
     NearbyRooms,
 )
+from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekReader
 from skylarkmq.client.consumer.push import Consumer
 from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.consumer.start_from import StartFrom
@@ -82,6 +83,8 @@ __all__ = [
     "NotFound",
     "NotSupported",
     "OffsetIllegal",
+    "PeekReader",
+    "PeekedMessage",
     "Producer",
     "ProtocolError",
     "RebalanceInProgress",

@@ -6,9 +6,7 @@
 The limits of count and bytes hold for the whole consumer; each queue has an equal share of them.
 One pull a queue is under way, those of all queues side by side on the connections: where to go on
 in a queue stands in the answer, and a guess would be wrong behind every filtered message.
-
-A master that reads from its disk suggests a slave; the queue is then pulled there until that
-broker suggests another. What a group has done is told to masters only.
+What a group has done is told to masters only.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/DefaultMQPushConsumerImpl.java
 (pullMessage), PullMessageService.java, PullAPIWrapper.java (pullKernelImpl)
@@ -32,6 +30,7 @@ from skylarkmq.client.config import (
 )
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.consumer.process_queue import ProcessQueue
+from skylarkmq.client.consumer.pull_sources import PullSources
 from skylarkmq.client.consumer.received_message import ReceivedMessage, Returner
 from skylarkmq.client.consumer.running_info import ConsumerCounters
 from skylarkmq.client.consumer.subscription import Subscription
@@ -40,10 +39,8 @@ from skylarkmq.client.errors import (
     ConnectionFailed,
     RequestTimeout,
     RocketMQError,
-    RouteNotFound,
 )
 from skylarkmq.client.hooks import each
-from skylarkmq.client.route import MASTER_ID
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageExt, MessageQueue
@@ -96,8 +93,7 @@ class PullService:
         self._returner = returner
         self._inline = False
         self._want_heartbeat = want_heartbeat
-        # Invariant: other brokers than masters only.
-        self._broker_ids: dict[MessageQueue, int] = {}
+        self._sources = PullSources(services.routes)
         self._tasks: dict[ProcessQueue[ReceivedMessage], asyncio.Task[None]] = {}
         self._room_events: dict[ProcessQueue[ReceivedMessage], asyncio.Event] = {}
 
@@ -164,7 +160,7 @@ class PullService:
 
     def _ended(self, process_queue: ProcessQueue[ReceivedMessage]) -> None:
         del self._tasks[process_queue]
-        self._broker_ids.pop(process_queue.queue, None)
+        self._sources.forget(process_queue.queue)
         self.counters.forget(process_queue.queue)
 
     async def _pull_loop(
@@ -223,7 +219,7 @@ class PullService:
         self, process_queue: ProcessQueue[ReceivedMessage], subscription: Subscription
     ) -> PullResult:
         queue = process_queue.queue
-        address, is_master = self._source(queue)
+        address, is_master = self._sources.of(queue)
         commits = is_master and not self._config.broadcasting
         wish = PullRequest(
             self._config.group,
@@ -240,24 +236,12 @@ class PullService:
         try:
             result = await pull(self._services.remoting, address, wish, PULL_TIMEOUT_S)
         except RocketMQError:
-            self._broker_ids.pop(queue, None)
+            self._sources.forget(queue)
             raise
         if result.messages:
             self.counters.pulled(queue, len(result.messages), asked_s)
-        if result.suggested_broker_id == MASTER_ID:
-            self._broker_ids.pop(queue, None)
-        else:
-            self._broker_ids[queue] = result.suggested_broker_id
+        self._sources.suggested(queue, result.suggested_broker_id)
         return result
-
-    def _source(self, queue: MessageQueue) -> tuple[str, bool]:
-        """Return where to pull, and whether that is the master; any slave while it is away."""
-        addresses = self._services.routes.broker(queue.broker_name)
-        for broker_id in (self._broker_ids.get(queue, MASTER_ID), MASTER_ID, *sorted(addresses)):
-            if broker_id in addresses:
-                return addresses[broker_id], broker_id == MASTER_ID
-        hint = f"Broker {queue.broker_name} is gone at the moment"
-        raise RouteNotFound(queue.topic, "no_broker", hint)
 
     def _take(
         self,

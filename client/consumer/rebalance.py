@@ -34,7 +34,7 @@ from skylarkmq.client.consumer.shares import Shares
 from skylarkmq.client.consumer.start_from import StartFrom
 from skylarkmq.client.consumer.subscription import Subscription
 from skylarkmq.client.errors import RebalanceInProgress, RocketMQError
-from skylarkmq.client.hooks import each
+from skylarkmq.client.hooks import ClientHook, each
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.flags import is_retry_topic
 from skylarkmq.protocol.message import MessageQueue
@@ -262,7 +262,10 @@ class Rebalance:
         hooks = self._services.hooks
         if hooks:
             for topic in sorted(topics):
-                each(hooks, lambda hook, topic=topic: hook.rebalanced(self._group, topic))
+                self._told(hooks, topic)
+
+    def _told(self, hooks: Sequence[ClientHook], topic: str) -> None:
+        each(hooks, lambda hook: hook.rebalanced(self._group, topic))
 
     def _start(self, queue: MessageQueue, offset: int) -> None:
         process_queue = self._pulls.new_queue(queue, offset)

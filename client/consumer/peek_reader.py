@@ -1,0 +1,357 @@
+"""PeekReader: reads a topic without being anybody to the brokers.
+
+    async with PeekReader(client, "orders", start=StartFrom.FIRST, stop="now") as reader:
+        async for message in reader: ...
+
+It joins no group, takes no share of one, commits nothing and acknowledges nothing: what it reads
+stays as it is for everybody. One task a queue pulls, a batch ahead of what was given; the messages
+of one queue come in their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from skylarkmq.client.api_pull import PullRequest, PullResult, PullStatus, pull
+from skylarkmq.client.clock import sleep
+from skylarkmq.client.config import PULL_SUSPEND_MS, PULL_TIMEOUT_S
+from skylarkmq.client.consumer.offset_store import OffsetStore
+from skylarkmq.client.consumer.pull_sources import PullSources
+from skylarkmq.client.consumer.start_from import StartFrom, to_ms
+from skylarkmq.client.consumer.subscription import Selector, Subscription
+from skylarkmq.client.errors import (
+    BrokerError,
+    ConnectionFailed,
+    ConsumerClosed,
+    IllegalState,
+    RequestTimeout,
+    RocketMQError,
+    RouteNotFound,
+)
+from skylarkmq.client.instance import Client
+from skylarkmq.client.message_view import MessageView
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP
+from skylarkmq.protocol.message import MessageExt, MessageQueue
+
+log = logging.getLogger(__name__)
+
+Start = StartFrom | Mapping[MessageQueue, int]
+Stop = Literal["now"] | datetime | Mapping[MessageQueue, int] | None
+
+BATCH_COUNT: Final = 32
+LOW_COUNT: Final = 16
+"""The next batch is asked for when that many messages of a queue wait."""
+RETRY_S: Final = 1.0
+EMPTY_DELAY_S: Final = 0.05
+"""The wait after an answer that brought the reader no further."""
+PATIENCE_S: Final = 30.0
+"""For how long the broker of a queue may be away before the reader gives up."""
+
+
+class PeekedMessage(MessageView):
+    """A message as it lies in its queue; reading it changed nothing."""
+
+    __slots__ = ("queue", "queue_offset")
+
+    def __init__(self, message: MessageExt, queue: MessageQueue) -> None:
+        super().__init__(message, queue.topic)
+        self.queue = queue
+        """The queue that it lies in."""
+        self.queue_offset = message.queue_offset
+        """Its number in the queue."""
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The broker's id of this copy: its address and the place in its log."""
+        return self._message.offset_msg_id
+
+    @property
+    def commit_log_offset(self) -> int:
+        """The byte place in the broker's log."""
+        return self._message.physical_offset
+
+    @property
+    def body_crc(self) -> int:
+        """CRC-32 of the stored body, masked with 0x7FFFFFFF."""
+        return self._message.body_crc
+
+    @property
+    def size(self) -> int:
+        """Bytes of the stored record."""
+        return self._message.store_size
+
+
+class _Feed:
+    """One queue: where to go on, where to end, and what was read and not given yet."""
+
+    def __init__(self, queue: MessageQueue, offset: int, end: int | None) -> None:
+        self.queue = queue
+        self.offset = offset
+        self.end = end
+        self.ready: deque[PeekedMessage] = deque()
+        self.room = asyncio.Event()
+        self.room.set()
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def at_end(self) -> bool:
+        return self.end is not None and self.offset >= self.end
+
+
+class PeekReader:
+    """Reads the messages of a topic in passing. One loop; several tasks may iterate."""
+
+    def __init__(
+        self,
+        client: Client | str | None,
+        topic: str,
+        *,
+        start: Start = StartFrom.FIRST,
+        stop: Stop = None,
+        selector: Selector | None = None,
+    ) -> None:
+        """Take the settings; nothing is connected before `start`.
+
+        Args:
+            client: shared with others, or name server addresses for a client of its own.
+            start: where to begin; with offsets by queue these queues alone are read.
+            stop: where to end: "now" is behind what lies there at the start, a time is before the
+                first message stored at it or later, offsets are not read themselves. Without it
+                the reader goes on for ever, and takes in queues that are made meanwhile.
+            selector: which messages; default all. `Sql92` must be enabled on the broker.
+        """
+        self._owned = not isinstance(client, Client)
+        self._client = client if isinstance(client, Client) else Client(client)
+        self._topic = topic
+        self._start = start
+        self._stop = stop
+        self._subscription = Subscription(self._client.namespace.wrap(topic), selector, 0)
+        self._feeds: dict[MessageQueue, _Feed] = {}
+        self._turn: deque[_Feed] = deque()
+        self._changed = asyncio.Event()
+        self._failure: RocketMQError | None = None
+        self._started = False
+        self._stopped = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> PeekedMessage:
+        """Return the next message.
+
+        Raises:
+            RocketMQError: a broker refused, or was away for longer than 30 s.
+            IllegalState: not started.
+        """
+        if not self._started and not self._stopped:
+            raise IllegalState("the reader is not started")
+        while True:
+            message = self._next()
+            if message is not None:
+                return message
+            if self._failure is not None:
+                raise self._failure
+            if self._stopped or not self._feeds:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def start(self) -> None:
+        """Find the queues and where they begin and end; does nothing when started.
+
+        Raises:
+            RouteNotFound: nobody has the topic.
+            RocketMQError: a broker or all name servers cannot be asked.
+            ConsumerClosed: stopped before.
+        """
+        if self._stopped:
+            raise ConsumerClosed("the reader has stopped")
+        if self._started:
+            return
+        try:
+            await self._client.start()
+            feeds = await self._open_feeds()
+        except BaseException:
+            if self._owned:
+                await self._client.close()
+            raise
+        self._started = True
+        for feed in feeds:
+            self._begin(feed)
+
+    async def stop(self) -> None:
+        """End; who iterates gets no more."""
+        self._stopped = True
+        self._changed.set()
+        tasks = [feed.task for feed in self._feeds.values() if feed.task is not None]
+        for task in tasks:
+            task.cancel()
+        self._turn.clear()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            if self._owned:
+                await self._client.close()
+
+    # Inside
+
+    def _next(self) -> PeekedMessage | None:
+        turn = self._turn
+        for _ in range(len(turn)):
+            feed = turn[0]
+            if feed.ready:
+                message = feed.ready.popleft()
+                if len(feed.ready) <= LOW_COUNT:
+                    feed.room.set()
+                return message
+            if feed.queue in self._feeds:
+                turn.rotate(-1)
+            else:
+                turn.popleft()
+        return None
+
+    async def _open_feeds(self) -> list[_Feed]:
+        services = self._client.services
+        offsets = OffsetStore(services, TOOLS_CONSUMER_GROUP)
+        route = await services.routes.refresh(self._subscription.data.topic)
+        if route is None:
+            raise RouteNotFound(self._topic, "topic_missing", "No broker has this topic")
+        if isinstance(self._start, StartFrom):
+            queues = list(route.subscribe_queues)
+            starts = await asyncio.gather(*(self._begin_of(offsets, queue) for queue in queues))
+        else:
+            wrap = services.namespace.wrap_queue
+            named = {wrap(queue): offset for queue, offset in self._start.items()}
+            queues, starts = list(named), list(named.values())
+        ends = await asyncio.gather(*(self._end_of(offsets, queue) for queue in queues))
+        return [_Feed(*item) for item in zip(queues, starts, ends, strict=True)]
+
+    async def _begin_of(self, offsets: OffsetStore, queue: MessageQueue) -> int:
+        assert isinstance(self._start, StartFrom), "offsets by queue need no question"
+        if self._start.where == "first":
+            return await offsets.begin(queue)
+        if self._start.where == "last":
+            return await offsets.end(queue)
+        return await offsets.at_time(queue, self._start.timestamp_ms)
+
+    async def _end_of(self, offsets: OffsetStore, queue: MessageQueue) -> int | None:
+        if self._stop is None:
+            return None
+        if isinstance(self._stop, str):
+            return await offsets.end(queue)
+        if isinstance(self._stop, datetime):
+            return await offsets.at_time(queue, to_ms(self._stop))
+        return self._stop.get(self._client.namespace.unwrap_queue(queue), 0)
+
+    def _begin(self, feed: _Feed) -> None:
+        queue = feed.queue
+        self._feeds[queue] = feed
+        self._turn.append(feed)
+        name = f"skylarkmq-peek-{queue.topic}-{queue.broker_name}-{queue.queue_id}"
+        feed.task = asyncio.create_task(self._read(feed), name=name)
+
+    async def _read(self, feed: _Feed) -> None:
+        """Read one queue to its end; the root of a task."""
+        sources = PullSources(self._client.services.routes)
+        try:
+            while not feed.at_end:
+                await feed.room.wait()
+                offset = feed.offset
+                self._take(feed, await self._patient_pull(feed, sources))
+                self._look_for_new_queues()
+                if feed.offset == offset:
+                    await sleep(self._client.services.clock, EMPTY_DELAY_S)
+        except RocketMQError as error:
+            self._failure = self._failure or error
+        except Exception as error:
+            log.exception("reading %s failed, the reader ends", feed.queue)
+            self._failure = RocketMQError(f"reading {feed.queue} failed: {error}")
+        finally:
+            self._feeds.pop(feed.queue, None)
+            self._changed.set()
+
+    async def _patient_pull(self, feed: _Feed, sources: PullSources) -> PullResult:
+        """Pull; try again for a while when the broker is away or busy.
+
+        Raises:
+            RocketMQError: the last failure.
+        """
+        services, queue = self._client.services, feed.queue
+        suspend_ms = PULL_SUSPEND_MS if feed.end is None else 0
+        data = self._subscription.data
+        wish = PullRequest(
+            TOOLS_CONSUMER_GROUP, queue, feed.offset, BATCH_COUNT, 0, 0, suspend_ms, data
+        )
+        give_up_s = services.clock.monotonic() + PATIENCE_S
+        while True:
+            try:
+                address, _ = sources.of(queue)
+                result = await pull(services.remoting, address, wish, PULL_TIMEOUT_S)
+            except RocketMQError as error:
+                if not _passes(error) or services.clock.monotonic() >= give_up_s:
+                    raise
+                log.debug("peeking into %s: %s", queue, error)
+                sources.forget(queue)
+                await sleep(services.clock, RETRY_S * services.random.uniform(0.5, 1.5))
+            else:
+                sources.suggested(queue, result.suggested_broker_id)
+                return result
+
+    def _take(self, feed: _Feed, result: PullResult) -> None:
+        queue = self._client.namespace.unwrap_queue(feed.queue)
+        wanted = [
+            PeekedMessage(message, queue)
+            for message in result.messages
+            if (feed.end is None or message.queue_offset < feed.end)
+            and self._subscription.wants(message.tags)
+        ]
+        nothing = result.status is PullStatus.NO_NEW
+        if feed.end is not None and nothing and result.next_offset <= feed.offset:
+            feed.end = feed.offset  # the queue was cut below the end
+        if result.status is PullStatus.OFFSET_MOVED:
+            log.warning(
+                "offset %d is outside %s, going on at %d", feed.offset, queue, result.next_offset
+            )
+        feed.offset = result.next_offset
+        if wanted:
+            feed.ready.extend(wanted)
+            if len(feed.ready) > LOW_COUNT:
+                feed.room.clear()
+            self._changed.set()
+
+    def _look_for_new_queues(self) -> None:
+        """Take in queues that were made meanwhile, from their beginning."""
+        route = self._client.services.routes.known(self._subscription.data.topic)
+        if self._stop is not None or not isinstance(self._start, StartFrom) or route is None:
+            return
+        if self._failure is not None or self._stopped:
+            return
+        for queue in route.subscribe_queues:
+            if queue not in self._feeds:
+                self._begin(_Feed(queue, 0, None))
+
+
+def _passes(error: RocketMQError) -> bool:
+    """Return whether the same pull may succeed later."""
+    if isinstance(error, BrokerError):
+        return error.code in (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
+    return isinstance(error, ConnectionFailed | RequestTimeout | RouteNotFound)
