@@ -2,7 +2,7 @@
 
 Clients with tracing on write it, so it holds what they told, some moments later; a broker needs
 `traceTopicEnable`, or the clients a topic of their own.
-Source: apache/rocketmq@rocketmq-all-4.9.8 tools/.../command/message/QueryMsgTraceByIdSubCommand.java
+Source: apache/rocketmq@rocketmq-all-4.9.8 tools/.../message/QueryMsgTraceByIdSubCommand.java
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ class TraceAdmin(QueryAdmin):
         """Return what clients told of the message with this `msg_id`.
 
         Args:
-            topic: where they tell it.
+            topic: where they tell it, as brokers know it: namespaces do not part traces.
 
         Raises:
             RouteNotFound: there is no trace topic.
         """
-        place = await self._place(self._topic(topic))
+        place = await self._place(topic)
         told = await self._by_key(place, msg_id, False, None, None, TRACE_MESSAGES_MAX)
         records: list[TraceRecord] = []
         for message in told:
