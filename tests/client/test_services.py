@@ -69,7 +69,8 @@ async def test_a_broker_is_asked_what_it_is(
         assert (peer.has_timers, peer.release) == (has_timers, release)
         assert services.known_peer(broker.address) == peer
         assert await services.broker_version(broker.address) == version
-        assert len(broker.requests) == 1, "asked once"
+        (asked,) = broker.requests
+        assert asked.serialize_type == SerializeType.JSON, "which brokers of ours look for"
         (question,) = broker.heartbeats
         assert question.client_id == client.client_id
         assert not question.consumer_data_set
