@@ -12,10 +12,10 @@ from skylarkmq.broker.clock import SystemClock
 from skylarkmq.client import Client, Consumer, Message, Producer, StartFrom
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing import RunningBroker, run_broker
+from tests.testing.support import HANG_S, until
 
 TOPIC = "orders"
 GROUP = "billing"
-HANG_S = 60.0
 HOURS_S = 4 * 3600
 
 
@@ -62,8 +62,7 @@ async def nacked(broker: RunningBroker, client: Client, rounds: int) -> list[int
             message = await consumer.getone()
             seen.append(message.reconsume_times)
             await message.nack(delay_level=18)
-            while broker.controller.state.schedule.waiting_count == 0:
-                await asyncio.sleep(0)
+            await until(lambda: broker.controller.state.schedule.waiting_count > 0)
             await broker.advance(2 * 3600 + 1)
         message = await consumer.getone()
         seen.append(message.reconsume_times)
@@ -84,8 +83,7 @@ async def test_members_and_locks_outlast_a_jump() -> None:
         await broker.create_topic(TOPIC)
         consumer = Consumer(client, TOPIC, group=GROUP, start_from=StartFrom.FIRST)
         await stack.enter_async_context(consumer)
-        while not broker.controller.state.consumers.client_ids(GROUP):
-            await asyncio.sleep(0)
+        await until(lambda: bool(broker.controller.state.consumers.client_ids(GROUP)))
         await broker.advance(HOURS_S)
         assert len(broker.controller.state.consumers.client_ids(GROUP)) == 1
         async with Producer(client) as producer:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.client import Consumer, Message, Producer, RocketMQError, SendStatus, StartFrom
+from skylarkmq.protocol.message import MessageExt
 from skylarkmq.store.config_fields import ConfigError
 from skylarkmq.testing import RunningBroker, VirtualClock, run_broker
 
@@ -17,8 +18,8 @@ GROUP = "billing"
 HANG_S = 60.0
 
 
-def bodies(messages: list[object]) -> list[bytes]:
-    return [message.body for message in messages]  # type: ignore[attr-defined]
+def bodies(messages: list[MessageExt]) -> list[bytes]:
+    return [message.body for message in messages]
 
 
 async def take(broker: RunningBroker, count: int) -> list[bytes]:
@@ -108,21 +109,20 @@ async def test_a_kill_keeps_what_was_acknowledged_and_loses_what_was_in_memory()
 async def test_nothing_of_a_killed_broker_goes_on(flush: str) -> None:
     before = {thread.name for thread in threading.enumerate()}
     async with run_broker(settings={"flushDiskType": flush}) as broker:
-        async with broker.client(request_timeout=0.5) as client:
-            async with Producer(client, retries=0) as producer:
-                await producer.send(Message(TOPIC, b"before", delay_level=1))
-                with broker.faults.pause_flush():
-                    waiting = asyncio.ensure_future(producer.send(Message(TOPIC, b"cut")))
-                    await asyncio.sleep(0)
-                    await broker.restart(kill=True)
-                    with pytest.raises(RocketMQError):
-                        await waiting
+        async with Producer(broker.namesrv_addr, retries=0, send_timeout=0.5) as producer:
+            await producer.send(Message(TOPIC, b"before", delay_level=1))
+            with broker.faults.pause_flush():
+                waiting = asyncio.ensure_future(producer.send(Message(TOPIC, b"cut")))
+                await asyncio.sleep(0)
                 await broker.restart(kill=True)
-                await broker.advance(5)
-                assert b"before" in bodies(await broker.messages(TOPIC))
+                with pytest.raises(RocketMQError):
+                    await waiting
+            await broker.restart(kill=True)
+            await broker.advance(5)
+            assert b"before" in bodies(await broker.messages(TOPIC))
+        await asyncio.sleep(0)
         mine = asyncio.current_task()
-        left = [task for task in asyncio.all_tasks() if task is not mine]
-        assert not left
+        assert not [task for task in asyncio.all_tasks() if task is not mine]
     assert {thread.name for thread in threading.enumerate()} <= before | {"asyncio_0"}
 
 
