@@ -278,7 +278,8 @@ class Tracer(ClientHook):
     # A consumer
 
     def before_consume(self, context: ConsumeContext) -> None:
-        if self._kind != "CONSUME" or context.group != self._group:
+        group = self._services.namespace.unwrap(context.group)
+        if self._kind != "CONSUME" or group != self._group:
             return
         traced = [
             message
@@ -330,7 +331,7 @@ class Tracer(ClientHook):
     def _traces_send(self, context: SendContext) -> bool:
         return (
             self._kind == "PRODUCE"
-            and context.group == self._group
+            and self._services.namespace.unwrap(context.group) == self._group
             and context.kind != "oneway"
             and not context.topic.startswith(self._sink.topic)
         )

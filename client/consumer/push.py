@@ -24,6 +24,7 @@ from typing import Any, Self
 from skylarkmq.client.clock import sleep
 from skylarkmq.client.config import MIB, AckMode, ConsumerConfig, Model
 from skylarkmq.client.consumer.allocate import Assignment
+from skylarkmq.client.consumer.calls import ConsumerCalls
 from skylarkmq.client.consumer.concurrently import Handler, Workers
 from skylarkmq.client.consumer.lite_pull import LitePull
 from skylarkmq.client.consumer.parts import Parts, put_together
@@ -32,6 +33,7 @@ from skylarkmq.client.consumer.start_from import StartFrom
 from skylarkmq.client.consumer.subscription import Selector, Subscription, check_filter
 from skylarkmq.client.errors import ConsumerClosed, IllegalState, RocketMQError
 from skylarkmq.client.instance import Client
+from skylarkmq.client.trace import trace_topic
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData
 from skylarkmq.protocol.flags import retry_topic, validate_group, validate_topic
 from skylarkmq.protocol.remoting_command import RemotingCommand
@@ -39,7 +41,7 @@ from skylarkmq.protocol.remoting_command import RemotingCommand
 log = logging.getLogger(__name__)
 
 
-class Consumer(LitePull):
+class Consumer(LitePull, ConsumerCalls):
     """Receives messages of its topics as a member of `group`.
 
     One loop. `getone`, `getmany` and iteration acknowledge what they gave before (with
@@ -70,6 +72,7 @@ class Consumer(LitePull):
         on_assigned: QueuesCallback | None = None,
         on_revoked: QueuesCallback | None = None,
         offsets_folder: str | Path | None = None,
+        trace: bool | str = False,
     ) -> None:
         """Take the settings; nothing is connected before `start`.
 
@@ -100,6 +103,7 @@ class Consumer(LitePull):
                 `on_revoked` ends is committed.
             offsets_folder: where a broadcasting consumer keeps its offsets, in a file by the
                 client's `instance_name` and the group; default: the user's folder for state.
+            trace: tell RocketMQ's trace topic what `run` consumes; a text names another topic.
 
         Raises:
             ValueError: a setting, a topic or the group cannot be used.
@@ -125,6 +129,7 @@ class Consumer(LitePull):
             offsets_folder=None if offsets_folder is None else Path(offsets_folder),
         )
         super().__init__(ack)
+        self._trace_topic = trace_topic(trace)
         self._start_from = start_from
         self._callbacks = Callbacks(on_assigned, on_revoked)
         self._subscriptions: dict[str, Subscription] = {}
@@ -173,6 +178,7 @@ class Consumer(LitePull):
             raise
         self._parts = parts
         self._inside = parts.inside
+        self._start_trace(self.group, self._trace_topic)
         try:
             await self._join()
         except BaseException:
@@ -210,8 +216,11 @@ class Consumer(LitePull):
                     await self._leave(parts)
             finally:
                 self._closed = True
-                if self._owned:
-                    await self._client.close()
+                try:
+                    await self._stop_trace()
+                finally:
+                    if self._owned:
+                        await self._client.close()
 
     async def run(self, handler: Handler, *, concurrency: int = 20, max_batch: int = 1) -> None:
         """Give every message to `handler` until the consumer stops.
