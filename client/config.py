@@ -56,6 +56,9 @@ LOCK_REFRESH_S: Final = 20.0
 LOCK_LOST_S: Final = 30.0
 """How long a queue counts as locked after the broker last said so; the broker itself waits 60 s."""
 LOCK_RETRY_S: Final = 1.0
+LOCK_GRACE_S: Final = 10.0
+"""How long no new lock is asked for after a connection was lost: its broker may have restarted and
+forgotten the locks, and their owners come first."""
 LOCK_TIMEOUT_S: Final = 1.0
 
 

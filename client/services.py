@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, Literal, Protocol
 
@@ -76,6 +76,8 @@ class Services:
         """Consumers by group."""
         self.beat_wanted = asyncio.Event()
         self.hooks: list[ClientHook] = []
+        self.reconnect_listeners: set[Callable[[str], None]] = set()
+        """Told the address when a connection that was lost stands again."""
         self.pushes = PushRouter()
         self.pushes.on(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._members_changed)
         for code in MEMBER_CODES:
@@ -135,6 +137,8 @@ class Services:
     def _reconnected(self, address: str) -> None:
         # A broker knows a client by its connection: the new one is nobody before a heartbeat.
         self.beat_wanted.set()
+        for listener in list(self.reconnect_listeners):
+            listener(address)
         if self.hooks:
             kind: Literal["broker", "namesrv"] = (
                 "namesrv" if address in self.config.name_servers else "broker"

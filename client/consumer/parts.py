@@ -64,9 +64,8 @@ def put_together(
     locks: QueueLocks | None = None
     keeper: QueueKeeper | None = None
     if config.orderly and not config.broadcasting:
-        locks = QueueLocks(
-            LockApi(services.remoting, client.client_id, group), services.routes, clock, group
-        )
+        api = LockApi(services.remoting, client.client_id, group)
+        locks = QueueLocks(api, services, group)
     if config.orderly:
         buffer: MessageBuffer = OrderedBuffer(clock, config.consume_timeout_s, locks)
         assert isinstance(buffer, OrderedBuffer)

@@ -6,7 +6,8 @@
     asleep --granted--> held again      --refused--> lost: another member has the queue
 
 The broker forgets a lock 60 s after it was last asked for, and all of them when it restarts. So a
-member that cannot reach its broker stops 30 s before anybody else may begin.
+member that cannot reach its broker stops 30 s before anybody else may begin; and when a lost
+connection stands again, what is held is asked for at once and what is wanted 10 s later.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/RebalanceImpl.java (lock,
 lockAll, unlock), ProcessQueue.java (isLockExpired)
@@ -25,14 +26,14 @@ from typing import Protocol
 from skylarkmq.client.api_lock import LockApi
 from skylarkmq.client.clock import wait_event
 from skylarkmq.client.config import (
+    LOCK_GRACE_S,
     LOCK_LOST_S,
     LOCK_REFRESH_S,
     LOCK_RETRY_S,
     LOCK_TIMEOUT_S,
 )
 from skylarkmq.client.errors import RocketMQError
-from skylarkmq.client.route import RouteTable
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.client.services import Services
 from skylarkmq.protocol.message import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -61,16 +62,20 @@ class LockListener(Protocol):
 class QueueLocks:
     """The locks of one member. Loop thread."""
 
-    def __init__(self, api: LockApi, routes: RouteTable, clock: Clock, group: str) -> None:
+    def __init__(self, api: LockApi, services: Services, group: str) -> None:
         self._api = api
-        self._routes = routes
-        self._clock = clock
+        self._services = services
+        self._routes = services.routes
+        self._clock = services.clock
         self._group = group
         # Until when each lock holds, monotonic.
         self._until_s: dict[MessageQueue, float] = {}
         # Invariant: apart from the keys of _until_s.
         self._wanted: set[MessageQueue] = set()
         self._changed = asyncio.Event()
+        self._in_a_hurry = False
+        # By address: until when new locks are not asked for, monotonic.
+        self._grace_s: dict[str, float] = {}
 
     def holds(self, queue: MessageQueue) -> bool:
         """Return whether messages of the queue may be handed out."""
@@ -82,7 +87,7 @@ class QueueLocks:
         fresh = set(queues) - self._wanted
         self._wanted.update(fresh - self._until_s.keys())
         asked_s = self._clock.monotonic()
-        granted, _ = await self._ask(queues)
+        granted, _ = await self._ask([queue for queue in queues if self._may_ask(queue)])
         self._note(granted, asked_s)
         missing = set(queues) - granted
         if missing & fresh:
@@ -113,22 +118,29 @@ class QueueLocks:
 
     async def run(self, listener: LockListener) -> None:
         """Refresh for ever; the consumer cancels it."""
-        complete = True
-        while True:
-            in_a_hurry = self._wanted or not complete
-            wait_s = LOCK_RETRY_S if in_a_hurry else LOCK_REFRESH_S
-            if await wait_event(self._clock, self._changed, wait_s):
-                self._changed.clear()
-                continue
-            try:
-                complete = await self.refresh(listener)
-            except Exception:
-                complete = False
-                log.exception("group %s: locks not refreshed, tried again soon", self._group)
+        listeners = self._services.reconnect_listeners
+        listeners.add(self._reconnected)
+        try:
+            while True:
+                wait_s = LOCK_RETRY_S if self._wanted or self._in_a_hurry else LOCK_REFRESH_S
+                if await wait_event(self._clock, self._changed, wait_s):
+                    self._changed.clear()
+                    if not self._in_a_hurry:
+                        continue
+                self._in_a_hurry = False
+                try:
+                    complete = await self.refresh(listener)
+                except Exception:
+                    complete = False
+                    log.exception("group %s: locks not refreshed, tried again soon", self._group)
+                self._in_a_hurry = self._in_a_hurry or not complete
+        finally:
+            listeners.discard(self._reconnected)
 
     async def refresh(self, listener: LockListener) -> bool:
         """Ask for all that is held or wanted once; False when a broker did not answer."""
-        held, wanted = set(self._until_s), set(self._wanted)
+        held = set(self._until_s)
+        wanted = {queue for queue in self._wanted if self._may_ask(queue)}
         asleep = {queue for queue in held if not self.holds(queue)}
         asked_s = self._clock.monotonic()
         granted, unknown = await self._ask(held | wanted)
@@ -175,6 +187,22 @@ class QueueLocks:
         for queue in queues:
             self._wanted.discard(queue)
             self._until_s[queue] = asked_s + LOCK_LOST_S
+
+    def _reconnected(self, address: str) -> None:
+        """The broker may have forgotten all locks: renew what is held, and leave others the time
+        to do so, too."""
+        self._grace_s[address] = self._clock.monotonic() + LOCK_GRACE_S
+        self._in_a_hurry = True
+        self._changed.set()
+
+    def _may_ask(self, queue: MessageQueue) -> bool:
+        """Return whether the lock of a queue that is not held may be asked for."""
+        address = self._routes.master_address(queue.broker_name) or ""
+        grace_s = self._grace_s.get(address)
+        if grace_s is not None and self._clock.monotonic() >= grace_s:
+            del self._grace_s[address]
+            grace_s = None
+        return grace_s is None
 
     def _by_address(self, queues: Collection[MessageQueue]) -> dict[str, list[MessageQueue]]:
         by_address: dict[str, list[MessageQueue]] = defaultdict(list)
