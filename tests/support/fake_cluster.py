@@ -72,6 +72,11 @@ class FakeBroker(ScriptedPeer):
         self.send_back_delay_over = True
         """Whether messages sent back stand in the retry topic at once."""
         self.echo_codec = False
+        self.slaves: dict[int, FakeBroker] = {}
+        self.has_master = True
+        """False leaves only the slaves in the route."""
+        self.suggested_broker_id = 0
+        """Which broker of the set pulls are told to ask next."""
 
     def refuse(self, code: int, *response_codes: int) -> None:
         """Answer the next requests of `code` with these codes."""
@@ -220,7 +225,7 @@ class FakeBroker(ScriptedPeer):
                 for offset in range(start, following)
             )
         answer = PullMessageResponseHeader(
-            suggest_which_broker_id=0,
+            suggest_which_broker_id=self.suggested_broker_id,
             next_begin_offset=following,
             min_offset=first,
             max_offset=len(queue),
@@ -328,6 +333,15 @@ class FakeCluster:
         self.brokers.append(broker)
         return broker
 
+    def slave(self, master: FakeBroker, broker_id: int = 1) -> FakeBroker:
+        """Start a slave that has all that its master has."""
+        slave = FakeBroker(self, master.name, {})
+        slave.address = f"{master.name}-{broker_id}:10911"
+        slave.topics = master.topics
+        self.network.listen(slave.address, slave)
+        master.slaves[broker_id] = slave
+        return slave
+
     def queue_key(self, topic: str, queue_id: int) -> int:
         """Return the number of a queue, from which physical offsets are made."""
         if (topic, queue_id) not in self.queue_keys:
@@ -363,6 +377,7 @@ def _topic(count: int) -> Topic:
 
 
 def _broker_data(broker: FakeBroker) -> BrokerData:
-    return BrokerData(
-        broker_addrs={0: broker.address}, broker_name=broker.name, cluster="DefaultCluster"
-    )
+    addresses = {broker_id: slave.address for broker_id, slave in broker.slaves.items()}
+    if broker.has_master:
+        addresses[0] = broker.address
+    return BrokerData(broker_addrs=addresses, broker_name=broker.name, cluster="DefaultCluster")
