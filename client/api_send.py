@@ -43,6 +43,8 @@ _pack_prefix = PREFIX.pack
 _JSON: Final = int(SerializeType.JSON)
 _MSGPACK: Final = int(SerializeType.MSGPACK)
 _MSGPACK_MARK: Final = _MSGPACK << 24
+_FLAGS_SIZE: Final = 2 * (5 - 1)
+"""What two numbers of 32 bits take in msgpack above two zeros."""
 _PYTHON: Final = int(LanguageCode.PYTHON)
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 _VERSION: Final = CURRENT
@@ -68,10 +70,12 @@ class SendTemplate:
 
     __slots__ = (
         "_default_queue_count",
+        "_flagged",
         "_group",
         "_json",
         "_msgpack",
         "_msgpack_size",
+        "_pack_flagged",
         "_pack_msgpack",
         "queue",
     )
@@ -108,24 +112,44 @@ class SendTemplate:
         # An array of 7 up to the opaque; then flag, remark and the map, its changing fields last.
         front = bytes((0x97,)) + b"".join(map(_to_msgpack, (_SEND, _PYTHON, _VERSION))) + b"\xce"
         entries = b"".join(_to_msgpack(part) for item in fixed.items() for part in item)
-        middle = b"\x00\xc0" + bytes((0x80 + len(fixed) + 4,)) + entries + b"\xa1f\xd2"
-        self._msgpack: Final = (front, middle)
-        self._pack_msgpack: Final = struct.Struct(f">II{len(front)}sI{len(middle)}si3sq3si3sI").pack
-        self._msgpack_size: Final = len(front) + len(middle) + 4 + 4 + 3 + 8 + 3 + 4 + 3 + 4
+        middle = b"\x00\xc0" + bytes((0x80 + len(fixed) + 4,)) + entries + b"\xa1f"
+        # Nearly all messages have no flags, which makes four fields fewer to pack.
+        self._msgpack: Final = (front, middle + b"\x00\xa1h\x00\xa1g\xd3")
+        self._pack_msgpack: Final = struct.Struct(f">II{len(front)}sI{len(middle) + 7}sq3sI").pack
+        self._msgpack_size: Final = len(front) + 4 + len(middle) + 7 + 8 + 3 + 4
+        self._flagged: Final = (front, middle + b"\xd2")
+        self._pack_flagged: Final = struct.Struct(
+            f">II{len(front)}sI{len(middle) + 1}si3si3sq3sI"
+        ).pack
 
     def start(self, connection: Connection, request: SendRequest, waiter: Waiter) -> int:
         """Send `request` to the queue; return the opaque under which `waiter` hears the answer."""
-        kind = connection.serialize_type
-        if (
-            connection.by_start
-            or request.batch
-            or request.max_reconsume_times is not None
-            or kind not in (_JSON, _MSGPACK)
-        ):
+        if connection.by_start or request.batch or request.max_reconsume_times is not None:
             return connection.start(self.command(request), waiter)
-        opaque = connection.take_opaque()
-        body = request.body
-        if kind == _JSON:
+        kind = connection.serialize_type
+        if kind == _MSGPACK:
+            opaque = connection.take_opaque()
+            properties = request.properties.encode()
+            if request.sys_flag or request.flag:
+                head = self._flagged_head(request, opaque, properties)
+            else:
+                size = self._msgpack_size + len(properties)
+                front, middle = self._msgpack
+                head = (
+                    self._pack_msgpack(
+                        4 + size + len(request.body),
+                        _MSGPACK_MARK | size,
+                        front,
+                        opaque,
+                        middle,
+                        request.born_timestamp,
+                        b"\xa1i\xdb",
+                        len(properties),
+                    )
+                    + properties
+                )
+        elif kind == _JSON:
+            opaque = connection.take_opaque()
             header = self._json % (
                 request.sys_flag,
                 request.born_timestamp,
@@ -134,30 +158,32 @@ class SendTemplate:
                 opaque,
             )
             size = len(header)
-            head = _pack_prefix(4 + size + len(body), size) + header
+            head = _pack_prefix(4 + size + len(request.body), size) + header
         else:
-            properties = request.properties.encode()
-            size = self._msgpack_size + len(properties)
-            front, middle = self._msgpack
-            head = (
-                self._pack_msgpack(
-                    4 + size + len(body),
-                    _MSGPACK_MARK | size,
-                    front,
-                    opaque,
-                    middle,
-                    request.sys_flag,
-                    b"\xa1g\xd3",
-                    request.born_timestamp,
-                    b"\xa1h\xd2",
-                    request.flag,
-                    b"\xa1i\xdb",
-                    len(properties),
-                )
-                + properties
-            )
-        connection.submit(opaque, head, body, waiter)
+            return connection.start(self.command(request), waiter)
+        connection.submit(opaque, head, request.body, waiter)
         return opaque
+
+    def _flagged_head(self, request: SendRequest, opaque: int, properties: bytes) -> bytes:
+        size = self._msgpack_size + _FLAGS_SIZE + len(properties)
+        front, middle = self._flagged
+        return (
+            self._pack_flagged(
+                4 + size + len(request.body),
+                _MSGPACK_MARK | size,
+                front,
+                opaque,
+                middle,
+                request.sys_flag,
+                b"\xa1h\xd2",
+                request.flag,
+                b"\xa1g\xd3",
+                request.born_timestamp,
+                b"\xa1i\xdb",
+                len(properties),
+            )
+            + properties
+        )
 
     def command(self, request: SendRequest, *, oneway: bool = False) -> RemotingCommand:
         """Return the request by the typed header, for any codec."""

@@ -21,12 +21,10 @@ class SystemClock:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self.monotonic: Callable[[], float] = loop.time
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
-
-    def monotonic(self) -> float:
-        return self._loop.time()
 
     def call_at(self, when_s: float, callback: Callable[..., object], *args: object) -> TimerHandle:
         return self._loop.call_at(when_s, callback, *args)

@@ -14,7 +14,7 @@ from skylarkmq.client.config import ProducerConfig
 from skylarkmq.client.errors import RouteNotFound
 from skylarkmq.client.latency_fault import LatencyFaults
 from skylarkmq.client.namespace import Namespace
-from skylarkmq.client.queue_selector import RoundRobin
+from skylarkmq.client.queue_selector import TOPICS_MAX, RoundRobin
 from skylarkmq.client.route import MASTER_ID, TopicRoute
 from skylarkmq.client.send import Choice
 from skylarkmq.protocol.message import MessageQueue
@@ -29,6 +29,17 @@ class Lane(NamedTuple):
     shown: MessageQueue
     address: str
     template: SendTemplate
+
+
+class _Turns:
+    """Whose turn it is among the queues of a topic that has one route, and their lanes so far."""
+
+    __slots__ = ("index", "lanes", "route")
+
+    def __init__(self, route: TopicRoute, index: int) -> None:
+        self.route = route
+        self.index = index
+        self.lanes: list[Lane | None] = [None] * len(route.publish_queues)
 
 
 class Lanes:
@@ -46,12 +57,31 @@ class Lanes:
         self._namespace = namespace
         self._monotonic = monotonic
         self._select = RoundRobin(random).select
+        self._random = random
         self._lanes: dict[MessageQueue, Lane] = {}
+        self._turns: dict[str, _Turns] = {}
+
+    def next(self, topic: str, route: TopicRoute) -> Lane:
+        """Return the lane to the queue whose turn it is, for a message that may go to any.
+
+        Raises:
+            RouteNotFound: the broker of that queue has no master.
+        """
+        turns = self._turns.get(topic)
+        if turns is None or turns.route is not route:
+            turns = self._new_turns(topic, route)
+        index = turns.index
+        lanes = turns.lanes
+        turns.index = index + 1 if index + 1 < len(lanes) else 0
+        lane = lanes[index]
+        if lane is None:
+            lane = lanes[index] = self._lane(route.publish_queues[index], route)
+        return lane
 
     def pick(
         self, topic: str, route: TopicRoute, choice: Choice | None, failed_broker: str | None = None
     ) -> Lane:
-        """Return the lane for the next message of `topic`.
+        """Return the lane for the next message of `topic`, whatever there is to heed.
 
         Args:
             route: has queues.
@@ -66,19 +96,28 @@ class Lanes:
         elif self.faults is not None:
             queue = self._quick(self.faults, topic, route)
         elif failed_broker is None:
-            queue = self._select(topic, route.publish_queues)
+            return self.next(topic, route)
         else:
             queue = self._select(
                 topic, route.publish_queues, lambda queue: queue.broker_name != failed_broker
             )
-        lane = self._lanes.get(queue)
-        return lane if lane is not None and lane.route is route else self._new(queue, route)
+        return self._lane(queue, route)
 
     def to(self, shown: MessageQueue | None) -> Lane | None:
         """Return the lane to a queue that was picked before, if it is still remembered."""
         return None if shown is None else self._lanes.get(self._namespace.wrap_queue(shown))
 
-    def _new(self, queue: MessageQueue, route: TopicRoute) -> Lane:
+    def _new_turns(self, topic: str, route: TopicRoute) -> _Turns:
+        if len(self._turns) >= TOPICS_MAX:
+            self._turns.clear()
+        start = self._random.randrange(len(route.publish_queues))
+        turns = self._turns[topic] = _Turns(route, start)
+        return turns
+
+    def _lane(self, queue: MessageQueue, route: TopicRoute) -> Lane:
+        known = self._lanes.get(queue)
+        if known is not None and known.route is route:
+            return known
         address = route.brokers.get(queue.broker_name, {}).get(MASTER_ID)
         if address is None:
             why = f"Broker {queue.broker_name} has no master at the moment"

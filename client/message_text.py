@@ -28,9 +28,7 @@ KINDS: Final = {
     "zstd": CompressionKind.ZSTD,
 }
 
-_UNIQ_KEY_FRONT: Final = UNIQ_KEY + NAME_SEPARATOR
-_TAGS_FRONT: Final = PROPERTY_SEPARATOR + TAGS + NAME_SEPARATOR
-_KEYS_FRONT: Final = PROPERTY_SEPARATOR + KEYS + NAME_SEPARATOR
+assert (NAME_SEPARATOR, PROPERTY_SEPARATOR) == ("\x01", "\x02"), "written out below"
 
 
 def require_compression(name: str) -> None:
@@ -58,7 +56,6 @@ def properties_text(
 
     What is added never replaces what the message says itself.
     """
-    text = _UNIQ_KEY_FRONT + unique_id
     if (
         added is not None
         or message.properties is not NO_PROPERTIES
@@ -71,11 +68,12 @@ def properties_text(
         properties = message.to_properties()
         if added is not None:
             properties = {**added, **properties}
-        return f"{text}{PROPERTY_SEPARATOR}{encode_properties(properties)}"
+        return f"{UNIQ_KEY}\x01{unique_id}\x02{encode_properties(properties)}"
+    text = f"{UNIQ_KEY}\x01{unique_id}"
     if message.tags:
-        text += _TAGS_FRONT + message.tags
+        text = f"{text}\x02{TAGS}\x01{message.tags}"
     if message.keys:
-        text += _KEYS_FRONT + message.keys
+        text = f"{text}\x02{KEYS}\x01{message.keys}"
     return text
 
 

@@ -235,7 +235,9 @@ class Producer(Calling):
         """
         sender = self._sender or self._running
         choice = None
-        if message.sharding_key is not None or not queue is key is selector is None:
+        if not (
+            queue is None and key is None and selector is None and message.sharding_key is None
+        ):
             choice = sender.choice(message, queue, key, selector)
         return sender.start(message, choice, timeout).future
 

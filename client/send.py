@@ -97,7 +97,7 @@ class Send(msgspec.Struct, eq=False):
         except ProtocolError as error:
             self.owner.end(self, error)
         else:
-            self._succeeded(status, fields)
+            self.owner.succeed(self, self._result(status, fields))
 
     def stored(self, answer: StoredAnswer) -> None:
         """The broker's answer to the last try."""
@@ -105,19 +105,19 @@ class Send(msgspec.Struct, eq=False):
         if status is None:
             self._refused(answer.code, answer.remark)
         else:
-            self._succeeded(status, answer.fields)
+            self.owner.succeed(self, self._result(status, answer.fields))
 
     def failed(self, error: RocketMQError) -> None:
         """The last try has no answer."""
         reached = not isinstance(error, ConnectionFailed) or error.reached
         self.owner.try_ended(self, error, unknown=reached)
 
-    def _succeeded(self, status: SendStatus, fields: StoredFields) -> None:
+    def _result(self, status: SendStatus, fields: StoredFields) -> SendResult:
         queue = self.queue
         assert queue is not None, "a send has a queue once it is on the wire"
         if fields.queue_id != queue.queue_id:
             queue = queue._replace(queue_id=fields.queue_id)
-        result = SendResult(
+        return SendResult(
             status,
             self.request.unique_key,
             fields.msg_id,
@@ -128,7 +128,6 @@ class Send(msgspec.Struct, eq=False):
             fields.trace_on != "false",
             self.unknown_tries,
         )
-        self.owner.succeed(self, result)
 
     def _refused(self, code: int, remark: str | None) -> None:
         connection = self.connection

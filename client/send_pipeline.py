@@ -84,6 +84,10 @@ class SendPipeline:
         self._ready = services.remoting.ready
         # Whether it matters when a try began.
         self._times_tries = config.latency_fault or config.try_timeout_s is not None
+        # Whether a plain message may take the short way.
+        self._plain = not self._times_tries
+        self._next_lane = self.lanes.next
+        self._create_future = self._loop.create_future
         self._closed = False
         self._stopped = False
 
@@ -104,16 +108,40 @@ class SendPipeline:
             context: told to the hooks at the end.
         """
         end_s = self._monotonic() + (self._send_timeout_s if timeout_s is None else timeout_s)
-        future = self._loop.create_future()
+        future = self._create_future()
         generation = self.in_flight.enter(len(request.body))
         send = Send(self, request, choice, future, end_s, end_s, generation, timed, context)
-        if self._closed:
+        if self._plain and choice is None and not timed:
+            self._dispatch_plain(send, request)
+        elif self._closed:
             self.end(send, IllegalState(STOPPED))
         elif request.topic in self._routeless:
             self._departures.await_route(send)
         else:
             self.dispatch(send)
         return send
+
+    def _dispatch_plain(self, send: Send, request: SendRequest) -> None:
+        """Do what `dispatch` does for a first try that may go to any queue, in fewer steps."""
+        topic = request.topic
+        route = self._known_route(topic)
+        if route is None or not route.publish_queues or topic in self._routeless:
+            self._departures.await_route(send)
+            return
+        try:
+            lane = self._next_lane(topic, route)
+            send.queue = lane.shown
+            address = lane.address
+            connection = self._ready(address)
+            if connection is None or address in self._unconnected:
+                self._departures.await_connection(send, address)
+                return
+            send.connection = connection
+            send.opaque = lane.template.start(connection, request, send)
+        except RouteNotFound as error:
+            self.not_sent(send, error)
+        except LocalProtocolError as error:
+            self.end(send, IllegalState(f"the message cannot be sent: {error}"))
 
     def abandon(self, send: Send) -> None:
         """Forget a send that nobody waits for any more; its outcome stays unknown."""
@@ -150,10 +178,12 @@ class SendPipeline:
     def close(self) -> None:
         """Take no more sends; those under way go on."""
         self._closed = True
+        self._plain = False
 
     async def stop(self) -> None:
         """End what is not on the wire; what is there ends with its answer or its connection."""
-        self._closed = self._stopped = True
+        self.close()
+        self._stopped = True
         await self._departures.stop()
 
     # For the sends

@@ -79,11 +79,10 @@ class Sender:
         body, sys_flag = message.body, 0
         if len(body) >= self._compress_over:
             body, sys_flag = self._compressed(body)
-        in_flight = self._in_flight
-        if not in_flight.has_room(len(body)):
+        if not self._in_flight.has_room(len(body)):
             self._check_size(message)
             raise TooManyInFlight(
-                f"{in_flight.count} messages are in flight", hint="Await room() first"
+                f"{self._in_flight.count} messages are in flight", hint="Await room() first"
             )
         return self._start(message, body, sys_flag, choice, timeout_s, properties, kind)
 

@@ -59,14 +59,14 @@ class _NoProperties(Mapping[str, str]):
 NO_PROPERTIES: Final = _NoProperties()
 
 
-class _Placed(msgspec.Struct, frozen=True):
+class _Placed(msgspec.Struct, frozen=True, gc=False):
     """What stands without a name in a call of `Message`."""
 
     topic: str
     body: bytes
 
 
-class Message(_Placed, frozen=True, kw_only=True):
+class Message(_Placed, frozen=True, kw_only=True, gc=False):
     """A message to be sent. Immutable; `msgspec.structs.replace` makes a changed one.
 
     `body` given as text becomes UTF-8. `keys` are the index keys: one text, where blanks part the
@@ -117,8 +117,9 @@ class Message(_Placed, frozen=True, kw_only=True):
         body = self.body
         if type(body) is not bytes:
             _put(self, "body", _utf8(body) if isinstance(body, str) else bytes(body))
-        if self.tags:
-            _check_text("tags", self.tags)
+        tags = self.tags
+        if tags and ("\x01" in tags or "\x02" in tags or not tags.isascii()):
+            _check_text("tags", tags)
         if self.keys != "":
             self._take_keys(self.keys)
         if self.properties is not NO_PROPERTIES:
@@ -127,7 +128,7 @@ class Message(_Placed, frozen=True, kw_only=True):
             _check_text("sharding_key", self.sharding_key)
         if self.delay_level or self.delay is not None or self.deliver_at is not None:
             self._check_delay()
-        if not -(1 << 31) <= self.flag < 1 << 31:
+        if self.flag and not -(1 << 31) <= self.flag < 1 << 31:
             raise LocalProtocolError("flag is a signed 32-bit number")
 
     def __hash__(self) -> int:

@@ -35,6 +35,7 @@ assert 2 * (IPV4_HOST_SIZE + _OFFSET.size) == OFFSET_ID_IPV4_LENGTH
 assert 2 * (IPV6_HOST_SIZE + _OFFSET.size) == OFFSET_ID_IPV6_LENGTH
 
 _UNIQUE_FRONT: Final = struct.Struct(">HI")
+_HEX: Final = tuple(f"{byte:02X}" for byte in range(256))
 _MAX_STEP_BACK_MS: Final = 1_000_000
 
 
@@ -89,7 +90,7 @@ class UniqueIdGenerator:
         self._clock: Final = clock
         self._counter = 0
         self._last_ms = -1
-        self._timed_front = ""
+        self._long_front = ""
         self._start_ms = 0
         self._next_start_ms = 0
         self._set_month(clock.now_ms())
@@ -100,20 +101,22 @@ class UniqueIdGenerator:
 
     def at(self, now_ms: int) -> str:
         """Return a new id; `now_ms` is what the clock says now."""
-        if now_ms != self._last_ms:
-            self._set_time(now_ms)
         counter = self._counter
         self._counter = (counter + 1) & 0xFFFF
-        return f"{self._timed_front}{counter:04X}"
+        low = counter & 0xFF
+        if now_ms != self._last_ms or not low:
+            self._set_front(now_ms, counter >> 8)
+        return self._long_front + _HEX[low]
 
-    def _set_time(self, now_ms: int) -> None:
+    def _set_front(self, now_ms: int, counter_high: int) -> None:
+        """Make what the next ids have in common: all but the last byte of the counter."""
         if now_ms >= self._next_start_ms:
             self._set_month(now_ms)
         elapsed_ms = now_ms - self._start_ms
         if -_MAX_STEP_BACK_MS < elapsed_ms < 0:
             # The clock was set back over the start of the month; the counter keeps ids apart.
             elapsed_ms = 0
-        self._timed_front = f"{self._front}{elapsed_ms & 0xFFFFFFFF:08X}"
+        self._long_front = f"{self._front}{elapsed_ms & 0xFFFFFFFF:08X}{counter_high:02X}"
         self._last_ms = now_ms
 
     def _set_month(self, now_ms: int) -> None:
