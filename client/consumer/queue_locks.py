@@ -7,7 +7,9 @@
 
 The broker forgets a lock 60 s after it was last asked for, and all of them when it restarts. So a
 member that cannot reach its broker stops 30 s before anybody else may begin; and when a lost
-connection stands again, what is held is asked for at once and what is wanted 10 s later.
+connection stands again, what is held is asked for at once and what is wanted 10 s later. (A member
+that first starts within those seconds knows of no restart, and may be given a queue that its owner
+is still at work with.)
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/RebalanceImpl.java (lock,
 lockAll, unlock), ProcessQueue.java (isLockExpired)

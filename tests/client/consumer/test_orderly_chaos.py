@@ -74,6 +74,13 @@ class Run:
         await self.it.wait(consumer.stop(drain=False))
         await asyncio.gather(running, return_exceptions=True)
 
+    async def restart(self) -> None:
+        """The broker forgets the locks. A member that starts in that very moment would get them
+        before their owners are back, so none does."""
+        self.it.broker.owners.clear()
+        self.it.broker.lose_all()
+        await self.it.pass_time(4)
+
     async def step(self) -> None:
         choice = self.random.random()
         if choice < 0.4:
@@ -87,8 +94,7 @@ class Run:
         elif choice < 0.87:
             self.it.broker.lose_all()
         elif choice < 0.92:
-            self.it.broker.owners.clear()
-            self.it.broker.lose_all()
+            await self.restart()
         await self.it.pass_time(self.random.random() * 5)
 
 
