@@ -52,7 +52,7 @@ RETRY_S: Final = 1.0
 EMPTY_DELAY_S: Final = 0.05
 """The wait after an answer that brought the reader no further."""
 PATIENCE_S: Final = 30.0
-"""For how long the broker of a queue may be away before the reader gives up."""
+"""For how long after its first failure the broker of a queue may be away: then the reader ends."""
 
 
 class PeekedMessage(MessageView):
@@ -123,8 +123,9 @@ class PeekReader:
             client: shared with others, or name server addresses for a client of its own.
             start: where to begin; with offsets by queue these queues alone are read.
             stop: where to end: "now" is behind what lies there at the start, a time is before the
-                first message stored at it or later, offsets are not read themselves. Without it
-                the reader goes on for ever, and takes in queues that are made meanwhile.
+                first message stored at it or later, offsets are not read themselves; at the latest
+                where a queue ends. Without it the reader goes on for ever, and takes in queues that
+                are made meanwhile.
             selector: which messages; default all. `Sql92` must be enabled on the broker.
         """
         self._owned = not isinstance(client, Client)
@@ -301,13 +302,15 @@ class PeekReader:
         wish = PullRequest(
             TOOLS_CONSUMER_GROUP, queue, feed.offset, BATCH_COUNT, 0, 0, suspend_ms, data
         )
-        give_up_s = services.clock.monotonic() + PATIENCE_S
+        give_up_s: float | None = None
         while True:
             try:
                 address, _ = sources.of(queue)
                 result = await pull(services.remoting, address, wish, PULL_TIMEOUT_S)
             except RocketMQError as error:
-                if not _passes(error) or services.clock.monotonic() >= give_up_s:
+                now_s = services.clock.monotonic()
+                give_up_s = now_s + PATIENCE_S if give_up_s is None else give_up_s
+                if not _passes(error) or now_s >= give_up_s:
                     raise
                 log.debug("peeking into %s: %s", queue, error)
                 sources.forget(queue)

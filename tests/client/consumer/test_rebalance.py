@@ -10,6 +10,7 @@ from skylarkmq.client import (
 from skylarkmq.protocol.message import MessageQueue
 from tests.client.consumer.support import GROUP, Group
 from tests.support.fake_cluster import STORE_MS
+from tests.support.fake_queues import Stored, Topic
 
 
 async def test_two_members_share_the_queues_and_one_takes_over_from_the_other() -> None:
@@ -146,4 +147,78 @@ async def test_a_known_group_goes_on_where_it_was() -> None:
     it.broker.offsets[GROUP, "orders", 0] = 3
     consumer = await it.consumer(start_from=StartFrom.FIRST)
     assert (await it.wait(consumer.getone())).body == b"3"
+    await it.stop(consumer)
+
+
+async def test_a_queue_that_is_made_meanwhile_is_read_from_its_beginning() -> None:
+    it = Group({"orders": 1})
+    it.broker.add("orders", 0, b"old")
+    consumer = await it.consumer(start_from=StartFrom.LAST)
+    queues = it.broker.topics["orders"].queues
+    queues.append([Stored(b"%d" % n, {}, store_timestamp=it.clock.now_ms()) for n in range(3)])
+    await it.pass_time(40)
+    assert len(consumer.assignment()) == 2
+    assert [(await it.wait(consumer.getone())).body for _ in range(3)] == [b"0", b"1", b"2"]
+    await it.stop(consumer)
+
+
+async def test_a_broker_that_comes_back_brings_no_old_messages_to_a_new_group() -> None:
+    it = Group({"orders": 1})
+    other = it.cluster.broker("broker-b", {})
+    consumer = await it.consumer(start_from=StartFrom.LAST)
+    other.topics["orders"] = Topic([[]])
+    now_ms = it.clock.now_ms()
+    other.topics["orders"].queues[0] = [
+        Stored(b"old", {}, store_timestamp=now_ms - 3_600_000),
+        Stored(b"new", {}, store_timestamp=now_ms + 1000),
+    ]
+    await it.pass_time(40)
+    assert (await it.wait(consumer.getone())).body == b"new"
+    await it.stop(consumer)
+
+
+async def test_a_queue_that_is_taken_away_is_given_up() -> None:
+    it = Group({"orders": 2})
+    consumer = await it.consumer()
+    del it.broker.topics["orders"].queues[1]
+    await it.pass_time(40)
+    assert [queue.queue_id for queue in consumer.assignment()] == [0]
+    await it.stop(consumer)
+
+
+async def test_members_divide_by_the_strategy_that_they_name() -> None:
+    it = Group({"orders": 5})
+    members = [await it.consumer(assignment="circle") for _ in range(2)]
+    await it.pass_time(1)
+    shares = [[queue.queue_id for queue in member.assignment()] for member in members]
+    assert shares == [[0, 2, 4], [1, 3]]
+    await it.wait(members[0].stop())
+    await it.stop(members[1])
+
+
+async def test_a_strategy_that_fails_leaves_the_queues_as_they_are() -> None:
+    it = Group({"orders": 2})
+    broken = False
+
+    def strategy(queues: Any, ids: Any, client_id: str) -> Any:
+        if broken:
+            raise RuntimeError("on purpose")
+        return queues
+
+    consumer = await it.consumer(assignment=strategy)
+    broken = True
+    it.broker.notify(GROUP)
+    await it.pass_time(5)
+    assert len(consumer.assignment()) == 2
+    await it.stop(consumer)
+
+
+async def test_a_topic_that_is_left_and_joined_again_at_once_is_pulled_on() -> None:
+    it = Group({"orders": 1, "bills": 1})
+    consumer = await it.consumer("orders", "bills")
+    await it.wait(consumer.unsubscribe("orders"))
+    await it.wait(consumer.subscribe("orders"))
+    await it.pass_time(2)
+    it.broker.add("orders", 0, b"0")
+    assert (await it.wait(consumer.getone(timeout=10))).body == b"0"
     await it.stop(consumer)
