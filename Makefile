@@ -46,6 +46,7 @@ demo: $(VENV)/.demo
 
 bench: $(VENV)/.core
 	$(BIN)/python -m tests.bench $(ARGS)
+	$(BIN)/python -m tests.bench.testkit
 
 bench-store: $(VENV)/.core
 	$(BIN)/python -m tests.bench.store $(ARGS)
