@@ -31,7 +31,7 @@ class RoundRobin:
         self,
         topic: str,
         queues: Sequence[MessageQueue],
-        accepts: Callable[[MessageQueue], bool] | None = None,
+        accepts: Callable[[MessageQueue], bool],
     ) -> MessageQueue:
         """Return the next queue that `accepts` takes, or the next one when it takes none."""
         index = self._next.get(topic)
@@ -40,11 +40,10 @@ class RoundRobin:
                 self._next.clear()
             index = self._random.randrange(len(queues))
         count = len(queues)
-        if accepts is not None:
-            for step in range(count):
-                if accepts(queues[(index + step) % count]):
-                    index += step
-                    break
+        for step in range(count):
+            if accepts(queues[(index + step) % count]):
+                index += step
+                break
         self._next[topic] = index + 1
         return queues[index % count]
 

@@ -53,18 +53,19 @@ StoredAnswer = _JsonAnswer | _MsgpackAnswer
 
 # Not strict: in JSON every value is text.
 _DECODERS: Final[dict[int, Callable[[bytes], StoredAnswer]]] = {
-    SerializeType.JSON: msgspec.json.Decoder(_JsonAnswer, strict=False).decode,
-    SerializeType.MSGPACK: msgspec.msgpack.Decoder(_MsgpackAnswer, strict=False).decode,
+    int(SerializeType.JSON): msgspec.json.Decoder(_JsonAnswer, strict=False).decode,
+    int(SerializeType.MSGPACK): msgspec.msgpack.Decoder(_MsgpackAnswer, strict=False).decode,
 }
 
 
 def decode_stored(frame: RawFrame) -> StoredAnswer | None:
     """Return the answer to a send, None when the frame is anything else."""
-    decode = _DECODERS.get(frame.serialize_type)
+    kind, header, _ = frame
+    decode = _DECODERS.get(kind)
     if decode is None:
         return None
     try:
-        answer = decode(frame.header)
+        answer = decode(header)
     except DECODE_ERRORS:
         return None
     return answer if answer.flag & RESPONSE_FLAG else None
