@@ -120,7 +120,8 @@ class SendBack:
     ) -> None:
         """Send a copy to the group's retry topic; the broker makes it a dead letter at the limit.
 
-        A message that is to be a dead letter at once has a limit that it has reached.
+        A message that is to be a dead letter at once has a limit that it has passed: 4.9 compares
+        by >=, 5.x by >.
         """
         stored = message.stored
         properties = dict(stored.properties)
@@ -131,7 +132,7 @@ class SendBack:
         tries = stored.reconsume_times + 1
         tries_max = self._tries_max
         if delay_level < 0:
-            tries_max = min(tries, tries_max)
+            tries_max = min(stored.reconsume_times, tries_max)
             if reason:
                 properties[DEAD_LETTER_REASON] = _plain(reason)
         else:

@@ -27,7 +27,7 @@ OPENED = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
 )
-MEMORY = ("-Xmx192m", "-XX:MaxDirectMemorySize=128m")
+MEMORY = ("-Xmx192m", "-XX:MaxDirectMemorySize=512m")
 LOGGING = """<configuration>
   <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
     <encoder><pattern>%d{HH:mm:ss.SSS} %-5level %logger{0} %msg%n</pattern></encoder>
@@ -117,6 +117,12 @@ class Apache5Broker(ApacheBroker):
     kind = "apache53"
     project = APACHE_5
     logging_file = "rmq.{}.logback.xml"
+
+    def __init__(
+        self, children: Children, folder: Path, joins: Broker | None = None, **keys: object
+    ) -> None:
+        # It notes every 3 s which transactions have ended; until then it asks about them again.
+        super().__init__(children, folder, joins, **{"transactionOpBatchInterval": 50, **keys})
 
     def start(self) -> None:
         """Start; a topic is refused by its name server before the broker has registered whole,
