@@ -16,7 +16,7 @@ from skylarkmq.protocol.message import MessageExt, MessageQueue
 
 INFLATED_SIZE_MAX: Final = 16 * 1024 * 1024
 JSON_NAMES: Final = (
-    "topic", "tags", "keys", "msg_id", "offset_msg_id", "queue", "queue_offset",
+    "topic", "origin_topic", "tags", "keys", "msg_id", "offset_msg_id", "queue", "queue_offset",
     "commit_log_offset", "born_at", "stored_at", "reconsume_times", "flag", "sys_flag", "size",
     "properties",
 )  # fmt: skip
@@ -28,6 +28,8 @@ class StoredMessage(Result):
 
     topic: str
     """Where it lies: for a dead letter `%DLQ%<group>`."""
+    origin_topic: str
+    """The topic it was sent to first, also for retries and dead letters."""
     queue: MessageQueue
     stored: MessageExt = field(repr=False)
 
@@ -40,11 +42,6 @@ class StoredMessage(Result):
                 16 MiB, or the library for its format is not installed.
         """
         return decompress(self.stored.body, self.stored.sys_flag, INFLATED_SIZE_MAX)
-
-    @property
-    def origin_topic(self) -> str:
-        """The topic it was sent to first, also for retries and dead letters."""
-        return self.stored.properties.get(names.RETRY_TOPIC, self.topic)
 
     @property
     def tags(self) -> str | None:
@@ -129,4 +126,6 @@ class StoredMessage(Result):
 def stored_message(message: MessageExt, broker_name: str, space: Namespace) -> StoredMessage:
     """Return a record that a broker gave, its topic as the application knows it."""
     topic = space.unwrap(message.topic)
-    return StoredMessage(topic, MessageQueue(topic, broker_name, message.queue_id), message)
+    origin = space.unwrap(message.properties.get(names.RETRY_TOPIC, message.topic))
+    queue = MessageQueue(topic, broker_name, message.queue_id)
+    return StoredMessage(topic, origin, queue, message)

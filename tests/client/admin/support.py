@@ -1,0 +1,66 @@
+"""Real brokers in the test's loop, and what stands on them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skylarkmq.client import Admin, Client, Consumer, Message, Producer, StartFrom
+from tests.support.live_broker import live_broker, namesrv_of
+
+
+@dataclass
+class Site:
+    """A client with an Admin and a producer."""
+
+    namesrv: str
+    client: Client
+    admin: Admin
+    producer: Producer
+
+    async def send(self, topic: str, count: int, **parts: Any) -> list[str]:
+        """Send `count` messages one after another; return their ids."""
+        return [
+            (await self.producer.send(Message(topic, b"%d" % number, **parts))).msg_id
+            for number in range(count)
+        ]
+
+    async def consume(self, topic: str, group: str, count: int, *, dead: int = 0) -> None:
+        """Let a group take so many messages and give up the first `dead` of them."""
+        async with Consumer(self.client, topic, group=group, start_from=StartFrom.FIRST) as member:
+            for number in range(count):
+                message = await member.getone(30)
+                if number < dead:
+                    await message.dead_letter()
+                else:
+                    await message.ack()
+            await member.commit()
+
+
+@asynccontextmanager
+async def site(root: Path, *, namespace: str | None = None, **changes: Any) -> AsyncIterator[Site]:
+    """One broker."""
+    async with (
+        live_broker(root, **changes) as broker,
+        Client(namesrv_of(broker), namespace=namespace) as client,
+        Producer(client) as producer,
+        Admin(client) as admin,
+    ):
+        yield Site(namesrv_of(broker), client, admin, producer)
+
+
+@asynccontextmanager
+async def two_brokers(root: Path) -> AsyncIterator[Site]:
+    """`broker-a` and `broker-b`, told to one name server."""
+    async with live_broker(root / "a") as first:
+        namesrv = namesrv_of(first)
+        async with (
+            live_broker(root / "b", broker_name="broker-b", namesrv_addr=namesrv),
+            Client(namesrv) as client,
+            Producer(client) as producer,
+            Admin(client) as admin,
+        ):
+            yield Site(namesrv, client, admin, producer)

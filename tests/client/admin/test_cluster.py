@@ -1,0 +1,55 @@
+"""Settings of brokers as text, and what a broker refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skylarkmq.client import BrokerError
+from skylarkmq.client.admin.cluster import parse_properties, properties_text
+from tests.client.admin.support import site
+
+
+def test_properties_as_brokers_write_them() -> None:
+    text = b"brokerName=broker-a\n# a comment\npath=C:\\x\nempty=\nequation=a=b\n\nnothing\n"
+    assert parse_properties(text) == {
+        "brokerName": "broker-a",
+        "path": "C:\\x",
+        "empty": "",
+        "equation": "a=b",
+    }
+
+
+def test_properties_as_brokers_read_them() -> None:
+    assert properties_text({"a": "1", "path": "C:\\x"}) == b"a=1\npath=C:\\\\x\n"
+    for bad in ({}, {"": "x"}, {"a": "1\nb=2"}, {"a=b": "1"}, {"#a": "1"}):
+        with pytest.raises(ValueError):
+            properties_text(bad)
+
+
+async def test_a_refused_setting_changes_nothing(tmp_path: Path) -> None:
+    async with site(tmp_path) as it:
+        before = await it.admin.broker_config("broker-a")
+        with pytest.raises(BrokerError, match="brokerName"):
+            await it.admin.set_broker_config(
+                "broker-a", {"defaultQueryMaxNum": "9", "brokerName": "other"}
+            )
+        assert await it.admin.broker_config("broker-a") == before
+
+
+async def test_writes_are_stopped_and_allowed(tmp_path: Path) -> None:
+    async with site(tmp_path) as it:
+        await it.admin.create_topic("orders", queues=1)
+        assert await it.admin.stop_writes("broker-a") > 0
+        (settings,) = (await it.admin.describe_topic("orders")).settings
+        assert settings.perm == "r"
+        assert await it.admin.allow_writes("broker-a") > 0
+        (settings,) = (await it.admin.describe_topic("orders")).settings
+        assert settings.perm == "rw"
+
+
+async def test_a_code_that_is_not_served_is_an_error_with_its_name(tmp_path: Path) -> None:
+    async with site(tmp_path) as it:
+        with pytest.raises(BrokerError, match="REQUEST_CODE_NOT_SUPPORTED"):
+            await it.admin.name_server_config()
