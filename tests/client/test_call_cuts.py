@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from skylarkmq.client.api_admin import AdminApi
 from skylarkmq.client.api_consumer import ConsumerApi
 from skylarkmq.client.api_lock import LockApi
 from skylarkmq.client.api_pull import PullRequest, pull
@@ -25,7 +26,9 @@ from skylarkmq.protocol.bodies.heartbeat import HeartbeatData
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import decode_command
 from skylarkmq.protocol.frame import FrameDecoder
+from skylarkmq.protocol.headers.admin import CreateTopicRequestHeader
 from skylarkmq.protocol.headers.client import UnregisterClientRequestHeader
+from skylarkmq.protocol.headers.query import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
 from skylarkmq.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
@@ -83,6 +86,20 @@ def routing(remoting: Remoting) -> Awaitable[Any]:
     return NameServers(remoting, [ADDRESS], TIMEOUT_S, Random(1), clock).route("orders")
 
 
+async def creating(remoting: Remoting) -> int:
+    header = CreateTopicRequestHeader(
+        topic="orders", default_topic="TBW102", read_queue_nums=4, write_queue_nums=4, perm=6,
+        topic_filter_type="SINGLE_TAG", topic_sys_flag=0, order=False,
+    )  # fmt: skip
+    return (await AdminApi(remoting, TIMEOUT_S).call(ADDRESS, 17, header)).code
+
+
+async def counting(remoting: Remoting) -> int:
+    header = GetMaxOffsetRequestHeader(topic="orders", queue_id=0)
+    api = AdminApi(remoting, TIMEOUT_S)
+    return (await api.fields(GetMaxOffsetResponseHeader, ADDRESS, 30, header)).offset
+
+
 HEARTBEAT = HeartbeatData(client_id="c")
 FAREWELL = UnregisterClientRequestHeader(client_id="c", consumer_group="g")
 KINDS = {
@@ -98,6 +115,8 @@ KINDS = {
     "unlock": Kind(42, lambda r: LockApi(r, "c", "g").unlock(ADDRESS, [QUEUE], 3.0)),
     "pull": Kind(11, pulling, PULLED),
     "send back": Kind(36, sending_back),
+    "admin: create": Kind(17, creating),
+    "admin: count": Kind(30, counting, OFFSET),
     "route": Kind(105, routing, {}, ROUTE),
 }
 
