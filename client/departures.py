@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterable
 from heapq import heapify, heappop, heappush
+from math import ceil
 from typing import Any, Final, Protocol
 
 from skylarkmq.client.clock import within
@@ -32,6 +33,8 @@ ROUTE_MAX_AGE_S: Final = 1.0
 ROUTE_WAIT_S: Final = 0.5
 """It waits that long for the answer at most; then it goes by the route that is known."""
 
+TICK_S: Final = 0.01
+"""Next tries are due at multiples of it, so that many sends share a ring of the timer."""
 STOPPED: Final = "the producer has stopped"
 DEAD_MIN: Final = 64
 
@@ -110,7 +113,8 @@ class Departures:
             self._host.end(send, IllegalState(STOPPED))
             return
         self._note_end(send)
-        self._at(self._clock.monotonic() + wait_s, send, due=True)
+        tick = ceil((self._clock.monotonic() + wait_s) / TICK_S)
+        self._at(tick * TICK_S, send, due=True)
 
     def left(self, send: Send) -> None:
         """The send has ended; forget it."""

@@ -1,0 +1,57 @@
+"""Room, and waiting for the end of what has begun."""
+
+from __future__ import annotations
+
+import asyncio
+
+from skylarkmq.client.in_flight import InFlight
+from tests.support.manual_clock import settle
+
+
+async def test_a_flush_waits_for_what_was_there_and_not_for_what_comes_after() -> None:
+    flight = InFlight(100, 1000)
+    old = [flight.enter(1) for _ in range(3)]
+    first = asyncio.create_task(flight.idle())
+    await settle()
+    young = [flight.enter(1) for _ in range(2)]
+    second = asyncio.create_task(flight.idle())
+    await settle()
+    flight.leave(1, young[0])
+    for generation in old[:2]:
+        flight.leave(1, generation)
+    await settle()
+    assert not first.done()
+    flight.leave(1, old[2])
+    await settle()
+    assert first.done()
+    assert not second.done()
+    flight.enter(1)
+    flight.leave(1, young[1])
+    await settle()
+    assert second.done()
+    assert flight.count == 1
+
+
+async def test_a_flush_of_nothing_and_a_cancelled_one() -> None:
+    flight = InFlight(1, 10)
+    await flight.idle()
+    generation = flight.enter(1)
+    waiting = asyncio.create_task(flight.idle())
+    await settle()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    flight.leave(1, generation)
+    await flight.idle()
+    assert not flight._flushes
+
+
+async def test_room_goes_to_the_next_when_who_was_woken_is_cancelled() -> None:
+    flight = InFlight(1, 10)
+    generation = flight.enter(1)
+    first, second = (asyncio.create_task(flight.room(1)) for _ in "ab")
+    await settle()
+    flight.leave(1, generation)
+    first.cancel()
+    await settle()
+    assert second.done()
+    assert not second.cancelled()
