@@ -147,7 +147,7 @@ class Client:
         """Connect to a name server; does nothing when started already.
 
         Raises:
-            ConnectionFailed: no name server can be reached.
+            ConnectionFailed: no name server can be reached; a TlsError when a check of TLS is why.
             IllegalState: closed before.
         """
         async with self._starting:
