@@ -89,7 +89,7 @@ class Consumer(LitePull, ConsumerCalls):
                 or a strategy object. All members of a group name the same.
             batch_size: messages a pull asks for.
             prefetch, prefetch_bytes: messages held here, handed out ones included, over all queues.
-                One answer of a broker may go beyond the bytes.
+                The last answer for a queue may go beyond the bytes, by one message or 256 KiB.
             max_span: how far the lowest unacknowledged message of a queue may lie behind.
             max_reconsume: retries before a message goes to the dead letter topic; by default 16,
                 and for an ordered consumer as many as it takes, as in RocketMQ.
