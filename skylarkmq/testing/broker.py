@@ -15,12 +15,13 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing import inspection
+from skylarkmq.testing.client_settings import ClientSettings
 from skylarkmq.testing.clock import VirtualClock
 from skylarkmq.testing.disk import TestFiles
 from skylarkmq.testing.faults import Faults
@@ -172,7 +173,7 @@ class RunningBroker:
 
     # Clients and what they left
 
-    def client(self, **settings: Any) -> Client:
+    def client(self, **settings: Unpack[ClientSettings]) -> Client:
         """Return a client of this broker, not started; `settings` are those of `Client`."""
         from skylarkmq.client import Client
 
@@ -241,6 +242,32 @@ class RunningBroker:
                 rows = [row.text for row in inspection.lags(self.controller, group)]
                 where = "; ".join(rows) or "nobody knows it"
                 raise TimeoutError(f"group {group} is not at lag {lag} after {limit_s} s: {where}")
+            await asyncio.sleep(POLL_S)
+
+    async def wait_members(
+        self,
+        group: str,
+        count: int = 1,
+        timeout: float = 10.0,  # noqa: ASYNC109
+    ) -> None:
+        """Wait until a group of consumers or producers has so many members, as the broker knows.
+
+        A client tells the broker of its groups a moment after they have started; before that the
+        broker asks nobody how a transaction ended.
+
+        Args:
+            timeout: real seconds.
+
+        Raises:
+            TimeoutError: it has another number of members.
+        """
+        await self._at_home(self._wait_members(group, count, timeout))
+
+    async def _wait_members(self, group: str, count: int, limit_s: float) -> None:
+        end_s = self.home.time() + limit_s
+        while (found := inspection.member_count(self.controller, group)) != count:
+            if self.home.time() > end_s:
+                raise TimeoutError(f"group {group} has {found} members after {limit_s} s")
             await asyncio.sleep(POLL_S)
 
     async def dump(self) -> str:

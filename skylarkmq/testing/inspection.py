@@ -111,6 +111,13 @@ def knows_group(controller: BrokerController, group: str) -> bool:
     return bool(controller.state.offsets.topics_of(group) or _subscribed(controller, group))
 
 
+def member_count(controller: BrokerController, group: str) -> int:
+    """Clients of a group of consumers, and of a group of producers of that name."""
+    state = controller.state
+    producers = {info.client_id for info in state.producers.group(group).values()}
+    return len({*state.consumers.client_ids(group), *producers})
+
+
 def _subscribed(controller: BrokerController, group: str) -> list[str]:
     info = controller.state.consumers.group(group)
     return [] if info is None else list(info.subscriptions)

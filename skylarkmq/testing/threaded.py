@@ -18,11 +18,12 @@ from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing.broker import QUEUE_COUNT, RunningBroker, run_broker
+from skylarkmq.testing.client_settings import ClientSettings
 from skylarkmq.testing.faults import Faults
 from skylarkmq.testing.profiles import Profile, Settings
 
@@ -59,7 +60,7 @@ class SyncBroker:
         """What can be made to go wrong."""
         return self.broker.faults
 
-    def client(self, **settings: Any) -> Client:
+    def client(self, **settings: Unpack[ClientSettings]) -> Client:
         """Return a client of `skylarkmq.client.sync`, not started; `settings` are its own."""
         from skylarkmq.client.sync import Client
 
@@ -80,6 +81,10 @@ class SyncBroker:
     def wait_lag(self, group: str, lag: int = 0, timeout: float = 10.0) -> None:
         """As `RunningBroker.wait_lag`."""
         self._run(self.broker.wait_lag(group, lag, timeout))
+
+    def wait_members(self, group: str, count: int = 1, timeout: float = 10.0) -> None:
+        """As `RunningBroker.wait_members`."""
+        self._run(self.broker.wait_members(group, count, timeout))
 
     def now(self) -> datetime:
         """As `RunningBroker.now`."""

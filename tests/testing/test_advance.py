@@ -9,7 +9,15 @@ from datetime import timedelta
 import pytest
 
 from skylarkmq.broker.clock import SystemClock
-from skylarkmq.client import Client, Consumer, Message, Producer, StartFrom
+from skylarkmq.client import (
+    Client,
+    Consumer,
+    HalfMessage,
+    Message,
+    Producer,
+    StartFrom,
+    TransactionState,
+)
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing import RunningBroker, run_broker
 from tests.testing.support import HANG_S, until
@@ -51,6 +59,46 @@ async def test_many_fall_due_at_once(flush: str) -> None:
         assert len(await broker.messages(TOPIC)) == 500
 
 
+async def test_delays_and_times_of_their_own() -> None:
+    async with run_broker() as broker, Producer(broker.namesrv_addr) as producer:
+        await producer.send(Message(TOPIC, b"90 s", delay=timedelta(seconds=90)))
+        at = broker.now() + timedelta(hours=1)
+        await producer.send(Message(TOPIC, b"1 h", deliver_at=at))
+        await producer.send(Message(TOPIC, b"30 s", delay=timedelta(seconds=30)))
+        await broker.advance(29)
+        assert await broker.messages(TOPIC) == []
+        await broker.advance(63)
+        assert bodies(await broker.messages(TOPIC)) == [b"30 s", b"90 s"]
+        await broker.advance(3600)
+        assert bodies(await broker.messages(TOPIC)) == [b"30 s", b"90 s", b"1 h"]
+
+
+async def test_a_transaction_is_asked_about_and_ended() -> None:
+    asked: list[bytes] = []
+
+    async def check(message: HalfMessage) -> TransactionState:
+        asked.append(message.body)
+        return TransactionState.COMMIT if len(asked) > 1 else TransactionState.UNKNOWN
+
+    async with (
+        run_broker() as broker,
+        Producer(broker.namesrv_addr, group="shop", check=check) as producer,
+    ):
+        async with producer.transaction(Message(TOPIC, b"paid?")) as transaction:
+            await transaction.unknown()
+        await broker.wait_members("shop")
+        await broker.advance(61)
+        await until(lambda: asked == [b"paid?"])
+        assert await broker.messages(TOPIC) == []
+        await broker.advance(61)
+        await until(lambda: is_there(broker, b"paid?"))
+        assert len(asked) == 2
+
+
+async def is_there(broker: RunningBroker, body: bytes) -> bool:
+    return body in bodies(await broker.messages(TOPIC))
+
+
 async def nacked(broker: RunningBroker, client: Client, rounds: int) -> list[int]:
     """Let a member refuse a message again and again; how often it was delivered each time."""
     seen: list[int] = []
@@ -83,9 +131,11 @@ async def test_members_and_locks_outlast_a_jump() -> None:
         await broker.create_topic(TOPIC)
         consumer = Consumer(client, TOPIC, group=GROUP, start_from=StartFrom.FIRST)
         await stack.enter_async_context(consumer)
-        await until(lambda: bool(broker.controller.state.consumers.client_ids(GROUP)))
+        await broker.wait_members(GROUP)
         await broker.advance(HOURS_S)
-        assert len(broker.controller.state.consumers.client_ids(GROUP)) == 1
+        await broker.wait_members(GROUP, timeout=0)
+        with pytest.raises(TimeoutError, match="billing has 1 members"):
+            await broker.wait_members(GROUP, 2, timeout=0)
         async with Producer(client) as producer:
             await producer.send(Message(TOPIC, b"still served"))
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import unittest
 
 import pytest
 
-from skylarkmq.client import Client, ConnectionFailed, Message, Producer
+from skylarkmq.client import Client as AsyncClient
+from skylarkmq.client import ConnectionFailed, Message, StartFrom
+from skylarkmq.client import Producer as AsyncProducer
+from skylarkmq.client.sync import Consumer, Producer
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.store.config_fields import ConfigError
-from skylarkmq.testing import run_broker_in_thread, run_broker_sync
+from skylarkmq.testing import RunningBroker, SyncBroker, run_broker_in_thread, run_broker_sync
+from skylarkmq.testing.client_settings import ClientSettings
 
 TOPIC = "orders"
 
 
 async def send(address: str, *bodies: bytes) -> None:
-    async with Producer(address, retries=0) as producer:
+    async with AsyncProducer(address, retries=0) as producer:
         for body in bodies:
             await producer.send(Message(TOPIC, body))
 
@@ -45,6 +50,24 @@ def test_code_without_a_loop_has_the_same_methods() -> None:
         assert "topic orders: 0: 0..2" in broker.dump()
         assert broker.root.is_dir()
     assert not broker.root.exists()
+
+
+def test_a_blocking_client_on_the_test_s_own_thread() -> None:
+    with run_broker_sync() as broker, broker.client(instance_name="mine") as client:
+        with Producer(client) as producer:
+            producer.send(Message(TOPIC, b"hello", delay_level=5))
+        broker.advance(61)
+        consumer = Consumer(client, TOPIC, group="g", start_from=StartFrom.FIRST)
+        with consumer:
+            message = consumer.getone(timeout=30)
+            message.ack()
+        assert message.body == b"hello"
+        broker.wait_lag("g")
+
+
+def test_settings_of_a_client_are_those_of_the_sdk() -> None:
+    names = set(inspect.signature(AsyncClient).parameters) - {"namesrv_addr"}
+    assert names == set(ClientSettings.__annotations__)
 
 
 def test_one_broker_serves_one_loop_after_the_other() -> None:
@@ -91,7 +114,7 @@ def test_a_broker_that_has_gone_is_gone() -> None:
         pass
 
     async def connect() -> None:
-        async with Client(broker.namesrv_addr):
+        async with AsyncClient(broker.namesrv_addr):
             pass
 
     with pytest.raises(ConnectionFailed):
@@ -107,3 +130,18 @@ class TestUnittest(unittest.TestCase):
     def test_a_message(self) -> None:
         asyncio.run(send(self.broker.namesrv_addr, b"hello"))
         self.assertEqual([m.body for m in self.broker.messages(TOPIC)], [b"hello"])
+
+
+def test_the_two_faces_are_alike() -> None:
+    """Names and arguments of SyncBroker are those of RunningBroker."""
+    own = {"start", "stop", "controller", "disk", "broker"}
+    faces = [
+        {name for name in dir(face) if not name.startswith("_")} - own
+        for face in (RunningBroker, SyncBroker)
+    ]
+    assert faces[1] - {"namesrv_addr", "root", "faults"} == faces[0]
+    for name in faces[0]:
+        signatures = [
+            inspect.signature(getattr(face, name)) for face in (RunningBroker, SyncBroker)
+        ]
+        assert signatures[0].parameters == signatures[1].parameters, name
