@@ -111,7 +111,7 @@ async def test_unknown_pushes_are_left_unanswered() -> None:
     async with client_of(cluster, clock) as client, Producer(client) as producer:
         await producer.send(Message("orders", b"x"))
         before = len(broker.requests)
-        broker.push(RemotingCommand.request(RequestCode.GET_CONSUMER_RUNNING_INFO))
+        broker.push(RemotingCommand.request(31_999))
         await settle()
         assert len(broker.requests) == before
         assert client.services.remoting.ready(broker.address) is not None
