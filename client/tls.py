@@ -62,9 +62,11 @@ class ClientTls:
         """Take `True` for the system's trusted issuers, or a context of the application.
 
         Raises:
-            ValueError: a context for servers.
+            ValueError: a context for servers, or a name to expect without TLS.
         """
         self.context = _context(setting)
+        if server_hostname is not None and self.context is None:
+            raise ValueError("server_hostname says which certificate to expect: it needs ssl=")
         self._server_hostname = server_hostname
 
     def expected_name(self, address: str, host: str) -> str:

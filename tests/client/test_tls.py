@@ -225,6 +225,11 @@ def test_a_context_for_servers_is_refused_at_once() -> None:
         ClientTls(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
 
 
+def test_a_name_to_expect_without_tls_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs ssl="):
+        ClientTls(None, "broker-a.example")
+
+
 def test_verification_is_on_by_default() -> None:
     context = ClientTls(True).context
     assert context is not None
