@@ -47,6 +47,8 @@ ALLOWED = {
     ("client/instance.py", "opentelemetry"): "its types alone; the extra `otel`",
     ("store/tools/cli.py", "click"): "the command line of the tools for stopped stores",
     ("store/tools/change_commands.py", "click"): "more of its commands",
+    ("skylarkmq/testing/client_settings.py", "opentelemetry"): "the type of an argument alone",
+    ("skylarkmq/testing/client_settings.py", "prometheus_client"): "the type of an argument alone",
     ("skylarkmq/testing/plugin.py", "pytest"): "the plug-in, which pytest itself loads",
     ("store/tools/options.py", "click"): "the options that its commands share",
 }
