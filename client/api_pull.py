@@ -46,9 +46,11 @@ STATUSES: Final[dict[int, PullStatus]] = {
     ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_MOVED,
 }
 
-BIG_PULL_BATCH: Final = 32
-"""RocketMQ's brokers give no more messages at once; a larger wish names its bytes as well."""
+PLAIN_PULL_COUNT: Final = 32
+PLAIN_PULL_BYTES: Final = 256 * 1024
+"""RocketMQ's 4.9 brokers give no more messages and bytes at once."""
 BIG_PULL_BYTES: Final = 4 * 1024 * 1024
+"""What one pull asks for at most; ours and RocketMQ's 5.x brokers give it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class PullRequest:
     """Where the group stands in this queue; above 0 it is committed on the way."""
     suspend_ms: int
     """How long the broker may hold the request while there is nothing; 0: it answers at once."""
+    max_bytes: int = 0
+    """How much may come, when that is more than RocketMQ's 256 KiB."""
     subscription: SubscriptionData | None = None
     """What is wanted, for those who are no members of the group; else the heartbeat says it."""
 
@@ -106,7 +110,9 @@ async def pull(remoting: Remoting, address: str, wish: PullRequest, timeout_s: f
         subscription=inline.sub_string if inline is not None else None,
         expression_type=inline.expression_type if inline is not None else None,
         sub_version=wish.sub_version,
-        max_msg_bytes=BIG_PULL_BYTES if wish.max_count > BIG_PULL_BATCH else None,
+        max_msg_bytes=(
+            min(wish.max_bytes, BIG_PULL_BYTES) if wish.max_bytes > PLAIN_PULL_BYTES else None
+        ),
         broker_name=wish.queue.broker_name,
     )
     request = RemotingCommand.request(RequestCode.PULL_MESSAGE, encode_fields(header))

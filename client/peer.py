@@ -32,6 +32,11 @@ class Peer:
         return self.ours or self.version >= MQVersion.V5_0_0
 
     @property
+    def has_big_pulls(self) -> bool:
+        """It gives more than 256 KiB at once to those who ask for it; RocketMQ does since 5.0."""
+        return self.ours or self.version >= MQVersion.V5_0_0
+
+    @property
     def release(self) -> str:
         """The release in words, for messages to people."""
         if self.ours:

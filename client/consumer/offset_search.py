@@ -58,7 +58,7 @@ async def first_since(
     everything = Subscription(queue.topic, None, 0).data
     count = NEAR_COUNT
     for _ in range(PULLS_MAX):
-        wish = PullRequest(group, queue, offset, count, 0, 0, 0, everything)
+        wish = PullRequest(group, queue, offset, count, 0, 0, 0, 0, everything)
         try:
             result = await pull(remoting, address, wish, OFFSET_TIMEOUT_S)
         except RocketMQError as error:

@@ -300,7 +300,7 @@ class PeekReader:
         suspend_ms = PULL_SUSPEND_MS if feed.end is None else 0
         data = self._subscription.data
         wish = PullRequest(
-            TOOLS_CONSUMER_GROUP, queue, feed.offset, BATCH_COUNT, 0, 0, suspend_ms, data
+            TOOLS_CONSUMER_GROUP, queue, feed.offset, BATCH_COUNT, 0, 0, suspend_ms, 0, data
         )
         give_up_s: float | None = None
         while True:

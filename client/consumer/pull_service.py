@@ -19,7 +19,13 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from skylarkmq.client.api_pull import PullRequest, PullResult, PullStatus, pull
+from skylarkmq.client.api_pull import (
+    PLAIN_PULL_COUNT,
+    PullRequest,
+    PullResult,
+    PullStatus,
+    pull,
+)
 from skylarkmq.client.clock import sleep
 from skylarkmq.client.config import (
     PULL_ERROR_DELAY_S,
@@ -206,14 +212,22 @@ class PullService:
         config = self._config
         queue_count = max(1, len(self._tasks))
         share = max(1, config.prefetch // queue_count)
-        if (
-            process_queue.held_bytes >= max(1, config.prefetch_bytes // queue_count)
-            or process_queue.span >= config.max_span
-        ):
+        if process_queue.held_bytes >= self._bytes_share() or process_queue.span >= config.max_span:
             return 0
         room = share - process_queue.held_count
         # A nearly full queue waits for a worthwhile pull instead of asking message by message.
         return room if room * 2 >= min(share, config.batch_size) else 0
+
+    def _bytes_share(self) -> int:
+        return max(1, self._config.prefetch_bytes // max(1, len(self._tasks)))
+
+    def _bytes_wish(self, process_queue: ProcessQueue[ReceivedMessage], address: str) -> int:
+        """Return how many bytes to ask for; 0 leaves it to a broker that knows no such wish."""
+        peer = self._services.known_peer(address)
+        asks = self._config.batch_size > PLAIN_PULL_COUNT or (
+            peer is not None and peer.has_big_pulls
+        )
+        return self._bytes_share() - process_queue.held_bytes if asks else 0
 
     async def _pull(
         self, process_queue: ProcessQueue[ReceivedMessage], subscription: Subscription
@@ -229,6 +243,7 @@ class PullService:
             0 if self._inline else subscription.data.sub_version,
             process_queue.commit_offset if commits else 0,
             PULL_SUSPEND_MS,
+            self._bytes_wish(process_queue, address),
             subscription.data if self._inline else None,
         )
         asked_s = self._services.clock.monotonic()

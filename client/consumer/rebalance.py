@@ -102,6 +102,8 @@ class Rebalance:
         self._gate = gate
         self._wanted = asyncio.Event()
         self._turn = asyncio.Lock()
+        # Invariant: the task that holds _turn.
+        self._dividing: asyncio.Task[object] | None = None
         self._paused: set[MessageQueue] = set()
         self._seen: dict[str, set[MessageQueue]] = {}
         self._late: set[MessageQueue] = set()
@@ -124,29 +126,20 @@ class Rebalance:
                 log.exception("group %s: rebalance failed, tried again soon", self._group)
 
     async def round(self) -> bool:
-        """Divide once; False when something is missing, so that the next round comes soon."""
+        """Divide once; False when something is missing, so that the next round comes soon.
+
+        Called by a callback of the application, which is part of a round, it asks for another one.
+        """
+        task = asyncio.current_task()
+        if self._dividing is task:
+            self._wanted.set()
+            return True
         async with self._turn:
-            self._wanted.clear()
-            complete = True
-            share: set[MessageQueue] = set()
-            for topic in list(self._topics):
-                mine = await self._shares.of(topic)
-                if mine is None:
-                    complete = False
-                    share.update(queue for queue in self.assigned if queue.topic == topic)
-                else:
-                    complete = complete and self._shares.settled
-                    self._note(topic)
-                    share.update(mine)
-            before = set(self.assigned)
-            gone = [queue for queue in self.assigned if queue not in share]
-            if self._gate is not None:
-                gone = await self._gate.may_go(gone, share)
-            await self.revoke(gone)
-            fresh = sorted(queue for queue in share if queue not in self.assigned)
-            complete = await self._assign(fresh) and complete
-            self._changed({queue.topic for queue in before ^ set(self.assigned)})
-            return complete
+            self._dividing = task
+            try:
+                return await self._divide()
+            finally:
+                self._dividing = None
 
     async def revoke(self, queues: Sequence[MessageQueue], *, commit: bool = True) -> None:
         """Give queues up, after the user's callback and with their acked offsets committed.
@@ -215,6 +208,29 @@ class Rebalance:
     def paused(self) -> set[MessageQueue]:
         """The paused queues."""
         return set(self._paused)
+
+    async def _divide(self) -> bool:
+        self._wanted.clear()
+        complete = True
+        share: set[MessageQueue] = set()
+        for topic in list(self._topics):
+            mine = await self._shares.of(topic)
+            if mine is None:
+                complete = False
+                share.update(queue for queue in self.assigned if queue.topic == topic)
+            else:
+                complete = complete and self._shares.settled
+                self._note(topic)
+                share.update(mine)
+        before = set(self.assigned)
+        gone = [queue for queue in self.assigned if queue not in share]
+        if self._gate is not None:
+            gone = await self._gate.may_go(gone, share)
+        await self.revoke(gone)
+        fresh = sorted(queue for queue in share if queue not in self.assigned)
+        complete = await self._assign(fresh) and complete
+        self._changed({queue.topic for queue in before ^ set(self.assigned)})
+        return complete
 
     async def _assign(self, queues: Sequence[MessageQueue]) -> bool:
         """Take new queues over; False when a start offset could not be found out."""

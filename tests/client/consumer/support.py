@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from skylarkmq.client import Client, Consumer, Message, Producer, StartFrom
+from skylarkmq.client.config import Codec
 from tests.support.fake_cluster import FakeBroker, FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async
 
@@ -18,7 +19,8 @@ GROUP = "billing"
 class Group:
     """Consumers of one group, each on a client of its own."""
 
-    def __init__(self, topics: dict[str, int] | None = None) -> None:
+    def __init__(self, topics: dict[str, int] | None = None, codec: Codec = "json") -> None:
+        self._codec: Codec = codec
         self.cluster = FakeCluster()
         self.clock = ManualClock()
         self.broker: FakeBroker = self.cluster.broker("broker-a", topics or {"orders": 4})
@@ -33,7 +35,7 @@ class Group:
             random=Random(self._seed),
             client_ip="192.0.2.1",
             instance_name=f"member-{self._seed}",
-            codec="json",
+            codec=self._codec,
         )
 
     async def consumer(self, *topics: str, **settings: Any) -> Consumer:

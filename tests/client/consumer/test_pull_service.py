@@ -210,3 +210,18 @@ async def test_a_pull_on_a_dead_connection_is_made_again() -> None:
     message = await it.wait(waiting)
     assert message.body == b"0"
     await it.stop(consumer)
+
+
+async def test_large_answers_are_asked_for_as_far_as_there_is_room() -> None:
+    for prefetch_bytes, echo, expected in (
+        (2 * 300 * 1024, True, str(300 * 1024)),
+        (2 * 100 * 1024, True, None),
+        (100 * 1024 * 1024, True, str(4 * 1024 * 1024)),
+        (100 * 1024 * 1024, False, None),
+    ):
+        it = Group({"orders": 1}, codec="auto")
+        it.broker.echo_codec = echo
+        consumer = await it.consumer(prefetch_bytes=prefetch_bytes)
+        await it.pass_time(1)
+        assert pulled(it)[0].get("maxMsgBytes") == expected
+        await it.stop(consumer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from skylarkmq.client import (
+    Consumer,
     StartFrom,
 )
 from skylarkmq.protocol.message import MessageQueue
@@ -221,4 +222,24 @@ async def test_a_topic_that_is_left_and_joined_again_at_once_is_pulled_on() -> N
     await it.pass_time(2)
     it.broker.add("orders", 0, b"0")
     assert (await it.wait(consumer.getone(timeout=10))).body == b"0"
+    await it.stop(consumer)
+
+
+async def test_a_callback_may_subscribe_and_seek() -> None:
+    it = Group({"orders": 1, "bills": 1})
+    it.broker.add("orders", 0, *[b"%d" % n for n in range(5)])
+
+    async def assigned(queues: list[MessageQueue]) -> None:
+        if queues[0].topic == "orders":
+            consumer.seek(queues[0], 4)
+            await consumer.subscribe("bills")
+
+    consumer = Consumer(
+        None, "orders", group=GROUP, start_from=StartFrom.FIRST, on_assigned=assigned
+    )
+    consumer._client = it.client()
+    await it.wait(consumer.start())
+    await it.pass_time(2)
+    assert {queue.topic for queue in consumer.assignment()} == {"orders", "bills"}
+    assert (await it.wait(consumer.getone())).body == b"4"
     await it.stop(consumer)
