@@ -45,6 +45,7 @@ ALLOWED = {
     ("client/otel.py", "opentelemetry"): "optional; the extra `otel`",
     ("client/observers.py", "opentelemetry"): "its types alone; the extra `otel`",
     ("client/instance.py", "opentelemetry"): "its types alone; the extra `otel`",
+    ("client/sync/client.py", "opentelemetry"): "its types alone; the extra `otel`",
     ("store/tools/cli.py", "click"): "the command line of the tools for stopped stores",
     ("store/tools/change_commands.py", "click"): "more of its commands",
     ("skylarkmq/testing/client_settings.py", "opentelemetry"): "the type of an argument alone",
