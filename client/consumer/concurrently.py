@@ -77,14 +77,26 @@ class Workers:
             if not task.cancelled():
                 task.result()
 
-    async def drain(self, timeout_s: float) -> None:
+    def has(self, task: asyncio.Task[Any] | None) -> bool:
+        """Return whether the task is one of the workers."""
+        return task in self._tasks
+
+    def cancel(self, caller: asyncio.Task[Any] | None) -> None:
+        """Cancel all handlers but the caller's."""
+        for task in self._tasks:
+            if task is not caller:
+                task.cancel()
+
+    async def drain(self, timeout_s: float, caller: asyncio.Task[Any] | None) -> None:
         """Let the handlers at work end; cancel those that take longer than `timeout_s`.
 
         The buffer is closed, so that no worker begins another message. A handler that goes on
         after its cancellation is left alone: its messages count as not done.
+
+        Args:
+            caller: who wants this; when it is a handler it is neither waited for nor cancelled.
         """
-        current = asyncio.current_task()  # a handler may stop its own consumer
-        others = [task for task in self._tasks if task is not current]
+        others = [task for task in self._tasks if task is not caller]
         if not await self._ended(others, timeout_s):
             log.warning("handlers were still at work after %g s, cancelled", timeout_s)
         for task in others:

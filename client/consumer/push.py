@@ -15,30 +15,26 @@ that is left by `break`, unless `message.ack()` or `consumer.commit()` was await
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from skylarkmq.client.clock import sleep
 from skylarkmq.client.config import MIB, AckMode, ConsumerConfig, Model
 from skylarkmq.client.consumer.allocate import Assignment
 from skylarkmq.client.consumer.calls import ConsumerCalls
 from skylarkmq.client.consumer.concurrently import Handler, Workers
 from skylarkmq.client.consumer.lite_pull import LitePull
+from skylarkmq.client.consumer.membership import Membership, subscribe_to
 from skylarkmq.client.consumer.parts import Parts, put_together
 from skylarkmq.client.consumer.rebalance import Callbacks, QueuesCallback
 from skylarkmq.client.consumer.start_from import StartFrom
-from skylarkmq.client.consumer.subscription import Selector, Subscription, check_filter
-from skylarkmq.client.errors import ConsumerClosed, IllegalState, RocketMQError
+from skylarkmq.client.consumer.subscription import Selector, Subscription
+from skylarkmq.client.errors import ConsumerClosed, IllegalState
 from skylarkmq.client.instance import Client
 from skylarkmq.client.trace import trace_topic
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData
-from skylarkmq.protocol.flags import retry_topic, validate_group, validate_topic
+from skylarkmq.protocol.flags import validate_group, validate_topic
 from skylarkmq.protocol.remoting_command import RemotingCommand
-
-log = logging.getLogger(__name__)
 
 
 class Consumer(LitePull, ConsumerCalls):
@@ -47,8 +43,7 @@ class Consumer(LitePull, ConsumerCalls):
     One loop. `getone`, `getmany` and iteration acknowledge what they gave before (with
     `ack="auto"`), so one task uses them; several tasks use `run`, or `ack="manual"`.
 
-    Cancelling any of its coroutines loses no message and leaves it usable; a cancelled `stop` has
-    not waited for the handlers, but has left the group all the same.
+    Cancelling any of its coroutines loses no message and leaves it usable.
     """
 
     def __init__(
@@ -135,8 +130,10 @@ class Consumer(LitePull, ConsumerCalls):
         self._subscriptions: dict[str, Subscription] = {}
         self._selectors = {_checked(wrap(topic)): selector for topic in topics}
         self._workers: Workers | None = None
-        self._tasks: list[asyncio.Task[None]] = []
         self._parts: Parts | None = None
+        self._membership: Membership | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._started = False
         self._stopped = False
 
     async def __aenter__(self) -> Self:
@@ -160,11 +157,11 @@ class Consumer(LitePull, ConsumerCalls):
         """
         if self._stopped:
             raise ConsumerClosed("the consumer has stopped")
-        if self._tasks:
+        if self._started:
             return
         await self._client.start()
         for topic, selector in self._selectors.items():
-            self._set_subscription(topic, selector)
+            subscribe_to(self._client, self._subscriptions, topic, selector)
         parts = put_together(
             self._client, self._config, self._subscriptions, self._start_from, self._callbacks
         )
@@ -178,42 +175,53 @@ class Consumer(LitePull, ConsumerCalls):
             raise
         self._parts = parts
         self._inside = parts.inside
+        membership = Membership(self._client, self._config, self._subscriptions, parts)
+        self._membership = membership
         self._start_trace(self.group, self._trace_topic)
         try:
-            await self._join()
+            await membership.join()
         except BaseException:
             await self.stop(drain=False)
             raise
-        self._tasks = [
-            self._run_task(parts.inside.rebalance.run(), "rebalance"),
-            self._run_task(self._commit_loop(), "commit"),
-            self._run_task(parts.slow_handlers.run(), "overdue"),
-        ]
-        if parts.locks is not None and parts.keeper is not None:
-            self._tasks.append(self._run_task(parts.locks.run(parts.keeper), "locks"))
+        membership.begin(self._commit_assigned)
+        self._started = True
 
     async def stop(self, drain: bool = True, timeout: float = 30.0) -> None:  # noqa: ASYNC109
         """Leave the group: end the handlers, commit, tell the brokers, close.
 
+        It goes on when it is cancelled, then without the handlers' drain; called again, it waits
+        for its end. A handler may call it, and is not waited for.
+
         Args:
             drain: wait for the handlers at work, `timeout` seconds at most; else cancel them.
         """
-        if self._stopped:
-            return
-        self._stopped = True
-        parts = self._parts
+        caller = asyncio.current_task()
+        workers = self._workers
+        if self._ending is None:
+            self._stopped = True
+            work = self._end(timeout if drain else 0.0, caller)
+            self._ending = asyncio.create_task(work, name=f"skylarkmq-{self.group}-stop")
+            self._ending.add_done_callback(_look)
+        elif caller is self._ending or (workers is not None and workers.has(caller)):
+            return  # a callback or a handler, which what is under way waits for
         try:
-            if parts is not None:
-                parts.inside.buffer.close()
-                await _cancel(self._tasks[:1])  # the rebalance, which would begin to pull again
-                parts.inside.pulls.halt()
-                # Locks are refreshed and offsets committed as long as handlers are at work.
+            await asyncio.shield(self._ending)
+        except asyncio.CancelledError:
+            if workers is not None and not self._ending.done():
+                workers.cancel(caller)
+            raise
+
+    async def _end(self, drain_s: float, caller: asyncio.Task[Any] | None) -> None:
+        membership = self._membership
+        try:
+            if membership is not None:
+                await membership.halt()
                 if self._workers is not None:
-                    await self._workers.drain(timeout if drain else 0.0)
+                    await self._workers.drain(drain_s, caller)
         finally:
             try:
-                if parts is not None:
-                    await self._leave(parts)
+                if membership is not None:
+                    await membership.leave(self)
             finally:
                 self._closed = True
                 try:
@@ -267,15 +275,14 @@ class Consumer(LitePull, ConsumerCalls):
         """
         known = _checked(self._client.namespace.wrap(topic))
         inside = self._inside
-        if inside is not None:
+        membership = self._membership
+        if inside is not None and membership is not None:
             inside.standing.check_member()
-            await self._find_routes([known])
-            candidate = Subscription(known, selector, 0)
-            await check_filter(inside.services, self._client.client_id, self.group, candidate)
+            await membership.check(known, selector)
         self._selectors[known] = selector
-        if inside is not None:
-            self._set_subscription(known, selector)
-            await self._join()
+        if membership is not None:
+            subscribe_to(self._client, self._subscriptions, known, selector)
+            await membership.join()
 
     async def unsubscribe(self, topic: str) -> None:
         """Give a topic up."""
@@ -283,8 +290,8 @@ class Consumer(LitePull, ConsumerCalls):
             self._inside.standing.check_member()
         known = self._client.namespace.wrap(topic)
         self._selectors.pop(known, None)
-        if self._subscriptions.pop(known, None) is not None:
-            await self._join()
+        if self._subscriptions.pop(known, None) is not None and self._membership is not None:
+            await self._membership.join()
 
     # What the client asks for
 
@@ -315,75 +322,11 @@ class Consumer(LitePull, ConsumerCalls):
         assert self._parts is not None, "a member has been started"
         return await self._parts.pushes.answer(push, self._workers)
 
-    # Inside
 
-    def _set_subscription(self, topic: str, selector: Selector | None) -> None:
-        version = self._client.services.clock.now_ms()
-        old = self._subscriptions.get(topic)
-        if old is not None:
-            version = max(version, old.data.sub_version + 1)
-        self._subscriptions[topic] = Subscription(topic, selector, version)
-
-    async def _join(self) -> None:
-        """Tell the brokers what the group wants now, and divide the queues anew."""
-        inside = self._running
-        if not self._subscriptions:
-            return  # nobody's member before the first `subscribe` or `assign`
-        if not self._config.broadcasting and retry_topic(self.group) not in self._subscriptions:
-            self._set_subscription(retry_topic(self.group), None)
-        await self._find_routes(list(self._subscriptions))
-        if not self._tasks:
-            for subscription in list(self._subscriptions.values()):
-                await check_filter(
-                    inside.services, self._client.client_id, self.group, subscription
-                )
-        await self._client.send_heartbeats()
-        if self._tasks or not await inside.rebalance.round():
-            inside.rebalance.wake()
-
-    async def _find_routes(self, topics: Sequence[str]) -> None:
-        routes = self._running.services.routes
-        for topic in topics:
-            try:
-                if await routes.refresh(topic) is None:
-                    log.debug("group %s: topic %s does not exist yet", self.group, topic)
-            except RocketMQError as error:
-                log.warning("group %s: no route of %s: %s", self.group, topic, error)
-
-    async def _leave(self, parts: Parts) -> None:
-        await _cancel(self._tasks)
-        parts.retries.stop()
-        rebalance = parts.inside.rebalance
-        await rebalance.revoke(list(rebalance.assigned))
-        if parts.locks is not None:
-            await parts.locks.release_all()
-        await parts.inside.pulls.stop()
-        await parts.send_back.stop()
-        if parts.local_offsets is not None:
-            parts.local_offsets.close()
-        await self._client.leave_consumer(self)
-
-    async def _commit_loop(self) -> None:
-        inside = self._running
-        while True:
-            await sleep(inside.services.clock, self._config.commit_interval_s)
-            try:
-                await self._commit_assigned()
-            except RocketMQError as error:
-                log.warning("group %s: %s, tried again in its time", self.group, error)
-            except Exception:
-                log.exception("group %s: commit failed, tried again in its time", self.group)
-
-    def _run_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        return asyncio.create_task(work, name=f"skylarkmq-{self.group}-{name}")
-
-
-async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
-    current = asyncio.current_task()  # a callback of the rebalance may stop its own consumer
-    others = [task for task in tasks if task is not current]
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+def _look(ending: asyncio.Task[None]) -> None:
+    """Look at how a stop ended, in case nobody waits for it any more."""
+    if not ending.cancelled():
+        ending.exception()
 
 
 def _checked(topic: str) -> str:
