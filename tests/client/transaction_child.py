@@ -1,0 +1,109 @@
+"""A process that runs transactions and dies at a step of one.
+
+    python transaction_child.py <name server> <folder> <step>
+
+The local transaction is a file `done/<id>`, which appears whole or not at all. `begun/<id>` says
+which transactions there were, from before the first byte of each. With a step it kills itself at
+that step of its third transaction; with the step `loop` it goes on until somebody kills it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from skylarkmq.client import Client, HalfMessage, Message, Producer, TransactionState
+from skylarkmq.client.hooks import ClientHook, SendContext
+from skylarkmq.client.stream import AsyncioNetwork, Receiver, Stream
+
+GROUP = "bank"
+TOPIC = "transfers"
+STEPS = ["begin", "half-written", "half-stored", "local-done", "end-written"]
+MARKS = {"half-written": b"TRAN_MSG", "end-written": b"commitOrRollback"}
+FATAL = 3
+"""Which transaction it dies in."""
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Fate(ClientHook):
+    """Knows where the process is, and when it has to die."""
+
+    def __init__(self, folder: Path, step: str) -> None:
+        self.folder = folder
+        self.step = step
+        self.count = 0
+
+    def before_send(self, context: SendContext) -> None:
+        self.count += 1
+        (unique_id,) = context.unique_ids
+        (self.folder / "begun" / unique_id).touch()
+        self.at("begin")
+
+    def at(self, step: str) -> None:
+        if step == self.step and self.count == FATAL:
+            die()
+
+
+class FatefulStream:
+    """Dies right behind the bytes of a step, when the kernel has them."""
+
+    def __init__(self, stream: Stream, fate: Fate) -> None:
+        self._stream = stream
+        self._fate = fate
+
+    @property
+    def local_ip(self) -> str:
+        return self._stream.local_ip
+
+    def write(self, data: bytes) -> None:
+        self._stream.write(data)
+        for step, mark in MARKS.items():
+            if mark in data:
+                self._fate.at(step)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def abort(self) -> None:
+        self._stream.abort()
+
+
+class FatefulNetwork:
+    """The network of a process that is to die."""
+
+    def __init__(self, fate: Fate) -> None:
+        self._fate = fate
+
+    async def connect(self, address: str, receiver: Receiver) -> Stream:
+        return FatefulStream(await AsyncioNetwork().connect(address, receiver), self._fate)
+
+
+async def not_known(half: HalfMessage) -> TransactionState:
+    """Somebody asks while others are at work: it may all yet happen."""
+    return TransactionState.UNKNOWN
+
+
+async def main(namesrv: str, folder: Path, step: str) -> None:
+    fate = Fate(folder, step)
+    async with (
+        Client(namesrv, network=FatefulNetwork(fate)) as client,
+        Producer(client, group=GROUP, check=not_known) as producer,
+    ):
+        client.services.hooks.append(fate)
+        while step == "loop" or fate.count < FATAL:
+            for _ in range(4):
+                await asyncio.sleep(0)  # what was to be written is written
+            async with producer.transaction(Message(TOPIC, b"money")) as transaction:
+                fate.at("half-stored")
+                (folder / "done" / transaction.transaction_id).touch()
+                fate.at("local-done")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))
