@@ -1,0 +1,86 @@
+"""How a broker's life ends: without waiting for an interval, or killed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.controller import BrokerController
+from skylarkmq.store.message_store import StoreState
+from tests.support.live_broker import broker_config
+from tests.support.manual_clock import ManualClock, advance_async
+from tests.support.raw_client import RawClient, pull_fields, send_fields
+
+SEND, PULL = 310, 11
+LIMIT_S = 30.0
+DELAYED = "DELAY\x011\x02"
+
+
+async def test_a_stop_after_deliveries_waits_for_no_flush_interval(tmp_path: Path) -> None:
+    """The clock stands: what only the next interval would bring never comes."""
+    clock = ManualClock()
+    broker = BrokerController(
+        broker_config(tmp_path, flush_interval_commit_log=3_600_000), clock=clock
+    )
+    await broker.start()
+    client = await RawClient.open(broker.listen_address)
+    assert (await client.call(SEND, send_fields("T", i=DELAYED), b"later")).code == 0
+    await advance_async(clock, 2)
+    await until(lambda: broker.state.store.max_offset("T", 0) == 1)
+    log = broker.state.store.commit_log
+    assert log.flushed_offset < log.wrote_offset
+    await client.close()
+    async with asyncio.timeout(LIMIT_S):
+        await broker.stop()
+    assert broker.state.store.state is StoreState.CLOSED
+    again = BrokerController(broker_config(tmp_path))
+    await again.start()
+    assert again.state.schedule.pending_count(1) == 0
+    await again.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until the condition holds."""
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_a_killed_broker_leaves_its_folder_as_it_was(tmp_path: Path) -> None:
+    clock = ManualClock()
+    broker = BrokerController(broker_config(tmp_path), with_namesrv=True, clock=clock)
+    await broker.start()
+    client = await RawClient.open(broker.listen_address)
+    assert (await client.call(SEND, send_fields("T"), b"kept")).code == 0
+    pulling = asyncio.ensure_future(client.call(PULL, pull_fields("T", 0, 1, sysFlag="6")))
+    await until(lambda: broker.state.holding.count == 1)
+    await broker.kill()
+    assert await asyncio.wait([pulling], timeout=LIMIT_S) == ({pulling}, set())
+    assert pulling.exception() is not None, "cut, not answered"
+    await client.close()
+    assert (tmp_path / "abort").exists()
+    assert not [each for each in threading.enumerate() if "skylarkmq" in each.name]
+    again = BrokerController(broker_config(tmp_path))
+    await again.start()
+    assert again.state.store.stats.recovery_mode == "abnormal"
+    assert again.state.store.max_offset("T", 0) == 1
+    await again.stop()
+
+
+async def test_peers_may_be_measured_by_a_clock_of_their_own(tmp_path: Path) -> None:
+    clock = ManualClock()
+    loop = asyncio.get_running_loop()
+    broker = BrokerController(
+        broker_config(tmp_path), clock=clock, peer_clock=SystemClock(loop), with_metrics=False
+    )
+    await broker.start()
+    assert broker.metrics_address is None
+    client = await RawClient.open(broker.listen_address)
+    assert (await client.call(SEND, send_fields("T"), b"one")).code == 0
+    await advance_async(clock, 600)  # idle connections end after 120 s
+    assert (await client.call(SEND, send_fields("T"), b"two")).code == 0
+    await client.close()
+    await broker.stop()
