@@ -56,10 +56,7 @@ def put_together(
     """Make the parts; nothing is asked or begun yet. The client has been started."""
     services, group = client.services, config.group
     clock = services.clock
-    local = None
-    if config.broadcasting:
-        instance_name = services.config.instance_name
-        local = LocalOffsets(offsets_path(group, instance_name, config.offsets_folder))
+    local = _local_offsets(client, config)
     offsets = OffsetStore(services, group, local)
     locks: QueueLocks | None = None
     keeper: QueueKeeper | None = None
@@ -83,9 +80,7 @@ def put_together(
         _returner(config, send_back, retries),
         client.want_heartbeat,
     )
-    returner_alone = LocalReturner(
-        retries, send_back, tries_max, orderly=config.orderly, broadcasting=config.broadcasting
-    )
+    returner_alone = _local_returner(config, send_back, retries)
     standing = Standing(services, subscriptions, _shares(client, config), returner_alone)
     rebalance = Rebalance(
         services,
@@ -118,9 +113,20 @@ def _shares(client: Client, config: ConsumerConfig) -> Shares:
     return GroupShares(client, config.group, find_allocation(config.assignment))
 
 
+def _local_offsets(client: Client, config: ConsumerConfig) -> LocalOffsets | None:
+    if not config.broadcasting:
+        return None
+    instance_name = client.services.config.instance_name
+    return LocalOffsets(offsets_path(config.group, instance_name, config.offsets_folder))
+
+
 def _returner(config: ConsumerConfig, send_back: SendBack, retries: LocalRetries) -> Returner:
     if not config.orderly and not config.broadcasting:
         return send_back
+    return _local_returner(config, send_back, retries)
+
+
+def _local_returner(config: ConsumerConfig, send_back: SendBack, retries: LocalRetries) -> Returner:
     return LocalReturner(
         retries,
         send_back,

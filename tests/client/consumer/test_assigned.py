@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,9 @@ from tests.support.manual_clock import settle
 QUEUES = [MessageQueue("orders", "broker-a", n) for n in range(4)]
 
 
-async def alone(it: Group, **settings: object) -> Consumer:
+async def alone(it: Group, **settings: Any) -> Consumer:
     """Start a consumer without topics."""
-    consumer = Consumer(None, group=GROUP, start_from=StartFrom.FIRST, **settings)  # type: ignore[arg-type]
+    consumer = Consumer(None, group=GROUP, start_from=StartFrom.FIRST, **settings)
     consumer._client = it.client()
     await it.wait(consumer.start())
     return consumer
