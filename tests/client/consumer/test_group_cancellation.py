@@ -1,5 +1,5 @@
-"""Cancelled after every number of loop turns, what an ordered or broadcasting consumer and its
-messages do leaves no lock, no task and no timer behind, loses no message, and works the next time."""
+"""Cancelled after every number of loop turns, an ordered or broadcasting consumer and its messages
+leave no lock, no task and no timer behind, lose nothing, and work the next time."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_running_with_locks() -> None:
         async def all_four() -> None:
             running = asyncio.create_task(consumer.run(handle, concurrency=3))
             try:
-                while len(set(seen)) < 4:
+                while len(set(seen)) < 4:  # noqa: ASYNC110 - turns are what is counted
                     await asyncio.sleep(0)
             finally:
                 running.cancel()

@@ -1,0 +1,187 @@
+"""`run` at its edges: what hooks see, and stops from every place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from datetime import timedelta
+
+import pytest
+
+from skylarkmq.client import Client, Consumer, MessageQueue, ReceivedMessage, StartFrom
+from skylarkmq.client.hooks import ClientHook, ConsumeContext, ConsumeOutcome
+from tests.client.consumer.support import GROUP, Group
+from tests.client.consumer.test_orderly import Ordered
+from tests.support.manual_clock import settle
+
+span: contextvars.ContextVar[str] = contextvars.ContextVar("span", default="none")
+
+
+class Watching(ClientHook):
+    """Notes every call of a handler, and sets a context variable around it."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[list[bytes], ConsumeOutcome, str]] = []
+
+    def before_consume(self, context: ConsumeContext) -> None:
+        assert context.group == GROUP
+        span.set(f"span of {context.messages[0].queue_offset}")
+
+    def after_consume(
+        self, context: ConsumeContext, outcome: ConsumeOutcome, error: BaseException | None
+    ) -> None:
+        bodies = [message.body for message in context.messages if not message.reconsume_times]
+        if not bodies:
+            return
+        self.seen.append((bodies, outcome, type(error).__name__))
+
+
+async def test_hooks_see_each_call_of_the_handler_and_reach_into_it() -> None:
+    it = Group({"orders": 1})
+    it.broker.add("orders", 0, b"good", b"bad", b"nacked", b"dead", b"hangs")
+    consumer = await it.consumer()
+    hook = Watching()
+    consumer._client.services.hooks.append(hook)
+    spans: list[str] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        if message.reconsume_times:
+            return
+        spans.append(span.get())
+        match message.body:
+            case b"bad":
+                raise KeyError("bad")
+            case b"nacked":
+                await message.nack(delay=timedelta(seconds=1))
+            case b"dead":
+                await message.dead_letter()
+            case b"hangs":
+                await asyncio.Event().wait()
+
+    running = asyncio.create_task(consumer.run(handle, concurrency=1))
+    await it.pass_time(1)
+    assert spans[:5] == [f"span of {number}" for number in range(5)]
+    assert hook.seen == [
+        ([b"good"], "ok", "NoneType"),
+        ([b"bad"], "retry", "KeyError"),
+        ([b"nacked"], "retry", "NoneType"),
+        ([b"dead"], "dead_letter", "NoneType"),
+    ]
+    await it.wait(consumer.stop(timeout=1))
+    await running
+    assert hook.seen[4:] == [([b"hangs"], "cancelled", "CancelledError")]
+
+
+async def test_an_ordered_failure_is_seen_as_suspended() -> None:
+    it = Ordered({"orders": 1})
+    it.broker.add("orders", 0, b"bad")
+    consumer = await it.consumer()
+    hook = Watching()
+    consumer._client.services.hooks.append(hook)
+
+    async def fail(message: ReceivedMessage) -> None:
+        raise KeyError("bad")
+
+    running = asyncio.create_task(consumer.run(fail))
+    await it.pass_time(0.5)
+    assert hook.seen == [([b"bad"], "suspended", "KeyError")]
+    await it.stop(consumer)
+    await running
+
+
+async def test_a_cancelled_stop_goes_on_without_the_drain() -> None:
+    it = Group({"orders": 1})
+    it.broker.add("orders", 0, b"a", b"b")
+    consumer = await it.consumer()
+    ends: list[str] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+
+    running = asyncio.create_task(consumer.run(handle))
+    await it.pass_time(1)
+    stopping = asyncio.create_task(consumer.stop(timeout=1000))
+    await it.pass_time(1)
+    assert ends == []
+    stopping.cancel()
+    await it.pass_time(1)
+    assert stopping.cancelled()
+    assert ends == ["cancelled"] * 2
+    await it.stop(consumer)
+    await running
+    assert it.broker.clients[GROUP] == {}
+
+
+async def test_a_handler_that_does_not_end_when_cancelled_holds_up_no_stop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    it = Group({"orders": 1})
+    it.broker.add("orders", 0, b"a")
+    consumer = await it.consumer()
+    release = asyncio.Event()
+
+    async def stubborn(message: ReceivedMessage) -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    running = asyncio.create_task(consumer.run(stubborn))
+    await it.pass_time(1)
+    with caplog.at_level(logging.ERROR):
+        await it.wait(consumer.stop(timeout=2))
+    assert "go on after their cancellation" in caplog.text
+    assert it.broker.clients[GROUP] == {}, "it has left"
+    assert it.offset(0) in (None, 0)
+    release.set()
+    await running
+
+
+@pytest.mark.parametrize("callback", ["on_assigned", "on_revoked"])
+async def test_a_callback_may_stop_its_consumer(callback: str) -> None:
+    it = Group({"orders": 2})
+    calls: list[int] = []
+
+    async def stop(queues: list[MessageQueue]) -> None:
+        calls.append(len(queues))
+        if callback == "on_revoked" or len(calls) == 2:
+            await consumer.stop()
+
+    consumer = await it.consumer(**{callback: stop})
+    other = await it.consumer()
+    await it.wait(other.stop())
+    await it.pass_time(25)
+    await it.wait(consumer.stop())
+    assert calls
+    assert it.broker.clients[GROUP] == {}
+
+
+async def test_namespaces_are_the_inside_s_affair() -> None:
+    it = Group({"shop%orders": 1})
+    it.broker.add("shop%orders", 0, b"a", b"b")
+    client = Client(
+        it.cluster.namesrv, network=it.cluster.network, clock=it.clock, namespace="shop"
+    )
+    consumer = Consumer(client, "orders", group=GROUP, start_from=StartFrom.FIRST)
+    await it.wait(consumer.start())
+    messages = [await it.wait(consumer.getone()) for _ in range(2)]
+    assert [message.topic for message in messages] == ["orders"] * 2
+    (queue,) = consumer.assignment()
+    assert queue == messages[0].queue == MessageQueue("orders", "broker-a", 0)
+    consumer.seek(queue, 0)
+    assert (await it.wait(consumer.getone())).body == b"a"
+    await it.wait(messages[1].ack())
+    data = it.broker.heartbeats[-1].consumer_data_set[0]
+    assert data.group_name == f"shop%{GROUP}"
+    assert {each.topic for each in data.subscription_data_set} == {
+        "shop%orders", f"%RETRY%shop%{GROUP}",
+    }  # fmt: skip
+    await it.wait(consumer.stop())
+    await it.wait(client.close())
+    await settle()
