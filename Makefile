@@ -58,7 +58,7 @@ interop: $(VENV)/.dev
 	$(BIN)/pytest -q -rs -m interop tests/interop tests/behaviour $(ARGS)
 
 docs: $(VENV)/.dev
-	$(BIN)/pdoc skylarkmq.client skylarkmq.client.sync skylarkmq.testing -o var/api $(ARGS)
+	$(BIN)/pdoc skylarkmq.client skylarkmq.client.sync skylarkmq.testing.broker skylarkmq.testing.faults skylarkmq.testing.threaded skylarkmq.testing.clock -o var/api $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
