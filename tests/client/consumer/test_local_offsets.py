@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -91,14 +92,24 @@ async def test_a_file_that_cannot_be_written_is_told_and_tried_again(tmp_path: P
 async def test_a_cancelled_write_never_wins_over_a_newer_one(tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     offsets = await opened(path)
-    for n in range(20):
-        cancelled = asyncio.create_task(offsets.put({FIRST: 2 * n}))
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        await offsets.put({FIRST: 2 * n + 1})
+    writes: list[tuple[bytes, int]] = []
+    write, begun = offsets._write, threading.Event()
+
+    def hold(data: bytes, version: int) -> None:
+        writes.append((data, version))
+        begun.set()
+
+    offsets._write = hold  # type: ignore[method-assign]
+    cancelled = asyncio.create_task(offsets.put({FIRST: 1}))
+    await asyncio.to_thread(begun.wait)
+    cancelled.cancel()
+    await asyncio.gather(cancelled, return_exceptions=True)
+    await offsets.put({FIRST: 2})
+    for parts in reversed(writes):  # the first one's thread comes late
+        write(*parts)
     offsets.close()
     again = await opened(path)
-    assert again.get(FIRST) == 39
+    assert again.get(FIRST) == 2
     again.close()
 
 
