@@ -44,6 +44,38 @@ class Consumer(LitePull, ConsumerCalls):
     `ack="auto"`), so one task uses them; several tasks use `run`, or `ack="manual"`.
 
     Cancelling any of its coroutines loses no message and leaves it usable.
+
+    Args:
+        client: shared with producers and with consumers of other groups, or name server
+            addresses (default as for Client) for a client of this consumer's own.
+        model: "clustering" divides the messages among the members; "broadcasting" gives all
+            to each, whose offsets then lie in a file of its host and user.
+        selector: which messages of the topics, `Tag` or `Sql92`; default all.
+        start_from: where a group without committed offsets starts.
+        orderly: hand out the messages of a queue one after another, on one member alone. A
+            message that fails is tried again after 1 s while its queue waits.
+        assignment: how the members divide the queues: "average", "circle", "consistent_hash",
+            or a strategy object. All members of a group name the same.
+        batch_size: messages a pull asks for.
+        prefetch, prefetch_bytes: messages held here, handed out ones included, over all queues.
+            The last answer for a queue may go beyond the bytes, by one message or 256 KiB.
+        max_span: how far the lowest unacknowledged message of a queue may lie behind.
+        max_reconsume: retries before a message goes to the dead letter topic; by default 16,
+            and for an ordered consumer as many as it takes, as in RocketMQ.
+        ack: with "manual" messages are acknowledged by `message.ack()` alone; with "none"
+            they are when they are handed out, so one that fails is lost.
+        commit_interval: seconds between commits.
+        consume_timeout: seconds after which a message that is still with its handler is named
+            in the log, once. It stays with the handler, and is not delivered again.
+        on_assigned, on_revoked: called, and awaited if need be, with the queues, before new
+            ones are pulled and before old ones are given up. What is acknowledged when
+            `on_revoked` ends is committed.
+        offsets_folder: where a broadcasting consumer keeps its offsets, in a file by the
+            client's `instance_name` and the group; default: the user's folder for state.
+        trace: tell RocketMQ's trace topic what `run` consumes; a text names another topic.
+
+    Raises:
+        ValueError: a setting, a topic or the group cannot be used.
     """
 
     def __init__(
@@ -69,40 +101,7 @@ class Consumer(LitePull, ConsumerCalls):
         offsets_folder: str | Path | None = None,
         trace: bool | str = False,
     ) -> None:
-        """Take the settings; nothing is connected before `start`.
-
-        Args:
-            client: shared with producers and with consumers of other groups, or name server
-                addresses (default as for Client) for a client of this consumer's own.
-            model: "clustering" divides the messages among the members; "broadcasting" gives all
-                to each, whose offsets then lie in a file of its host and user.
-            selector: which messages of the topics, `Tag` or `Sql92`; default all.
-            start_from: where a group without committed offsets starts.
-            orderly: hand out the messages of a queue one after another, on one member alone. A
-                message that fails is tried again after 1 s while its queue waits.
-            assignment: how the members divide the queues: "average", "circle", "consistent_hash",
-                or a strategy object. All members of a group name the same.
-            batch_size: messages a pull asks for.
-            prefetch, prefetch_bytes: messages held here, handed out ones included, over all queues.
-                The last answer for a queue may go beyond the bytes, by one message or 256 KiB.
-            max_span: how far the lowest unacknowledged message of a queue may lie behind.
-            max_reconsume: retries before a message goes to the dead letter topic; by default 16,
-                and for an ordered consumer as many as it takes, as in RocketMQ.
-            ack: with "manual" messages are acknowledged by `message.ack()` alone; with "none"
-                they are when they are handed out, so one that fails is lost.
-            commit_interval: seconds between commits.
-            consume_timeout: seconds after which a message that is still with its handler is named
-                in the log, once. It stays with the handler, and is not delivered again.
-            on_assigned, on_revoked: called, and awaited if need be, with the queues, before new
-                ones are pulled and before old ones are given up. What is acknowledged when
-                `on_revoked` ends is committed.
-            offsets_folder: where a broadcasting consumer keeps its offsets, in a file by the
-                client's `instance_name` and the group; default: the user's folder for state.
-            trace: tell RocketMQ's trace topic what `run` consumes; a text names another topic.
-
-        Raises:
-            ValueError: a setting, a topic or the group cannot be used.
-        """
+        """Take the settings, see the class; nothing is connected before `start`."""
         self._owned = not isinstance(client, Client)
         self._client = client if isinstance(client, Client) else Client(client)
         wrap = self._client.namespace.wrap

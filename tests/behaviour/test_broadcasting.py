@@ -1,4 +1,4 @@
-"""Broadcasting: each member gets everything, and goes on where it was by a file of its own."""
+"""Broadcasting: what fails is tried again by the member itself, without a broker."""
 
 from __future__ import annotations
 
@@ -6,30 +6,7 @@ from pathlib import Path
 
 from skylarkmq.client import Message, MessageQueue, Producer, ReceivedMessage
 from tests.behaviour.cluster import Cluster
-from tests.behaviour.support import Inbox, consuming, numbered, send_numbered
-
-
-async def test_each_member_gets_every_message_and_goes_on_after_a_restart(
-    cluster: Cluster, producer: Producer, topic: str, group: str, tmp_path: Path
-) -> None:
-    members = [cluster.client(instance_name=f"member-{number}") for number in range(2)]
-    await send_numbered(producer, topic, "m", 20)
-    for member in members:
-        async with (
-            member,
-            consuming(member, topic, group, model="broadcasting", offsets_folder=tmp_path) as inbox,
-        ):
-            await inbox.count(20)
-        assert sorted(inbox.bodies) == numbered("m", 20)
-
-    await send_numbered(producer, topic, "late", 5)
-    for number in range(2):
-        async with (
-            cluster.client(instance_name=f"member-{number}") as again,
-            consuming(again, topic, group, model="broadcasting", offsets_folder=tmp_path) as inbox,
-        ):
-            await inbox.count(5)
-        assert sorted(inbox.bodies) == numbered("late", 5), "the file has the rest"
+from tests.behaviour.support import Inbox, consuming
 
 
 async def test_a_failure_is_tried_again_by_the_member_itself(
