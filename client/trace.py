@@ -50,6 +50,7 @@ from skylarkmq.client.trace_data import (
     encode_trace,
     trace_keys,
 )
+from skylarkmq.protocol.clock import TimerHandle
 from skylarkmq.protocol.compression import CompressionKind, compress, compression_flags
 from skylarkmq.protocol.message_id import UniqueIdGenerator
 from skylarkmq.protocol.properties import KEYS, MSG_REGION, TRACE_ON, UNIQ_KEY, encode_properties
@@ -88,7 +89,7 @@ class TraceSink:
         self._keys: dict[str, None] = {}
         self._size = 0
         self._keys_size = 0
-        self._timer = None
+        self._timer: TimerHandle | None = None
         config = ProducerConfig(
             group=group,
             send_timeout_s=SEND_TIMEOUT_S,
