@@ -58,6 +58,10 @@ class Host(Protocol):
         """Its time is over."""
         ...
 
+    def abandon(self, send: Send) -> None:
+        """Nobody waits for it any more."""
+        ...
+
     def end(self, send: Send, error: RocketMQError) -> None:
         """It has failed for good."""
         ...
@@ -167,7 +171,7 @@ class Departures:
             error = failure
         finally:
             parked = self.routeless.pop(topic)
-        for send in _taken(parked):
+        for send in self._taken(parked):
             if error is None:
                 self._host.dispatch(send)
             else:
@@ -182,7 +186,7 @@ class Departures:
             error = failure
         finally:
             parked = self.unconnected.pop(address)
-        for send in _taken(parked):
+        for send in self._taken(parked):
             if connection is not None:
                 self._host.depart(send, connection)
             elif error is not None:
@@ -196,7 +200,7 @@ class Departures:
             error = failure
         finally:
             parked = self._unknown.pop(address)
-        for send in _taken(parked):
+        for send in self._taken(parked):
             if error is None:
                 self._host.dispatch(send)
             else:
@@ -212,8 +216,19 @@ class Departures:
             log.debug("route of %s not refreshed before a retry: %s", topic, error)
         finally:
             parked = self._again.pop(topic)
-        for send in _taken(parked):
+        for send in self._taken(parked):
             self._host.dispatch(send)
+
+    def _taken(self, parked: dict[Send, None]) -> Iterable[Send]:
+        """Give the sends of a place that is no more, those excepted that end meanwhile."""
+        for send in list(parked):
+            if send.place is not parked:
+                continue
+            send.place = None
+            if send.future.done():
+                self._host.abandon(send)  # its future was cancelled: nobody waits for it
+            else:
+                yield send
 
     # Time
 
@@ -258,11 +273,3 @@ class Departures:
         task = asyncio.create_task(work, name=f"skylarkmq-send-{name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _taken(parked: dict[Send, None]) -> Iterable[Send]:
-    """Give the sends of a place that is no more, those excepted that end meanwhile."""
-    for send in list(parked):
-        if send.place is parked:
-            send.place = None
-            yield send

@@ -81,10 +81,10 @@ class SendMany:
                 await self._finish(places, send)
         except BaseException:
             for _, send in self._sends:
-                if not send.future.done():
-                    self._sender.abandon(send)
-                elif not send.future.cancelled():
+                if send.future.done() and not send.future.cancelled():
                     send.future.exception()  # seen: nobody else will look
+                else:
+                    self._sender.abandon(send)
             raise
         return [outcome for outcome in self._outcomes if outcome is not None]
 

@@ -172,6 +172,19 @@ async def test_the_timetable_forgets_those_that_are_cancelled() -> None:
         it.cluster.name_server.silent = False
 
 
+async def test_a_future_that_is_cancelled_before_its_message_left_keeps_it_here() -> None:
+    async with Setting() as it:
+        broker = it.cluster.broker("broker-a", {"orders": 1})
+        futures = [it.producer.send_nowait(Message("orders", b"%d" % n)) for n in range(3)]
+        futures[1].cancel()
+        await settle()
+        assert broker.bodies("orders") == [b"0", b"2"]
+        futures = [it.producer.send_nowait(Message("orders", b"%d" % n)) for n in range(3, 6)]
+        futures[1].cancel()
+        await it.producer.flush()
+        assert it.producer.in_flight_count == 0
+
+
 async def test_what_waits_at_stop_ends_and_what_comes_later_is_refused() -> None:
     it = Setting(max_in_flight=2)
     await it.producer.start()
