@@ -107,7 +107,7 @@ class OffsetAdmin(GroupAdmin, ClusterAdmin):
             offset = {self.names.wrap_queue(queue): at for queue, at in offset.items()}
         wish = _Wish(self._group(group), place.topic, when, offset)
         queues = _queues_of(place, offset)
-        hows = {
+        hows: dict[str, How] = {
             broker: await self._how(wish, place.masters[broker])
             for broker in dict.fromkeys(queue.broker_name for queue in queues)
         }

@@ -7,11 +7,11 @@ in ISO 8601, a queue an object of topic, broker_name and queue_id, bytes are tex
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import Enum
-from typing import Any, Literal
+from typing import Literal, cast
 
 from skylarkmq.protocol.message import MessageQueue
 
@@ -31,10 +31,12 @@ class Result:
         }
 
 
-def as_json(value: Any) -> JsonValue:
+def as_json(value: object) -> JsonValue:
     """Return any result's attribute in the form for JSON."""
     if isinstance(value, MessageQueue):
-        return {name: as_json(part) for name, part in zip(value._fields, value, strict=True)}
+        return {
+            "topic": value.topic, "broker_name": value.broker_name, "queue_id": value.queue_id
+        }  # fmt: skip
     if isinstance(value, Enum):
         return as_json(value.value)
     if value is None or isinstance(value, bool | int | float | str):
@@ -46,12 +48,11 @@ def as_json(value: Any) -> JsonValue:
     if isinstance(value, bytes):
         return b64encode(value).decode("ascii")
     if isinstance(value, Mapping):
-        if any(isinstance(key, MessageQueue) for key in value):
-            return [{"queue": as_json(key), "offset": as_json(item)} for key, item in value.items()]
-        return {str(key): as_json(item) for key, item in value.items()}
-    if is_dataclass(value) or hasattr(value, "__struct_fields__"):
-        return str(value)
-    return [as_json(item) for item in value]
+        rows = cast("Mapping[object, object]", value)
+        if any(isinstance(key, MessageQueue) for key in rows):
+            return [{"queue": as_json(key), "offset": as_json(item)} for key, item in rows.items()]
+        return {str(key): as_json(item) for key, item in rows.items()}
+    return [as_json(item) for item in cast("Iterable[object]", value)]
 
 
 # Cluster

@@ -12,8 +12,17 @@ waits; what it waited for is cancelled and safe to repeat under the rules of the
 from skylarkmq.client.sync.admin import Admin
 from skylarkmq.client.sync.client import Client
 from skylarkmq.client.sync.consumer import Consumer
+from skylarkmq.client.sync.peek_reader import PeekReader
 from skylarkmq.client.sync.producer import Producer
 from skylarkmq.client.sync.received_message import ReceivedMessage
 from skylarkmq.client.sync.transaction import Transaction
 
-__all__ = ["Admin", "Client", "Consumer", "Producer", "ReceivedMessage", "Transaction"]
+__all__ = [
+    "Admin",
+    "Client",
+    "Consumer",
+    "PeekReader",
+    "Producer",
+    "ReceivedMessage",
+    "Transaction",
+]

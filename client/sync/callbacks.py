@@ -33,6 +33,6 @@ def in_thread(
     async def awaited(argument: T) -> R:
         context = copy_context()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(executor, context.run, called, argument)
+        return await loop.run_in_executor(executor, lambda: context.run(called, argument))
 
     return awaited

@@ -22,6 +22,7 @@ from skylarkmq.client.consumer.start_from import StartFrom
 from skylarkmq.client.consumer.subscription import Selector
 from skylarkmq.client.errors import ConsumerClosed
 from skylarkmq.client.instance import Client as AsyncClient
+from skylarkmq.client.request_reply import Replyable
 from skylarkmq.client.sync.callbacks import in_thread
 from skylarkmq.client.sync.client import Client
 from skylarkmq.client.sync.inner import Inner
@@ -61,6 +62,7 @@ class Consumer:
         on_assigned: QueuesCallback | None = None,
         on_revoked: QueuesCallback | None = None,
         offsets_folder: str | Path | None = None,
+        trace: bool | str = False,
     ) -> None:
         """Take the settings, as the asynchronous one does; `client` is a blocking one.
 
@@ -90,6 +92,7 @@ class Consumer:
                 on_assigned=None if on_assigned is None else in_thread(on_assigned),
                 on_revoked=None if on_revoked is None else in_thread(on_revoked),
                 offsets_folder=offsets_folder,
+                trace=trace,
             )
 
         self._inner = Inner(self._client.portal, self._client.maker(make), ConsumerClosed)
@@ -255,3 +258,29 @@ class Consumer:
     def paused(self) -> set[MessageQueue]:
         """Return the paused queues."""
         return self._inner.call(lambda it: it.paused())
+
+    def buffered(self) -> dict[str, tuple[int, int]]:
+        """Return how many messages are held here of each topic, and their stored bytes."""
+        return self._inner.current().buffered()
+
+    def reply(
+        self,
+        request: Replyable,
+        body: bytes | str,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        timeout: float = 3.0,
+    ) -> None:
+        """Reply to a message that was sent as a request (`Producer.request`).
+
+        Raises:
+            IllegalState: the message is no request, or the consumer is not started.
+            ReplyNotDelivered: no broker could hand it on: the client that asked is gone.
+        """
+        self._inner.run(
+            lambda it: it.reply(
+                request, body, tags=tags, keys=keys, properties=properties, timeout=timeout
+            )
+        )

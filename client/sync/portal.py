@@ -22,7 +22,8 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from contextlib import suppress
+from typing import Any, Final, Generic, TypeVar
 
 from skylarkmq.client.errors import IllegalState
 
@@ -60,16 +61,17 @@ class Portal:
         Raises:
             IllegalState: closed, or called in the loop thread.
         """
-        loop = self._running()
-        future = asyncio.run_coroutine_threadsafe(_started(work), loop)
+        call = _Call(work)
         try:
-            return _wait(future)
+            with self.lock:  # behind `close` nothing is begun any more
+                call.loop = self._running()
+                call.loop.call_soon_threadsafe(call.begin)
+            return call.result()
         except concurrent.futures.CancelledError:
             raise IllegalState("the client was closed under the call") from None
         except BaseException:
-            if not future.done():  # interrupted here; else it is the call's own error
-                future.cancel()
-                self._settle(loop)
+            # Interrupted here, wherever that was; else it is the call's own error, and it is over.
+            call.abandon()
             raise
 
     def call(self, work: Callable[[], T]) -> T:
@@ -82,7 +84,6 @@ class Portal:
 
     def future(self, work: Callable[[], asyncio.Future[T]]) -> concurrent.futures.Future[T]:
         """Return what `work` starts as a future for threads; cancelling it cancels the work."""
-        loop = self._running()
         outer: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def ended(inner: asyncio.Future[T]) -> None:
@@ -104,8 +105,8 @@ class Portal:
         inner = self.call(begun)
 
         def cancelled(done: concurrent.futures.Future[T]) -> None:
-            if done.cancelled() and not loop.is_closed():
-                loop.call_soon_threadsafe(inner.cancel)
+            if done.cancelled():
+                _tell(inner.get_loop(), inner.cancel)
 
         outer.add_done_callback(cancelled)
         return outer
@@ -121,10 +122,10 @@ class Portal:
             loop, self._loop = self._loop, None
             thread, self._thread = self._thread, None
             _begun.pop(id(self), None)
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            if threading.current_thread() is not thread:
-                thread.join()
+            if loop is not None:
+                loop.call_soon_threadsafe(loop.stop)
+        if thread is not None and threading.current_thread() is not thread:
+            thread.join()
 
     @property
     def closed(self) -> bool:
@@ -160,21 +161,6 @@ class Portal:
                 _begun[id(self)] = self
             return self._loop
 
-    def _settle(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait until the loop has run what was cancelled, for a moment."""
-
-        async def others_ended() -> None:
-            me = asyncio.current_task()
-            cancelled = [
-                task for task in asyncio.all_tasks() if task is not me and task.cancelling()
-            ]
-            if cancelled:
-                await asyncio.wait(cancelled, timeout=INTERRUPTED_TIMEOUT_S)
-
-        if not loop.is_closed():
-            done = asyncio.run_coroutine_threadsafe(others_ended(), loop)
-            concurrent.futures.wait([done], timeout=INTERRUPTED_TIMEOUT_S)
-
     def forked(self) -> None:
         """This is the child now."""
         if self._loop is not None:
@@ -195,17 +181,71 @@ class Portal:
         closer.join(EXIT_TIMEOUT_S)
 
 
+class _Call(Generic[T]):
+    """One call on its way through the loop thread."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._work = work
+        self._future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._task: asyncio.Task[T] | None = None
+        self._over = threading.Event()
+
+    # In the loop thread
+
+    def begin(self) -> None:
+        """Start the work, unless it was given up meanwhile."""
+        if self._future.cancelled():
+            self._over.set()
+            return
+        self._task = asyncio.get_running_loop().create_task(_started(self._work))
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self._future.cancel()
+        if self._future.set_running_or_notify_cancel():
+            error = task.exception()
+            if error is not None:
+                self._future.set_exception(error)
+            else:
+                self._future.set_result(task.result())
+        elif not task.cancelled():
+            task.exception()  # nobody waits for it any more
+        self._over.set()
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        else:  # the interruption was quicker than its beginning
+            self._over.set()
+
+    # In the thread that calls
+
+    def result(self) -> T:
+        """Wait for the end; return the work's result or raise its error."""
+        while True:
+            try:
+                return self._future.result(WAIT_SLICE_S)
+            except concurrent.futures.TimeoutError:
+                if self._future.done():
+                    raise  # the work's own
+
+    def abandon(self) -> None:
+        """Cancel the work and wait for its end, for a moment; nothing happens when it is over."""
+        if self._future.cancel() and self.loop is not None:
+            _tell(self.loop, self._cancel)
+            self._over.wait(INTERRUPTED_TIMEOUT_S)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    """Let the loop call something soon; one that has ended needs no telling."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback)
+
+
 async def _started(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return await work()
-
-
-def _wait(future: concurrent.futures.Future[T]) -> T:
-    while True:
-        try:
-            return future.result(WAIT_SLICE_S)
-        except concurrent.futures.TimeoutError:
-            if future.done():
-                raise
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -214,10 +254,10 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
     finally:
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        while tasks := asyncio.all_tasks(loop):
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()  # without waiting for threads of its executor, where a callback may be stuck
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from typing import NoReturn
+from types import FrameType
+from typing import Any, NoReturn
 
 import pytest
 
@@ -108,6 +110,71 @@ def test_close_cancels_what_runs_and_ends_the_thread() -> None:
     assert all(thread.name != "skylarkmq-client-loop" for thread in threading.enumerate())
     with pytest.raises(IllegalState, match="closed"):
         portal.run(lambda: double(1))
+    portal.close()
+
+
+def test_calls_that_come_while_it_closes_end() -> None:
+    for _ in range(50):
+        portal = Portal()
+        portal.run(lambda: double(0))
+        outcomes: list[object] = []
+
+        def keep_calling(portal: Portal = portal, outcomes: list[object] = outcomes) -> None:
+            try:
+                while True:
+                    outcomes.append(portal.run(lambda: double(1)))
+            except IllegalState as error:
+                outcomes.append(error)
+
+        threads = [threading.Thread(target=keep_calling) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        portal.close()
+        for thread in threads:
+            thread.join(LIMIT_S)
+            assert not thread.is_alive(), "a call that nobody answers"
+        assert sum(isinstance(outcome, IllegalState) for outcome in outcomes) == 4
+
+
+def test_ctrl_c_at_any_instruction_leaves_nothing_running() -> None:
+    """The signal comes at another point of the call each time."""
+    portal = Portal()
+    running = 0
+
+    async def wait_long() -> None:
+        nonlocal running
+        running += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            running -= 1
+
+    def interrupt(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal left
+        if event == "line" and frame.f_code.co_filename.endswith("portal.py"):
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return interrupt
+
+    for lines in range(1, 200):
+        left = lines
+        stop = threading.Timer(LIMIT_S, os._exit, [1])
+        stop.start()
+        sys.settrace(interrupt)
+        try:
+            portal.run(lambda: double(1))
+        except KeyboardInterrupt:
+            pass
+        else:
+            break
+        finally:
+            sys.settrace(None)
+            stop.cancel()
+        assert portal.run(lambda: double(2)) == 4
+        assert running == 0
+    assert lines > 5
     portal.close()
 
 

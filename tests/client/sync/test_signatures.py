@@ -11,6 +11,7 @@ from skylarkmq import client
 from skylarkmq.client import sync
 from skylarkmq.client.admin.dead_letters import DeadLetterReplay
 from skylarkmq.client.admin.scan import MessageScan
+from skylarkmq.client.consumer.peek_reader import PeekReader
 from skylarkmq.client.sync import admin_messages
 from skylarkmq.client.transaction_producer import Transaction
 
@@ -18,6 +19,7 @@ PAIRS = {
     client.Client: sync.Client,
     client.Producer: sync.Producer,
     client.Consumer: sync.Consumer,
+    PeekReader: sync.PeekReader,
     client.Admin: sync.Admin,
     client.ReceivedMessage: sync.ReceivedMessage,
     Transaction: sync.Transaction,
@@ -81,7 +83,7 @@ def test_signatures(waits: type) -> None:
 
 @pytest.mark.parametrize(
     "waits",
-    [client.Client, client.Producer, client.Consumer, client.Admin],
+    [client.Client, client.Producer, client.Consumer, client.Admin, PeekReader],
     ids=lambda cls: cls.__name__,
 )
 def test_settings(waits: type) -> None:

@@ -23,7 +23,7 @@ from skylarkmq.client import (
     StartFrom,
     TooManyInFlight,
 )
-from skylarkmq.client.sync import Admin, Client, Consumer, Producer, ReceivedMessage
+from skylarkmq.client.sync import Admin, Client, Consumer, PeekReader, Producer, ReceivedMessage
 
 LIMIT_S = 30.0
 FIRST = StartFrom.FIRST
@@ -223,19 +223,30 @@ def test_ctrl_c_leaves_a_consumer_that_works(
 ) -> None:
     getone = client.Consumer.getone
 
-    async def interrupted(self: client.Consumer, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+    async def interrupted(self: client.Consumer, timeout: float | None) -> Any:  # noqa: ASYNC109
         os.kill(os.getpid(), signal.SIGINT)
         return await getone(self, timeout)
 
+    with Producer(namesrv) as producer:
+        producer.send(Message(topic, b"before"))
     with (
         Producer(namesrv) as producer,
         Consumer(namesrv, topic, group=topic, start_from=FIRST) as consumer,
     ):
+        assert consumer.getone(LIMIT_S).body == b"before"
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(client.Consumer, "getone", interrupted)
             consumer.getone()
         producer.send(Message(topic, b"after"))
         assert consumer.getone(LIMIT_S).body == b"after"
+
+
+def test_a_topic_is_read_in_passing(namesrv: str, topic: str) -> None:
+    with Producer(namesrv) as producer:
+        for number in range(40):
+            producer.send(Message(topic, b"%d" % number))
+    with PeekReader(namesrv, topic, stop="now") as reader:
+        assert {message.body for message in reader} == {b"%d" % number for number in range(40)}
 
 
 PROGRAM = """

@@ -1,0 +1,75 @@
+"""PeekReader, blocking.
+
+with PeekReader("127.0.0.1:9876", "orders", stop="now") as reader:
+    for message in reader: ...
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from skylarkmq.client.consumer.peek_reader import PeekedMessage, Start, Stop
+from skylarkmq.client.consumer.peek_reader import PeekReader as AsyncPeekReader
+from skylarkmq.client.consumer.start_from import StartFrom
+from skylarkmq.client.consumer.subscription import Selector
+from skylarkmq.client.errors import ConsumerClosed
+from skylarkmq.client.sync.client import Client
+from skylarkmq.client.sync.inner import Inner
+
+
+class PeekReader:
+    """Reads the messages of a topic in passing; `skylarkmq.client.PeekReader` without await.
+
+    Any thread. After a fork the child's reader begins at its beginning again.
+    """
+
+    def __init__(
+        self,
+        client: Client | str | None,
+        topic: str,
+        *,
+        start: Start = StartFrom.FIRST,
+        stop: Stop = None,
+        selector: Selector | None = None,
+    ) -> None:
+        """Take the settings, as the asynchronous one does; `client` is a blocking one."""
+        self._owned = not isinstance(client, Client)
+        self._client = client if isinstance(client, Client) else Client(client)
+        make = self._client.maker(
+            lambda inside: AsyncPeekReader(inside, topic, start=start, stop=stop, selector=selector)
+        )
+        self._inner = Inner(self._client.portal, make, ConsumerClosed)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> PeekedMessage:
+        try:
+            return self._inner.run(lambda it: it.__anext__())
+        except (StopAsyncIteration, ConsumerClosed):
+            raise StopIteration from None
+
+    def start(self) -> None:
+        """Find the queues and where they begin and end; does nothing when started."""
+        self._inner.start()
+
+    def stop(self) -> None:
+        """End; who iterates gets no more."""
+        try:
+            self._inner.end(lambda it: it.stop())
+        finally:
+            if self._owned:
+                self._client.close()
