@@ -7,6 +7,7 @@ import pytest
 from skylarkmq.client import Admin, Client, Message, Producer, TransactionState
 from skylarkmq.client.config import Codec
 from skylarkmq.client.stream import AsyncioNetwork, Receiver, Stream
+from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import decode_command
 from skylarkmq.protocol.frame import FrameDecoder, RawFrame, SerializeType
 from tests.behaviour.cluster import WAIT_S, Cluster
@@ -34,9 +35,19 @@ class RecordingNetwork(AsyncioNetwork):
 
     @property
     def kinds(self) -> set[int]:
-        """Of the requests. An answer to a push has the codec of the push."""
+        """Of all frames."""
+        return {frame.serialize_type for frame in self.frames}
+
+    @property
+    def kinds_asked_in(self) -> set[int]:
+        """Of requests. An answer to a push has the codec of the push, and what a peer is, one empty
+        heartbeat asks in JSON.
+        """
+        commands = [decode_command(frame) for frame in self.frames]
         return {
-            frame.serialize_type for frame in self.frames if not decode_command(frame).is_response
+            command.serialize_type
+            for command in commands
+            if not command.is_response and command.code != RequestCode.HEART_BEAT
         }
 
 
@@ -82,7 +93,7 @@ async def test_the_codec_is_agreed_on(cluster: Cluster, topic: str, group: str) 
     if cluster.is_ours:
         assert SerializeType.MSGPACK in network.kinds
     else:
-        assert {frame.serialize_type for frame in network.frames} == {SerializeType.JSON}
+        assert network.kinds == {SerializeType.JSON}
 
 
 @pytest.mark.parametrize("codec", ["json", "rocketmq"])
@@ -90,4 +101,5 @@ async def test_the_codec_is_given(cluster: Cluster, topic: str, group: str, code
     network = RecordingNetwork()
     async with cluster.client(network=network, codec=codec) as client:
         await talk(cluster, client, topic, group)
-    assert network.kinds == {SerializeType[codec.upper()]}
+    assert network.kinds_asked_in == {SerializeType[codec.upper()]}
+    assert SerializeType.MSGPACK not in network.kinds
