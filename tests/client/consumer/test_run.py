@@ -11,6 +11,7 @@ import pytest
 
 from skylarkmq.client import Client, Consumer, MessageQueue, ReceivedMessage, StartFrom
 from skylarkmq.client.hooks import ClientHook, ConsumeContext, ConsumeOutcome
+from skylarkmq.protocol.codes import RequestCode
 from tests.client.consumer.support import GROUP, Group
 from tests.client.consumer.test_orderly import Ordered
 from tests.support.manual_clock import settle
@@ -140,6 +141,26 @@ async def test_a_handler_that_does_not_end_when_cancelled_holds_up_no_stop(
     assert it.broker.clients[GROUP] == {}, "it has left"
     assert it.offset(0) in (None, 0)
     release.set()
+    await running
+
+
+async def test_a_stopping_consumer_takes_nothing_more() -> None:
+    it = Group({"orders": 2})
+    it.broker.add("orders", 0, b"a")
+    it.broker.add("orders", 1, b"b")
+    consumer, other = await it.consumer(), await it.consumer()
+    await it.pass_time(1)
+    release = asyncio.Event()
+    running = asyncio.create_task(consumer.run(lambda message: release.wait()))
+    await it.pass_time(1)
+    stopping = asyncio.create_task(consumer.stop())
+    await it.pass_time(1)
+    pulls = len(it.broker.of_code(RequestCode.PULL_MESSAGE))
+    await it.wait(other.stop())
+    await it.pass_time(25)
+    assert len(it.broker.of_code(RequestCode.PULL_MESSAGE)) == pulls
+    release.set()
+    await it.wait(stopping)
     await running
 
 
