@@ -25,6 +25,8 @@ from tests.testing.support import HANG_S, until
 TOPIC = "orders"
 GROUP = "billing"
 HOURS_S = 4 * 3600
+MANY = 3000
+"""Messages; a turn of the broker delivers 128."""
 
 
 def bodies(messages: list[MessageExt]) -> list[bytes]:
@@ -51,12 +53,12 @@ async def test_many_fall_due_at_once(flush: str) -> None:
     settings = {"flushDiskType": flush}
     async with (
         run_broker(settings=settings) as broker,
-        Producer(broker.namesrv_addr, max_in_flight=500) as producer,
+        Producer(broker.namesrv_addr, max_in_flight=MANY) as producer,
     ):
-        sends = [producer.send_nowait(Message(TOPIC, b"x", delay_level=5)) for _ in range(500)]
+        sends = [producer.send_nowait(Message(TOPIC, b"x", delay_level=5)) for _ in range(MANY)]
         await asyncio.gather(*sends)
         await broker.advance(61)
-        assert len(await broker.messages(TOPIC)) == 500
+        assert len(await broker.messages(TOPIC)) == MANY
 
 
 async def test_delays_and_times_of_their_own() -> None:
