@@ -1,0 +1,163 @@
+"""What the tests of cancellation stand on: a whole cluster, all kinds of objects over one client,
+and the look at what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from skylarkmq.client import Client, Consumer, HalfMessage, Message, Producer, StartFrom
+from skylarkmq.client import TransactionState as State
+from skylarkmq.protocol.flags import reply_topic
+from tests.client.consumer.support import GROUP
+from tests.client.consumer.test_orderly import Ordered
+from tests.support.cancelling import Cut, Driven, drive
+from tests.support.manual_clock import settle
+
+TOPICS = {"orders": 2, "rpc": 1, reply_topic("DefaultCluster"): 1}
+
+
+def check(_: HalfMessage) -> State:
+    return State.UNKNOWN
+
+
+class Place:
+    """A cluster whose broker also keeps locks, and one client."""
+
+    def __init__(self) -> None:
+        self.it = Ordered(TOPICS)
+        self.clock, self.broker, self.cluster = self.it.clock, self.it.broker, self.it.cluster
+        self.client: Client = self.it.client()
+        self.producers: list[Producer] = []
+        self.problems: list[str] = []
+        self.beside: Any = None
+        """What runs beside the call, if a row has that: a task or a future."""
+        asyncio.get_running_loop().set_exception_handler(self._noticed)
+
+    def _noticed(self, _: object, context: dict[str, Any]) -> None:
+        self.problems.append(f"{context['message']}: {context.get('exception')!r}")
+
+    def at_step(self, steps: int, what: Callable[[], object]) -> None:
+        """Let something happen a few turns from now."""
+        loop = asyncio.get_running_loop()
+        if steps:
+            loop.call_soon(self.at_step, steps - 1, what)
+        else:
+            what()
+
+    async def until(self, met: Callable[[], object]) -> None:
+        """Turn the loop until it is so."""
+        for _ in range(1000):
+            if met():
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("it never comes")
+
+    async def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run to the end while time passes."""
+        done = await drive(self.clock, work)
+        if done.error is not None:
+            raise done.error
+        return done.result
+
+    async def producer(self, **settings: Any) -> Producer:
+        settings = {"group": "P", "check": check, **settings}
+        producer = Producer(self.client, **settings)
+        await self.run(producer.start())
+        self.producers.append(producer)
+        return producer
+
+    async def consumer(self, *topics: str, **settings: Any) -> Consumer:
+        settings = {"group": GROUP, "start_from": StartFrom.FIRST, **settings}
+        consumer = Consumer(self.client, *topics, **settings)
+        await self.run(consumer.start())
+        return consumer
+
+    async def sends(self, producer: Producer) -> None:
+        """It still works."""
+        before = self.broker.bodies("orders").count(b"next")
+        await self.run(producer.send(Message("orders", b"next")))
+        assert self.broker.bodies("orders").count(b"next") == before + 1
+        assert producer.in_flight_count == 0
+
+    async def quiet(self, others: int = 0) -> None:
+        """What hung on the call alone is gone, while everything else runs on."""
+        await settle(60)
+        assert [
+            one.get_name() for one in asyncio.all_tasks() if "admin-call" in one.get_name()
+        ] == []
+        if self.client._services is None:
+            return
+        services = self.client.services
+        held = {id(pull.stream): 0 for pull in self.broker.held}
+        for pull in self.broker.held:
+            held[id(pull.stream)] += 1
+        for connection in services.remoting.connections:
+            assert connection.pending_count <= others + held.get(id(connection._stream), 0), (
+                f"opaques that nobody waits for: {connection.address}"
+            )
+        assert len(services.replies) == 0
+
+    async def end(self) -> None:
+        """Everything ends, and nothing is left."""
+        for producer in self.producers:
+            await self.run(producer.stop())
+        members = dict(self.client.services.members) if self.client._services else {}
+        for member in members.values():
+            assert isinstance(member, Consumer)
+            await self.run(member.stop())
+        if self.client._services is not None:
+            assert self.client.services.members == {}
+            assert not self.client._producer_groups
+        await self.run(self.client.close())
+        await settle()
+        self.check_nothing_left()
+
+    def check_nothing_left(self) -> None:
+        names = [task.get_name() for task in asyncio.all_tasks()]
+        assert [name for name in names if "skylarkmq" in name] == [], "tasks are left"
+        assert self.clock.pending_count == 0, "timers are left"
+        assert self.broker.streams == [], "connections are left"
+        assert self.cluster.name_server.streams == [], "connections are left"
+        assert self.broker.owners == {}, "locks are left"
+        gc.collect(0)
+        assert self.problems == [], "errors that nobody has seen"
+
+
+Begin = Callable[[Place], Awaitable[Any]]
+Call = Callable[[Place, Any], Coroutine[Any, Any, Any]]
+After = Callable[[Place, Any, Driven], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One public call: what it needs, the call, and how it is seen that all still works."""
+
+    name: str
+    begin: Begin
+    call: Call
+    after: After
+    others: int = 0
+    """Requests that stay under way, because somebody else waits for them."""
+
+
+async def swept(row: Row, cut: Cut | None) -> Driven:
+    """Do the call once, cut there, and look at everything."""
+    place = Place()
+    subject = await row.begin(place)
+    await settle()
+    driven = await drive(place.clock, row.call(place, subject), cut)
+    if driven.reached and driven.error is not None:
+        wanted = (
+            TimeoutError if cut is not None and cut.way == "timeout" else asyncio.CancelledError
+        )
+        assert isinstance(driven.error, wanted), f"{row.name} {cut}: {driven.error!r}"
+    else:
+        assert driven.error is None, f"{row.name} {cut}: {driven.error!r}"
+    await place.quiet(row.others)
+    await row.after(place, subject, driven)
+    await place.end()
+    return driven
