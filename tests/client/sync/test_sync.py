@@ -24,6 +24,7 @@ from skylarkmq.client import (
     TooManyInFlight,
 )
 from skylarkmq.client.sync import Admin, Client, Consumer, PeekReader, Producer, ReceivedMessage
+from skylarkmq.client.transaction_check import HalfMessage, TransactionState
 
 LIMIT_S = 30.0
 FIRST = StartFrom.FIRST
@@ -239,6 +240,39 @@ def test_ctrl_c_leaves_a_consumer_that_works(
             consumer.getone()
         producer.send(Message(topic, b"after"))
         assert consumer.getone(LIMIT_S).body == b"after"
+
+
+def test_transactions_commit_and_roll_back(namesrv: str, topic: str) -> None:
+    def check(half: HalfMessage) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    with Producer(namesrv, group=topic, check=check) as producer:
+        with producer.transaction(Message(topic, b"kept")) as transaction:
+            pass
+        assert transaction.state is TransactionState.COMMIT
+        with pytest.raises(LookupError), producer.transaction(Message(topic, b"dropped")):
+            raise LookupError("the database says no")
+    with Consumer(namesrv, topic, group=topic, start_from=FIRST) as consumer:
+        message = consumer.getone(LIMIT_S)
+        assert (message.body, message.msg_id) == (b"kept", transaction.transaction_id)
+
+
+def test_a_request_is_replied_to(namesrv: str, topic: str) -> None:
+    with Admin(namesrv) as admin:
+        admin.create_topic(topic, queues=1)
+    with (
+        Producer(namesrv) as producer,
+        Consumer(namesrv, topic, group=topic, start_from=FIRST) as consumer,
+    ):
+        running = threading.Thread(
+            target=lambda: consumer.run(lambda asked: consumer.reply(asked, asked.body * 2))
+        )
+        running.start()
+        assert producer.request(Message(topic, b"ab"), LIMIT_S).body == b"abab"
+        future = producer.request_nowait(Message(topic, b"cd"), LIMIT_S)
+        assert future.result(LIMIT_S).body == b"cdcd"
+        consumer.stop()
+        running.join(LIMIT_S)
 
 
 def test_a_topic_is_read_in_passing(namesrv: str, topic: str) -> None:
