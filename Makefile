@@ -47,6 +47,7 @@ demo: $(VENV)/.demo
 bench: $(VENV)/.core
 	$(BIN)/python -m tests.bench $(ARGS)
 	$(BIN)/python -m tests.bench.testkit
+	$(BIN)/python -m tests.bench.client_send
 
 bench-store: $(VENV)/.core
 	$(BIN)/python -m tests.bench.store $(ARGS)

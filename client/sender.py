@@ -84,7 +84,10 @@ class Sender:
             raise TooManyInFlight(
                 f"{self._in_flight.count} messages are in flight", hint="Await room() first"
             )
-        return self._start(message, body, sys_flag, choice, timeout_s, properties, kind)
+        if self._hooks or properties is not NO_PROPERTIES or message.delay or message.deliver_at:
+            return self._start(message, body, sys_flag, choice, timeout_s, properties, kind)
+        request = self._request(message, body, sys_flag, None, properties)
+        return self._begin(request, choice, timeout_s)
 
     async def begin(
         self,
