@@ -212,8 +212,8 @@ class Requests:
             self._brokers.start()
             await self._brokers.looked.wait()
             await self._send_heartbeats()
-        except RocketMQError as error:
-            log.warning("not every broker knows this client yet: %s", error)
+        except Exception:
+            log.exception("brokers may not know this client yet, its requests go all the same")
         self._introduced = True
         while self._parked:
             asking = self._parked[0]
