@@ -109,8 +109,8 @@ class ConsumerPushes:
         for error in await self.offsets.commit(moved):
             log.warning("group %s: reset offset not committed: %s", self.config.group, error)
         for queue in moved:
-            # A pull of before may have told the broker the old offset behind this commit, so the
-            # next interval commits once more.
+            # What this member told of before may reach the broker's tables behind this commit, so
+            # the next interval commits once more.
             self.offsets.forget(queue)
 
     def _status(self, push: RemotingCommand) -> RemotingCommand:

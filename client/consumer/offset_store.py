@@ -4,7 +4,9 @@
     broadcasting   in a file of this machine (local_offsets.py)
 
 What could not be committed is told to the caller and stays different from what is remembered as
-committed, so the next commit tries it again.
+committed, so the next commit tries it again. One commit follows another's answer, also when the
+caller of the first was cancelled: a broker with many threads may take two that are under way in any
+order, and the older one would move the group back.
 
 Unlike RocketMQ: commits are two-way, because a one-way one that is lost moves the group back
 without a word.
@@ -43,6 +45,8 @@ class OffsetStore:
         self._group = group
         self._local = local
         self._committed: dict[MessageQueue, int] = {}
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[list[RocketMQError]]] = set()
 
     async def start_offset(self, queue: MessageQueue, start_from: StartFrom) -> int:
         """Return the queue offset at which the group goes on, or starts.
@@ -86,21 +90,18 @@ class OffsetStore:
         return await first_since(self._api, remoting, address, self._group, queue, timestamp_ms)
 
     async def commit(self, offsets: Mapping[MessageQueue, int]) -> list[RocketMQError]:
-        """Commit what changed since the last time; return what failed, to be tried again later."""
-        changed = {
-            queue: offset
-            for queue, offset in offsets.items()
-            if self._committed.get(queue) != offset
-        }
-        if self._local is not None:
-            return await self._keep(self._local, changed)
-        errors: list[RocketMQError] = []
-        items = list(changed.items())
-        for start in range(0, len(items), COMMITS_MAX):
-            some = items[start : start + COMMITS_MAX]
-            outcomes = await asyncio.gather(*(self._commit(*item) for item in some))
-            errors += [error for error in outcomes if error is not None]
-        return errors
+        """Commit what changed since the last time; return what failed, to be tried again later.
+
+        Cancelled, it goes on in the background; the next commit waits for it.
+        """
+        if all(self._committed.get(queue) == offset for queue, offset in offsets.items()):
+            return []
+        task = asyncio.create_task(
+            self._commit_changed(dict(offsets)), name=f"skylarkmq-{self._group}-committing"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
 
     def known(self, queue: MessageQueue) -> int | None:
         """Return what this member committed last or started from; no I/O."""
@@ -114,6 +115,23 @@ class OffsetStore:
         """Let go of the local file."""
         if self._local is not None:
             self._local.close()
+
+    async def _commit_changed(self, offsets: Mapping[MessageQueue, int]) -> list[RocketMQError]:
+        async with self._turn:
+            changed = {
+                queue: offset
+                for queue, offset in offsets.items()
+                if self._committed.get(queue) != offset
+            }
+            if self._local is not None:
+                return await self._keep(self._local, changed)
+            errors: list[RocketMQError] = []
+            items = list(changed.items())
+            for start in range(0, len(items), COMMITS_MAX):
+                some = items[start : start + COMMITS_MAX]
+                outcomes = await asyncio.gather(*(self._commit(*item) for item in some))
+                errors += [error for error in outcomes if error is not None]
+            return errors
 
     async def _commit(self, queue: MessageQueue, offset: int) -> RocketMQError | None:
         try:

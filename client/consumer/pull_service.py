@@ -6,7 +6,9 @@
 The limits of count and bytes hold for the whole consumer; each queue has an equal share of them.
 One pull a queue is under way, those of all queues side by side on the connections: where to go on
 in a queue stands in the answer, and a guess would be wrong behind every filtered message.
-What a group has done is told to masters only.
+What a group has done travels with the pulls to masters of ours, which take requests in their order.
+Unlike RocketMQ's client, which tells it with every pull: the Java broker's threads may take a pull
+after a commit that was sent behind it, and so move the group back.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/DefaultMQPushConsumerImpl.java
 (pullMessage), PullMessageService.java, PullAPIWrapper.java (pullKernelImpl)
@@ -47,6 +49,7 @@ from skylarkmq.client.errors import (
     RocketMQError,
 )
 from skylarkmq.client.hooks import each
+from skylarkmq.client.peer import Peer
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageExt, MessageQueue
@@ -221,9 +224,8 @@ class PullService:
     def _bytes_share(self) -> int:
         return max(1, self._config.prefetch_bytes // max(1, len(self._tasks)))
 
-    def _bytes_wish(self, process_queue: ProcessQueue[ReceivedMessage], address: str) -> int:
+    def _bytes_wish(self, process_queue: ProcessQueue[ReceivedMessage], peer: Peer | None) -> int:
         """Return how many bytes to ask for; 0 leaves it to a broker that knows no such wish."""
-        peer = self._services.known_peer(address)
         asks = self._config.batch_size > PLAIN_PULL_COUNT or (
             peer is not None and peer.has_big_pulls
         )
@@ -234,7 +236,8 @@ class PullService:
     ) -> PullResult:
         queue = process_queue.queue
         address, is_master = self._sources.of(queue)
-        commits = is_master and not self._config.broadcasting
+        peer = self._services.known_peer(address)
+        commits = is_master and peer is not None and peer.ours and not self._config.broadcasting
         wish = PullRequest(
             self._config.group,
             queue,
@@ -243,7 +246,7 @@ class PullService:
             0 if self._inline else subscription.data.sub_version,
             process_queue.commit_offset if commits else 0,
             PULL_SUSPEND_MS,
-            self._bytes_wish(process_queue, address),
+            self._bytes_wish(process_queue, peer),
             subscription.data if self._inline else None,
         )
         asked_s = self._services.clock.monotonic()

@@ -253,6 +253,7 @@ class Rebalance:
                 raise start
         if taken:
             log.info("group %s: assigned %s", self._group, taken)
+            await self._settle_starts(taken)
             await self._tell(self._callbacks.on_assigned, taken)
         # Also those whose turn was cancelled once, or whose topic was unsubscribed for a moment;
         # not those that the callback has sought, which are being pulled by now.
@@ -260,6 +261,17 @@ class Rebalance:
             if not self._pulls.is_started(process_queue):
                 self._begin(process_queue)
         return len(taken) == len(admitted)
+
+    async def _settle_starts(self, queues: Sequence[MessageQueue]) -> None:
+        """Commit where the group starts: should this member die now, the next one, which may start
+        at the end, passes nothing over."""
+        starts = {
+            queue: self.assigned[queue].commit_offset
+            for queue in queues
+            if queue in self.assigned and self._offsets.known(queue) is None
+        }
+        for error in await self._offsets.commit(starts):
+            log.warning("group %s: start not committed, tried again: %s", self._group, error)
 
     def _note(self, topic: str) -> None:
         """Remember which queues came into being since this member joined."""

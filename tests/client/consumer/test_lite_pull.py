@@ -15,6 +15,7 @@ from skylarkmq.client import (
     MessageQueue,
     RebalanceInProgress,
     RequestTimeout,
+    StartFrom,
 )
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.consumer.support import GROUP, Group
@@ -152,11 +153,11 @@ async def test_offsets_are_written_every_five_seconds_and_only_when_they_moved()
         return [r.ext_fields["commitOffset"] for r in commits if r.ext_fields["topic"] == "orders"]
 
     await it.pass_time(4)
-    assert written() == []
+    assert written() == ["0"], "where the group starts, at once"
     await it.pass_time(1.1)
-    assert written() == ["1"]
+    assert written() == ["0", "1"]
     await it.pass_time(20)
-    assert written() == ["1"]
+    assert written() == ["0", "1"]
     assert await it.wait(consumer.committed(QUEUE)) == 1
     await it.stop(consumer)
 
@@ -173,17 +174,61 @@ async def test_a_failed_commit_is_reported_and_tried_again() -> None:
     await it.stop(consumer)
 
 
-async def test_pulls_carry_the_offset_along() -> None:
+async def test_pulls_carry_the_offset_along_to_ours_alone() -> None:
     it = await group_of(b"0")
+    await pull_after_ack(it)
+    fields = [r.ext_fields for r in it.broker.of_code(RequestCode.PULL_MESSAGE)]
+    assert {(each["sysFlag"], each["commitOffset"]) for each in fields} == {("2", "0")}
+    it = Group({"orders": 1}, codec="auto")
+    it.broker.echo_codec = True
+    it.broker.add("orders", 0, b"0")
+    await pull_after_ack(it)
+    fields = [r.ext_fields for r in it.broker.of_code(RequestCode.PULL_MESSAGE)]
+    assert ("3", "1") in {(each["sysFlag"], each["commitOffset"]) for each in fields}
+
+
+async def pull_after_ack(it: Group) -> None:
     consumer = await it.consumer(ack="manual", commit_interval=3600)
     await (await it.wait(consumer.getone())).ack()
+    await it.pass_time(0.1)
     it.broker.release_pulls()
-    await it.pass_time(0)
-    last = it.broker.of_code(RequestCode.PULL_MESSAGE)[-2:]
-    carried = [r.ext_fields for r in last if r.ext_fields["topic"] == "orders"][-1]
-    assert (carried["sysFlag"], carried["commitOffset"]) == ("3", "1")
-    assert it.offset(0) == 1
+    await it.pass_time(0.1)
     await it.stop(consumer)
+
+
+async def test_a_cancelled_commit_goes_on_and_the_next_one_waits_for_it() -> None:
+    it = await group_of(*[b"%d" % n for n in range(9)])
+    consumer = await it.consumer(ack="manual")
+    it.broker.silent = True
+    first = asyncio.create_task(consumer.commit({QUEUE: 3}))
+    await settle()
+    first.cancel()
+    second = asyncio.create_task(consumer.commit({QUEUE: 7}))
+    await settle()
+    code = RequestCode.UPDATE_CONSUMER_OFFSET
+    asked = [r for r in it.broker.of_code(code) if r.ext_fields["topic"] == "orders"]
+    assert [r.ext_fields["commitOffset"] for r in asked] == ["0", "3"]
+    it.broker.silent = False
+    it.broker.streams[0].say(asked[-1].reply(0))
+    await it.wait(second)
+    assert it.offset(0) == 7
+    assert first.cancelled()
+    await it.stop(consumer)
+
+
+async def test_a_member_that_dies_before_its_first_commit_loses_nothing() -> None:
+    it = await group_of(b"old")
+    first = await it.consumer(start_from=StartFrom.LAST)
+    it.broker.add("orders", 0, b"new")
+    await it.wait(first.getone())
+    it.broker.connect_error = ConnectionRefusedError("died")
+    it.broker.lose_all()
+    await it.wait(first.stop(), 40)
+    assert it.offset(0) == 1
+    it.broker.connect_error = None
+    second = await it.consumer(start_from=StartFrom.LAST)
+    assert (await it.wait(second.getone())).body == b"new"
+    await it.stop(second)
 
 
 async def test_commit_of_given_offsets() -> None:
