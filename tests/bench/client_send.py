@@ -70,7 +70,7 @@ class Sender(asyncio.Protocol):
         self.left -= count
         self.in_flight += count
         if count:
-            self.transport.write(self.frames(count))  # type: ignore[attr-defined]
+            self.transport.write(self.frames(count))
 
     def data_received(self, data: bytes) -> None:
         self.in_flight -= self.answered(data)

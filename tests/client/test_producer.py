@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import Counter
+from datetime import timedelta
 from random import Random
 from typing import Any
 
@@ -186,6 +187,7 @@ async def test_batches_that_cannot_be() -> None:
             [],
             [Message("a", b"x"), Message("b", b"x")],
             [Message("a", b"x", delay_level=1)],
+            [Message("a", b"x", delay=timedelta(seconds=1))],
             [Message("a", b"x"), Message("a", b"x", wait_store_ok=False)],
             [Message("%RETRY%g", b"x")],
         ):

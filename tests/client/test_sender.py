@@ -30,8 +30,8 @@ from tests.support.fake_cluster import FakeBroker, FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async, settle
 
 SEND = RequestCode.SEND_MESSAGE_V2
-DELAY = {"delay": timedelta(seconds=10)}
-AT = {"deliver_at": datetime(2030, 1, 1, tzinfo=UTC)}
+DELAY: dict[str, Any] = {"delay": timedelta(seconds=10)}
+AT: dict[str, Any] = {"deliver_at": datetime(2030, 1, 1, tzinfo=UTC)}
 
 
 # Delays
@@ -49,10 +49,10 @@ class Broker5(FakeBroker):
 
 def broker_of(it: Setting, kind: str) -> FakeBroker:
     if kind == "5":
-        broker = Broker5(it.cluster, "broker-a", {"orders": 1})
-        it.cluster.network.listen(broker.address, broker)
-        it.cluster.brokers.append(broker)
-        return broker
+        five = Broker5(it.cluster, "broker-a", {"orders": 1})
+        it.cluster.network.listen(five.address, five)
+        it.cluster.brokers.append(five)
+        return five
     broker = it.cluster.broker("broker-a", {"orders": 1})
     broker.echo_codec = kind == "ours"
     return broker
