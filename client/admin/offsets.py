@@ -5,8 +5,9 @@ A group with members holds its offsets in them, so the broker tells them where t
 To an exact offset, a group with members is moved by brokers that take 5.x's `offset` in 222: ours,
 and Apache's with `useServerSideResetOffset`.
 
-A member takes what it is told within some seconds (Java's waits ten) and commits it then; on ours
-and on Apache's 5.x the broker stands at the new offsets at once.
+A member takes what it is told within some seconds (Java's waits ten) and commits it then. A broker
+that moves groups itself tells their members with the next answer to a pull, which Apache's 5.3 may
+hold back for twenty seconds.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../client/net/Broker2Client.java (resetOffset),
 tools/.../admin/DefaultMQAdminExtImpl.java (resetOffsetByTimestampOld);
@@ -80,7 +81,8 @@ class OffsetAdmin(GroupAdmin, ClusterAdmin):
         """Let a group go on elsewhere in a topic, whether it has members now or not.
 
         Nothing stored at `when` or later is skipped. Members that are told by their broker may get
-        one message from before `when` as well, take some seconds, and drop what they hold. On
+        one message from before `when` as well, take some seconds (on 5.x up to twenty), and drop
+        what they hold. On
         RocketMQ 4.9 and ours a group with members must have committed in every queue before.
         When a broker of several fails, those before it have moved; the same call again is right.
 

@@ -109,7 +109,7 @@ async def test_a_group_with_members_moves(
         if cluster.kind == APACHE_4:
             with pytest.raises(NotSupported, match="by time alone"):
                 await admin.reset_offset(group, topic, offset=0)
-        else:
+        elif cluster.is_ours:  # 5.3's way by time is that by offset, and its held pulls are slow
             before = len(inbox.bodies)
             await admin.reset_offset(group, topic, offset=0)
             await inbox.wait(lambda: set(numbered("m", 8)) <= set(inbox.bodies[before:]))
