@@ -82,8 +82,8 @@ class OffsetAdmin(GroupAdmin, ClusterAdmin):
 
         Nothing stored at `when` or later is skipped. Members that are told by their broker may get
         one message from before `when` as well, take some seconds (on 5.x up to twenty), and drop
-        what they hold. On
-        RocketMQ 4.9 and ours a group with members must have committed in every queue before.
+        what they hold. On RocketMQ 4.9, and on ours by time, a group with members must have
+        committed in every queue before.
         When a broker of several fails, those before it have moved; the same call again is right.
 
         Args:
