@@ -48,6 +48,7 @@ from skylarkmq.client.errors import (
     TopicNotExist,
 )
 from skylarkmq.client.instance import Client
+from skylarkmq.client.message_view import MessageView, StoredView
 from skylarkmq.client.producer import Producer
 from skylarkmq.client.reply_table import Reply
 from skylarkmq.client.send_result import SendResult, SendStatus
@@ -77,6 +78,7 @@ __all__ = [
     "MessageIllegal",
     "MessageQueue",
     "MessageTooLarge",
+    "MessageView",
     "NearbyRooms",
     "NoPermission",
     "NotDurableError",
@@ -100,6 +102,7 @@ __all__ = [
     "ServiceNotAvailable",
     "Sql92",
     "StartFrom",
+    "StoredView",
     "SubscriptionNotExist",
     "SystemBusy",
     "Tag",

@@ -1,4 +1,8 @@
-"""A message that reached this client outside a queue, to be read only: a reply, a half message."""
+"""Messages to be read only: what every message has, and what a stored one has beside it.
+
+MessageView    a reply, a half message: what reached this client outside a queue
+StoredView     a record of a queue; base of ReceivedMessage, PeekedMessage, StoredMessage
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from skylarkmq.protocol.compression import decompress
+from skylarkmq.client.errors import ProtocolError
+from skylarkmq.protocol.compression import CompressionUnavailableError, decompress
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.properties import SHARDING_KEY
@@ -16,7 +23,7 @@ OPENED_SIZE_MAX: Final = 16 * 1024 * 1024
 
 
 class MessageView:
-    """The parts of a message by the names that a ReceivedMessage has for them. Immutable."""
+    """What every message has. Not to be made or changed by users."""
 
     __slots__ = ("_body", "_message", "topic")
 
@@ -31,11 +38,19 @@ class MessageView:
         """The body, decompressed if need be.
 
         Raises:
-            skylarkmq.protocol.errors.ProtocolError: it cannot be opened, opens to more than
-                16 MiB, or the library for its format is not installed.
+            ProtocolError: it cannot be opened, opens to more than 16 MiB, or the library for its
+                format is not installed (`pip install 'skylarkmq[compression]'`).
         """
         if self._body is None:
-            self._body = decompress(self._message.body, self._message.sys_flag, OPENED_SIZE_MAX)
+            message = self._message
+            if message.sys_flag & MessageSysFlag.COMPRESSED_FLAG:
+                try:
+                    self._body = decompress(message.body, message.sys_flag, OPENED_SIZE_MAX)
+                except (RemoteProtocolError, CompressionUnavailableError) as error:
+                    text = f"the body of {self.msg_id} cannot be opened: {error}"
+                    raise ProtocolError(text) from error
+            else:
+                self._body = message.body
         return self._body
 
     @property
@@ -60,7 +75,7 @@ class MessageView:
 
     @property
     def msg_id(self) -> str:
-        """The id that its producer gave."""
+        """The id that its producer gave; the same on every retry."""
         return self._message.unique_key or ""
 
     @property
@@ -80,7 +95,7 @@ class MessageView:
 
     @property
     def born_at(self) -> datetime:
-        """When it was sent, by the sender's clock; UTC."""
+        """When it was sent, by its producer's clock; UTC."""
         return datetime.fromtimestamp(self._message.born_timestamp / 1000, UTC)
 
     @property
@@ -100,3 +115,44 @@ class MessageView:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.msg_id} of {self.topic}>"
+
+
+class StoredView(MessageView):
+    """What a stored message has beside it."""
+
+    __slots__ = ("queue_offset",)
+
+    def __init__(self, message: MessageExt, topic: str) -> None:
+        super().__init__(message, topic)
+        self.queue_offset = message.queue_offset
+        """Its number in the queue."""
+
+    @property
+    def msg_id(self) -> str:
+        """The id that its producer gave, the same on every retry; without one `offset_msg_id`."""
+        return self._message.msg_id
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The broker's id of this copy: its address and the place in its log."""
+        return self._message.offset_msg_id
+
+    @property
+    def commit_log_offset(self) -> int:
+        """The byte place in the broker's log."""
+        return self._message.physical_offset
+
+    @property
+    def body_crc(self) -> int:
+        """CRC-32 of the stored body, masked with 0x7FFFFFFF."""
+        return self._message.body_crc
+
+    @property
+    def size(self) -> int:
+        """Bytes of the stored record."""
+        return self._message.store_size
+
+    @property
+    def stored(self) -> MessageExt:
+        """The record itself, its body as stored; for the SDK's own use."""
+        return self._message

@@ -35,7 +35,7 @@ from skylarkmq.client.errors import (
     RouteNotFound,
 )
 from skylarkmq.client.instance import Client
-from skylarkmq.client.message_view import MessageView
+from skylarkmq.client.message_view import StoredView
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP
 from skylarkmq.protocol.message import MessageExt, MessageQueue
@@ -55,37 +55,15 @@ PATIENCE_S: Final = 30.0
 """For how long after its first failure the broker of a queue may be away: then the reader ends."""
 
 
-class PeekedMessage(MessageView):
+class PeekedMessage(StoredView):
     """A message as it lies in its queue; reading it changed nothing."""
 
-    __slots__ = ("queue", "queue_offset")
+    __slots__ = ("queue",)
 
     def __init__(self, message: MessageExt, queue: MessageQueue) -> None:
         super().__init__(message, queue.topic)
         self.queue = queue
         """The queue that it lies in."""
-        self.queue_offset = message.queue_offset
-        """Its number in the queue."""
-
-    @property
-    def offset_msg_id(self) -> str:
-        """The broker's id of this copy: its address and the place in its log."""
-        return self._message.offset_msg_id
-
-    @property
-    def commit_log_offset(self) -> int:
-        """The byte place in the broker's log."""
-        return self._message.physical_offset
-
-    @property
-    def body_crc(self) -> int:
-        """CRC-32 of the stored body, masked with 0x7FFFFFFF."""
-        return self._message.body_crc
-
-    @property
-    def size(self) -> int:
-        """Bytes of the stored record."""
-        return self._message.store_size
 
 
 class _Feed:

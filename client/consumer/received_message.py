@@ -12,27 +12,19 @@ give no leases, and unlike the Java client this one sends nothing back behind a 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from math import inf
-from typing import Final, Protocol
+from typing import Protocol
 
-from skylarkmq.client.config import MIB
 from skylarkmq.client.consumer.process_queue import ProcessQueue
 from skylarkmq.client.consumer.retry_delay import RetryDelay, retry_delay
-from skylarkmq.client.errors import ProtocolError
 from skylarkmq.client.hooks import ConsumeOutcome
+from skylarkmq.client.message_view import StoredView
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.protocol import properties as names
-from skylarkmq.protocol.compression import CompressionUnavailableError, decompress
-from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.flags import MessageSysFlag
-from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.message import MessageExt, MessageQueue
-
-INFLATED_SIZE_MAX: Final = 16 * MIB
-"""A compressed body that opens to more is refused: four times RocketMQ's largest message."""
 
 
 class Returner(Protocol):
@@ -69,20 +61,16 @@ class Returner(Protocol):
         ...
 
 
-class ReceivedMessage:
+class ReceivedMessage(StoredView):
     """One message of one queue. Made by the consumer; not to be made or changed by users."""
 
     __slots__ = (
-        "_body",
         "_local_tries",
-        "_message",
         "_process_queue",
         "_returner",
         "outcome",
         "overdue_s",
-        "queue_offset",
         "received_s",
-        "topic",
     )
 
     def __init__(
@@ -92,13 +80,12 @@ class ReceivedMessage:
         returner: Returner,
         local_tries: int = 0,
     ) -> None:
+        # One a message: the bases' attributes are set here, without their constructors.
         self.queue_offset = message.queue_offset
-        """Its number in the queue."""
         # A retried message lies in the group's retry topic; its own topic stands in a property.
         topic = message.properties.get(names.RETRY_TOPIC, message.topic)
         namespace = returner.namespace
         self.topic = namespace.unwrap(topic) if namespace else topic
-        """The topic it was sent to, also when it comes from the group's retry topic."""
         self.overdue_s = inf
         """When its handler will have been at work for too long, monotonic. The consumer's own."""
         self.received_s = 0.0
@@ -111,114 +98,15 @@ class ReceivedMessage:
         self.outcome: ConsumeOutcome | None = None
         """What became of it; None as long as that is its handler's to say. The consumer's own."""
 
-    # What it is
-
-    @property
-    def body(self) -> bytes:
-        """The body, decompressed if need be.
-
-        Raises:
-            ProtocolError: it cannot be opened, opens to more than 16 MiB, or the library for its
-                format is not installed (`pip install 'skylarkmq[compression]'`).
-        """
-        if self._body is None:
-            message = self._message
-            if message.sys_flag & MessageSysFlag.COMPRESSED_FLAG:
-                try:
-                    self._body = decompress(message.body, message.sys_flag, INFLATED_SIZE_MAX)
-                except (RemoteProtocolError, CompressionUnavailableError) as error:
-                    text = f"the body of {self.msg_id} cannot be opened: {error}"
-                    raise ProtocolError(text) from error
-            else:
-                self._body = message.body
-        return self._body
-
-    @property
-    def tags(self) -> str | None:
-        """Its tag."""
-        return self._message.tags
-
-    @property
-    def keys(self) -> str:
-        """Its index keys, parted by blanks."""
-        return self._message.keys
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """All properties, the user's and RocketMQ's."""
-        return self._message.properties
-
-    @property
-    def msg_id(self) -> str:
-        """The id that its producer gave; the same on every retry."""
-        return self._message.msg_id
-
-    @property
-    def offset_msg_id(self) -> str:
-        """The broker's id of this copy: its address and the place in its log."""
-        return self._message.offset_msg_id
-
-    @property
-    def sharding_key(self) -> str | None:
-        """The key that chose its queue, if it travelled along."""
-        return self._message.properties.get(names.SHARDING_KEY)
-
-    @property
-    def flag(self) -> int:
-        """The user's flag."""
-        return self._message.flag
-
-    @property
-    def sys_flag(self) -> int:
-        """RocketMQ's flag bits."""
-        return self._message.sys_flag
-
-    # Where and when
-
     @property
     def queue(self) -> MessageQueue:
         """The queue it came from; of the retry topic when it is a retry."""
         return self._returner.namespace.unwrap_queue(self._process_queue.queue)
 
     @property
-    def commit_log_offset(self) -> int:
-        """The byte place in the broker's log."""
-        return self._message.physical_offset
-
-    @property
-    def born_at(self) -> datetime:
-        """When it was sent, by the producer's clock; UTC."""
-        return datetime.fromtimestamp(self._message.born_timestamp / 1000, UTC)
-
-    @property
-    def stored_at(self) -> datetime:
-        """When this copy was stored, by the broker's clock; UTC."""
-        return datetime.fromtimestamp(self._message.store_timestamp / 1000, UTC)
-
-    @property
-    def born_host(self) -> HostAddress:
-        """Who sent it."""
-        return self._message.born_host
-
-    @property
-    def store_host(self) -> HostAddress:
-        """Which broker stored it."""
-        return self._message.store_host
-
-    @property
     def reconsume_times(self) -> int:
         """How many times it was handed back before."""
         return self._message.reconsume_times + self._local_tries
-
-    @property
-    def body_crc(self) -> int:
-        """CRC-32 of the stored body, masked with 0x7FFFFFFF."""
-        return self._message.body_crc
-
-    @property
-    def size(self) -> int:
-        """Bytes of the stored record."""
-        return self._message.store_size
 
     # What becomes of it
 
@@ -288,11 +176,6 @@ class ReceivedMessage:
         )
 
     # For the consumer's own use
-
-    @property
-    def stored(self) -> MessageExt:
-        """The record as pulled."""
-        return self._message
 
     @property
     def process_queue(self) -> ProcessQueue[ReceivedMessage]:
