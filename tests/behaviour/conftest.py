@@ -10,16 +10,19 @@ The cluster is shared by all tests of the session: a test uses `topic` (made for
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator, Iterator
+from pathlib import Path
 
 import pytest
 
 from skylarkmq.client import Client, Producer
 from tests.behaviour.cluster import APACHE_4, APACHE_5, SKYLARKMQ, Cluster, test_name
-from tests.interop import java
+from tests.interop import java as maven
+from tests.interop.admin_tools import JavaAdmin
 from tests.interop.apache_server import Apache5Broker, ApacheBroker
 from tests.interop.children import Children
 from tests.interop.servers import Broker
 from tests.interop.skylark_server import SkylarkBroker
+from tests.interop.tools import JavaTools
 
 SERVERS: dict[str, type[Broker]] = {
     SKYLARKMQ: SkylarkBroker,
@@ -44,7 +47,7 @@ def cluster_kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def shared_broker(cluster_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """The broker of one kind, for as long as tests want it."""
-    if cluster_kind != SKYLARKMQ and (why := java.missing()):
+    if cluster_kind != SKYLARKMQ and (why := maven.missing()):
         pytest.skip(why)
     folder = tmp_path_factory.mktemp(cluster_kind)
     broker = SERVERS[cluster_kind](Children(folder), folder)
@@ -87,6 +90,24 @@ async def topic(cluster: Cluster, client: Client) -> str:
 def group(cluster: Cluster) -> str:
     """A consumer group that no other test uses."""
     return cluster.unique("G")
+
+
+@pytest.fixture
+def java(cluster: Cluster, tmp_path: Path) -> Iterator[JavaTools]:
+    """RocketMQ's Java client against the cluster; its processes end with the test."""
+    if why := maven.missing():
+        pytest.skip(why)
+    children = Children(tmp_path)
+    yield JavaTools(children, cluster.broker)
+    children.stop_all()
+
+
+@pytest.fixture
+def mqadmin(java: JavaTools, cluster: Cluster, tmp_path: Path) -> Iterator[JavaAdmin]:
+    """RocketMQ's administration tool against the cluster."""
+    children = Children(tmp_path)
+    yield JavaAdmin(children, cluster.broker)
+    children.stop_all()
 
 
 @pytest.hookimpl(wrapper=True)

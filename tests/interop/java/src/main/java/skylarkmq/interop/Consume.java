@@ -3,6 +3,7 @@ package skylarkmq.interop;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeSet;
+import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
@@ -11,6 +12,9 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsistentHash;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.consumer.ProcessQueue;
 import org.apache.rocketmq.client.impl.consumer.RebalanceImpl;
@@ -35,6 +39,7 @@ import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
  *   level      delay level asked for a failed message; 0 leaves it to the broker
  *   threads    consuming threads
  *   trace      true: it keeps a trace of what it consumes
+ *   strategy   how queues are shared: average, circle or consistent_hash
  * </pre>
  */
 public final class Consume {
@@ -60,6 +65,7 @@ public final class Consume {
         consumer.setConsumeTimestamp(args.text("since", consumer.getConsumeTimestamp()));
         consumer.setMessageModel(MessageModel.valueOf(args.text("model", "CLUSTERING")));
         consumer.setMaxReconsumeTimes(args.number("max", -1));
+        consumer.setAllocateMessageQueueStrategy(strategy(args.text("strategy", "average")));
         // Else a message that was just printed is not yet counted in the offset kept at the end.
         consumer.setAwaitTerminationMillisWhenShutdown(END_MS);
         int threads = args.number("threads", 4);
@@ -73,6 +79,19 @@ public final class Consume {
             consumer.registerMessageListener((MessageListenerOrderly) this::inOrder);
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) this::atOnce);
+        }
+    }
+
+    private static AllocateMessageQueueStrategy strategy(String name) {
+        switch (name) {
+            case "average":
+                return new AllocateMessageQueueAveragely();
+            case "circle":
+                return new AllocateMessageQueueAveragelyByCircle();
+            case "consistent_hash":
+                return new AllocateMessageQueueConsistentHash();
+            default:
+                throw new IllegalArgumentException("strategy " + name);
         }
     }
 
