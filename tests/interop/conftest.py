@@ -53,12 +53,6 @@ def broker(request: pytest.FixtureRequest, start_broker: Start) -> Broker:
     return start_broker(SERVERS[request.param])
 
 
-@pytest.fixture(scope="session")
-def apache(maven: None, start_broker: Start) -> Broker:
-    """RocketMQ's own broker, for what is ours on the other end."""
-    return start_broker(ApacheBroker)
-
-
 @pytest.fixture
 def own_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
     """A broker that the test may stop and start again; a parameter is a table of its keys."""
