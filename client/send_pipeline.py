@@ -137,7 +137,9 @@ class SendPipeline:
                 self._departures.await_connection(send, address)
                 return
             send.connection = connection
-            send.opaque = lane.template.start(connection, request, send)
+            opaque = lane.template.start(connection, request, send)
+            if send.connection is connection:  # else it was refused, and may be elsewhere by now
+                send.opaque = opaque
         except RouteNotFound as error:
             self.not_sent(send, error)
         except LocalProtocolError as error:
@@ -308,7 +310,9 @@ class SendPipeline:
             if limit_s is not None:
                 send.deadline_s = min(send.end_s, send.began_s + limit_s)
         try:
-            send.opaque = lane.template.start(connection, send.request, send)
+            opaque = lane.template.start(connection, send.request, send)
+            if send.connection is connection:  # else it was refused, and may be elsewhere by now
+                send.opaque = opaque
         except LocalProtocolError as error:
             self.end(send, IllegalState(f"the message cannot be sent: {error}"))
 

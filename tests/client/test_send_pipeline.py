@@ -18,6 +18,7 @@ from skylarkmq.client import (
     SystemBusy,
     TooManyInFlight,
 )
+from skylarkmq.client.connection import UNSENT_MAX
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.support import Setting
 from tests.support.manual_clock import advance_async, settle
@@ -210,3 +211,26 @@ async def test_a_cancelled_send_leaves_nothing_behind() -> None:
         connection = it.client.services.remoting.ready(broker.address)
         assert connection is not None
         assert connection.pending_count == 0
+
+
+async def test_a_send_refused_at_once_and_sent_elsewhere_can_be_cancelled_there() -> None:
+    async with Setting() as it:
+        full, other = (it.cluster.broker(name, {"orders": 1}) for name in ("broker-a", "broker-b"))
+        for _ in range(2):
+            await it.producer.send(Message("orders", b"warm up"))
+        other.silent = True
+        ready = it.client.services.remoting.ready
+        clogged, free = ready(full.address), ready(other.address)
+        assert clogged is not None
+        assert free is not None
+        clogged.pause_writing()
+        clogged._unsent_size = UNSENT_MAX + 1
+        clogged._opaque += 100
+        sends = [asyncio.create_task(it.producer.send(Message("orders", b"x"))) for _ in range(2)]
+        await settle()
+        assert free.pending_count == 2
+        for send in sends:  # each takes its own waiter away, and no other's
+            send.cancel()
+            await settle()
+        assert free.pending_count == 0
+        assert it.producer.in_flight_count == 0
