@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from skylarkmq.client.errors import MessageTooLarge
+
 
 class _Flush:
     """Somebody who waits for the sends that had begun when he came."""
@@ -38,7 +40,13 @@ class InFlight:
         return self.count < self._count_max and self.size + size <= self._size_max
 
     async def room(self, size: int) -> None:
-        """Wait until a message of `size` bytes may enter; it has to enter before the next await."""
+        """Wait until a message of `size` bytes may enter; it has to enter before the next await.
+
+        Raises:
+            MessageTooLarge: it never may. It would take the turns of those who may.
+        """
+        if size > self._size_max:
+            raise MessageTooLarge(size, self._size_max, hint="That is all of max_in_flight_bytes")
         while not self.has_room(size):
             waiter = asyncio.get_running_loop().create_future()
             self._room_waiters.append(waiter)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from skylarkmq.client.errors import MessageTooLarge
 from skylarkmq.client.in_flight import InFlight
 from tests.support.manual_clock import settle
 
@@ -55,3 +58,15 @@ async def test_room_goes_to_the_next_when_who_was_woken_is_cancelled() -> None:
     await settle()
     assert second.done()
     assert not second.cancelled()
+
+
+async def test_what_never_fits_is_told_so_and_takes_nobody_s_turn() -> None:
+    flight = InFlight(1, 10)
+    generation = flight.enter(1)
+    with pytest.raises(MessageTooLarge, match="max_in_flight_bytes"):
+        await flight.room(11)
+    waiting = asyncio.create_task(flight.room(10))
+    await settle()
+    flight.leave(1, generation)
+    await settle()
+    assert waiting.done()

@@ -13,6 +13,7 @@ from skylarkmq.client import (
     IllegalState,
     Message,
     MessageQueue,
+    MessageTooLarge,
     Producer,
     Reply,
     ReplyNotDelivered,
@@ -258,3 +259,15 @@ async def test_cancelled_at_every_turn() -> None:
         return ended
 
     await sweep(run)
+
+
+async def test_a_request_that_is_too_large_holds_up_no_other() -> None:
+    async with Setting(group="P", max_in_flight_bytes=4 << 20) as setting:
+        broker = setting.cluster.broker(topics={"rpc": 1, REPLIES: 1})
+        large = setting.producer.request_nowait(Message("rpc", bytes((4 << 20) + 1)), 5)
+        setting.producer.request_nowait(ASKED, 5).add_done_callback(lambda done: done.exception())
+        await settle(50)
+        with pytest.raises(MessageTooLarge):
+            await large
+        assert len(broker.bodies("rpc")) == 1
+        await advance_async(setting.clock, 6)
