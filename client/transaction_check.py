@@ -113,6 +113,8 @@ class Checks:
         self._ended: OrderedDict[str, Ended] = OrderedDict()
         self._waiting: OrderedDict[str, Question] = OrderedDict()
         self._workers: set[asyncio.Task[None]] = set()
+        # Checks at work.
+        self._asked_count = 0
 
     def remember(self, unique_id: str, state: TransactionState) -> None:
         """Note how a transaction of this process ended; it is open no more."""
@@ -151,7 +153,7 @@ class Checks:
         else:
             # Of two questions about one message the later one names the place where it is now.
             self._waiting[unique_id] = question
-            if len(self._workers) < min(CHECKS_AT_ONCE, len(self._waiting)):
+            if len(self._workers) < min(CHECKS_AT_ONCE, self._asked_count + len(self._waiting)):
                 self._hire()
 
     async def stop(self) -> None:
@@ -171,8 +173,20 @@ class Checks:
         while self._waiting:
             unique_id, question = self._waiting.popitem(last=False)
             check = self._check_of(unique_id)
-            if check is not None:
-                self._answer(question, await self._verdict(check, question.message))
+            if check is None:
+                continue
+            self._asked_count += 1
+            try:
+                state = await self._verdict(check, question.message)
+            finally:
+                self._asked_count -= 1
+            ended = self._ended.get(unique_id)
+            if ended is not None and ended.state is not TransactionState.UNKNOWN:
+                state = ended.state  # decided here while the check looked: it could not know
+            self._answer(question, state)
+        task = asyncio.current_task()
+        if task is not None:  # at once: a question that comes before its end needs another
+            self._workers.discard(task)
 
     def _check_of(self, unique_id: str) -> Check | None:
         ended = self._ended.get(unique_id)

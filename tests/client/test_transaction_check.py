@@ -222,6 +222,40 @@ async def test_checks_run_side_by_side_within_limits(monkeypatch: pytest.MonkeyP
     assert [f["commitLogOffset"] for f in told if f["msgId"] == "M40"] == ["900"]
 
 
+async def test_a_check_that_hangs_holds_up_no_other_and_a_verdict_of_this_process_comes_first() -> (
+    None
+):
+    gate = asyncio.Event()
+
+    async def check(half: HalfMessage) -> TransactionState:
+        if half.msg_id == "M1":
+            await gate.wait()
+        return TransactionState.ROLLBACK
+
+    rig = Rig(check)
+    rig.checks.remember("M1", TransactionState.UNKNOWN)
+    rig.ask("M1")
+    await settle()
+    rig.ask("M2")
+    await settle()
+    assert rig.verdicts() == [ROLLBACK]
+    rig.checks.remember("M1", TransactionState.COMMIT)
+    gate.set()
+    await settle()
+    assert rig.verdicts() == [ROLLBACK, COMMIT]
+
+
+async def test_a_question_in_the_very_turn_in_which_the_last_check_ends_is_answered() -> None:
+    for turns in range(8):
+        rig = Rig(always(TransactionState.COMMIT))
+        rig.ask("M1")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        rig.ask("M2")
+        await settle()
+        assert rig.verdicts() == [COMMIT, COMMIT], turns
+
+
 async def test_a_connection_that_is_gone_and_a_producer_that_stops() -> None:
     rig = Rig(always(TransactionState.COMMIT))
     rig.connection.closed = True
