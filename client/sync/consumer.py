@@ -8,7 +8,6 @@ with Consumer("127.0.0.1:9876", "orders", group="billing") as consumer:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +26,7 @@ from skylarkmq.client.sync.callbacks import in_thread
 from skylarkmq.client.sync.client import Client
 from skylarkmq.client.sync.inner import Inner
 from skylarkmq.client.sync.received_message import ReceivedMessage
+from skylarkmq.client.sync.threads import Threads
 from skylarkmq.protocol.message import MessageQueue
 
 Handler = Callable[[Any], object]
@@ -139,7 +139,7 @@ class Consumer:
                 return handler(ReceivedMessage(portal, received))
             return handler([ReceivedMessage(portal, message) for message in received])
 
-        threads = ThreadPoolExecutor(max(1, concurrency), thread_name_prefix="skylarkmq-handler")
+        threads = Threads(max(1, concurrency), thread_name_prefix="skylarkmq-handler")
         work = in_thread(handle, threads)
         try:
             self._inner.run(lambda it: it.run(work, concurrency=concurrency, max_batch=max_batch))

@@ -26,6 +26,7 @@ from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 from skylarkmq.client.errors import IllegalState
+from skylarkmq.client.sync.threads import Threads
 
 T = TypeVar("T")
 
@@ -154,6 +155,7 @@ class Portal:
                 )
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                self._loop.set_default_executor(Threads(thread_name_prefix="skylarkmq-callback"))
                 self._thread = threading.Thread(
                     target=_serve, args=(self._loop,), name="skylarkmq-client-loop", daemon=True
                 )
@@ -177,8 +179,12 @@ class Portal:
         if close is None or self._loop is None or self._closed:
             return
         closer = threading.Thread(target=close, name="skylarkmq-client-exit", daemon=True)
-        closer.start()
-        closer.join(EXIT_TIMEOUT_S)
+        try:
+            closer.start()
+        except RuntimeError:  # from Python 3.12 on no thread begins any more by now
+            close()
+        else:
+            closer.join(EXIT_TIMEOUT_S)
 
 
 class _Call(Generic[T]):

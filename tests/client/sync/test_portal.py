@@ -204,3 +204,20 @@ def test_after_a_fork_the_child_has_a_loop_of_its_own() -> None:
     assert portal.generation == 0
     assert portal.run(lambda: double(3)) == 6
     portal.close()
+
+
+def test_the_program_s_end_closes_also_where_no_thread_begins_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    portal, closed = Portal(), list[str]()
+    portal.close_at_exit(lambda: closed.append("closed"))
+    portal.run(lambda: double(1))
+
+    def refuse(_: threading.Thread) -> NoReturn:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        portal.exit()
+    assert closed == ["closed"]
+    portal.close()

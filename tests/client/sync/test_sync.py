@@ -298,3 +298,36 @@ def test_a_program_that_closes_nothing_ends(namesrv: str, topic: str) -> None:
     command = [sys.executable, "-W", "error", "-c", PROGRAM, namesrv, topic]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert (done.returncode, done.stdout, done.stderr) == (0, "SEND_OK\n", "")
+
+
+THREADS_PROGRAM = """
+import sys, threading
+from skylarkmq.client import Message, StartFrom
+from skylarkmq.client.sync import Client, Consumer, Producer
+
+client = Client(sys.argv[1])
+consumer = Consumer(client, sys.argv[2], group=sys.argv[2], start_from=StartFrom.FIRST)
+consumer.start()
+handled = threading.Event()
+
+def handle(message):
+    print(message.body.decode(), message.reconsume_times, flush=True)
+    handled.set()
+
+def work():
+    threading.main_thread().join()
+    with Producer(client, compress_over=1000) as producer:
+        print(producer.send(Message(sys.argv[2], b"x" * 5000)).status.name, flush=True)
+        handled.wait()
+        consumer.stop()
+
+threading.Thread(target=work).start()
+threading.Thread(target=lambda: consumer.run(handle)).start()
+"""
+
+
+def test_threads_work_on_when_the_main_thread_has_ended(namesrv: str, topic: str) -> None:
+    command = [sys.executable, "-W", "error", "-c", THREADS_PROGRAM, namesrv, topic]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.split("\n")) == ["", "SEND_OK", "x" * 5000 + " 0"]
