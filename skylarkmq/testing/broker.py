@@ -134,9 +134,10 @@ class RunningBroker:
     async def _kill(self) -> None:
         if not isinstance(self._clock, VirtualClock):
             raise ValueError("kill=True needs a VirtualClock: the dead broker's timers must end")
-        controller, self._controller = self.controller, None
+        controller = self.controller
         self._files.is_dead = True
         self.faults.clear()  # a sync that hangs comes back, and fails
+        self._controller = None
         self._forget_timers()
         await controller.kill()
         self._forget_timers()

@@ -180,3 +180,13 @@ async def test_all_faults_end_together_and_with_a_restart() -> None:
         assert await stored(broker) == [b"first", b"cleared", b"restarted"]
         with pytest.raises(ValueError, match="n is 1 or more"):
             faults.drop_reply(SEND, 0)
+
+
+@pytest.mark.parametrize("name", ["disk_full", "disk_error", "pause_flush", "refuse_connections"])
+@pytest.mark.parametrize("kill", [False, True])
+async def test_each_fault_ends_with_a_restart(name: str, kill: bool) -> None:
+    async with setting() as (broker, _, producer):
+        getattr(broker.faults, name)()
+        await broker.restart(kill=kill)
+        await producer.send(Message(TOPIC, b"restarted"))
+        assert await stored(broker) == [b"first", b"restarted"]
