@@ -103,7 +103,8 @@ class LitePull:
         """Commit now instead of at the next interval.
 
         Without `offsets`: what is acknowledged; with `ack="auto"` that is everything given so far.
-        With `offsets`: these, for assigned queues, whatever is acknowledged here.
+        With `offsets`: these, for assigned queues; what was given below them is acknowledged by it.
+        One beyond what was given, or below what is acknowledged, lasts until the next interval.
 
         Raises:
             RocketMQError: a broker did not take it; tried again at the next interval.
@@ -115,8 +116,10 @@ class LitePull:
             await self._commit_assigned()
             return
         known = {self._wrapped(queue): offset for queue, offset in offsets.items()}
-        for queue in known:
-            inside.rebalance.held(queue)
+        held = {queue: inside.rebalance.held(queue) for queue in known}
+        for queue, process_queue in held.items():
+            for message in process_queue.given_below(known[queue]):
+                message.finish()
         errors = await inside.offsets.commit(known)
         if errors:
             raise errors[0]
@@ -313,14 +316,15 @@ class LitePull:
             message.finish()
 
     def _give(self, messages: list[ReceivedMessage]) -> None:
-        self._given = messages if self._ack != "manual" else []
+        # Should several tasks wait at the same time, none's message is forgotten.
+        self._given = [*self._given, *messages] if self._ack != "manual" else []
         if self._ack == "none":
             self._ack_given()
 
-    async def _commit_assigned(self) -> None:
+    async def _commit_assigned(self, anew: bool = False) -> None:
         inside = self._running
         held: dict[MessageQueue, ProcessQueue[ReceivedMessage]] = inside.rebalance.assigned
         offsets = {queue: process_queue.commit_offset for queue, process_queue in held.items()}
-        errors = await inside.offsets.commit(offsets)
+        errors = await inside.offsets.commit(offsets, anew=anew)
         if errors:
             raise errors[0]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Final
 
 from skylarkmq.client.clock import sleep
 from skylarkmq.client.config import ConsumerConfig
@@ -26,6 +26,11 @@ from skylarkmq.client.services import Member
 from skylarkmq.protocol.flags import retry_topic
 
 log = logging.getLogger(__name__)
+
+COMMIT_ANEW_S: Final = 60.0
+"""How often offsets are committed that did not move: a late commit of a queue's last owner, or a
+broker that lost some, would else stand until the queue moves on. RocketMQ's client does so each
+time."""
 
 
 def subscribe_to(
@@ -59,6 +64,7 @@ class Membership:
         self._subscriptions = subscriptions
         self._parts = parts
         self._tasks: list[asyncio.Task[None]] = []
+        self._anew = False
 
     async def join(self) -> None:
         """Tell the brokers what the group wants now, and divide the queues anew.
@@ -68,7 +74,9 @@ class Membership:
         """
         wanted = self._subscriptions
         if not wanted:
-            return  # nobody's member before the first `subscribe` or `assign`
+            # Nobody's member, before the first `subscribe` or `assign`, or after the last one.
+            self._parts.inside.rebalance.wake()
+            return
         if not self._config.broadcasting and retry_topic(self._group) not in wanted:
             subscribe_to(self._client, wanted, retry_topic(self._group), None)
         await self._find_routes(list(wanted))
@@ -89,13 +97,14 @@ class Membership:
         await self._find_routes([topic])
         await self._check(Subscription(topic, selector, 0))
 
-    def begin(self, commit: Callable[[], Awaitable[None]]) -> None:
+    def begin(self, commit: Callable[[bool], Awaitable[None]]) -> None:
         """Start the tasks.
 
         Args:
-            commit: commits what is acknowledged.
+            commit: commits what is acknowledged; with true also what is committed already.
         """
         parts = self._parts
+        self._client.services.reconnect_listeners.add(self._reconnected)
         self._run(parts.inside.rebalance.run(), "rebalance")
         self._run(self._commit_loop(commit), "commit")
         self._run(parts.slow_handlers.run(), "overdue")
@@ -106,17 +115,19 @@ class Membership:
         """Take no new queues and hand out nothing more."""
         inside = self._parts.inside
         inside.buffer.close()
+        inside.rebalance.close()
         await _cancel(self._tasks[:1])  # the rebalance, which would begin to pull again
         inside.pulls.halt()
 
     async def leave(self, member: Member) -> None:
         """Give everything up, and tell the brokers."""
         parts = self._parts
+        self._client.services.reconnect_listeners.discard(self._reconnected)
         await _cancel(self._tasks)
         parts.retries.stop()
         try:
             rebalance = parts.inside.rebalance
-            await rebalance.revoke(list(rebalance.assigned))
+            await rebalance.revoke(list(rebalance.assigned), anew=True)
             if parts.locks is not None:
                 await parts.locks.release_all()
         finally:
@@ -139,12 +150,20 @@ class Membership:
             except RocketMQError as error:
                 log.warning("group %s: no route of %s: %s", self._group, topic, error)
 
-    async def _commit_loop(self, commit: Callable[[], Awaitable[None]]) -> None:
+    def _reconnected(self, address: str) -> None:
+        """A broker that was started again has lost the offsets of its last seconds."""
+        self._anew = True
+
+    async def _commit_loop(self, commit: Callable[[bool], Awaitable[None]]) -> None:
         clock = self._client.services.clock
+        anew_s = clock.monotonic() + COMMIT_ANEW_S
         while True:
             await sleep(clock, self._config.commit_interval_s)
+            anew, self._anew = self._anew or clock.monotonic() >= anew_s, False
+            if anew:
+                anew_s = clock.monotonic() + COMMIT_ANEW_S
             try:
-                await commit()
+                await commit(anew)
             except RocketMQError as error:
                 log.warning("group %s: %s, tried again in its time", self._group, error)
             except Exception:

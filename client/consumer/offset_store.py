@@ -18,14 +18,14 @@ client/.../impl/consumer/RebalancePushImpl.java (computePullFromWhereWithExcepti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from skylarkmq.client.config import OFFSET_TIMEOUT_S
 from skylarkmq.client.consumer.local_offsets import LocalOffsets
 from skylarkmq.client.consumer.offset_search import first_since
 from skylarkmq.client.consumer.start_from import StartFrom
-from skylarkmq.client.errors import RocketMQError, RouteNotFound
+from skylarkmq.client.errors import RebalanceInProgress, RocketMQError, RouteNotFound
 from skylarkmq.client.route import MASTER_ID
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.flags import is_retry_topic
@@ -38,12 +38,24 @@ COMMITS_MAX: Final = 64
 class OffsetStore:
     """The offsets of one group. Loop thread."""
 
-    def __init__(self, services: Services, group: str, local: LocalOffsets | None = None) -> None:
-        """Take the group; with `local`, which is open, its offsets are kept there."""
+    def __init__(
+        self,
+        services: Services,
+        group: str,
+        local: LocalOffsets | None = None,
+        may_tell: Callable[[MessageQueue], bool] | None = None,
+    ) -> None:
+        """Take the group.
+
+        Args:
+            local: open; the offsets are kept there.
+            may_tell: whether this member's word on a queue counts at the moment; default always.
+        """
         self._services = services
         self._api = services.consumer_api
         self._group = group
         self._local = local
+        self._may_tell = may_tell
         self._committed: dict[MessageQueue, int] = {}
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[list[RocketMQError]]] = set()
@@ -89,15 +101,22 @@ class OffsetStore:
         address, remoting = self._address(queue), self._services.remoting
         return await first_since(self._api, remoting, address, self._group, queue, timestamp_ms)
 
-    async def commit(self, offsets: Mapping[MessageQueue, int]) -> list[RocketMQError]:
+    async def commit(
+        self, offsets: Mapping[MessageQueue, int], *, anew: bool = False
+    ) -> list[RocketMQError]:
         """Commit what changed since the last time; return what failed, to be tried again later.
 
         Cancelled, it goes on in the background; the next commit waits for it.
+
+        Args:
+            anew: also what did not change, should the broker have lost it or another member, which
+                had the queue before, have moved it back.
         """
-        if all(self._committed.get(queue) == offset for queue, offset in offsets.items()):
+        if not offsets or not (anew or self._changed(offsets)):
             return []
         task = asyncio.create_task(
-            self._commit_changed(dict(offsets)), name=f"skylarkmq-{self._group}-committing"
+            self._commit_changed(dict(offsets), anew=anew),
+            name=f"skylarkmq-{self._group}-committing",
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -116,13 +135,15 @@ class OffsetStore:
         if self._local is not None:
             self._local.close()
 
-    async def _commit_changed(self, offsets: Mapping[MessageQueue, int]) -> list[RocketMQError]:
+    def _changed(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        known = self._committed
+        return {queue: offset for queue, offset in offsets.items() if known.get(queue) != offset}
+
+    async def _commit_changed(
+        self, offsets: Mapping[MessageQueue, int], *, anew: bool
+    ) -> list[RocketMQError]:
         async with self._turn:
-            changed = {
-                queue: offset
-                for queue, offset in offsets.items()
-                if self._committed.get(queue) != offset
-            }
+            changed = offsets if anew else self._changed(offsets)
             if self._local is not None:
                 return await self._keep(self._local, changed)
             errors: list[RocketMQError] = []
@@ -134,6 +155,8 @@ class OffsetStore:
             return errors
 
     async def _commit(self, queue: MessageQueue, offset: int) -> RocketMQError | None:
+        if self._may_tell is not None and not self._may_tell(queue):
+            return RebalanceInProgress(f"the lock of {queue} is not held at the moment")
         try:
             # The master alone: a slave's offsets are overwritten by the next copy of the master's.
             address = self._address(queue)

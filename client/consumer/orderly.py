@@ -121,9 +121,10 @@ class QueueKeeper:
         Args:
             share: what this member is to have.
         """
-        lost, self._lost = self._lost, set()
+        lost = set(self._lost)
         # Without a commit: the group's offsets there are another member's affair now.
         await self._rebalance.revoke(sorted(lost), commit=False)
+        self._lost -= lost
         leaving = {queue for queue in gone if queue not in lost}
         self._buffer.leave(leaving)
         if self._locks is not None:

@@ -57,12 +57,14 @@ def put_together(
     services, group = client.services, config.group
     clock = services.clock
     local = _local_offsets(client, config)
-    offsets = OffsetStore(services, group, local)
     locks: QueueLocks | None = None
     keeper: QueueKeeper | None = None
     if config.orderly and not config.broadcasting:
         api = LockApi(services.remoting, client.client_id, group)
         locks = QueueLocks(api, services, group)
+    # Without its lock a queue may be another member's, who has come further.
+    may_tell = None if locks is None else locks.holds
+    offsets = OffsetStore(services, group, local, may_tell)
     if config.orderly:
         buffer: MessageBuffer = OrderedBuffer(clock, config.consume_timeout_s, locks)
         assert isinstance(buffer, OrderedBuffer)
@@ -79,6 +81,7 @@ def put_together(
         buffer,
         _returner(config, send_back, retries),
         client.want_heartbeat,
+        may_tell,
     )
     returner_alone = _local_returner(config, send_back, retries)
     standing = Standing(services, subscriptions, _shares(client, config), returner_alone)

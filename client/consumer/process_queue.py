@@ -168,6 +168,12 @@ class ProcessQueue(Generic[M]):
             self._on_idle(self)
         return True
 
+    def given_below(self, offset: int) -> list[M]:
+        """Return the messages below `offset` that were handed out and are not done."""
+        waiting = {message.queue_offset for message in self._ready}
+        held = self._held.items()
+        return [message for at, message in held if at < offset and at not in waiting]
+
     def holds(self, offset: int) -> bool:
         """Return whether the message at `offset` is here and not done."""
         return not self.dropped and offset in self._held

@@ -93,7 +93,13 @@ class PullService:
         buffer: MessageBuffer,
         returner: Returner,
         want_heartbeat: Callable[[], None],
+        may_tell: Callable[[MessageQueue], bool] | None = None,
     ) -> None:
+        """Take the parts.
+
+        Args:
+            may_tell: whether pulls may carry the group's offset of a queue; default always.
+        """
         self._config = config
         self._services = services
         self._subscriptions = subscriptions
@@ -102,6 +108,7 @@ class PullService:
         self._returner = returner
         self._inline = False
         self._want_heartbeat = want_heartbeat
+        self._may_tell = may_tell or _always
         self._sources = PullSources(services.routes)
         self._tasks: dict[ProcessQueue[ReceivedMessage], asyncio.Task[None]] = {}
         self._room_events: dict[ProcessQueue[ReceivedMessage], asyncio.Event] = {}
@@ -135,7 +142,17 @@ class PullService:
             name=f"skylarkmq-pull-{queue.topic}-{queue.broker_name}-{queue.queue_id}",
         )
         self._tasks[process_queue] = task
-        task.add_done_callback(lambda _: self._ended(process_queue))
+        task.add_done_callback(lambda ended: self._ended(process_queue, ended))
+
+    def renew(self, topic: str, repositioner: Repositioner) -> None:
+        """Pull anew for the topic's queues, because what is wanted of it has changed.
+
+        A pull that the broker holds since before would lead beyond what it does not select.
+        """
+        for process_queue, task in list(self._tasks.items()):
+            if process_queue.queue.topic == topic and not process_queue.dropped:
+                task.cancel()
+                self.start(process_queue, repositioner)
 
     def is_started(self, process_queue: ProcessQueue[ReceivedMessage]) -> bool:
         """Return whether the queue is being pulled."""
@@ -167,7 +184,11 @@ class PullService:
             self.cancel(process_queue)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ended(self, process_queue: ProcessQueue[ReceivedMessage]) -> None:
+    def _ended(
+        self, process_queue: ProcessQueue[ReceivedMessage], task: asyncio.Task[None]
+    ) -> None:
+        if self._tasks.get(process_queue) is not task:
+            return  # another one has taken its place
         del self._tasks[process_queue]
         self._sources.forget(process_queue.queue)
         self.counters.forget(process_queue.queue)
@@ -238,6 +259,7 @@ class PullService:
         address, is_master = self._sources.of(queue)
         peer = self._services.known_peer(address)
         commits = is_master and peer is not None and peer.ours and not self._config.broadcasting
+        commits = commits and self._may_tell(queue)
         wish = PullRequest(
             self._config.group,
             queue,
@@ -323,3 +345,7 @@ class PullService:
                 return BUSY_DELAY_S * random.uniform(0.5, 1.5)
         log.warning("pulling %s: %s", queue, error)
         return PULL_ERROR_DELAY_S
+
+
+def _always(queue: MessageQueue) -> bool:
+    return True

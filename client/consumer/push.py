@@ -29,7 +29,7 @@ from skylarkmq.client.consumer.parts import Parts, put_together
 from skylarkmq.client.consumer.rebalance import Callbacks, QueuesCallback
 from skylarkmq.client.consumer.start_from import StartFrom
 from skylarkmq.client.consumer.subscription import Selector, Subscription
-from skylarkmq.client.errors import ConsumerClosed, IllegalState
+from skylarkmq.client.errors import ConsumerClosed, IllegalState, RocketMQError
 from skylarkmq.client.instance import Client
 from skylarkmq.client.trace import trace_topic
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData
@@ -179,14 +179,20 @@ class Consumer(LitePull, ConsumerCalls):
         self._start_trace(self.group, self._trace_topic)
         try:
             await membership.join()
-        except BaseException:
+        except BaseException as error:
+            stopped = self._stopped
             await self.stop(drain=False)
             raise
         membership.begin(self._commit_assigned)
         self._started = True
 
     async def stop(self, drain: bool = True, timeout: float = 30.0) -> None:  # noqa: ASYNC109
+            if stopped and isinstance(error, RocketMQError):
+                raise ConsumerClosed("the consumer was stopped while it started") from error
         """Leave the group: end the handlers, commit, tell the brokers, close.
+        if self._stopped:
+            await self.stop()
+            raise ConsumerClosed("the consumer was stopped while it started")
 
         It goes on when it is cancelled, then without the handlers' drain; called again, it waits
         for its end. A handler may call it, and is not waited for.
@@ -288,6 +294,8 @@ class Consumer(LitePull, ConsumerCalls):
         if self._inside is not None:
             self._inside.standing.check_member()
         known = self._client.namespace.wrap(topic)
+        if inside is not None:
+            inside.pulls.renew(known, inside.rebalance)
         self._selectors.pop(known, None)
         if self._subscriptions.pop(known, None) is not None and self._membership is not None:
             await self._membership.join()

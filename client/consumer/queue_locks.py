@@ -143,9 +143,10 @@ class QueueLocks:
         """Ask for all that is held or wanted once; False when a broker did not answer."""
         held = set(self._until_s)
         wanted = {queue for queue in self._wanted if self._may_ask(queue)}
-        asleep = {queue for queue in held if not self.holds(queue)}
         asked_s = self._clock.monotonic()
         granted, unknown = await self._ask(held | wanted)
+        # Also those that fell asleep while the brokers were asked.
+        asleep = {queue for queue in held if not self.holds(queue)}
         # What was released while the brokers were asked is not wanted back.
         stray = granted - self._until_s.keys() - self._wanted
         if stray:

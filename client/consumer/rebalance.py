@@ -101,6 +101,7 @@ class Rebalance:
         self._callbacks = callbacks
         self._gate = gate
         self._wanted = asyncio.Event()
+        self._closed = False
         self._turn = asyncio.Lock()
         # Invariant: the task that holds _turn.
         self._dividing: asyncio.Task[object] | None = None
@@ -112,6 +113,10 @@ class Rebalance:
     def wake(self) -> None:
         """Let a round come now."""
         self._wanted.set()
+
+    def close(self) -> None:
+        """Take no queue any more, also in a round that is under way."""
+        self._closed = True
 
     async def run(self) -> None:
         """Come round for ever; the consumer cancels it."""
@@ -141,18 +146,21 @@ class Rebalance:
             finally:
                 self._dividing = None
 
-    async def revoke(self, queues: Sequence[MessageQueue], *, commit: bool = True) -> None:
+    async def revoke(
+        self, queues: Sequence[MessageQueue], *, commit: bool = True, anew: bool = False
+    ) -> None:
         """Give queues up, after the user's callback and with their acked offsets committed.
 
         Args:
             commit: false when another member has them already.
+            anew: commit also what is committed already.
         """
         if not queues:
             return
         await self._tell(self._callbacks.on_revoked, queues)
         held = {queue: self.assigned[queue] for queue in queues if queue in self.assigned}
         offsets = {queue: held_queue.commit_offset for queue, held_queue in held.items()}
-        for error in await self._offsets.commit(offsets if commit else {}):
+        for error in await self._offsets.commit(offsets if commit else {}, anew=anew):
             log.warning("group %s: offset not committed at revoke: %s", self._group, error)
         for queue in held:
             # Not the one of before the await: it may have been repositioned meanwhile.
@@ -242,6 +250,10 @@ class Rebalance:
             *(self._offsets.start_offset(queue, self._start_of(queue)) for queue in admitted),
             return_exceptions=True,
         )
+        if self._closed:
+            if self._gate is not None:
+                await self._gate.release(admitted)
+            return False
         taken: list[MessageQueue] = []
         for queue, start in zip(admitted, starts, strict=True):
             if isinstance(start, int):
@@ -258,7 +270,7 @@ class Rebalance:
         # Also those whose turn was cancelled once, or whose topic was unsubscribed for a moment;
         # not those that the callback has sought, which are being pulled by now.
         for process_queue in list(self.assigned.values()):
-            if not self._pulls.is_started(process_queue):
+            if not self._closed and not self._pulls.is_started(process_queue):
                 self._begin(process_queue)
         return len(taken) == len(admitted)
 

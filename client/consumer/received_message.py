@@ -197,6 +197,7 @@ class ReceivedMessage(StoredView):
     def again(self) -> ReceivedMessage:
         """Return what stands for it at the next try here; this object has no say any more."""
         self.outcome = "suspended"
+        self.overdue_s = inf  # it waits for its time, not for its handler
         return ReceivedMessage(
             self._message, self._process_queue, self._returner, self._local_tries + 1
         )

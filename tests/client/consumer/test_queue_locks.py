@@ -176,3 +176,18 @@ async def test_what_may_have_been_granted_is_given_up_when_the_asking_was_cancel
     await asyncio.gather(asking, return_exceptions=True)
     await rig.locks.release_all()
     assert rig.api.given_up == [{ONE}]
+
+
+async def test_a_lock_that_runs_out_while_the_broker_is_asked_wakes_its_queue() -> None:
+    rig = Rig()
+    await rig.locks.acquire([ONE])
+    rig.clock.advance(LOCK_LOST_S - 1)
+    rig.api.gate.clear()
+    refreshing = asyncio.create_task(rig.refreshed())
+    await settle()
+    rig.clock.advance(2)
+    assert not rig.locks.holds(ONE), "who takes messages now passes the queue over"
+    rig.api.gate.set()
+    assert await refreshing
+    assert rig.locks.holds(ONE)
+    assert rig.told == [("waking", {ONE}), ("awake", {ONE})]
