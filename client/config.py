@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from skylarkmq.client.consumer.allocate import Assignment, find_allocation
-from skylarkmq.client.errors import DEFAULT_RETRY_CODES
+from skylarkmq.client.errors import DEFAULT_RETRY_CODES, IllegalState
 from skylarkmq.protocol.frame import MAX_FRAME_SIZE
 
 Codec = Literal["auto", "json", "rocketmq", "msgpack"]
@@ -110,11 +110,20 @@ class ClientConfig:
         return [part for part in re.split(r"[;,\s]+", self.namesrv_addr) if part]
 
     def mapped(self, address: str) -> str:
-        """Return the address to dial for a broker that advertises `address`."""
+        """Return the address to dial for a broker that advertises `address`.
+
+        Raises:
+            IllegalState: the application's function failed.
+        """
         rule = self.address_map
         if rule is None:
             return address
-        return rule(address) if callable(rule) else rule.get(address, address)
+        if not callable(rule):
+            return rule.get(address, address)
+        try:
+            return rule(address)
+        except Exception as error:
+            raise IllegalState(f"address_map failed for {address}: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,17 @@ class Departures:
         tick = ceil((self._clock.monotonic() + wait_s) / TICK_S)
         self._at(tick * TICK_S, send, due=True)
 
+    def waits_for(self, send: Send) -> str:
+        """Say what the send waits for."""
+        topic = send.request.topic
+        if send.place is not None:
+            if send.place is self.routeless.get(topic):
+                return f"the route of {topic} from {self._services.name_servers.text}"
+            for address, place in (*self.unconnected.items(), *self._unknown.items()):
+                if send.place is place:
+                    return f"a connection to {address}"
+        return "its next try"
+
     def left(self, send: Send) -> None:
         """The send has ended; forget it."""
         if send.place is not None:

@@ -48,6 +48,7 @@ from skylarkmq.client.errors import (
 from skylarkmq.client.hooks import SendContext, each
 from skylarkmq.client.in_flight import InFlight
 from skylarkmq.client.lanes import Lane, Lanes
+from skylarkmq.client.latency_fault import FAILED_MS
 from skylarkmq.client.peer import Peer
 from skylarkmq.client.send import Choice, Send, SendStats
 from skylarkmq.client.send_result import SendResult, SendStatus
@@ -216,11 +217,11 @@ class SendPipeline:
     def try_ended(self, send: Send, error: RocketMQError, *, unknown: bool) -> None:
         """A try has come to nothing, or to nothing known: again, or the end."""
         send.connection = None
-        if self._faults is not None:
-            self._note_try(send, failed=True)
         if isinstance(error, ConnectionFailed) and not error.reached:
             self.not_sent(send, error)
             return
+        if self._faults is not None:
+            self._note_try(send, failed=True)
         send.try_count += 1
         if send.future.done():
             self._leave(send, None, error)
@@ -279,6 +280,9 @@ class SendPipeline:
 
     def not_sent(self, send: Send, error: RocketMQError) -> None:
         """There is no route or no connection; nothing was sent."""
+        if self._faults is not None and isinstance(error, ConnectionFailed):
+            send.began_s = self._monotonic() - FAILED_MS / 1000  # worse than any that answers
+            self._note_try(send, failed=True)
         if send.future.done():
             self._leave(send, None, error)
             return
@@ -295,8 +299,9 @@ class SendPipeline:
         """Its time was over before it was on the wire."""
         error = send.error
         if error is None:
-            topic = send.request.topic
-            self.end(send, RequestTimeout(f"no route or connection for {topic} in time"))
+            waited = self._departures.waits_for(send)
+            text = f"not sent to {send.request.topic} in time: it waited for {waited}"
+            self.end(send, RequestTimeout(text))
         else:
             self.end(send, _final(send, error))
 

@@ -78,6 +78,12 @@ class AsyncioNetwork:
 
     async def connect(self, address: str, receiver: Receiver) -> Stream:
         host, port = split_address(address)
+        try:
+            return await self._open(address, host, port, receiver)
+        except ValueError as error:  # the resolver or TLS takes no such name
+            raise OSError(f"{host[:64]!a} is no host name: {error}") from error
+
+    async def _open(self, address: str, host: str, port: int, receiver: Receiver) -> Stream:
         loop = asyncio.get_running_loop()
         tls = self._tls
         if tls is None or tls.context is None:

@@ -70,12 +70,20 @@ class ClientTls:
         self._server_hostname = server_hostname
 
     def expected_name(self, address: str, host: str) -> str:
-        """Return the name that the certificate of `address` (host:port) is to have."""
+        """Return the name that the certificate of `address` (host:port) is to have.
+
+        Raises:
+            TlsFailure: the application's function failed.
+        """
         rule = self._server_hostname
         if rule is None or isinstance(rule, str):
             return rule or host
         if callable(rule):
-            return rule(address) or host
+            try:
+                return rule(address) or host
+            except Exception as error:
+                why = f"server_hostname failed: {error!r}"
+                raise TlsFailure(why, "It is a function of the application") from error
         return rule.get(address) or rule.get(host) or host
 
 

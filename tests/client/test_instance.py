@@ -63,6 +63,21 @@ async def test_the_address_map_decides_what_is_dialled() -> None:
     assert len(broker.bodies("orders")) == 2
 
 
+async def test_an_address_map_that_fails_is_the_error_of_the_send() -> None:
+    cluster, clock = FakeCluster(), ManualClock()
+    cluster.broker("broker-a", {"orders": 1})
+
+    def mapped(address: str) -> str:
+        raise KeyError(address)
+
+    async with (
+        client_of(cluster, clock, address_map=mapped) as client,
+        Producer(client) as producer,
+    ):
+        with pytest.raises(IllegalState, match="address_map failed for broker-a"):
+            await producer.send(Message("orders", b"x"))
+
+
 async def test_a_silent_broker_loses_its_connection_and_a_slow_one_keeps_it() -> None:
     cluster, clock = FakeCluster(), ManualClock()
     broker = cluster.broker("broker-a", {"orders": 1})

@@ -91,6 +91,18 @@ def faults_of(it: Setting) -> LatencyFaults:
     return faults
 
 
+async def test_a_broker_that_cannot_be_dialled_is_avoided_too() -> None:
+    async with Setting(latency_fault=True) as it:
+        gone = it.cluster.broker("broker-a", {"orders": 1})
+        it.cluster.broker("broker-b", {"orders": 1})
+        gone.connect_error = ConnectionRefusedError("down")
+        for _ in range(10):
+            send = it.producer.send_nowait(Message("orders", b"x"))
+            await advance_async(it.clock, 1)
+            assert send.result().queue.broker_name == "broker-b"
+        assert it.producer.stats.retry_count == 1, "one send has tried, the others knew"
+
+
 async def test_a_slow_broker_is_avoided_and_when_all_are_the_best_is_taken() -> None:
     async with Setting(latency_fault=True, send_timeout=100) as it:
         slow = it.cluster.broker("broker-a", {"orders": 1})

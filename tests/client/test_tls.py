@@ -237,3 +237,21 @@ def test_verification_is_on_by_default() -> None:
     assert context.check_hostname
     assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
     assert ClientTls(None).context is ClientTls(False).context is None
+
+
+@pytest.mark.parametrize("host", ["a" * 64 + ".example", ".example"])
+async def test_a_host_that_can_be_none_is_a_failed_connection(
+    host: str, authority: Authority
+) -> None:
+    assert "is no host name" in str(await failure(f"{host}:9876", None))
+    assert isinstance(await failure(f"{host}:9876", authority.client_context()), ConnectionFailed)
+
+
+async def test_a_function_of_names_that_fails_is_a_failed_connection(authority: Authority) -> None:
+    def expected(address: str) -> str:
+        raise KeyError(address)
+
+    async with serving(authority.server_context("127.0.0.1")) as address:
+        error = await failure(address, authority.client_context(), expected)
+    assert isinstance(error, TlsError)
+    assert "server_hostname failed: KeyError" in str(error)
