@@ -8,6 +8,7 @@ import pytest
 
 from skylarkmq.client import (
     Admin,
+    BrokerError,
     Client,
     Consumer,
     Message,
@@ -71,7 +72,14 @@ async def test_brokers(admin: Admin) -> None:
     config = await admin.broker_config("broker-a")
     assert config["brokerName"] == "broker-a"
     assert config["messageDelayLevel"].startswith("1s 2s")
-    assert (await admin.broker_runtime("broker-a")).version
+
+    async def version() -> str:
+        try:
+            return (await admin.broker_runtime("broker-a")).version
+        except BrokerError:  # 4.9 has no rates to tell in the first moments of its life
+            return ""
+
+    assert await eventually(version, "the runtime information")
 
 
 async def test_a_changed_setting_of_a_broker(admin: Admin) -> None:
@@ -208,7 +216,7 @@ async def test_progress_of_a_group_at_work(
 
         async def done() -> bool:
             progress = await admin.progress(group, topic)
-            return len(progress.queues) == QUEUES and progress.lag == 0
+            return sum(queue.committed for queue in progress.queues) == 8
 
         await eventually(done, "the commit")
         assert group in (await admin.describe_topic(topic)).groups

@@ -121,21 +121,29 @@ async def test_mqadmin_reads_our_trace(
     assert "success" in text
 
 
-async def test_we_read_their_trace(client: Client, java: JavaTools, topic: str, group: str) -> None:
-    (sent,) = await in_thread(lambda: java.produce(topic, "sync", 1, tags="A", trace="true"))
+async def test_we_read_their_trace(
+    cluster: Cluster, client: Client, java: JavaTools, topic: str, group: str
+) -> None:
+    """Of clients that live on: one that ends soon loses what it has not told yet."""
+    name = cluster.unique("P")
+    producer = await in_thread(lambda: java.transact(topic, name, count=1, tags="A", trace="true"))
+    (sent,) = producer.named("sent")
     consumer = await in_thread(lambda: java.consume(topic, group, trace="true"))
     await in_thread(lambda: consumer.count("message", 1))
     async with Admin(client) as admin:
 
         async def told() -> MessageTrace | None:
             trace = await admin.trace(sent["msg_id"])
-            return trace if trace.sends and trace.deliveries else None
+            return trace if trace.sends and trace.ends and trace.deliveries else None
 
         trace = await eventually(told, "the trace")
     await in_thread(consumer.finish)
+    await in_thread(producer.finish)
     assert trace is not None
-    (send,), (delivery,) = trace.sends, trace.deliveries
-    assert (send.topic, send.tags, send.keys, send.size) == (topic, "A", "m-key-0", 3)
+    (send,), (delivery,), (end,) = trace.sends, trace.deliveries, trace.ends
+    assert (send.group, send.topic, send.tags, send.keys) == (name, topic, "A", "m-key-0")
+    assert (send.size, send.kind) == (3, "half")
+    assert (end.state, end.from_check) == ("COMMIT_MESSAGE", False)
     assert (delivery.group, delivery.success) == (group, True)
 
 
