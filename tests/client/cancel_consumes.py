@@ -41,6 +41,28 @@ async def waiting(place: Place) -> Consumer:
     return consumer
 
 
+async def two_waiting(place: Place) -> Consumer:
+    """Somebody else waits behind the call that is cancelled, and one message comes."""
+    consumer = await place.consumer("orders", ack="manual")
+
+    async def behind() -> None:
+        await asyncio.sleep(0)
+        message = await consumer.getone()
+        await message.nack(3)
+
+    place.beside = asyncio.create_task(behind())
+    place.at_step(6, lambda: place.broker.add("orders", 0, b"0"))
+    return consumer
+
+
+async def one_has_it(place: Place, consumer: Consumer, driven: Driven) -> None:
+    if driven.reached:
+        await place.run(asyncio.wait_for(place.beside, None))
+    else:
+        place.beside.cancel()
+    await place.run(consumer.stop())
+
+
 async def unsubscribed(place: Place) -> Consumer:
     place.broker.add("orders", 0, *(b"%d" % n for n in range(6)))
     return await place.consumer()
@@ -84,10 +106,7 @@ async def consumes(place: Place, consumer: Consumer, _: Driven) -> None:
     bodies = await place.run(all_six())
     assert list(dict.fromkeys(bodies)) == [b"%d" % n for n in range(6)]
     await settle()
-    queues = (
-        [held for held in consumer._inside.rebalance.assigned.values()] if consumer._inside else []
-    )
-    assert sum(held.held_count for held in queues) == 0
+    assert held_count(consumer) == 0
     assert place.it.offset(0) == 6
 
 
@@ -99,9 +118,20 @@ async def member_ended(place: Place, consumer: Consumer, driven: Driven) -> None
     await consumes(place, await place.consumer("orders"), driven)
 
 
+async def left_by_itself(place: Place, consumer: Consumer, driven: Driven) -> None:
+    """A block that was left, or not entered, needs no `stop`."""
+    await place.it.pass_time(10)
+    if place.client._services is None:
+        await place.run(place.client.start())
+    assert place.client.services.members == {}
+    await consumes(place, await place.consumer("orders"), driven)
+
+
 async def joined(place: Place, consumer: Consumer, driven: Driven) -> None:
-    if not driven.reached:
-        await consumes(place, consumer, driven)
+    if driven.reached:
+        await left_by_itself(place, consumer, driven)
+        return
+    await consumes(place, consumer, driven)
     await member_ended(place, consumer, driven)
 
 
@@ -250,7 +280,9 @@ async def a_reader(place: Place) -> PeekReader:
 
 
 async def reading(place: Place) -> PeekReader:
-    reader = await a_reader(place)
+    """One that never ends by itself."""
+    await a_reader(place)
+    reader = PeekReader(place.client, "orders")
     await place.run(reader.start())
     return reader
 
@@ -273,14 +305,15 @@ C, R, P = "Consumer.", "ReceivedMessage.", "PeekReader."
 CONSUMES = [
     Row(C + "start", new, lambda _, c: c.start(), joined),
     Row(C + "start (orderly)", new_ordered, lambda _, c: c.start(), joined),
-    Row(C + "__aenter__", new, entered, member_ended),
-    Row(C + "__aexit__", manual, entered, member_ended),
-    Row(C + "__aexit__ (orderly)", ordered, entered, member_ended),
+    Row(C + "__aenter__", new, entered, left_by_itself),
+    Row(C + "__aexit__", manual, entered, left_by_itself),
+    Row(C + "__aexit__ (orderly)", ordered, entered, left_by_itself),
     Row(C + "stop", a_member, stop_at_work, run_ended),
     Row(C + "stop (orderly)", ordered, stop_at_work, run_ended),
     Row(C + "run", a_member, run_all, ran),
     Row(C + "run (orderly)", ordered, run_all, ran),
     Row(C + "getone", waiting, lambda _, c: c.getone(), consumes),
+    Row(C + "getone (two wait)", two_waiting, lambda _, c: c.getone(), one_has_it),
     Row(C + "getone (in time)", waiting, lambda _, c: c.getone(5), consumes),
     Row(C + "getmany", waiting, take_two, consumes),
     Row(C + "__anext__", waiting, one_after_another, consumes),

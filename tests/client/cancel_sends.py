@@ -35,8 +35,8 @@ async def no_client(place: Place) -> Instance:
 
 
 async def a_client(place: Place) -> Client:
-    await place.client.start()
-    await place.client.services.routes.refresh("orders")
+    await place.run(place.client.start())
+    await place.run(place.client.services.routes.refresh("orders"))
     place.client.join_producer("G")
     return place.client
 
@@ -80,11 +80,21 @@ async def a_full_producer(place: Place) -> Producer:
     producer.send_nowait(Message("orders", b"first")).add_done_callback(lambda f: f.exception())
     await settle()
     place.at_step(4, lambda: setattr(place.broker, "silent", False))
+    place.beside = asyncio.create_task(behind(producer))
     return producer
+
+
+async def behind(producer: Producer) -> None:
+    """One more sends, and comes to wait behind the call that is cancelled."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await producer.send(Message("orders", b"behind"), timeout=100)
 
 
 async def producer_works(place: Place, producer: Producer, _: Driven) -> None:
     place.broker.silent = False
+    if place.beside is not None:
+        await place.run(asyncio.wait_for(place.beside, None))
     await place.run(producer.flush())
     assert producer.in_flight_count == 0
     await place.sends(producer)
@@ -151,8 +161,7 @@ async def transaction_is_decided(place: Place, transaction: Transaction, driven:
     if driven.reached and transaction._unique_id:
         assert transaction.state is not None
         assert checks.knows(transaction._unique_id)
-    async with producer.transaction(ORDER) as after:
-        await after.commit()
+    await place.run(entered(place, producer.transaction(ORDER)))
     await settle(4)
     assert place.broker.of_code(END)[-1].ext_fields["commitOrRollback"] == "8"
     assert producer.in_flight_count == 0
@@ -209,7 +218,7 @@ async def producer_asks(place: Place, producer: Producer, _: Driven) -> None:
 async def a_request(place: Place) -> Producer:
     producer = await place.producer()
     place.beside = producer.request_nowait(Message("rpc", b"?"), 500)
-    await place.until(lambda: asked(place))
+    await place.run(place.until(lambda: asked(place)))
     return producer
 
 

@@ -81,14 +81,17 @@ class ScriptedStream:
             if limit is not None:
                 data = data[: max(0, limit - self.said_size)]
             self.said_size += len(data)
-            asyncio.get_running_loop().call_soon(self._deliver, data)
+            self._later(self._deliver, data)
             if limit is not None and self.said_size >= limit:
                 self.lose(ConnectionResetError("cut inside an answer"))
 
     def lose(self, error: Exception | None) -> None:
         """End the stream, behind what was said before."""
         if self.open:
-            asyncio.get_running_loop().call_soon(self._end, error)
+            self._later(self._end, error)
+
+    def _later(self, what: Callable[..., None], argument: object) -> None:
+        (self.peer.later or asyncio.get_running_loop().call_soon)(what, argument)
 
     def _take(self, request: RemotingCommand) -> None:
         self.requests.append(request)
@@ -121,6 +124,8 @@ class ScriptedPeer:
         self.connect_count = 0
         self.silent = False
         """Take requests and answer none."""
+        self.later: Callable[..., object] | None = None
+        """How what the peer says comes over; by default in the next turn of the loop."""
         self.cut_request_at: int | None = None
         """Lose the connection when that many request bytes have come."""
         self.cut_answer_at: int | None = None
