@@ -22,7 +22,7 @@ from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing import inspection
 from skylarkmq.testing.client_settings import ClientSettings
-from skylarkmq.testing.clock import VirtualClock
+from skylarkmq.testing.clock import OwnTimers, VirtualClock
 from skylarkmq.testing.disk import TestFiles
 from skylarkmq.testing.faults import Faults
 from skylarkmq.testing.folder import StoreFolder
@@ -63,8 +63,10 @@ class RunningBroker:
         self._settings = settings
         self._ports = (0, port)
         self._clock: Clock = clock or VirtualClock()
-        # Clients live in real time, so they are measured by it; its timers end with the broker.
-        self._peer_clock = VirtualClock() if isinstance(self._clock, VirtualClock) else None
+        # The broker's timers end with it. Clients live in real time, so they are measured by it.
+        self._timers: list[OwnTimers] = []
+        if isinstance(self._clock, VirtualClock):
+            self._timers = [OwnTimers(self._clock), OwnTimers(VirtualClock())]
         self._wire = WireFaults()
         self._files = self._new_files()
         self._controller: BrokerController | None = None
@@ -75,12 +77,13 @@ class RunningBroker:
     async def start(self) -> None:
         """Serve; `run_broker` does it. In the loop of the broker."""
         config = broker_config(self._profile, self.root, self._settings, self._ports)
+        clock, peer_clock = self._timers or (self._clock, None)
         controller = BrokerController(
             config,
             with_namesrv=True,
             files=self._files,
-            clock=self._clock,
-            peer_clock=self._peer_clock,
+            clock=clock,
+            peer_clock=peer_clock,
             with_metrics=False,
             connect=self._wire.connect,
         )
@@ -143,9 +146,8 @@ class RunningBroker:
         self._forget_timers()
 
     def _forget_timers(self) -> None:
-        for clock in (self._clock, self._peer_clock):
-            if isinstance(clock, VirtualClock):
-                clock.forget_timers()
+        for timers in self._timers:
+            timers.forget_timers()
 
     def _new_files(self) -> TestFiles:
         row = profile_row(self._profile)

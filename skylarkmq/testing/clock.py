@@ -24,12 +24,17 @@ CANCELLED_MIN: Final = 1000  # so many timers may lie cancelled before the heap 
 class _Timer:
     """A planned call."""
 
-    __slots__ = ("_clock", "args", "callback", "is_cancelled")
+    __slots__ = ("_clock", "args", "callback", "is_cancelled", "owner")
 
     def __init__(
-        self, clock: VirtualClock, callback: Callable[..., object], args: tuple[object, ...]
+        self,
+        clock: VirtualClock,
+        owner: object,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
     ) -> None:
         self._clock = clock
+        self.owner = owner
         self.callback = callback
         self.args = args
         self.is_cancelled = False
@@ -51,7 +56,6 @@ class VirtualClock:
         self._wake: asyncio.TimerHandle | None = None
         self._wake_s = 0.0  # when `_wake` is due, on this clock
         self._cancelled_count = 0
-        self._closed = False
 
     def now_ms(self) -> int:
         """The time of day in ms since the epoch, with all that it was set forward."""
@@ -68,10 +72,19 @@ class VirtualClock:
 
     def call_at(self, when_s: float, callback: Callable[..., object], *args: object) -> _Timer:
         """Call `callback(*args)` on the loop thread once `monotonic()` has reached `when_s`."""
-        timer = _Timer(self, callback, args)
-        if not self._closed:
-            heapq.heappush(self._timers, (when_s, next(self._order), timer))
-            self._plan()
+        return self.plan(None, when_s, callback, args)
+
+    def plan(
+        self,
+        owner: object,
+        when_s: float,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
+    ) -> _Timer:
+        """Do that in the name of `owner`, whom `forget_timers` asks for."""
+        timer = _Timer(self, owner, callback, args)
+        heapq.heappush(self._timers, (when_s, next(self._order), timer))
+        self._plan()
         return timer
 
     def next_timer_s(self) -> float | None:
@@ -94,11 +107,12 @@ class VirtualClock:
             self.set_forward(due_s)
         self.set_forward(target_s)
 
-    def forget_timers(self) -> None:
-        """Drop every planned call: whoever planned them is dead."""
-        self._timers.clear()
-        self._cancelled_count = 0
-        if self._wake is not None:
+    def forget_timers(self, owner: object) -> None:
+        """Drop every call that `owner` planned: it is dead."""
+        for _, _, timer in self._timers:
+            timer.is_cancelled = timer.is_cancelled or timer.owner is owner
+        self._drop_cancelled()
+        if not self._timers and self._wake is not None:
             self._wake.cancel()
             self._wake = None
 
@@ -106,9 +120,12 @@ class VirtualClock:
         """A timer was cancelled that may still lie in the heap."""
         self._cancelled_count += 1
         if self._cancelled_count > max(CANCELLED_MIN, len(self._timers) // 2):
-            self._timers = [entry for entry in self._timers if not entry[2].is_cancelled]
-            heapq.heapify(self._timers)
-            self._cancelled_count = 0
+            self._drop_cancelled()
+
+    def _drop_cancelled(self) -> None:
+        self._timers = [entry for entry in self._timers if not entry[2].is_cancelled]
+        heapq.heapify(self._timers)
+        self._cancelled_count = 0
 
     def _run_due(self) -> None:
         """Run what is due by now, but not what that plans for now: a loop would never end."""
@@ -144,3 +161,20 @@ class VirtualClock:
     def _woken(self) -> None:
         self._wake = None
         self._run_due()
+
+
+class OwnTimers:
+    """A VirtualClock as one life of a broker sees it: its timers end with it, no one else's do."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self.now_ms = clock.now_ms
+        self.monotonic = clock.monotonic
+
+    def call_at(self, when_s: float, callback: Callable[..., object], *args: object) -> _Timer:
+        """As `VirtualClock.call_at`."""
+        return self._clock.plan(self, when_s, callback, args)
+
+    def forget_timers(self) -> None:
+        """Drop every call that was planned here."""
+        self._clock.forget_timers(self)

@@ -19,7 +19,7 @@ from skylarkmq.client import (
     TransactionState,
 )
 from skylarkmq.protocol.message import MessageExt
-from skylarkmq.testing import RunningBroker, run_broker
+from skylarkmq.testing import RunningBroker, VirtualClock, run_broker
 from tests.testing.support import HANG_S, until
 
 TOPIC = "orders"
@@ -166,3 +166,13 @@ async def test_the_clock_goes_on_over_a_restart() -> None:
         assert await broker.messages(TOPIC) == []
         await broker.advance(601)
         assert bodies(await broker.messages(TOPIC)) == [b"in an hour"]
+
+
+async def test_one_clock_for_several_brokers() -> None:
+    clock = VirtualClock()
+    async with run_broker(clock=clock) as broker, Producer(broker.namesrv_addr) as producer:
+        await producer.send(Message(TOPIC, b"later", delay_level=3))
+        async with run_broker(clock=clock) as other:
+            await other.restart(kill=True)
+        await broker.advance(10)
+        assert [message.body for message in await broker.messages(TOPIC)] == [b"later"]

@@ -8,7 +8,7 @@ import time
 import pytest
 import uvloop
 
-from skylarkmq.testing.clock import CANCELLED_MIN, VirtualClock
+from skylarkmq.testing.clock import CANCELLED_MIN, OwnTimers, VirtualClock
 
 
 def test_it_is_the_system_s_time_until_it_is_set_forward() -> None:
@@ -88,9 +88,16 @@ async def test_cancelled_timers_do_not_pile_up() -> None:
 
 async def test_the_timers_of_the_dead_are_forgotten() -> None:
     clock, ran = VirtualClock(), list[str]()
-    clock.call_at(clock.monotonic() + 1, ran.append, "dead")
-    clock.forget_timers()
-    clock.call_at(clock.monotonic() + 1, ran.append, "alive")
+    dead, living = OwnTimers(clock), OwnTimers(clock)
+    dead.call_at(dead.monotonic() + 1, ran.append, "dead")
+    living.call_at(living.monotonic() + 1, ran.append, "alive")
+    dead.forget_timers()
+    clock.call_at(clock.monotonic() + 1, ran.append, "the test's")
+    assert abs(living.now_ms() - clock.now_ms()) < 1000
     clock.advance(5)
-    assert ran == ["alive"]
+    assert ran == ["alive", "the test's"]
     assert clock.next_timer_s() is None
+    living.call_at(living.monotonic() + 1000, ran.append, "late")
+    living.forget_timers()
+    assert clock.next_timer_s() is None
+    assert clock._wake is None, "nothing keeps a dead broker from being collected"
