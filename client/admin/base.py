@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from skylarkmq.client.admin.bounded import each
 from skylarkmq.client.api_admin import AdminApi, read_body
@@ -117,7 +117,8 @@ class AdminBase:
         found = {
             name: self._dial(master)
             for name in sorted(names)
-            if (master := _master(info.broker_addr_table[name])) is not None
+            if (broker := info.broker_addr_table.get(name)) is not None
+            and (master := _master(broker)) is not None
         }
         if not found or (brokers is not None and len(found) < len(set(brokers))):
             raise NotFound("no broker with a master is registered with the name server")
@@ -138,11 +139,11 @@ class AdminBase:
                 )
         return await self._masters(cluster, brokers)
 
-    async def _find_place(self, topic: str) -> TopicPlace | None:
+    async def _find_place(self, topic: str, servers: list[str] | None = None) -> TopicPlace | None:
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         answer, address = await self._api.any_of(
-            self._name_servers, code, header, accepted=FOUND_OR_NOT
+            servers or self._name_servers, code, header, accepted=FOUND_OR_NOT
         )
         if answer.code != ResponseCode.SUCCESS:
             return None
@@ -193,6 +194,11 @@ def to_ms(when: datetime) -> int:
     """Return the instant in ms; a time without zone is UTC."""
     aware = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
     return int(aware.timestamp() * 1000)
+
+
+def until_ms(when: datetime) -> int:
+    """Return the first ms that is not before the instant; a time without zone is UTC."""
+    return to_ms(when + timedelta(microseconds=999))
 
 
 def from_ms(instant_ms: int) -> datetime | None:

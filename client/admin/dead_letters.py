@@ -129,6 +129,10 @@ class DeadLetterAdmin(QueryAdmin):
         Args:
             start, stop: given up at `start` or later, before `stop`; without zone UTC.
             after: go on there: `progress.positions` of an earlier scan.
+
+        Raises:
+            NotFound: a queue of `after` is not there, as while its broker is away; at the first
+                letter.
         """
         topic = dlq_topic(self._group(group))
         return self._scan(topic, start, stop, after, may_be_absent=True)

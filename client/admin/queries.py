@@ -6,11 +6,12 @@ viewMessage, queryMessageByUniqKey)
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from skylarkmq.client.admin.base import AdminBase, TopicPlace, to_ms
+from skylarkmq.client.admin.base import AdminBase, TopicPlace, to_ms, until_ms
 from skylarkmq.client.admin.bounded import each
 from skylarkmq.client.admin.reading import QueueReader
 from skylarkmq.client.admin.scan import MessageScan
@@ -72,10 +73,12 @@ class QueryAdmin(AdminBase):
         scan = self.scan(topic, start=start, stop=stop)
         messages: list[StoredMessage] = []
         async for message in scan:
-            messages.append(message)
-            if len(messages) == limit:
-                break
-        return sorted(messages, key=lambda message: message.stored.store_timestamp)
+            insort(messages, message, key=_stored_ms)
+            if len(messages) > limit:
+                messages.pop()
+                if _stored_ms(message) >= _stored_ms(messages[-1]):
+                    scan.skip_queue()  # what follows in it is younger still
+        return messages
 
     async def message(self, offset_msg_id: str) -> StoredMessage | None:
         """Return the message at a place, which an offset id names; None when it is gone.
@@ -116,6 +119,7 @@ class QueryAdmin(AdminBase):
 
         Raises:
             RouteNotFound: there is no such topic; at the first message.
+            NotFound: a queue of `after` is not there, as while its broker is away; likewise.
         """
         return self._scan(self._topic(topic), start, stop, after)
 
@@ -136,7 +140,7 @@ class QueryAdmin(AdminBase):
             QueueReader(self._api),
             lambda: find(topic),
             None if start is None else to_ms(start),
-            None if stop is None else to_ms(stop),
+            None if stop is None else until_ms(stop),
             after,
         )
 
@@ -154,7 +158,7 @@ class QueryAdmin(AdminBase):
             key=key,
             max_num=UNIQUE_KEY_MAX if unique else limit,
             begin_timestamp=0 if start is None else to_ms(start),
-            end_timestamp=LONG_MAX if stop is None else to_ms(stop) - 1,
+            end_timestamp=LONG_MAX if stop is None else until_ms(stop) - 1,
         )
 
         async def ask(broker: str) -> list[StoredMessage]:
@@ -177,7 +181,7 @@ class QueryAdmin(AdminBase):
         lists = await each(ask, place.masters)
         return sorted(
             (message for found in lists for message in found),
-            key=lambda message: message.stored.store_timestamp,
+            key=_stored_ms,
         )
 
     async def _broker_at(self, host: str) -> str:
@@ -185,6 +189,10 @@ class QueryAdmin(AdminBase):
             if host in broker.broker_addrs.values():
                 return name
         return ""
+
+
+def _stored_ms(message: StoredMessage) -> int:
+    return message.stored.store_timestamp
 
 
 def _has(message: MessageExt, key: str, unique: bool) -> bool:

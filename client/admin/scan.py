@@ -15,6 +15,7 @@ from skylarkmq.client.admin.bounded import each
 from skylarkmq.client.admin.reading import QueueReader
 from skylarkmq.client.admin.results import Result
 from skylarkmq.client.admin.stored_message import StoredMessage, stored_message
+from skylarkmq.client.errors import NotFound
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 
 
@@ -98,8 +99,18 @@ class MessageScan:
             positions = {unwrap(each.queue): each.position for each in self._ranges}
         return ScanProgress(self._scanned, self._total, positions)
 
+    def skip_queue(self) -> None:
+        """Leave out the rest of the queue that the last message was of."""
+        self._page.clear()
+        if self._ranges:
+            current = self._ranges[0]
+            self._scanned += current.end - current.position
+            current.position = current.end
+
     async def _begin(self) -> list[_Range]:
         place = await self._find()
+        if self._after:
+            self._check_there(self._after, place)
         if place is None:
             return []
 
@@ -121,6 +132,16 @@ class MessageScan:
         else:
             ranges = await each(bounds, queues)
         return [one for one in ranges if one.position < one.end]
+
+    def _check_there(self, after: Mapping[MessageQueue, int], place: TopicPlace | None) -> None:
+        """Refuse to go on without a queue: whoever keeps the positions would lose its rest."""
+        known = () if place is None else place.read_queues
+        for queue in after:
+            if self._admin.names.wrap_queue(queue) not in known:
+                raise NotFound(
+                    f"{queue} of `after` is not there",
+                    hint="Its broker is away, or the queue is gone: then leave it out of `after`",
+                )
 
     async def _read(self, current: _Range) -> None:
         page = await self._reader.page(current.address, current.queue, current.position)

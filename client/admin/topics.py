@@ -12,14 +12,14 @@ from typing import Final
 from skylarkmq.client.admin.base import AdminBase, TopicPlace, from_ms
 from skylarkmq.client.admin.bounded import each
 from skylarkmq.client.admin.results import QueueStats, TopicDescription, TopicSettings
-from skylarkmq.client.api_admin import read_body
+from skylarkmq.client.api_admin import read_body, read_header
 from skylarkmq.client.clock import sleep
-from skylarkmq.client.errors import AlreadyExists, NotFound, RequestTimeout
+from skylarkmq.client.errors import AlreadyExists, NotFound, RequestTimeout, RocketMQError
 from skylarkmq.protocol.bodies.group_admin import GroupList
 from skylarkmq.protocol.bodies.route import QueueData, TopicList
 from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.bodies.topic_stats import TopicStatsTable
-from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,
     DLQ_GROUP_TOPIC_PREFIX,
@@ -34,12 +34,15 @@ from skylarkmq.protocol.headers.admin import CreateTopicRequestHeader
 from skylarkmq.protocol.headers.group_admin import QueryTopicConsumeByWhoRequestHeader
 from skylarkmq.protocol.headers.namesrv_admin import (
     DeleteKVConfigRequestHeader,
+    GetKVConfigRequestHeader,
+    GetKVConfigResponseHeader,
     PutKVConfigRequestHeader,
 )
 from skylarkmq.protocol.headers.query import GetTopicStatsInfoRequestHeader
 
 ROUTE_POLL_S: Final = 0.05
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+KEPT_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
 PERM_LETTERS: Final = {
     "r": PermName.PERM_READ,
     "w": PermName.PERM_WRITE,
@@ -118,11 +121,13 @@ class TopicAdmin(AdminBase):
         name = self._topic(topic)
         place = await self._place(name)
         wanted: dict[str, TopicConfig] = {}
+        was_ordered = order is not None
         for broker in place.masters if brokers is None else brokers:
             if broker not in place.masters:
                 raise NotFound(f"broker {broker} has no topic {topic}")
             old = await self._topic_config(place.masters[broker], name)
             reads = queues if read_queues is None else read_queues
+            was_ordered = was_ordered or old.order
             wanted[broker] = TopicConfig(
                 topic_name=name,
                 write_queue_nums=old.write_queue_nums if queues is None else queues,
@@ -132,7 +137,7 @@ class TopicAdmin(AdminBase):
                 topic_filter_type=old.topic_filter_type,
                 topic_sys_flag=old.topic_sys_flag,
             )
-        await self._put_topic(wanted, place.masters)
+        await self._put_topic(wanted, place.masters, was_ordered)
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic with its messages from all brokers and name servers.
@@ -146,11 +151,10 @@ class TopicAdmin(AdminBase):
         name = self._topic(topic)
         targets = await self._masters(cluster)
         await self._remove_topic(name, targets.values(), cluster)
-        key = DeleteKVConfigRequestHeader(namespace=ORDER_NAMESPACE, key=name)
-        await each(
-            lambda server: self._api.call(server, RequestCode.DELETE_KV_CONFIG, key),
-            self._name_servers,
-        )
+        if cluster is None:
+            await each(lambda server: self._put_order(server, name, {}), self._name_servers)
+        else:
+            await self._change_order(name, dict.fromkeys(targets))
         if name not in self._services.routes.topics:
             self._services.routes.forget(name)
 
@@ -247,7 +251,10 @@ class TopicAdmin(AdminBase):
         return names | {f"{cluster}_REPLY_TOPIC" for cluster in info.cluster_addr_table}
 
     async def _put_topic(
-        self, wanted: Mapping[str, TopicConfig], addresses: Mapping[str, str]
+        self,
+        wanted: Mapping[str, TopicConfig],
+        addresses: Mapping[str, str],
+        was_ordered: bool = False,
     ) -> None:
         async def put(broker: str) -> None:
             config = wanted[broker]
@@ -265,28 +272,63 @@ class TopicAdmin(AdminBase):
             await self._api.call(addresses[broker], code, header)
 
         await each(put, wanted)
-        ordered = {broker: config for broker, config in wanted.items() if config.order}
-        if ordered:
-            text = ";".join(f"{name}:{ordered[name].write_queue_nums}" for name in sorted(ordered))
-            key = next(iter(ordered.values())).topic_name
-            header = PutKVConfigRequestHeader(namespace=ORDER_NAMESPACE, key=key, value=text)
-            await each(
-                lambda server: self._api.call(server, RequestCode.PUT_KV_CONFIG, header),
-                self._name_servers,
-            )
+        if was_ordered or any(config.order for config in wanted.values()):
+            changes = {
+                broker: config.write_queue_nums if config.order else None
+                for broker, config in wanted.items()
+            }
+            await self._change_order(next(iter(wanted.values())).topic_name, changes)
+
+    async def _change_order(self, topic: str, changes: Mapping[str, int | None]) -> None:
+        """Change the queues that name servers keep of an order topic, on these brokers alone."""
+
+        async def change(server: str) -> None:
+            header = GetKVConfigRequestHeader(namespace=ORDER_NAMESPACE, key=topic)
+            code = RequestCode.GET_KV_CONFIG
+            answer = await self._api.call(server, code, header, accepted=KEPT_OR_NOT)
+            value = None
+            if answer.code == ResponseCode.SUCCESS:
+                value = read_header(GetKVConfigResponseHeader, answer, server).value
+            pairs = [pair.rpartition(":") for pair in (value or "").split(";") if pair]
+            old = {name: count for name, _, count in pairs}
+            new = {name: str(count) for name, count in changes.items() if count is not None}
+            kept = {name: count for name, count in old.items() if name not in changes}
+            if old != kept | new:
+                await self._put_order(server, topic, kept | new)
+
+        await each(change, self._name_servers)
+
+    async def _put_order(self, server: str, topic: str, counts: Mapping[str, str]) -> None:
+        if counts:
+            text = ";".join(f"{name}:{counts[name]}" for name in sorted(counts))
+            header = PutKVConfigRequestHeader(namespace=ORDER_NAMESPACE, key=topic, value=text)
+            await self._api.call(server, RequestCode.PUT_KV_CONFIG, header)
+        else:
+            gone = DeleteKVConfigRequestHeader(namespace=ORDER_NAMESPACE, key=topic)
+            await self._api.call(server, RequestCode.DELETE_KV_CONFIG, gone)
 
     async def _routed(self, topic: str, brokers: set[str]) -> None:
-        """Wait until every name server knows the topic on these brokers."""
+        """Wait until every name server that can be asked knows the topic on these brokers."""
         clock = self._services.clock
         deadline_s = clock.monotonic() + self._timeout_s
-        while True:
-            place = await self._find_place(topic)
+        waiting, answered = list(self._name_servers), 0
+        while waiting:
+            server = waiting[0]
+            try:
+                place = await self._find_place(topic, [server])
+            except RocketMQError:
+                del waiting[0]
+                if not waiting and not answered:
+                    raise
+                continue
             if place is not None and brokers <= place.masters.keys():
-                break
+                del waiting[0]
+                answered += 1
+                continue
             if clock.monotonic() >= deadline_s:
                 raise RequestTimeout(
                     f"topic {topic} is created, but after {self._timeout_s:g} s the name server "
-                    "does not know it"
+                    f"{server} does not know it"
                 )
             await sleep(clock, ROUTE_POLL_S)
         if topic in self._services.routes.topics:

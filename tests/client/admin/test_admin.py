@@ -12,6 +12,7 @@ import pytest
 
 from skylarkmq.client import (
     Admin,
+    AlreadyExists,
     BrokerError,
     Client,
     ConnectionFailed,
@@ -152,6 +153,26 @@ async def test_a_topic_that_no_name_server_hears_of_costs_a_time_out() -> None:
         with pytest.raises(RequestTimeout):
             await silent
     assert clock.pending_count == 0
+
+
+async def test_a_topic_is_created_once_every_name_server_that_answers_knows_it() -> None:
+    cluster, clock = FakeCluster(), ManualClock()
+    cluster.broker("a", {"orders": 1})
+    first, second = cluster.name_server, cluster.network.listen("second:9876")
+    code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+    second.on(code, lambda request: request.reply(17, "No topic route info"))
+    servers = f"dead:9876;{NAMESRV};second:9876"
+    client = Client(servers, network=cluster.network, clock=clock, codec="json")
+    async with client, Admin(client, timeout=2) as admin:
+        with pytest.raises(AlreadyExists):
+            await admin.create_topic("orders")
+        creating = asyncio.create_task(admin.create_topic("orders", exist_ok=True))
+        await advance_async(clock, 1.0)
+        assert not creating.done()
+        second.on(code, cluster._route)
+        await advance_async(clock, 0.1)
+        await creating
+    assert [request.code for request in first.requests].count(int(code)) > 0
 
 
 CALLS: dict[str, Callable[[Site], Awaitable[Any]]] = {

@@ -8,7 +8,9 @@ import pytest
 
 from skylarkmq.client import BrokerError, NotFound, RouteNotFound
 from skylarkmq.client.admin.topics import parse_perm, perm_letters
-from tests.client.admin.support import site
+from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.headers.namesrv_admin import GetKVConfigRequestHeader
+from tests.client.admin.support import Site, site, two_brokers
 
 
 def test_letters_of_a_permission() -> None:
@@ -39,6 +41,33 @@ async def test_an_order_topic_is_known_to_the_name_server(tmp_path: Path) -> Non
         await it.admin.update_topic("orders", queues=4)
         table = await it.admin._topic_config((await it.admin._masters())["broker-a"], "orders")
         assert (table.order, table.write_queue_nums, table.read_queue_nums) == (True, 4, 4)
+
+
+async def order_of(it: Site, topic: str) -> str | None:
+    """What the name server keeps of an order topic."""
+    header = GetKVConfigRequestHeader(namespace="ORDER_TOPIC_CONFIG", key=topic)
+    accepted = frozenset({0, 22})
+    answer = await it.admin._api.call(
+        it.namesrv, RequestCode.GET_KV_CONFIG, header, accepted=accepted
+    )
+    return answer.ext_fields.get("value")
+
+
+async def test_the_queues_of_an_order_topic_change_where_they_are_changed(tmp_path: Path) -> None:
+    async with two_brokers(tmp_path) as it:
+        await it.admin.create_topic("orders", queues=2, order=True, brokers=["broker-b"])
+        await it.admin.create_topic("orders", queues=3, order=True, exist_ok=True)
+        assert await order_of(it, "orders") == "broker-a:3;broker-b:2"
+        await it.admin.update_topic("orders", queues=8, brokers=["broker-a"])
+        assert await order_of(it, "orders") == "broker-a:8;broker-b:2"
+        await it.admin.update_topic("orders", order=False, brokers=["broker-b"])
+        assert await order_of(it, "orders") == "broker-a:8"
+        await it.admin.update_topic("orders", order=False)
+        assert await order_of(it, "orders") is None
+        await it.admin.update_topic("orders", order=True)
+        assert await order_of(it, "orders") == "broker-a:8;broker-b:2"
+        await it.admin.delete_topic("orders")
+        assert await order_of(it, "orders") is None
 
 
 async def test_what_is_not_there(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""Queries by time over several queues, and scans that go on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from skylarkmq.client import Admin, Message, MessageQueue, NotFound, Producer
+from skylarkmq.client.admin.base import from_ms, to_ms, until_ms
+from skylarkmq.testing import run_broker
+from tests.client.admin.support import site
+
+
+async def test_by_time_the_oldest_of_all_queues_come() -> None:
+    async with (
+        run_broker() as broker,
+        broker.client() as client,
+        Admin(client) as admin,
+        Producer(client) as producer,
+    ):
+        await admin.create_topic("orders", queues=3)
+        start = broker.now()
+        queues = await producer.queues("orders")
+        for number in range(40):
+            queue = queues[0] if number < 35 else queues[1 + number % 2]
+            await producer.send(Message("orders", b"%d" % number), queue=queue)
+            await broker.advance(1)
+        stop = broker.now()
+        for limit in (1, 4, 36, 39, 64):
+            found = await admin.query("orders", start=start, stop=stop, limit=limit)
+            assert [int(one.body) for one in found] == list(range(min(limit, 40)))
+        late = found[36].stored_at
+        found = await admin.query("orders", start=late, limit=2)
+        assert [int(one.body) for one in found] == [36, 37]
+        found = await admin.query("orders", start=start, stop=late + timedelta(microseconds=1))
+        assert [int(one.body) for one in found] == list(range(37))
+        assert len(await admin.query("orders", start=start, stop=late)) == 36
+
+
+def test_instants_between_two_ms() -> None:
+    exact = datetime(2026, 5, 4, 3, 2, 1, 123000, tzinfo=UTC)
+    later = exact + timedelta(microseconds=1)
+    assert to_ms(exact) == until_ms(exact) == to_ms(later) == until_ms(later) - 1
+    assert from_ms(to_ms(exact)) == exact
+
+
+async def test_a_scan_does_not_go_on_without_a_queue(tmp_path: Path) -> None:
+    async with site(tmp_path) as it:
+        await it.admin.create_topic("orders", queues=1)
+        await it.send("orders", 2)
+        here = MessageQueue("orders", "broker-a", 0)
+        away = MessageQueue("orders", "broker-b", 0)
+        with pytest.raises(NotFound, match="broker-b"):
+            await anext(it.admin.scan("orders", after={here: 1, away: 0}))
+        assert len([one async for one in it.admin.scan("orders", after={here: 1})]) == 1
+        letters = it.admin.replay_dead_letters("billing", after={away: 7})
+        with pytest.raises(NotFound, match="leave it out"):
+            await anext(letters)
+        assert letters.progress.positions == {away: 7}
