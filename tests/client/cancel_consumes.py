@@ -45,20 +45,18 @@ async def two_waiting(place: Place) -> Consumer:
     """Somebody else waits behind the call that is cancelled, and one message comes."""
     consumer = await place.consumer("orders", ack="manual")
 
-    async def behind() -> None:
-        await asyncio.sleep(0)
-        message = await consumer.getone()
-        await message.nack(3)
+    def behind() -> None:
+        place.beside = asyncio.create_task(consumer.getone())
 
-    place.beside = asyncio.create_task(behind())
+    place.at_step(2, behind)
     place.at_step(6, lambda: place.broker.add("orders", 0, b"0"))
     return consumer
 
 
 async def one_has_it(place: Place, consumer: Consumer, driven: Driven) -> None:
-    if driven.reached:
+    if driven.reached and place.beside is not None:
         await place.run(asyncio.wait_for(place.beside, None))
-    else:
+    elif place.beside is not None:
         place.beside.cancel()
     await place.run(consumer.stop())
 
@@ -297,7 +295,8 @@ async def reads(place: Place, reader: PeekReader, _: Driven) -> None:
     await place.run(reader.stop())
 
 
-async def reader_ended(place: Place, reader: PeekReader, _: Driven) -> None:
+async def reader_ended(place: Place, reader: PeekReader, driven: Driven) -> None:
+    assert driven.seconds < 1, "nothing of what is under way is waited for"
     await place.run(reader.stop())
 
 

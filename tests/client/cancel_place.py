@@ -38,6 +38,8 @@ class Place:
             self.broker.later = self.cluster.name_server.later = self._on_its_way
         self.producers: list[Producer] = []
         self.problems: list[str] = []
+        self._begun = False
+        self._planned: list[tuple[int, Callable[[], object]]] = []
         self.beside: Any = None
         """What runs beside the call, if a row has that: a task or a future."""
         asyncio.get_running_loop().set_exception_handler(self._noticed)
@@ -48,8 +50,17 @@ class Place:
     def _on_its_way(self, what: Callable[..., None], argument: object) -> None:
         self.clock.call_at(self.clock.monotonic() + LATENCY_S, what, argument)
 
+    def begin(self) -> None:
+        """The call begins: what `at_step` planned does, too."""
+        self._begun = True
+        for plan in self._planned:
+            self.at_step(*plan)
+
     def at_step(self, steps: int, what: Callable[[], object]) -> None:
-        """Let something happen a few turns from now."""
+        """Let something happen so many turns after the call has begun."""
+        if not self._begun:
+            self._planned.append((steps, what))
+            return
         loop = asyncio.get_running_loop()
         if steps:
             loop.call_soon(self.at_step, steps - 1, what)
@@ -178,6 +189,7 @@ async def swept(row: Row, cut: Cut | None) -> Driven:
 async def _swept(place: Place, row: Row, cut: Cut | None) -> Driven:
     subject = await row.begin(place)
     await settle()
+    place.begin()
     driven = await drive(place.clock, row.call(place, subject), cut)
     if driven.reached and driven.error is not None:
         wanted = (

@@ -80,15 +80,13 @@ async def a_full_producer(place: Place) -> Producer:
     producer.send_nowait(Message("orders", b"first")).add_done_callback(lambda f: f.exception())
     await settle()
     place.at_step(4, lambda: setattr(place.broker, "silent", False))
-    place.beside = asyncio.create_task(behind(producer))
+    place.at_step(2, lambda: behind(place, producer))
     return producer
 
 
-async def behind(producer: Producer) -> None:
+def behind(place: Place, producer: Producer) -> None:
     """One more sends, and comes to wait behind the call that is cancelled."""
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    await producer.send(Message("orders", b"behind"), timeout=100)
+    place.beside = asyncio.create_task(producer.send(Message("orders", b"behind"), timeout=100))
 
 
 async def producer_works(place: Place, producer: Producer, _: Driven) -> None:

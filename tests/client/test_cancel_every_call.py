@@ -3,15 +3,74 @@ it was called on works, or ends, as before."""
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
+from skylarkmq import client
+from skylarkmq.client import (
+    Admin,
+    Client,
+    Consumer,
+    PeekReader,
+    Producer,
+    ReceivedMessage,
+    Transaction,
+)
+from skylarkmq.client.admin.dead_letters import DeadLetterReplay
+from skylarkmq.client.admin.scan import MessageScan
 from tests.client.cancel_consumes import CONSUMES
 from tests.client.cancel_place import Row, swept
 from tests.client.cancel_sends import SENDS
+from tests.client.test_cancel_admin_calls import CALLS, OWN_LIFE
 from tests.support.cancelling import Cut, Way
 
 ROWS = [*SENDS, *CONSUMES]
 POINTS_MAX = 400
+CLASSES = (
+    Admin, Client, Consumer, DeadLetterReplay, MessageScan, PeekReader, Producer, ReceivedMessage,
+    Transaction,
+)  # fmt: skip
+ELSEWHERE = {"Client.leave_consumer": "Consumer.stop"}
+"""What another row goes through."""
+ASYNC_RESULTS = ("AbstractAsyncContextManager", "asyncio.Future", "Transaction", "AsyncIterator")
+
+
+def is_public_async(owner: type, name: str) -> bool:
+    """Whether the attribute makes something to be awaited, entered or iterated."""
+    value = inspect.getattr_static(owner, name)
+    if not inspect.isfunction(value):
+        return False
+    if inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value):
+        return not name.startswith("_") or name in ("__aenter__", "__aexit__", "__anext__")
+    returns = str(value.__annotations__.get("return", ""))
+    return not name.startswith("_") and returns.startswith(ASYNC_RESULTS)
+
+
+def public_calls() -> set[str]:
+    return {
+        f"{owner.__name__}.{name}"
+        for owner in CLASSES
+        for name in dir(owner)
+        if is_public_async(owner, name)
+    }
+
+
+def test_every_public_call_has_a_row() -> None:
+    admin = [name if "." in name else f"Admin.{name}" for name in {**CALLS, **OWN_LIFE}]
+    rows = {name.partition(" (")[0] for name in [*(row.name for row in ROWS), *admin]}
+    assert set(ELSEWHERE.values()) <= rows
+    calls = public_calls()
+    assert len(calls) > 90
+    assert calls - rows - set(ELSEWHERE) == set(), "without a row"
+    assert rows - calls == set(), "rows of what is no more"
+    public = [value for value in vars(client).values() if inspect.isclass(value)]
+    others = [
+        owner.__name__
+        for owner in public
+        if owner not in CLASSES and any(is_public_async(owner, name) for name in dir(owner))
+    ]
+    assert others == [], "classes that nobody looks at"
 
 
 async def points_of(row: Row, way: Way, stride: int) -> int:

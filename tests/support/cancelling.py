@@ -22,6 +22,7 @@ from tests.support.manual_clock import ManualClock
 
 Way = Literal["waiting", "woken", "timeout", "step"]
 STEPS_MAX = 20_000
+HANG_S = 30.0
 IDLE_TURNS = 3
 """Empty turns before the clock moves on."""
 
@@ -114,9 +115,13 @@ async def go_on(clock: ManualClock, idle_turns: int) -> int:
 
 
 async def drive(
-    clock: ManualClock, work: Coroutine[Any, Any, Any], cut: Cut | None = None
+    clock: ManualClock | None, work: Coroutine[Any, Any, Any], cut: Cut | None = None
 ) -> Driven:
-    """Run `work` to its end, cancelled at `cut`; never raises what it raises."""
+    """Run `work` to its end, cancelled at `cut`; never raises what it raises.
+
+    Args:
+        clock: None when time and the network are real; then no cuts by steps.
+    """
     by_timeout = cut is not None and cut.way == "timeout"
     scope = asyncio.timeout(None) if by_timeout else None
     tracked = _Tracked(cut, scope)
@@ -127,10 +132,13 @@ async def drive(
         async with scope:
             return await tracked.run(work)
 
-    began_s = clock.monotonic()
+    began_s = 0.0 if clock is None else clock.monotonic()
     task = asyncio.create_task(bounded())
     steps = idle = 0
-    while not task.done():
+    if clock is None:
+        await asyncio.wait([task], timeout=HANG_S)
+        assert task.done(), "it never ends"
+    while clock is not None and not task.done():
         if cut is not None and cut.way == "step" and steps == cut.at:
             tracked.reached = True
             task.cancel()
@@ -145,5 +153,5 @@ async def drive(
         error = failure
     if not isinstance(error, asyncio.CancelledError) and not (tracked.reached and not by_timeout):
         assert task.cancelling() == 0, "a cancellation of its own was left standing"
-    seconds = clock.monotonic() - began_s
+    seconds = 0.0 if clock is None else clock.monotonic() - began_s
     return Driven(tracked.reached, error, result, seconds, tracked.waits)

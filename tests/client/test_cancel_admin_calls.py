@@ -1,0 +1,162 @@
+"""Every call of Admin, cancelled at each of its suspension points, over a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from skylarkmq.client import Admin, Client, Consumer, RocketMQError, StartFrom
+from skylarkmq.client.admin.dead_letters import DeadLetterReplay
+from skylarkmq.client.admin.scan import MessageScan
+from tests.client.admin.support import Site, site
+from tests.support.cancelling import Cut, Way, drive
+
+START = datetime(2020, 1, 1, tzinfo=UTC)
+CALLS: dict[str, str] = {
+    "allow_writes": "admin.allow_writes('broker-a')",
+    "broker_config": "admin.broker_config('broker-a')",
+    "broker_runtime": "admin.broker_runtime('broker-a')",
+    "clone_offsets": "admin.clone_offsets('billing', 'copy')",
+    "cluster": "admin.cluster()",
+    "consume_directly": "admin.consume_directly('live', client_id, place)",
+    "consumers": "admin.consumers('live')",
+    "create_group": "admin.create_group('made', exist_ok=True)",
+    "create_topic": "admin.create_topic('made', exist_ok=True)",
+    "delete_group": "admin.delete_group('made')",
+    "delete_topic": "admin.delete_topic('made')",
+    "describe_group": "admin.describe_group('billing')",
+    "describe_topic": "admin.describe_topic('orders')",
+    "list_groups": "admin.list_groups()",
+    "list_topics": "admin.list_topics(groups=True)",
+    "member_info": "admin.member_info('live', client_id)",
+    "message": "admin.message(place)",
+    "name_server_config": "admin.name_server_config()",
+    "producer_groups": "admin.producer_groups()",
+    "producers": "admin.producers('DEFAULT_PRODUCER')",
+    "progress": "admin.progress('billing')",
+    "query": "admin.query('orders', key='k')",
+    "query (by time)": "admin.query('orders', start=START)",
+    "replay_one": "admin.replay_one(letter, 'billing', 'group', dry_run=False)",
+    "reset_offset": "admin.reset_offset('billing', 'orders', when='begin')",
+    "set_broker_config": "admin.set_broker_config('broker-a', {'defaultQueryMaxNum': '33'})",
+    "skip_accumulated": "admin.skip_accumulated('billing', 'orders')",
+    "stop_writes": "admin.stop_writes('broker-a')",
+    "topic_groups": "admin.topic_groups('orders')",
+    "trace": "admin.trace('C0A8', topic='orders')",
+    "update_group": "admin.update_group('billing', max_retries=16)",
+    "update_topic": "admin.update_topic('orders', queues=2)",
+    "MessageScan.__anext__": "every(admin.scan('orders'))",
+    "DeadLetterReplay.__anext__": "every(admin.replay_dead_letters('billing'))",
+}
+"""What is called, as an expression over the names of `known`."""
+OWN_LIFE = {
+    "start": "started(namesrv)",
+    "stop": "stopped(namesrv)",
+    "__aenter__": "entered(namesrv)",
+    "__aexit__": "entered(namesrv)",
+}
+MAY_FAIL = {"name_server_config", "delete_group", "delete_topic", "trace"}
+"""Because what they ask for is not there, or not there any more."""
+WAYS: tuple[Way, ...] = ("waiting", "woken", "timeout")
+
+
+async def every(items: MessageScan | DeadLetterReplay) -> int:
+    return len([item async for item in items])
+
+
+async def started(namesrv: str) -> None:
+    admin = Admin(namesrv)
+    try:
+        await admin.start()
+    finally:
+        await admin.stop()
+
+
+async def stopped(namesrv: str) -> None:
+    admin = Admin(namesrv)
+    await admin.start()
+    try:
+        await admin.list_topics()
+        await admin.stop()
+    finally:
+        await admin.stop()
+
+
+async def entered(namesrv: str) -> None:
+    async with Admin(namesrv) as admin:
+        await admin.list_topics()
+
+
+def own_tasks() -> list[str]:
+    """Of the SDK, apart from those that come and go."""
+    names = (task.get_name() for task in asyncio.all_tasks() if not task.done())
+    return sorted(n for n in names if n.startswith("skylarkmq-") and "pull" not in n)
+
+
+async def nothing_left(it: Site, before: list[str], where: str) -> None:
+    names = {task.get_name() for task in asyncio.all_tasks()}
+    assert "skylarkmq-admin-call" not in names
+    await asyncio.sleep(0)
+    connections = it.client.services.remoting.connections
+    waiters = [waiter for one in connections for waiter in one._pending.values()]
+    assert not [waiter for waiter in waiters if getattr(waiter, "future").done()]  # noqa: B009
+    for _ in range(2000):  # less than a time-out, which would end them as well
+        if not any(one.pending_count for one in connections) and own_tasks() == before:
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError(f"{where}: {own_tasks()}, not {before}")
+
+
+async def known(it: Site) -> dict[str, Any]:
+    """Fill the cluster; return what the expressions speak of."""
+    await it.admin.create_topic("orders", queues=2)
+    await it.send("orders", 4, keys="k")
+    await it.consume("orders", "billing", 4, dead=1)
+    (letter, *_) = [one async for one in it.admin.dead_letters("billing")]
+    message = (await it.admin.query("orders", start=START))[0]
+    return {
+        "admin": it.admin, "letter": letter, "place": message.offset_msg_id, "START": START,
+        "namesrv": it.namesrv, "every": every, "started": started, "stopped": stopped,
+        "entered": entered,
+    }  # fmt: skip
+
+
+async def test_each_call_at_each_suspension_point(tmp_path: Path) -> None:
+    problems: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, seen: problems.append(seen))
+    async with site(tmp_path) as it:
+        names = await known(it)
+        async with (
+            Client(it.namesrv) as other,
+            Consumer(other, "orders", group="live", start_from=StartFrom.LAST) as member,
+        ):
+            running = asyncio.create_task(member.run(lambda _: None))
+            names["client_id"] = other.client_id
+            await asyncio.sleep(0)
+            before = own_tasks()
+            for name, text in {**CALLS, **OWN_LIFE}.items():
+                await swept(it, name, text, names, before)
+            await member.stop()
+            await running
+    assert problems == []
+
+
+async def swept(it: Site, name: str, text: str, names: dict[str, Any], before: list[str]) -> None:
+    for way in WAYS:
+        at, reached = 0, True
+        while reached:
+            work: Coroutine[Any, Any, Any] = eval(text, names)
+            driven = await drive(None, work, Cut(way, at))
+            reached, at = driven.reached, at + 1
+            where = f"{name}, {way} {at}: {driven.error!r}"
+            if not reached:
+                may_fail = name in MAY_FAIL and isinstance(driven.error, RocketMQError)
+                assert driven.error is None or may_fail, where
+            else:
+                wanted = TimeoutError if way == "timeout" else asyncio.CancelledError
+                assert isinstance(driven.error, wanted), where
+            await nothing_left(it, before, where)
+        assert at > 1 or name in ("stop",), f"{name} never waits"
