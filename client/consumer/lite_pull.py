@@ -118,8 +118,9 @@ class LitePull:
         known = {self._wrapped(queue): offset for queue, offset in offsets.items()}
         held = {queue: inside.rebalance.held(queue) for queue in known}
         for queue, process_queue in held.items():
-            for message in process_queue.given_below(known[queue]):
-                message.finish()
+            for message in process_queue.given():
+                if message.queue_offset < known[queue]:
+                    message.finish()
         errors = await inside.offsets.commit(known)
         if errors:
             raise errors[0]

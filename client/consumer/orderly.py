@@ -5,7 +5,9 @@
     a failed message    waits here (local_retry.py), and the queue with it
 
 A queue that is to go to another member while a handler is at work with it stays until the handler
-ends: nothing more is handed out, the lock is kept, and the handler's end wakes the rebalance.
+ends: nothing more is handed out, the lock is kept, and the handler's end wakes the rebalance. So it
+does while a message that `getone`, `getmany` or iteration gave, or whose handler has left its ack
+for later, is not settled; but no longer than `consume_timeout`, in case it was forgotten.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/
 ConsumeMessageOrderlyService.java, RebalancePushImpl.java (removeUnnecessaryMessageQueue)
@@ -48,6 +50,11 @@ class OrderedBuffer(MessageBuffer):
         self._leaving: set[MessageQueue] = set()
         self._kept: dict[MessageQueue, ProcessQueue[ReceivedMessage]] = {}
 
+    def offer(self, process_queue: ProcessQueue[ReceivedMessage]) -> None:
+        super().offer(process_queue)
+        if process_queue.queue in self._leaving and self.on_freed is not None:
+            self.on_freed()
+
     def begin(self, queue: MessageQueue) -> None:
         self._busy[queue] += 1
 
@@ -62,9 +69,14 @@ class OrderedBuffer(MessageBuffer):
         if queue in self._leaving and self.on_freed is not None:
             self.on_freed()
 
-    def is_busy(self, queue: MessageQueue) -> bool:
-        """Return whether a handler is at work with messages of the queue."""
-        return queue in self._busy
+    def is_busy(
+        self, queue: MessageQueue, process_queue: ProcessQueue[ReceivedMessage] | None
+    ) -> bool:
+        """Return whether a handler, or who took them by hand, is at work with messages of it."""
+        if queue in self._busy or process_queue is None:
+            return queue in self._busy
+        now_s = self._clock.monotonic()
+        return any(each.is_mine and each.overdue_s > now_s for each in process_queue.given())
 
     def leave(self, queues: set[MessageQueue]) -> None:
         """Hand out nothing more of these queues; those that were named before and are not now
@@ -129,7 +141,8 @@ class QueueKeeper:
         self._buffer.leave(leaving)
         if self._locks is not None:
             await self._locks.keep({*gone, *share})
-        return [queue for queue in gone if queue in leaving and not self._buffer.is_busy(queue)]
+        held, is_busy = self._rebalance.assigned, self._buffer.is_busy
+        return [queue for queue in gone if queue in leaving and not is_busy(queue, held.get(queue))]
 
     async def admit(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
         """Return those of the queues that are locked now."""

@@ -57,11 +57,8 @@ def put_together(
     services, group = client.services, config.group
     clock = services.clock
     local = _local_offsets(client, config)
-    locks: QueueLocks | None = None
+    locks = _locks(client, config)
     keeper: QueueKeeper | None = None
-    if config.orderly and not config.broadcasting:
-        api = LockApi(services.remoting, client.client_id, group)
-        locks = QueueLocks(api, services, group)
     # Without its lock a queue may be another member's, who has come further.
     may_tell = None if locks is None else locks.holds
     offsets = OffsetStore(services, group, local, may_tell)
@@ -114,6 +111,14 @@ def _shares(client: Client, config: ConsumerConfig) -> Shares:
     if config.broadcasting:
         return AllShares(client)
     return GroupShares(client, config.group, find_allocation(config.assignment))
+
+
+def _locks(client: Client, config: ConsumerConfig) -> QueueLocks | None:
+    if not config.orderly or config.broadcasting:
+        return None
+    services, group = client.services, config.group
+    api = LockApi(services.remoting, client.client_id, group)
+    return QueueLocks(api, services, group)
 
 
 def _local_offsets(client: Client, config: ConsumerConfig) -> LocalOffsets | None:

@@ -68,7 +68,7 @@ class ProcessQueue(Generic[M]):
 
         Args:
             on_room: called after each message that is done, because there may be room for more.
-            on_idle: called when all that was handed out is done and more waits.
+            on_idle: called when all that was handed out is done.
         """
         self.queue = queue
         self.pull_offset = start_offset
@@ -164,15 +164,14 @@ class ProcessQueue(Generic[M]):
             ahead.add(offset)
         if self._on_room is not None:
             self._on_room()
-        if self._on_idle is not None and self._ready and not self.out_count:
+        if self._on_idle is not None and not self.out_count:
             self._on_idle(self)
         return True
 
-    def given_below(self, offset: int) -> list[M]:
-        """Return the messages below `offset` that were handed out and are not done."""
+    def given(self) -> list[M]:
+        """Return the messages that were handed out and are not done."""
         waiting = {message.queue_offset for message in self._ready}
-        held = self._held.items()
-        return [message for at, message in held if at < offset and at not in waiting]
+        return [message for at, message in self._held.items() if at not in waiting]
 
     def holds(self, offset: int) -> bool:
         """Return whether the message at `offset` is here and not done."""

@@ -150,7 +150,7 @@ class PullService:
         A pull that the broker holds since before would lead beyond what it does not select.
         """
         for process_queue, task in list(self._tasks.items()):
-            if process_queue.queue.topic == topic and not process_queue.dropped:
+            if process_queue.queue.topic == topic and not task.cancelling():
                 task.cancel()
                 self.start(process_queue, repositioner)
 
@@ -206,6 +206,8 @@ class PullService:
             try:
                 result = await self._pull(process_queue, subscription)
             except RocketMQError as error:
+                if self._is_deleted(process_queue, error, repositioner):
+                    return
                 await sleep(clock, self._delay_after(error, process_queue.queue))
                 continue
             except Exception:
@@ -327,6 +329,26 @@ class PullService:
             return True
         process_queue.add([], following)
         return False
+
+    def _is_deleted(
+        self,
+        process_queue: ProcessQueue[ReceivedMessage],
+        error: RocketMQError,
+        repositioner: Repositioner,
+    ) -> bool:
+        """Follow a topic that its broker has no more; true when the queue starts anew.
+
+        Its messages are gone, and offsets go on from 0 should it be created again.
+        """
+        queue = process_queue.queue
+        gone = isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST
+        if not gone or process_queue.dropped or not process_queue.pull_offset:
+            return False
+        if not self._sources.of(queue)[1]:
+            return False  # a slave that has not heard of it yet
+        log.warning("%s is gone from its broker; should it come again, it is read from 0", queue)
+        repositioner.reposition(queue, 0)
+        return True
 
     def _delay_after(self, error: RocketMQError, queue: MessageQueue) -> float:
         """Log the failure and return how long to wait, in seconds."""

@@ -52,9 +52,9 @@ class SlowHandlers:
         """Name what is overdue, each message once: a line a queue."""
         now_s = self._clock.monotonic()
         for queue, process_queue in self._assigned.items():
-            overdue = [each for each in process_queue.held if each.overdue_s <= now_s]
+            overdue = [each for each in process_queue.held if -inf < each.overdue_s <= now_s]
             for message in overdue:
-                message.overdue_s = inf
+                message.overdue_s = -inf
             if overdue:
                 log.warning(
                     "group %s: %d messages of %s have been with their handlers for longer than "

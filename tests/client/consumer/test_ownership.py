@@ -195,3 +195,44 @@ async def test_the_last_topic_of_a_broadcasting_consumer_is_given_up_at_once(
         await it.pass_time(0.01)
     assert consumer.assignment() == []
     await it.stop(consumer)
+
+
+async def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_beginning() -> None:
+    it = Group({"orders": 1})
+    it.broker.add("orders", 0, *bodies(3, "old"))
+    consumer = await it.consumer()
+    for _ in range(3):
+        await it.wait(consumer.getone())
+    await it.wait(consumer.commit())
+    topic = it.broker.topics.pop("orders")
+    it.broker.release_pulls()
+    await it.pass_time(1)
+    topic.queues[0].clear()
+    it.broker.topics["orders"] = topic
+    it.broker.add("orders", 0, *bodies(5, "new"))
+    given = [(await it.wait(consumer.getone())).body for _ in range(5)]
+    assert given == bodies(5, "new")
+    await it.stop(consumer)
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+async def test_an_ordered_queue_stays_while_its_message_is_in_somebodys_hand(
+    forgotten: bool,
+) -> None:
+    it = Ordered({"orders": 2})
+    it.broker.add("orders", 1, *bodies(3))
+    first = await it.consumer(ack="manual", consume_timeout=60)
+    given = await it.wait(first.getone())
+    second = await it.consumer(ack="manual")
+    taking = asyncio.create_task(second.getone())
+    await it.pass_time(45)
+    assert not taking.done(), "the first member is at work with it"
+    assert first.assignment() == [QUEUE, MessageQueue("orders", "broker-a", 1)]
+    if not forgotten:
+        await given.ack()
+        await it.pass_time(2)
+    else:
+        await it.pass_time(40)
+    assert taking.result().body == (b"0" if forgotten else b"1")
+    assert first.assignment() == [QUEUE]
+    await it.stop(first, second)
