@@ -98,7 +98,8 @@ class OffsetAdmin(GroupAdmin, ClusterAdmin):
             RouteNotFound: there is no such topic.
             NotFound: `offset` names a queue that the topic does not have.
             NotSupported: an exact offset, and a broker that moves a group with members by time
-                alone (RocketMQ 4.9); nothing has changed then.
+                alone (RocketMQ 4.9); or a queue that is read but not written to any more, in which
+                brokers do not move members. Nothing has changed then.
         """
         if (when is None) == (offset is None):
             raise ValueError("one of when and offset is wanted")
@@ -113,18 +114,24 @@ class OffsetAdmin(GroupAdmin, ClusterAdmin):
             broker: await self._how(wish, place.masters[broker])
             for broker in dict.fromkeys(queue.broker_name for queue in queues)
         }
+        writes = {data.broker_name: data.write_queue_nums for data in place.data.queue_datas}
 
         async def plan(queue: MessageQueue) -> QueueReset:
             address, how = place.masters[queue.broker_name], hows[queue.broker_name]
+            if queue.queue_id >= writes.get(queue.broker_name, 0):
+                how = await self._how_unwritten(address, queue, how)
             before = await self._committed(address, wish.group, queue)
             return QueueReset(queue, before, await self._target(wish, address, queue, how), how)
 
         plans = await each(plan, queues)
         if not dry_run:
-            for broker, how in hows.items():
-                mine = [one for one in plans if one.queue.broker_name == broker]
-                done = await self._move(wish, place.masters[broker], mine, how)
-                plans = [one for one in plans if one.queue.broker_name != broker] + done
+            parts: dict[tuple[str, How], list[QueueReset]] = {}
+            for one in plans:
+                parts.setdefault((one.queue.broker_name, one.how), []).append(one)
+            done: list[QueueReset] = []
+            for (broker, how), mine in parts.items():
+                done += await self._move(wish, place.masters[broker], mine, how)
+            plans = done
         rows = [replace(one, queue=self.names.unwrap_queue(one.queue)) for one in plans]
         return OffsetReset(group, topic, dry_run, tuple(sorted(rows, key=lambda row: row.queue)))
 
@@ -181,6 +188,21 @@ class OffsetAdmin(GroupAdmin, ClusterAdmin):
                 hint="Give when= instead, or stop the members",
             )
         return "members"
+
+    async def _how_unwritten(self, address: str, queue: MessageQueue, how: How) -> How:
+        """Return how a queue is moved that is read but not written to any more.
+
+        Raises:
+            NotSupported: its broker leaves such a queue out.
+        """
+        if how == "written":
+            return how
+        if how == "broker" and (await self._services.peer(address)).ours:
+            return "written"
+        raise NotSupported(
+            f"{address} moves groups only in queues that are written to, not in {queue}",
+            hint="Stop the members, or give offset= for the other queues",
+        )
 
     async def _moves_itself(self, address: str) -> bool:
         answer = await self._api.call(address, RequestCode.GET_BROKER_CONFIG)
