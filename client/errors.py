@@ -47,6 +47,7 @@ DEFAULT_RETRY_CODES: Final[frozenset[int]] = frozenset(
 
 Unlike RocketMQ 4.9: SYSTEM_BUSY is among them, because it means "later" and nothing was stored."""
 
+NOT_STARTED: Final = "not started: call start() first, or use it as a context manager"
 ACL_REMARK_MARK: Final = "AclException"
 AUTH_HINT: Final = (
     "Check Client(credentials=Credentials(access_key, secret_key)) and the account's permissions "
@@ -97,7 +98,7 @@ class ReplyTimeout(RequestTimeout):
 
     def __init__(self, topic: str, timeout_s: float) -> None:
         super().__init__(
-            f"no reply to a request of topic {topic} within {timeout_s:g} s",
+            f"no reply to a request of topic {topic} within {timeout_s:.3g} s",
             hint="Is a consumer of the topic at work, and does it reply?",
         )
         self.topic = topic

@@ -30,7 +30,7 @@ from skylarkmq.client.config import (
     Credentials,
     default_namesrv_addr,
 )
-from skylarkmq.client.errors import IllegalState
+from skylarkmq.client.errors import NOT_STARTED, IllegalState
 from skylarkmq.client.heartbeat import Heartbeat
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.observers import hooks_of
@@ -215,7 +215,7 @@ class Client:
             IllegalState: not started, or closed.
         """
         if self._services is None:
-            raise IllegalState("the client is closed" if self._closed else "not started")
+            raise IllegalState(f"the client is {'closed' if self._closed else NOT_STARTED}")
         return self._services
 
     @property
@@ -226,7 +226,7 @@ class Client:
             IllegalState: not started.
         """
         if self._unique_ids is None:
-            raise IllegalState("the client is not started")
+            raise IllegalState(f"the client is {NOT_STARTED}")
         return self._unique_ids
 
     # For producers and consumers
@@ -281,7 +281,7 @@ class Client:
         Pure producers speak to masters only, as in Java.
         """
         if self._heartbeat is None:
-            raise IllegalState("the client is not started")
+            raise IllegalState(f"the client is {NOT_STARTED}")
         await self._heartbeat.send()
 
     # Inside

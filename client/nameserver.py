@@ -46,6 +46,9 @@ R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
+NO_NAME_SERVER: Final = (
+    "It may be a broker: namesrv_addr and NAMESRV_ADDR name name servers, mostly at port 9876"
+)
 PATIENCE_S: Final = 0.5
 """How long the connection to one of several may take before the next is asked."""
 
@@ -193,6 +196,8 @@ async def _local_ip(connection: Connection) -> str:
 def _body(kind: type[T], answer: RemotingCommand, address: str) -> T | None:
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
         return None
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        raise BrokerError(answer.code, answer.remark or "", address, hint=NO_NAME_SERVER)
     if answer.code != ResponseCode.SUCCESS:
         raise broker_error(answer.code, answer.remark, address)
     try:

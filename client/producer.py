@@ -18,7 +18,7 @@ from typing import Literal, Self
 
 from skylarkmq.client.clock import within
 from skylarkmq.client.config import DEFAULT_PRODUCER_GROUP, MIB, ProducerConfig
-from skylarkmq.client.errors import DEFAULT_RETRY_CODES, IllegalState
+from skylarkmq.client.errors import DEFAULT_RETRY_CODES, NOT_STARTED, IllegalState
 from skylarkmq.client.instance import Client
 from skylarkmq.client.message_text import require_compression
 from skylarkmq.client.producer_batch import batch_results
@@ -344,6 +344,6 @@ class Producer(Calling):
     def _running(self) -> Sender:
         if self._sender is None:
             raise IllegalState(
-                "the producer has stopped" if self._stopped else "the producer is not started"
+                "the producer has stopped" if self._stopped else f"the producer is {NOT_STARTED}"
             )
         return self._sender

@@ -28,7 +28,7 @@ from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.compression import compress, compression_flags
 from skylarkmq.protocol.flags import validate_topic
-from skylarkmq.protocol.message import NO_PROPERTIES, Message, MessageQueue
+from skylarkmq.protocol.message import NO_PROPERTIES, Message, MessageQueue, require_text
 from skylarkmq.protocol.message_id import UniqueIdGenerator
 from skylarkmq.protocol.properties import INSTANCE_ID, MAX_PROPERTIES_SIZE
 
@@ -246,6 +246,7 @@ class Sender:
             return lambda queues: space.wrap_queue(
                 checked(selector, [space.unwrap_queue(queue) for queue in queues], message)
             )
+        require_text("key", wanted)
         wanted = message.sharding_key if key is None else key
         if wanted is None:
             return None

@@ -20,7 +20,7 @@ class ProtocolError(Exception):
     """Root of everything that `skylarkmq.protocol` raises on purpose."""
 
 
-class LocalProtocolError(ProtocolError):
+class LocalProtocolError(ProtocolError, ValueError):
     """This side asked for something that the protocol cannot express."""
 
 

@@ -20,6 +20,7 @@ __all__ = ["HostAddress", "Message", "MessageExt", "MessageQueue"]
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_BYTES: Final = (bytearray, memoryview)
 _put: Final = msgspec.structs.force_setattr
 
 
@@ -107,18 +108,21 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
             """Take the message's parts.
 
             Raises:
-                LocalProtocolError: a part that no record can carry: a property of a reserved name,
-                    an empty one, a separator (0x01, 0x02) inside, a blank in one of several keys,
-                    text that is no UTF-8, two times of delivery, a negative delay, a time without
-                    a zone, or a flag beyond 32 bits.
+                LocalProtocolError: (a ValueError) a part that no record can carry: a property of a
+                    reserved name, an empty one, a separator (0x01, 0x02) inside, a blank in one of
+                    several keys, text that is no UTF-8, two times of delivery, a negative delay, a
+                    time without a zone, or a flag beyond 32 bits.
+                TypeError: a body that is neither bytes nor text, or texts that are none.
             """
 
     def __post_init__(self) -> None:
         body = self.body
         if type(body) is not bytes:
-            _put(self, "body", _utf8(body) if isinstance(body, str) else bytes(body))
+            _put(self, "body", _body(body))
         tags = self.tags
-        if tags and ("\x01" in tags or "\x02" in tags or not tags.isascii()):
+        if tags and (
+            type(tags) is not str or "\x01" in tags or "\x02" in tags or not tags.isascii()
+        ):
             _check_text("tags", tags)
         if self.keys != "":
             self._take_keys(self.keys)
@@ -144,6 +148,8 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
         given = self.properties
         _put(self, "properties", dict(given) if given else NO_PROPERTIES)
         for name, value in self.properties.items():
+            require_text("property name", name)
+            require_text("property value", value)
             if name in names.RESERVED_NAMES:
                 raise LocalProtocolError(f"the property name {name} is reserved")
             if not name or not value:
@@ -256,7 +262,22 @@ def _whole_ms(span: timedelta) -> int:
     return -(-span // _MILLISECOND)
 
 
+def _body(given: bytes | bytearray | memoryview | str) -> bytes:
+    if isinstance(given, str):
+        return _utf8(given)
+    if type(given) not in _BYTES and not isinstance(given, bytes):
+        raise TypeError(f"a body is bytes or text, not {type(given).__name__}: encode it first")
+    return bytes(given)
+
+
+def require_text(what: str, given: object) -> None:
+    """Raise a TypeError that names what is no text."""
+    if not isinstance(given, str):
+        raise TypeError(f"{what} is text, not {type(given).__name__}")
+
+
 def _check_text(what: str, text: str) -> None:
+    require_text(what, text)
     if names.NAME_SEPARATOR in text or names.PROPERTY_SEPARATOR in text:
         raise LocalProtocolError(f"{what} {text[:64]!a} holds a separator, 0x01 or 0x02")
     if not text.isascii():

@@ -18,7 +18,7 @@ from skylarkmq.client.consumer.rebalance import Rebalance
 from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.consumer.start_from import to_ms
 from skylarkmq.client.consumer.subscription import Selector
-from skylarkmq.client.errors import ConsumerClosed, IllegalState, RequestTimeout
+from skylarkmq.client.errors import NOT_STARTED, ConsumerClosed, IllegalState, RequestTimeout
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.flags import is_retry_topic
 from skylarkmq.protocol.message import MessageQueue
@@ -285,7 +285,7 @@ class LitePull:
         if self._closed:
             raise ConsumerClosed("the consumer has stopped")
         if self._inside is None:
-            raise IllegalState("the consumer is not started")
+            raise IllegalState(f"the consumer is {NOT_STARTED}")
         return self._inside
 
     def _wrapped(self, queue: MessageQueue) -> MessageQueue:

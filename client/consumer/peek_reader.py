@@ -26,6 +26,7 @@ from skylarkmq.client.consumer.pull_sources import PullSources
 from skylarkmq.client.consumer.start_from import StartFrom, to_ms
 from skylarkmq.client.consumer.subscription import Selector, Subscription
 from skylarkmq.client.errors import (
+    NOT_STARTED,
     BrokerError,
     ConnectionFailed,
     ConsumerClosed,
@@ -142,7 +143,7 @@ class PeekReader:
             IllegalState: not started.
         """
         if not self._started and not self._stopped:
-            raise IllegalState("the reader is not started")
+            raise IllegalState(f"the reader is {NOT_STARTED}")
         while True:
             message = self._next()
             if message is not None:

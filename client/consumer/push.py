@@ -28,12 +28,13 @@ from skylarkmq.client.consumer.membership import Membership, subscribe_to
 from skylarkmq.client.consumer.parts import Parts, put_together
 from skylarkmq.client.consumer.rebalance import Callbacks, QueuesCallback
 from skylarkmq.client.consumer.start_from import StartFrom
-from skylarkmq.client.consumer.subscription import Selector, Subscription
+from skylarkmq.client.consumer.subscription import Selector, Subscription, require_selector
 from skylarkmq.client.errors import ConsumerClosed, IllegalState, RocketMQError
 from skylarkmq.client.instance import Client
 from skylarkmq.client.trace import trace_topic
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData
 from skylarkmq.protocol.flags import validate_group, validate_topic
+from skylarkmq.protocol.message import require_text
 from skylarkmq.protocol.remoting_command import RemotingCommand
 
 
@@ -76,6 +77,7 @@ class Consumer(LitePull, ConsumerCalls):
 
     Raises:
         ValueError: a setting, a topic or the group cannot be used.
+        TypeError: a selector, a topic or `start_from` is something else.
     """
 
     def __init__(
@@ -127,6 +129,9 @@ class Consumer(LitePull, ConsumerCalls):
         self._start_from = start_from
         self._callbacks = Callbacks(on_assigned, on_revoked)
         self._subscriptions: dict[str, Subscription] = {}
+        require_selector(selector)
+        if not isinstance(start_from, StartFrom):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"start_from is StartFrom.LAST, FIRST or timestamp, not {start_from!r}")
         self._selectors = {_checked(wrap(topic)): selector for topic in topics}
         self._workers: Workers | None = None
         self._parts: Parts | None = None
@@ -284,6 +289,7 @@ class Consumer(LitePull, ConsumerCalls):
         if inside is not None and membership is not None:
             inside.standing.check_member()
             await membership.check(known, selector)
+        require_selector(selector)
         self._selectors[known] = selector
         if membership is not None:
             subscribe_to(self._client, self._subscriptions, known, selector)
@@ -345,3 +351,5 @@ def _checked(topic: str) -> str:
     if (reason := validate_topic(topic)) is not None:
         raise ValueError(reason)
     return topic
+        TypeError: it is no text; several topics are given one by one.
+    require_text("topic", topic)

@@ -71,6 +71,12 @@ class Sql92:
 Selector = Tag | Sql92
 
 
+def require_selector(given: object) -> None:
+    """Raise a TypeError for what is no selector, with what to write."""
+    if given is not None and not isinstance(given, Tag | Sql92):
+        raise TypeError(f"a selector is Tag('a', 'b') or Sql92('n > 3'), not {given!r}")
+
+
 class Subscription:
     """One topic of one group, with the version that brokers compare."""
 

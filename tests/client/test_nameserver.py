@@ -90,6 +90,10 @@ def bad_body(peer: ScriptedPeer) -> None:
     peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda r: r.reply(0, body=b"{nonsense"))
 
 
+def a_broker(peer: ScriptedPeer) -> None:
+    peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda r: r.reply(3, "type 105 not supported"))
+
+
 def not_ready(peer: ScriptedPeer) -> None:
     peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda r: r.reply(1, "name server not ready"))
 
@@ -100,6 +104,7 @@ ILLNESSES: list[tuple[Callable[[ScriptedPeer], None], type[RocketMQError], str]]
     (closing, ConnectionFailed, "closed the connection"),
     (wrong_protocol, ProtocolError, "no frame of the protocol"),
     (bad_body, ProtocolError, "body that cannot be read"),
+    (a_broker, BrokerError, "It may be a broker"),
     (not_ready, BrokerError, "not ready"),
 ]
 

@@ -165,6 +165,17 @@ async def test_one_way_gets_no_answer_and_is_sent_once() -> None:
         assert request.is_oneway
 
 
+async def test_a_key_that_is_no_text_is_refused_and_holds_no_room() -> None:
+    async with Setting() as it:
+        it.cluster.broker("broker-a", {"orders": 4})
+        wrong: Any = 7
+        for _ in range(2):  # without the topic's route, and with it
+            with pytest.raises(TypeError, match="key is text, not int"):
+                await it.producer.send(Message("orders", b"x"), key=wrong)
+            await it.producer.send(Message("orders", b"x"), key="7")
+        assert it.producer.in_flight_count == 0
+
+
 async def test_a_batch_is_one_request_with_a_result_for_each() -> None:
     async with Setting() as it:
         broker = it.cluster.broker("broker-a", {"orders": 2})

@@ -106,6 +106,31 @@ def test_what_no_record_can_carry_is_refused_at_once(parts: dict[str, Any]) -> N
         Message("T", **(dict[str, Any](body=b"") | parts))
 
 
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ({"body": None}, "bytes or text, not NoneType"),
+        ({"body": 5}, "bytes or text, not int"),
+        ({"body": [1, 2]}, "bytes or text, not list"),
+        ({"body": {"a": 1}}, "bytes or text, not dict"),
+        ({"tags": ["a"]}, "tags is text, not list"),
+        ({"properties": {"n": 1}}, "property value is text, not int"),
+        ({"properties": {1: "n"}}, "property name is text, not int"),
+        ({"sharding_key": 3}, "sharding_key is text, not int"),
+    ],
+)
+def test_what_is_no_text_is_named_and_not_turned_into_something(
+    parts: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(TypeError, match=why):
+        Message("T", **(dict[str, Any](body=b"") | parts))
+
+
+def test_a_part_that_cannot_be_is_a_value_error_to_a_program() -> None:
+    with pytest.raises(ValueError, match="only one of"):
+        Message("T", b"", delay_level=3, delay=timedelta(seconds=1))
+
+
 def test_queues_sort_as_in_java() -> None:
     queues = [
         MessageQueue("b", "x", 0),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
+from skylarkmq.client import Consumer
 from skylarkmq.client.consumer.start_from import StartFrom
 from skylarkmq.client.consumer.subscription import Sql92, Subscription, Tag, check_filter
 from skylarkmq.client.errors import FilterRefused
@@ -104,3 +106,23 @@ async def test_a_refused_filter_is_told_at_once_with_what_to_do(code: int, hint:
         await asked(code)
     assert caught.value.code == code
     assert caught.value.remark == "refused by the test"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"selector": "a || b"}, r"Tag\('a', 'b'\) or Sql92"),
+        ({"start_from": "first"}, r"StartFrom.LAST, FIRST or timestamp, not 'first'"),
+    ],
+)
+def test_what_is_no_selector_and_no_start_is_refused_at_once(
+    wrong: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(TypeError, match=why):
+        Consumer("ns:9876", "orders", group="g", **wrong)
+
+
+def test_several_topics_are_given_one_by_one() -> None:
+    topics: Any = ["orders", "returns"]
+    with pytest.raises(TypeError, match="topic is text, not list"):
+        Consumer("ns:9876", topics, group="g")
