@@ -37,6 +37,7 @@ T = TypeVar("T")
 HOST: Final = "127.0.0.1"
 QUEUE_COUNT: Final = 4
 SETTLE_MAX_S: Final = 2.0
+"""How long `advance` waits while nothing of what is due gets stored; real seconds."""
 POLL_S: Final = 0.005
 """How often a wait looks again; real seconds."""
 BIND_ATTEMPTS: Final = 20
@@ -289,7 +290,8 @@ class RunningBroker:
     async def advance(self, seconds: float | timedelta) -> None:
         """Let time pass for the broker: delays, retries, timers, checks of transactions come due.
 
-        On return all that came due is stored where consumers find it, in the order of its time.
+        On return all that came due is stored where consumers find it, in the order of its time;
+        what cannot be stored, as with a full disk, is waited for two real seconds.
         Clients do not notice: their own waits (time-outs, intervals, back-off) are real seconds.
 
         Args:
@@ -312,9 +314,13 @@ class RunningBroker:
             clock.set_forward(due_s)
             await asyncio.sleep(0)
         clock.set_forward(target_s)
-        end_s = self.home.time() + SETTLE_MAX_S
         await asyncio.sleep(0)
-        while self._is_delivering and self.home.time() < end_s:  # noqa: ASYNC110 - three services
+        log, end_s, seen = self.controller.state.store.commit_log, 0.0, -1
+        while self._is_delivering:
+            if log.wrote_offset != seen:  # something is stored, so it is not stuck
+                seen, end_s = log.wrote_offset, self.home.time() + SETTLE_MAX_S
+            elif self.home.time() > end_s:
+                break
             await asyncio.sleep(POLL_S / 5)
 
     @property
