@@ -189,6 +189,7 @@ class Client:
         for task in self._tasks:
             task.cancel()
         if services is not None:
+            services.pushes.cancel()
             services.routes.cancel()
             services.remoting.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)

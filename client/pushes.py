@@ -60,11 +60,15 @@ class PushRouter:
         elif outcome is not None:
             self._begin(connection, push, outcome)
 
-    async def stop(self) -> None:
+    def cancel(self) -> None:
         """Cancel what is under way; its pushes stay unanswered."""
-        tasks = list(self._tasks)
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
+
+    async def stop(self) -> None:
+        """Do that, and wait for its end."""
+        tasks = list(self._tasks)
+        self.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _begin(

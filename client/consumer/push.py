@@ -136,6 +136,7 @@ class Consumer(LitePull, ConsumerCalls):
         self._workers: Workers | None = None
         self._parts: Parts | None = None
         self._membership: Membership | None = None
+        self._starting = asyncio.Lock()
         self._ending: asyncio.Task[None] | None = None
         self._started = False
         self._stopped = False
@@ -159,23 +160,28 @@ class Consumer(LitePull, ConsumerCalls):
             ConnectionFailed: no name server can be reached.
             IllegalState: stopped before, or the client has a consumer in this group already.
         """
-        if self._stopped:
-            raise ConsumerClosed("the consumer has stopped")
-        if self._started:
-            return
+        async with self._starting:
+            if self._stopped:
+                raise ConsumerClosed("the consumer has stopped")
+            if not self._started:
+                await self._start()
+
+    async def _start(self) -> None:
         await self._client.start()
         for topic, selector in self._selectors.items():
             subscribe_to(self._client, self._subscriptions, topic, selector)
         parts = put_together(
             self._client, self._config, self._subscriptions, self._start_from, self._callbacks
         )
-        if parts.local_offsets is not None:
-            await parts.local_offsets.open()
         try:
+            if parts.local_offsets is not None:
+                await parts.local_offsets.open()
             self._client.join_consumer(self)
         except BaseException:
             if parts.local_offsets is not None:
                 parts.local_offsets.close()
+            if self._owned:
+                await self._client.close()
             raise
         self._parts = parts
         self._inside = parts.inside
