@@ -193,17 +193,17 @@ class Consumer(LitePull, ConsumerCalls):
         except BaseException as error:
             stopped = self._stopped
             await self.stop(drain=False)
+            if stopped and isinstance(error, RocketMQError):
+                raise ConsumerClosed("the consumer was stopped while it started") from error
             raise
+        if self._stopped:
+            await self.stop()
+            raise ConsumerClosed("the consumer was stopped while it started")
         membership.begin(self._commit_assigned)
         self._started = True
 
     async def stop(self, drain: bool = True, timeout: float = 30.0) -> None:  # noqa: ASYNC109
-            if stopped and isinstance(error, RocketMQError):
-                raise ConsumerClosed("the consumer was stopped while it started") from error
         """Leave the group: end the handlers, commit, tell the brokers, close.
-        if self._stopped:
-            await self.stop()
-            raise ConsumerClosed("the consumer was stopped while it started")
 
         It goes on when it is cancelled, then without the handlers' drain; called again, it waits
         for its end. A handler may call it, and is not waited for.
@@ -289,25 +289,25 @@ class Consumer(LitePull, ConsumerCalls):
             FilterRefused: a broker does not filter so; all stays as it was.
             IllegalState: queues were assigned by hand.
         """
+        require_selector(selector)
         known = _checked(self._client.namespace.wrap(topic))
         inside = self._inside
         membership = self._membership
         if inside is not None and membership is not None:
             inside.standing.check_member()
             await membership.check(known, selector)
-        require_selector(selector)
         self._selectors[known] = selector
         if membership is not None:
             subscribe_to(self._client, self._subscriptions, known, selector)
             await membership.join()
+        if inside is not None:
+            inside.pulls.renew(known, inside.rebalance)
 
     async def unsubscribe(self, topic: str) -> None:
         """Give a topic up."""
         if self._inside is not None:
             self._inside.standing.check_member()
         known = self._client.namespace.wrap(topic)
-        if inside is not None:
-            inside.pulls.renew(known, inside.rebalance)
         self._selectors.pop(known, None)
         if self._subscriptions.pop(known, None) is not None and self._membership is not None:
             await self._membership.join()
@@ -353,9 +353,9 @@ def _checked(topic: str) -> str:
 
     Raises:
         ValueError: it cannot be one.
+        TypeError: it is no text; several topics are given one by one.
     """
+    require_text("topic", topic)
     if (reason := validate_topic(topic)) is not None:
         raise ValueError(reason)
     return topic
-        TypeError: it is no text; several topics are given one by one.
-    require_text("topic", topic)

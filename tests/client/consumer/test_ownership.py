@@ -236,3 +236,13 @@ async def test_an_ordered_queue_stays_while_its_message_is_in_somebodys_hand(
     assert taking.result().body == (b"0" if forgotten else b"1")
     assert first.assignment() == [QUEUE]
     await it.stop(first, second)
+
+
+async def test_who_has_stopped_subscribes_no_more() -> None:
+    it = Group({"orders": 1, "other": 1})
+    consumer = await it.consumer()
+    await it.stop(consumer)
+    for call in (consumer.subscribe("other"), consumer.unsubscribe("orders")):
+        with pytest.raises(ConsumerClosed):
+            await call
+    await it.stop()
