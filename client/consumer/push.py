@@ -288,8 +288,10 @@ class Consumer(LitePull, ConsumerCalls):
         Raises:
             FilterRefused: a broker does not filter so; all stays as it was.
             IllegalState: queues were assigned by hand.
+            ConsumerClosed: the consumer has stopped.
         """
         require_selector(selector)
+        self._check_open()
         known = _checked(self._client.namespace.wrap(topic))
         inside = self._inside
         membership = self._membership
@@ -299,18 +301,30 @@ class Consumer(LitePull, ConsumerCalls):
         self._selectors[known] = selector
         if membership is not None:
             subscribe_to(self._client, self._subscriptions, known, selector)
-            await membership.join()
-        if inside is not None:
-            inside.pulls.renew(known, inside.rebalance)
+            try:
+                await membership.join()
+            finally:
+                if inside is not None:
+                    inside.pulls.renew(known, inside.rebalance)
 
     async def unsubscribe(self, topic: str) -> None:
-        """Give a topic up."""
+        """Give a topic up.
+
+        Raises:
+            IllegalState: queues were assigned by hand.
+            ConsumerClosed: the consumer has stopped.
+        """
+        self._check_open()
         if self._inside is not None:
             self._inside.standing.check_member()
         known = self._client.namespace.wrap(topic)
         self._selectors.pop(known, None)
         if self._subscriptions.pop(known, None) is not None and self._membership is not None:
             await self._membership.join()
+
+    def _check_open(self) -> None:
+        if self._stopped:
+            raise ConsumerClosed("the consumer has stopped")
 
     # What the client asks for
 
