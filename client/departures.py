@@ -117,8 +117,11 @@ class Departures:
             self._host.end(send, IllegalState(STOPPED))
             return
         self._note_end(send)
-        tick = ceil((self._clock.monotonic() + wait_s) / TICK_S)
-        self._at(tick * TICK_S, send, due=True)
+        now_s = self._clock.monotonic()
+        due_s = ceil((now_s + wait_s) / TICK_S) * TICK_S
+        if due_s <= now_s:  # rounded away; a try in no time at all would be one of many
+            due_s += TICK_S
+        self._at(due_s, send, due=True)
 
     def waits_for(self, send: Send) -> str:
         """Say what the send waits for."""

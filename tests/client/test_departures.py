@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.client import IllegalState, Message, RequestTimeout, RouteNotFound, SendResult
+from skylarkmq.client import (
+    IllegalState,
+    Message,
+    RequestTimeout,
+    RocketMQError,
+    RouteNotFound,
+    SendResult,
+)
+from skylarkmq.client.connection import UNSENT_MAX
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.support import Setting
 from tests.support.fake_cluster import FakeBroker
@@ -214,3 +222,23 @@ async def test_a_missing_route_fails_all_at_once() -> None:
         for future in futures:
             with pytest.raises(RouteNotFound):
                 future.result()
+
+
+async def test_a_next_try_that_is_rounded_away_is_not_tried_over_and_over() -> None:
+    async with Setting() as it:
+        broker = it.cluster.broker("broker-a", {"orders": 1})
+        await it.producer.send(Message("orders", b"x"))
+        await advance_async(it.clock, 17)
+        it.clock._monotonic_s = 1017.41  # the next number is rounded to it
+        connection = it.client.services.remoting.ready(broker.address)
+        assert connection is not None
+        connection.pause_writing()
+        connection._unsent_size = UNSENT_MAX + 1
+        send = it.producer.send_nowait(Message("orders", b"y"), timeout=1.2e-13)
+        for _ in range(20):
+            it.clock.advance(0)
+            await settle()
+        assert it.producer.stats.retry_count <= 2
+        it.clock.advance(0.01)
+        with pytest.raises(RocketMQError, match="too slowly"):
+            await send
