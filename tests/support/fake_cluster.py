@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import accumulate
 
 from skylarkmq.protocol.batch import split_batch
 from skylarkmq.protocol.bodies.consumer import GetConsumerListByGroupResponseBody
@@ -75,6 +76,8 @@ class FakeBroker(ScriptedPeer):
         self.slaves: dict[int, FakeBroker] = {}
         self.has_master = True
         """False leaves only the slaves in the route."""
+        self.answer_size_max: int | None = None
+        """Bytes of bodies in the answer to a pull, but for its first message."""
         self.suggested_broker_id = 0
         """Which broker of the set pulls are told to ask next."""
 
@@ -219,6 +222,10 @@ class FakeBroker(ScriptedPeer):
             code = ResponseCode.PULL_NOT_FOUND
         else:
             following = min(start + header.max_msg_nums, len(queue))
+            if self.answer_size_max is not None:
+                sizes = accumulate(len(stored.body) for stored in queue[start:following])
+                fitting = sum(size <= self.answer_size_max for size in sizes)
+                following = start + max(1, fitting)
             key = self.cluster.queue_key(header.topic, header.queue_id)
             body = b"".join(
                 record(key, header.topic, header.queue_id, offset, queue[offset])
