@@ -159,6 +159,8 @@ class Client:
             services = Services(self._config, self._network, clock, self._random)
             try:
                 local_ip = await services.name_servers.connect()
+                if self._closed:  # while it connected
+                    raise IllegalState("the client is closed")
             except BaseException:
                 await services.remoting.stop()
                 raise
@@ -313,7 +315,9 @@ class Client:
 
     async def _unregister(self, header: UnregisterClientRequestHeader) -> None:
         """Tell the brokers that are connected; who does not hear it finds out by time."""
-        services = self.services
+        services = self._services
+        if services is None:
+            return  # closed: its connections have told the brokers
         timeout_s = self._config.request_timeout_s
         calls = [
             services.consumer_api.unregister(address, header, timeout_s)

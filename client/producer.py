@@ -21,7 +21,7 @@ from skylarkmq.client.config import DEFAULT_PRODUCER_GROUP, MIB, ProducerConfig
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES, NOT_STARTED, IllegalState
 from skylarkmq.client.instance import Client
 from skylarkmq.client.message_text import require_compression
-from skylarkmq.client.producer_batch import batch_results
+from skylarkmq.client.producer_batch import batch_results, common_key
 from skylarkmq.client.producer_calls import Calling, ProducerCalls
 from skylarkmq.client.queue_selector import Selector
 from skylarkmq.client.send import SendStats
@@ -138,6 +138,12 @@ class Producer(Calling):
         if self._sender is not None:
             return
         await self._client.start()
+        if self._stopped:  # while it connected
+            if self._owned:
+                await self._client.close()
+            raise IllegalState("the producer has stopped")
+        if self._sender is not None:  # somebody else has started it meanwhile
+            return
         services = self._client.services
         self._group = services.namespace.wrap(self._config.group)
         config = replace(self._config, group=self._group)
@@ -166,7 +172,7 @@ class Producer(Calling):
         pipeline = sender.pipeline
         pipeline.close()
         try:
-            await within(self._client.services.clock, timeout, pipeline.in_flight.idle())
+            await within(sender.clock, timeout, pipeline.in_flight.idle())
         except TimeoutError:
             log.warning("%d sends were still under way at stop", pipeline.in_flight.count)
         finally:
@@ -242,7 +248,11 @@ class Producer(Calling):
         return sender.start(message, choice, timeout).future
 
     async def room(self, size: int = 0) -> None:
-        """Wait until a message of `size` bytes may be started with `send_nowait`."""
+        """Wait until a message of `size` bytes may be started with `send_nowait`.
+
+        Raises:
+            MessageTooLarge: over `max_in_flight_bytes`.
+        """
         await self._running.room(size)
 
     async def send_oneway(
@@ -271,11 +281,13 @@ class Producer(Calling):
         """Send messages of one topic to one queue in one request; all are stored, or none.
 
         Raises:
-            IllegalState: several topics, or a delayed message among them.
+            IllegalState: several topics, or several sharding keys and no `queue`, or a delayed
+                message among them.
             MessageTooLarge: together over `max_message_size`.
         """
         sender = self._running
-        choice = sender.choice(messages[0], queue, None, None) if messages else None
+        key = common_key(messages) if queue is None else None
+        choice = sender.choice(messages[0], queue, key, None) if messages else None
         send = await sender.begin_batch(messages, choice, timeout)
         return batch_results(await sender.result(send))
 
@@ -298,7 +310,7 @@ class Producer(Calling):
             timeout: seconds for each batch, instead of the producer's `send_timeout`.
 
         Raises:
-            ValueError: a topic's name is illegal.
+            ValueError: a topic's name is illegal; of a list or tuple nothing was sent then.
         """
         sender = self._running
         routes = self._client.services.routes

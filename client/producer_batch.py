@@ -37,6 +37,21 @@ def check_batch(messages: Sequence[Message]) -> None:
         raise IllegalState("retry topics take no batches")
 
 
+def common_key(messages: Sequence[Message]) -> str | None:
+    """Return the sharding key that decides the queue of all the messages, if one does.
+
+    Raises:
+        IllegalState: they have several sharding keys, so some would leave the order of theirs.
+    """
+    keys = {message.sharding_key for message in messages} - {None}
+    if len(keys) > 1:
+        raise IllegalState(
+            "a batch goes to one queue, and its messages have several sharding keys",
+            hint="send_many makes a batch for each queue",
+        )
+    return keys.pop() if keys else None
+
+
 def is_delayed(message: Message) -> bool:
     """Return whether the message waits on the broker, by level or by time."""
     return bool(message.delay_level) or message.is_timed

@@ -12,15 +12,16 @@ Loop thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from skylarkmq.client.clock import within
 from skylarkmq.client.config import ProducerConfig
-from skylarkmq.client.errors import MessageTooLarge, RocketMQError
+from skylarkmq.client.errors import MessageTooLarge, RequestTimeout, RocketMQError
 from skylarkmq.client.producer_batch import batch_results, is_delayed
 from skylarkmq.client.queue_selector import Selector
-from skylarkmq.client.route import RouteTable
+from skylarkmq.client.route import RouteTable, TopicRoute
 from skylarkmq.client.send import Choice, Send
 from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.sender import Sender
@@ -66,12 +67,17 @@ class SendMany:
         self._open: dict[tuple[str, MessageQueue | None], _Open] = {}
         self._sends: list[tuple[list[int], Send]] = []
         self._outcomes: list[Outcome | None] = []
+        # Topics without a route, so that each of them costs one time-out and not one a message.
+        self._routeless: dict[str, RocketMQError] = {}
 
     async def run(self, messages: Iterable[Message]) -> list[Outcome]:
         """Send all; return what became of each, in their order.
 
         Cancelled, each may be stored or not.
         """
+        if isinstance(messages, Sequence):
+            for message in messages:
+                self._sender.topic(message.topic)
         try:
             for message in messages:
                 await self._take(message)
@@ -132,8 +138,24 @@ class SendMany:
         if choice is None:
             return None
         topic = self._sender.topic(message.topic)
-        route = await self._routes.for_publish(topic, self._config.default_topic_queues)
+        if topic in self._routeless:
+            raise self._routeless[topic]
+        try:
+            route = await self._route(topic)
+        except RocketMQError as error:
+            self._routeless[topic] = error
+            raise
         return choice(route.publish_queues)
+
+    async def _route(self, topic: str) -> TopicRoute:
+        limit_s = self._config.send_timeout_s if self._timeout_s is None else self._timeout_s
+        asking = self._routes.for_publish(topic, self._config.default_topic_queues)
+        try:
+            return await within(self._sender.clock, limit_s, asking)
+        except RocketMQError:
+            raise
+        except TimeoutError as error:
+            raise RequestTimeout(f"no route of {topic} within {limit_s:g} s") from error
 
     async def _go(self, batch: _Open) -> None:
         choice = None if batch.queue is None else _always(batch.queue)

@@ -48,6 +48,7 @@ class Sender:
         unique_ids: UniqueIdGenerator,
     ) -> None:
         self.pipeline = pipeline
+        self.clock = services.clock
         self._config = config
         self._compress_over = config.compress_over
         self._services = services
@@ -106,12 +107,8 @@ class Sender:
             sys_flag: added to that of the compression.
         """
         body, flags = message.body, 0
-        size = len(body)
-        if size >= self._compress_over:
-            if size >= THREAD_OVER:
-                body, flags = await asyncio.to_thread(self._compressed, body)
-            else:
-                body, flags = self._compressed(body)
+        if len(body) >= self._compress_over:
+            body, flags = await self._compressed_aside(body)
         if not self._in_flight.has_room(len(body)):
             self._check_size(message)
             await self._in_flight.room(len(body))
@@ -146,7 +143,7 @@ class Sender:
         """
         body, sys_flag = message.body, 0
         if len(body) >= self._compress_over:
-            body, sys_flag = self._compressed(body)
+            body, sys_flag = await self._compressed_aside(body)
         context: SendContext | None = None
         if self._hooks:
             context = self.context("oneway", (message,), (self._id_at(self._now_ms()),))
@@ -246,10 +243,10 @@ class Sender:
             return lambda queues: space.wrap_queue(
                 checked(selector, [space.unwrap_queue(queue) for queue in queues], message)
             )
-        require_text("key", wanted)
         wanted = message.sharding_key if key is None else key
         if wanted is None:
             return None
+        require_text("key", wanted)
         return lambda queues: by_hash(queues, wanted)
 
     def context(
@@ -325,6 +322,12 @@ class Sender:
     def _check_size(self, message: Message) -> None:
         if len(message.body) > self._config.max_message_size:
             raise MessageTooLarge(len(message.body), self._config.max_message_size)
+
+    async def _compressed_aside(self, body: bytes) -> tuple[bytes, int]:
+        """Do that, a large body in a thread."""
+        if len(body) < THREAD_OVER:
+            return self._compressed(body)
+        return await asyncio.to_thread(self._compressed, body)
 
     def _compressed(self, body: bytes) -> tuple[bytes, int]:
         """Return body and system flag: compressed when that makes it smaller."""

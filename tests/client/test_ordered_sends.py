@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from skylarkmq.client import Message, RouteNotFound, SendResult
+from skylarkmq.client import IllegalState, Message, RouteNotFound, SendResult
 from skylarkmq.protocol.bodies.route import TopicRouteData
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -108,3 +108,21 @@ async def test_an_order_topic_keeps_its_queues_while_a_broker_is_away() -> None:
             else:
                 again = await it.producer.send(Message("orders", b"x"), key=key)
                 assert again.queue == queue
+        results = [await it.producer.send(Message("orders", b"x")) for _ in range(8)]
+        assert {result.queue.broker_name for result in results} == {"broker-a"}, "without a key"
+        assert {result.queue.queue_id for result in results} == {0, 1}
+
+
+async def test_a_batch_with_a_key_goes_to_the_queue_of_the_key_and_has_no_second_one() -> None:
+    async with Setting() as it:
+        it.cluster.broker("broker-a", {"orders": 8})
+        alone = await it.producer.send(Message("orders", b"x", sharding_key="k"))
+        plain, keyed = Message("orders", b"x"), Message("orders", b"x", sharding_key="k")
+        other = Message("orders", b"x", sharding_key="another")
+        for batch in ([keyed, keyed], [plain, keyed]):
+            results = await it.producer.send_batch(batch)
+            assert {result.queue for result in results} == {alone.queue}
+        with pytest.raises(IllegalState, match="send_many"):
+            await it.producer.send_batch([keyed, other])
+        results = await it.producer.send_batch([keyed, other], queue=alone.queue)
+        assert {result.queue for result in results} == {alone.queue}

@@ -12,6 +12,7 @@ from skylarkmq.client import (
     MessageIllegal,
     MessageQueue,
     MessageTooLarge,
+    RequestTimeout,
     RouteNotFound,
     SendResult,
 )
@@ -152,3 +153,25 @@ async def test_it_waits_for_room_and_leaves_nothing_when_cancelled() -> None:
         outcomes = asyncio.create_task(it.producer.send_many(messages))
         await advance_async(it.clock, 1)
         assert all(isinstance(outcome, SendResult) for outcome in await outcomes)
+
+
+async def test_an_illegal_topic_in_a_list_sends_nothing_of_it() -> None:
+    async with Setting() as it:
+        broker = it.cluster.broker("broker-a", {"a": 1})
+        await it.producer.send(Message("a", b"warm up"))
+        good = [Message("a", bytes(5000)) for _ in range(3)]
+        with pytest.raises(ValueError, match="topic"):
+            await it.producer.send_many([*good, Message("no topic", b"")])
+        await settle()
+        assert broker.bodies("a") == [b"warm up"]
+
+
+async def test_a_silent_name_server_costs_one_time_out_and_not_one_for_each_key() -> None:
+    async with Setting() as it:
+        it.cluster.broker("broker-a", {"a": 1})
+        it.cluster.name_server.silent = True
+        messages = [Message("a", b"x", sharding_key=f"{n}") for n in range(20)]
+        sending = asyncio.create_task(it.producer.send_many(messages, timeout=2))
+        await advance_async(it.clock, 2.1)
+        outcomes = await sending
+        assert [type(outcome) for outcome in outcomes] == [RequestTimeout] * 20
