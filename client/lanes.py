@@ -65,7 +65,7 @@ class Lanes:
         """Return the lane to the queue whose turn it is, for a message that may go to any.
 
         Raises:
-            RouteNotFound: the broker of that queue has no master.
+            RouteNotFound: no broker of these queues has a master.
         """
         turns = self._turns.get(topic)
         if turns is None or turns.route is not route:
@@ -74,9 +74,7 @@ class Lanes:
         lanes = turns.lanes
         turns.index = index + 1 if index + 1 < len(lanes) else 0
         lane = lanes[index]
-        if lane is None:
-            lane = lanes[index] = self._lane(route.publish_queues[index], route)
-        return lane
+        return self._next_with_master(turns, index, route) if lane is None else lane
 
     def pick(
         self, topic: str, route: TopicRoute, choice: Choice | None, failed_broker: str | None = None
@@ -106,6 +104,22 @@ class Lanes:
     def to(self, shown: MessageQueue | None) -> Lane | None:
         """Return the lane to a queue that was picked before, if it is still remembered."""
         return None if shown is None else self._lanes.get(self._namespace.wrap_queue(shown))
+
+    def _next_with_master(self, turns: _Turns, index: int, route: TopicRoute) -> Lane:
+        """Return the lane at `index`, or the next one; ordered topics keep queues without master.
+
+        Raises:
+            RouteNotFound: none has a master.
+        """
+        queues = route.publish_queues
+        count = len(queues)
+        for step in range(count):
+            place = (index + step) % count
+            if MASTER_ID in route.brokers.get(queues[place].broker_name, {}):
+                turns.index = (place + 1) % count
+                lane = turns.lanes[place] = self._lane(queues[place], route)
+                return lane
+        return self._lane(queues[index], route)
 
     def _new_turns(self, topic: str, route: TopicRoute) -> _Turns:
         if len(self._turns) >= TOPICS_MAX:

@@ -26,6 +26,8 @@ from skylarkmq.protocol.message import MessageQueue
 log = logging.getLogger(__name__)
 
 MASTER_ID = 0
+EMPTY_MAX_AGE_S = 1.0
+"""How soon a sender asks again for a route that has no queue to write to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,11 @@ class RouteTable:
             RouteNotFound: nobody takes messages of this topic.
             RocketMQError: no name server answered.
         """
-        route = self._routes.get(topic) or await self.refresh(topic)
+        route = self._routes.get(topic)
+        if route is None:
+            route = await self.refresh(topic)
+        elif not route.publish_queues:  # its master may be back before the next refresh
+            route = await self.refresh(topic, max_age_s=EMPTY_MAX_AGE_S) or route
         if route is None:
             route = await self._borrow(topic, default_queue_count)
         if not route.publish_queues:

@@ -162,6 +162,19 @@ async def test_a_topic_without_a_writable_queue() -> None:
     assert caught.value.reason == "no_broker"
 
 
+async def test_a_route_without_a_writable_queue_is_asked_for_again_by_who_sends() -> None:
+    it = Table()
+    topic = it.cluster.broker("broker-a", {"orders": 2}).topics["orders"]
+    topic.perm = 4
+    for _ in range(3):
+        with pytest.raises(RouteNotFound):
+            await it.routes.for_publish("orders", 4)
+    assert len(it.asked) == 1
+    topic.perm = 6
+    it.clock.advance(1)
+    assert (await it.routes.for_publish("orders", 4)).publish_queues
+
+
 async def test_the_next_name_server_is_asked_when_one_is_away_or_silent() -> None:
     it = Table(f"away:1;{NAMESRV}")
     it.cluster.broker("broker-a", {"orders": 2})
