@@ -108,7 +108,7 @@ class LitePull:
 
         Raises:
             RocketMQError: a broker did not take it; tried again at the next interval.
-            RebalanceInProgress: a queue is not assigned.
+            RebalanceInProgress: a queue is not assigned, or its lock not held at the moment.
         """
         inside = self._running
         if offsets is None:

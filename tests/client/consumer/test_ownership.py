@@ -246,3 +246,15 @@ async def test_who_has_stopped_subscribes_no_more() -> None:
         with pytest.raises(ConsumerClosed):
             await call
     await it.stop()
+
+
+async def test_what_another_member_put_back_is_put_right_in_a_minute() -> None:
+    it = Group({"orders": 1})
+    it.broker.add("orders", 0, b"0")
+    consumer = await it.consumer(ack="manual")
+    await (await it.wait(consumer.getone())).ack()
+    await it.wait(consumer.commit())
+    it.broker.offsets[GROUP, "orders", 0] = 0
+    await it.pass_time(66)
+    assert it.offset(0) == 1
+    await it.stop(consumer)
