@@ -6,7 +6,9 @@
 What could not be committed is told to the caller and stays different from what is remembered as
 committed, so the next commit tries it again. One commit follows another's answer, also when the
 caller of the first was cancelled: a broker with many threads may take two that are under way in any
-order, and the older one would move the group back.
+order, and the older one would move the group back. And the first commit of a topic to a broker goes
+alone: 4.9 and 5.x make the group's table with it, and of several that come at once, each makes one,
+and the last table stays (broker/.../offset/ConsumerOffsetManager.java, commitOffset).
 
 Unlike RocketMQ: commits are two-way, because a one-way one that is lost moves the group back
 without a word.
@@ -57,6 +59,8 @@ class OffsetStore:
         self._local = local
         self._may_tell = may_tell
         self._committed: dict[MessageQueue, int] = {}
+        self._begun: set[tuple[str, str]] = set()
+        """Tables of offsets that brokers have by now."""
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[list[RocketMQError]]] = set()
 
@@ -146,13 +150,19 @@ class OffsetStore:
             changed = offsets if anew else self._changed(offsets)
             if self._local is not None:
                 return await self._keep(self._local, changed)
-            errors: list[RocketMQError] = []
-            items = list(changed.items())
-            for start in range(0, len(items), COMMITS_MAX):
-                some = items[start : start + COMMITS_MAX]
-                outcomes = await asyncio.gather(*(self._commit(*item) for item in some))
-                errors += [error for error in outcomes if error is not None]
-            return errors
+            begun = {_table(queue): queue for queue in changed if _table(queue) not in self._begun}
+            first = {queue: changed[queue] for queue in begun.values()}
+            rest = {queue: offset for queue, offset in changed.items() if queue not in first}
+            return [*await self._commit_all(first), *await self._commit_all(rest)]
+
+    async def _commit_all(self, offsets: Mapping[MessageQueue, int]) -> list[RocketMQError]:
+        errors: list[RocketMQError] = []
+        items = list(offsets.items())
+        for start in range(0, len(items), COMMITS_MAX):
+            some = items[start : start + COMMITS_MAX]
+            outcomes = await asyncio.gather(*(self._commit(*item) for item in some))
+            errors += [error for error in outcomes if error is not None]
+        return errors
 
     async def _commit(self, queue: MessageQueue, offset: int) -> RocketMQError | None:
         if self._may_tell is not None and not self._may_tell(queue):
@@ -164,6 +174,7 @@ class OffsetStore:
         except RocketMQError as error:
             return error
         self._committed[queue] = offset
+        self._begun.add(_table(queue))
         return None
 
     async def _keep(
@@ -187,3 +198,8 @@ class OffsetStore:
             hint = f"Broker {queue.broker_name} has no master at the moment"
             raise RouteNotFound(queue.topic, "no_broker", hint)
         return address
+
+
+def _table(queue: MessageQueue) -> tuple[str, str]:
+    """What names the table of a group's offsets that a queue's is in."""
+    return queue.topic, queue.broker_name

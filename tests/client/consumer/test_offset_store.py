@@ -1,0 +1,67 @@
+"""Commits on their way to the brokers: which go together, and which one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from skylarkmq.client.api_consumer import ConsumerApi
+from skylarkmq.client.consumer.offset_store import OffsetStore
+from skylarkmq.client.errors import ConnectionFailed, RocketMQError
+from skylarkmq.protocol.message import MessageQueue
+from tests.client.consumer.support import Group
+
+QUEUES = [MessageQueue("orders", "broker-a", number) for number in range(4)]
+OTHER = MessageQueue("%RETRY%billing", "broker-a", 0)
+
+
+class CountingApi(ConsumerApi):
+    """Notes which commits are under way together; each takes some turns of the loop."""
+
+    def __init__(self) -> None:
+        self.waves: list[set[MessageQueue]] = []
+        self.failing: set[MessageQueue] = set()
+        self._at_work: set[MessageQueue] = set()
+
+    async def update_offset(
+        self, address: str, group: str, queue: MessageQueue, offset: int, timeout_s: float
+    ) -> None:
+        if not self._at_work:
+            self.waves.append(set())
+        self._at_work.add(queue)
+        self.waves[-1].add(queue)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self._at_work.discard(queue)
+        if queue in self.failing:
+            raise ConnectionFailed(address, "on purpose")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_first_commit_of_a_topic_to_a_broker_goes_alone(fails: bool) -> None:
+    """The brokers would make a table of the group's for each, and keep the last one."""
+    it = Group({"orders": len(QUEUES)})
+    client, api = it.client(), CountingApi()
+    await it.wait(client.start())
+    await it.wait(client.services.routes.refresh("orders"))
+    client.services.consumer_api = api
+    store = OffsetStore(client.services, "billing")
+    if fails:
+        api.failing.add(QUEUES[0])
+        errors: list[RocketMQError] = await store.commit({QUEUES[0]: 1})
+        assert len(errors) == 1
+        api.waves.clear()
+        api.failing.clear()
+
+    assert await store.commit({**dict.fromkeys(QUEUES, 1), OTHER: 1}) == []
+    first, rest = api.waves
+    assert len(first) == 2, "one of each topic"
+    assert OTHER in first
+    assert first | rest == {*QUEUES, OTHER}
+    assert not first & rest
+
+    api.waves.clear()
+    assert await store.commit(dict.fromkeys(QUEUES, 2)) == []
+    assert api.waves == [{*QUEUES}]
+    await it.wait(client.close())
