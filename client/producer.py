@@ -163,7 +163,9 @@ class Producer(Calling):
     async def stop(self, timeout: float = 10.0) -> None:  # noqa: ASYNC109 - by our clock
         """Take no more sends, wait for those in flight, `timeout` seconds at most, and close.
 
-        What is not on the wire by then fails with IllegalState. Cancelled, it has closed at once.
+        What is not on the wire by then fails with IllegalState. Brokers that do not answer may
+        cost a few seconds more: for the last traces, and for the farewell, one `request_timeout`
+        of the client. Cancelled, it has closed at once.
         """
         self._stopped = True
         sender, self._sender = self._sender, None
@@ -231,6 +233,7 @@ class Producer(Calling):
     ) -> asyncio.Future[SendResult]:
         """Start sending a message; the future has what `send` would return or raise.
 
+        A large body is compressed in this very call, which holds the loop; `send` does it aside.
         Messages started one after the other to one queue are stored in that order unless a try
         fails and is repeated; for strict order await each send of a key before the next. Await
         `room()` before it to stay within the producer's limits.

@@ -49,6 +49,8 @@ WAITING_MAX: Final = 2000
 """Questions that wait for one of them; those on top are left for the broker's next round."""
 CHECK_TIMEOUT_S: Final = 60.0
 """A check that takes longer is cancelled: by then the broker asks anew."""
+STOP_TIMEOUT_S: Final = 3.0
+"""How long a stop waits for checks that it has cancelled."""
 REMEMBERED_MAX: Final = 10_000
 """Ends of transactions that are remembered, so that a lost verdict is given again."""
 
@@ -162,7 +164,12 @@ class Checks:
         workers = list(self._workers)
         for worker in workers:
             worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        if not workers:
+            return
+        try:
+            await within(self._services.clock, STOP_TIMEOUT_S, asyncio.wait(workers))
+        except TimeoutError:
+            log.warning("a check of group %s does not end when it is cancelled", self.group)
 
     def _hire(self) -> None:
         worker = asyncio.create_task(self._work(), name=f"skylarkmq-check-{self.group}")

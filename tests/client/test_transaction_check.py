@@ -276,6 +276,29 @@ async def test_a_connection_that_is_gone_and_a_producer_that_stops() -> None:
     assert rig.clock.pending_count == 0
 
 
+async def test_a_check_that_does_not_end_when_cancelled_does_not_hold_up_the_stop() -> None:
+    gate = asyncio.Event()
+
+    async def stubborn(half: HalfMessage) -> TransactionState:
+        while not gate.is_set():
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                continue
+        return TransactionState.COMMIT
+
+    rig = Rig(stubborn)
+    rig.ask()
+    await settle()
+    stopping = asyncio.create_task(rig.checks.stop())
+    await settle()
+    rig.clock.advance(transaction_check.STOP_TIMEOUT_S)
+    await settle()
+    assert stopping.done()
+    gate.set()
+    await settle()
+
+
 async def test_what_is_remembered_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_check, "REMEMBERED_MAX", 10)
     rig = Rig(always(TransactionState.ROLLBACK))
