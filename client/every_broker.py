@@ -36,10 +36,11 @@ class EveryBroker:
         """Set when the first search has ended, well or not."""
         self._task: asyncio.Task[None] | None = None
         self._clusters: set[str] = set()
+        self._stopped = False
 
     def start(self) -> None:
-        """Look for brokers now and then until `stop`."""
-        if self._task is None:
+        """Look for brokers now and then until `stop`; after it, do nothing."""
+        if self._task is None and not self._stopped:
             self._task = asyncio.create_task(self._run(), name="skylarkmq-every-broker")
 
     async def look(self) -> None:
@@ -59,6 +60,7 @@ class EveryBroker:
 
     async def stop(self) -> None:
         """End."""
+        self._stopped = True
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

@@ -130,6 +130,7 @@ class Requests:
         self._parked: deque[_Asking] = deque()
         self._introduced = False
         self._introducing: asyncio.Task[None] | None = None
+        self._stopped = False
 
     async def request(self, message: Message, timeout_s: float) -> Reply:
         """Send a request once there is room, and return its reply; see `Producer.request`."""
@@ -158,7 +159,10 @@ class Requests:
 
         Raises:
             TooManyInFlight: too many requests wait, or too many messages are in flight.
+            IllegalState: the producer has stopped.
         """
+        if self._stopped:
+            raise IllegalState("the producer has stopped")
         table = self._services.replies
         if table.is_full:
             raise TooManyInFlight(f"{REQUESTS_MAX} requests wait for their replies")
@@ -187,6 +191,7 @@ class Requests:
 
     async def stop(self) -> None:
         """End all requests."""
+        self._stopped = True
         for asking in list(self._under_way):
             if not asking.waiting.future.done():
                 asking.waiting.future.set_exception(IllegalState("the producer has stopped"))

@@ -89,6 +89,7 @@ class Transactions:
         self.checks = Checks(services, services.namespace.wrap(group), check)
         self._brokers = brokers
         self._joined = False
+        self._stopped = False
         if check is not None:
             self._join()
 
@@ -119,13 +120,14 @@ class Transactions:
 
     async def stop(self) -> None:
         """Answer no more questions."""
+        self._stopped = True
         if self._joined:
             self._joined = False
             self.services.check_listeners.leave(self.checks)
         await self.checks.stop()
 
     def _join(self) -> None:
-        if not self._joined:
+        if not self._joined and not self._stopped:
             self._joined = True
             self.services.check_listeners.join(self.checks)
             self._brokers.start()

@@ -10,7 +10,7 @@ import pytest
 from skylarkmq.client import Client, HalfMessage, IllegalState, Message, Producer, TransactionState
 from skylarkmq.protocol.codes import RequestCode
 from tests.support.fake_cluster import FakeCluster
-from tests.support.manual_clock import ManualClock, settle
+from tests.support.manual_clock import ManualClock, advance_async, settle
 
 
 class Place:
@@ -79,4 +79,27 @@ async def test_a_producer_can_be_stopped_after_its_client_was_closed() -> None:
     await producer.send(Message("orders", b"x"))
     await it.client.close()
     await producer.stop()
+    assert await it.is_clean()
+
+
+async def test_what_waits_for_room_while_the_producer_stops_starts_nothing_any_more() -> None:
+    it = Place()
+    producer = Producer(it.client, group="P", check=never, max_in_flight=1, send_timeout=5)
+    await producer.start()
+    await producer.send(Message("orders", b"x"))
+    it.broker.silent = True
+    sends = [asyncio.create_task(producer.send(Message("orders", b"x")))]
+    await settle()
+    transaction = producer.transaction(Message("orders", b"x"))
+    sends.append(asyncio.create_task(transaction.__aenter__()))
+    sends.append(asyncio.create_task(producer.request(Message("orders", b"x"), 10)))
+    await settle()
+    stopping = asyncio.create_task(producer.stop(timeout=1))
+    await advance_async(it.clock, 20)
+    await stopping
+    outcomes = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes[1:]] == [IllegalState] * 2
+    closing = asyncio.create_task(it.client.close())
+    await advance_async(it.clock, 5)
+    await closing
     assert await it.is_clean()
