@@ -90,9 +90,15 @@ class Standing:
             if topic not in topics:
                 del self._subscriptions[topic]
         version = self._services.clock.now_ms()
+        renewed: list[str] = []
         for topic in topics:
-            self._subscriptions[topic] = Subscription(topic, selector, version)
+            old, new = self._subscriptions.get(topic), Subscription(topic, selector, version)
+            self._subscriptions[topic] = new
+            if old is not None and old.data.sub_string != new.data.sub_string:
+                renewed.append(topic)
         self._fixed.fix(queues)
+        for topic in renewed:
+            pulls.renew(topic, rebalance)
         try:
             if not await rebalance.round():
                 rebalance.wake()

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.client import Consumer, ConsumerClosed, MessageQueue, ReceivedMessage, Tag
+from skylarkmq.client import (
+    Consumer,
+    ConsumerClosed,
+    MessageQueue,
+    ReceivedMessage,
+    StartFrom,
+    Tag,
+)
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.consumer.support import GROUP, Group
 from tests.client.consumer.test_orderly import Ordered, bodies
@@ -257,4 +264,25 @@ async def test_what_another_member_put_back_is_put_right_in_a_minute() -> None:
     it.broker.offsets[GROUP, "orders", 0] = 0
     await it.pass_time(66)
     assert it.offset(0) == 1
+    await it.stop(consumer)
+
+
+async def test_another_selector_for_assigned_queues_counts_at_once() -> None:
+    it = Group({"orders": 1})
+    consumer = Consumer(None, group=GROUP, start_from=StartFrom.FIRST)
+    consumer._client = it.client()
+    await it.wait(consumer.start())
+    await it.wait(consumer.assign([QUEUE], Tag("old")))
+    await it.pass_time(1)
+    await it.wait(consumer.assign([QUEUE], Tag("new")))
+    await it.pass_time(1)
+    asked = [
+        pull.ext_fields["subscription"]
+        for pull in it.broker.of_code(RequestCode.PULL_MESSAGE)
+        if pull.ext_fields["topic"] == "orders"
+    ]
+    assert asked == ["old", "new"]
+    await it.wait(consumer.assign([QUEUE], Tag("new")))
+    await it.pass_time(1)
+    assert len(it.broker.of_code(RequestCode.PULL_MESSAGE)) == len(asked), "nothing has changed"
     await it.stop(consumer)
