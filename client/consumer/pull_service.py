@@ -341,11 +341,12 @@ class PullService:
         Its messages are gone, and offsets go on from 0 should it be created again.
         """
         queue = process_queue.queue
-        gone = isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST
-        if not gone or process_queue.dropped or not process_queue.pull_offset:
+        if not isinstance(error, BrokerError) or error.code != ResponseCode.TOPIC_NOT_EXIST:
             return False
-        if not self._sources.of(queue)[1]:
-            return False  # a slave that has not heard of it yet
+        if process_queue.dropped or not process_queue.pull_offset:
+            return False
+        if error.broker_addr != self._services.routes.master_address(queue.broker_name):
+            return False  # a slave may not have heard of the topic yet
         log.warning("%s is gone from its broker; should it come again, it is read from 0", queue)
         repositioner.reposition(queue, 0)
         return True

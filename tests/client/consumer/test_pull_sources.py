@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import PullSysFlag
 from tests.client.consumer.support import Group
 from tests.support.fake_cluster import FakeBroker
@@ -68,4 +68,19 @@ async def test_reading_goes_on_at_a_slave_while_the_master_is_away() -> None:
     assert (await it.wait(consumer.getone(timeout=10))).body == b"1"
     it.broker.connect_error = None
     it.broker.has_master = True
+    await it.stop(consumer)
+
+
+async def test_a_slave_that_has_not_heard_of_the_topic_moves_nothing() -> None:
+    it = Group({"orders": 1})
+    slave = it.cluster.slave(it.broker)
+    it.broker.add("orders", 0, *[b"%d" % n for n in range(40)])
+    it.broker.suggested_broker_id = slave.suggested_broker_id = 1
+    slave.refuse(PULL, ResponseCode.TOPIC_NOT_EXIST)
+    consumer = await it.consumer()
+    bodies = [(await it.wait(consumer.getone(timeout=15))).body for _ in range(40)]
+    assert bodies == [b"%d" % n for n in range(40)]
+    asked = [each.ext_fields for each in it.broker.of_code(PULL) + slave.of_code(PULL)]
+    begun = [each for each in asked if each["topic"] == "orders" and each["queueOffset"] == "0"]
+    assert len(begun) == 1
     await it.stop(consumer)
