@@ -18,6 +18,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from skylarkmq.client.clock import within
@@ -33,6 +34,9 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Awaitable[object] | object]
 """Gets one message, or a list of them with `max_batch` above 1."""
+
+acting_task: ContextVar[asyncio.Task[Any] | None] = ContextVar("acting_task", default=None)
+"""In a thread that a handler runs in: the worker that waits for it."""
 
 
 class Workers:

@@ -22,7 +22,7 @@ from typing import Any, Self
 from skylarkmq.client.config import MIB, AckMode, ConsumerConfig, Model
 from skylarkmq.client.consumer.allocate import Assignment
 from skylarkmq.client.consumer.calls import ConsumerCalls
-from skylarkmq.client.consumer.concurrently import Handler, Workers
+from skylarkmq.client.consumer.concurrently import Handler, Workers, acting_task
 from skylarkmq.client.consumer.lite_pull import LitePull
 from skylarkmq.client.consumer.membership import Membership, subscribe_to
 from skylarkmq.client.consumer.parts import Parts, put_together
@@ -211,7 +211,7 @@ class Consumer(LitePull, ConsumerCalls):
         Args:
             drain: wait for the handlers at work, `timeout` seconds at most; else cancel them.
         """
-        caller = asyncio.current_task()
+        caller = acting_task.get() or asyncio.current_task()
         workers = self._workers
         if self._ending is None:
             self._stopped = True

@@ -34,6 +34,10 @@ class MessageScan:
         except StopAsyncIteration:
             raise StopIteration from None
 
+    def skip_queue(self) -> None:
+        """Leave out the rest of the queue that the last message was of."""
+        self._portal.call(self._scan.skip_queue)
+
     @property
     def progress(self) -> ScanProgress:
         """How far it is."""

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextvars import copy_context
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from skylarkmq.client.consumer.concurrently import acting_task
 from skylarkmq.client.sync.inner import in_callback
 
 T = TypeVar("T")
@@ -23,8 +24,9 @@ def in_thread(
     on: threads cannot be ended. Without `executor` it is one of the loop's.
     """
 
-    def called(argument: T) -> R:
+    def called(argument: T, task: asyncio.Task[Any] | None) -> R:
         in_callback.set(True)
+        acting_task.set(task)
         try:
             return function(argument)
         except StopIteration as error:  # no future takes one
@@ -33,6 +35,7 @@ def in_thread(
     async def awaited(argument: T) -> R:
         context = copy_context()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(executor, lambda: context.run(called, argument))
+        task = asyncio.current_task()
+        return await loop.run_in_executor(executor, lambda: context.run(called, argument, task))
 
     return awaited

@@ -19,7 +19,7 @@ from skylarkmq.client.consumer.push import Consumer as AsyncConsumer
 from skylarkmq.client.consumer.received_message import ReceivedMessage as AsyncReceivedMessage
 from skylarkmq.client.consumer.start_from import StartFrom
 from skylarkmq.client.consumer.subscription import Selector
-from skylarkmq.client.errors import ConsumerClosed
+from skylarkmq.client.errors import ConsumerClosed, IllegalState
 from skylarkmq.client.instance import Client as AsyncClient
 from skylarkmq.client.request_reply import Replyable
 from skylarkmq.client.sync.callbacks import in_thread
@@ -116,8 +116,9 @@ class Consumer:
     def stop(self, drain: bool = True, timeout: float = 30.0) -> None:
         """Leave the group: end the handlers, commit, tell the brokers, close.
 
-        A handler that is at work after `timeout` goes on in its thread, though its message is given
-        to another member.
+        A handler may call it, and is not waited for: it acknowledges its message before. One that
+        is at work after `timeout` goes on in its thread, though its message is given to another
+        member.
         """
         try:
             self._inner.end(lambda it: it.stop(drain, timeout))
@@ -126,7 +127,7 @@ class Consumer:
                 self._client.close()
 
     def run(self, handler: Handler, *, concurrency: int = 20, max_batch: int = 1) -> None:
-        """Give every message to `handler` until another thread stops the consumer.
+        """Give every message to `handler` until the consumer is stopped.
 
         Args:
             handler: a plain function of one message, or with `max_batch` above 1 of a list of
@@ -143,6 +144,9 @@ class Consumer:
         work = in_thread(handle, threads)
         try:
             self._inner.run(lambda it: it.run(work, concurrency=concurrency, max_batch=max_batch))
+        except IllegalState:
+            if not (self._inner.stopped and self._client.portal.closed):
+                raise  # else a handler has stopped it, and its client ended under this call
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
 

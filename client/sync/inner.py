@@ -82,7 +82,17 @@ class Inner(Generic[A]):
         self._stopped = True
         portal = self.portal
         if self._generation == portal.generation and portal.begun and not portal.closed:
-            portal.run(lambda: work(self._object))
+            try:
+                portal.run(lambda: work(self._object))
+            except IllegalState:
+                if not portal.closed:
+                    raise
+                # Another thread has closed the client meanwhile, and all on it with that.
+
+    @property
+    def stopped(self) -> bool:
+        """Whether its end was asked for."""
+        return self._stopped
 
     def run(self, work: Callable[[A], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine of it, and return its result or raise its error."""

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -167,6 +168,42 @@ def in_a_child(work: Callable[[], bool]) -> int:
         finally:
             os._exit(2)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_handler_may_stop_its_consumer(namesrv: str, topic: str, shared: bool) -> None:
+    with Client(namesrv) as it, Producer(it) as producer:
+        producer.send_many([Message(topic, b"%d" % n) for n in range(3)])
+        consumer = Consumer(it if shared else namesrv, topic, group=topic, start_from=FIRST)
+        consumer.start()
+        seen: list[ReceivedMessage] = []
+        seconds, ended = list[float](), threading.Event()
+
+        def handle(message: ReceivedMessage) -> None:
+            seen.append(message)
+            message.ack()
+            began = time.monotonic()
+            consumer.stop(timeout=LIMIT_S)
+            seconds.append(time.monotonic() - began)
+            ended.set()
+
+        consumer.run(handle, concurrency=1)
+        assert len(seen) == 1, "it begins no other message"
+        assert ended.wait(LIMIT_S)
+        assert seconds[0] < LIMIT_S / 2, "it did not wait for itself"
+        with Consumer(it, topic, group=topic, start_from=FIRST) as other:
+            again = [other.getone(LIMIT_S) for _ in range(2)]
+        assert seen[0].msg_id not in {message.msg_id for message in again}
+
+
+def test_a_client_is_closed_by_many_threads_at_once(namesrv: str) -> None:
+    for _ in range(10):
+        it = Client(namesrv)
+        producer = Producer(it)
+        producer.start()
+        with ThreadPoolExecutor(4) as threads:
+            ended = [threads.submit(end) for end in (it.close, it.close, producer.stop, it.close)]
+        assert [future.result() for future in ended] == [None] * 4
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
