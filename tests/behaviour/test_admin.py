@@ -39,10 +39,14 @@ async def test_the_life_of_a_topic(cluster: Cluster, admin: Admin, producer: Pro
     await admin.create_topic(topic, queues=2)
     assert topic in await admin.list_topics()
     await producer.send(Message(topic, "one"))
-    description = await eventually(lambda: admin.describe_topic(topic), "the topic")
+
+    async def counted() -> bool:
+        return (await admin.describe_topic(topic)).message_count == 1
+
+    await eventually(counted, "the message")
+    description = await admin.describe_topic(topic)
     assert [each.write_queues for each in description.settings] == [2]
     assert [each.broker for each in description.settings] == ["broker-a"]
-    assert description.message_count == 1
 
     await admin.update_topic(topic, queues=3)
     settings = (await admin.describe_topic(topic)).settings
