@@ -127,7 +127,7 @@ class Consumer:
                 self._client.close()
 
     def run(self, handler: Handler, *, concurrency: int = 20, max_batch: int = 1) -> None:
-        """Give every message to `handler` until the consumer is stopped.
+        """Give every message to `handler` until the consumer has stopped.
 
         Args:
             handler: a plain function of one message, or with `max_batch` above 1 of a list of
@@ -140,10 +140,14 @@ class Consumer:
                 return handler(ReceivedMessage(portal, received))
             return handler([ReceivedMessage(portal, message) for message in received])
 
+        async def run_and_stop(it: AsyncConsumer) -> None:
+            await it.run(work, concurrency=concurrency, max_batch=max_batch)
+            await it.stop()  # is under way: the program may end next, and with it who called it
+
         threads = Threads(max(1, concurrency), thread_name_prefix="skylarkmq-handler")
         work = in_thread(handle, threads)
         try:
-            self._inner.run(lambda it: it.run(work, concurrency=concurrency, max_batch=max_batch))
+            self._inner.run(run_and_stop)
         except IllegalState:
             if not (self._inner.stopped and self._client.portal.closed):
                 raise  # else a handler has stopped it, and its client ended under this call

@@ -368,3 +368,29 @@ def test_threads_work_on_when_the_main_thread_has_ended(namesrv: str, topic: str
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(done.stdout.split("\n")) == ["", "SEND_OK", "x" * 5000 + " 0"]
+
+
+STOPPING_PROGRAM = """
+import sys, threading
+from skylarkmq.client import StartFrom
+from skylarkmq.client.sync import Consumer
+
+consumer = Consumer(sys.argv[1], sys.argv[2], group=sys.argv[2], start_from=StartFrom.FIRST)
+consumer.start()
+
+def handle(message):
+    print(message.body.decode())
+    threading.Thread(target=consumer.stop, daemon=True).start()
+
+consumer.run(handle, concurrency=1)
+"""
+
+
+def test_a_program_that_ends_with_run_has_committed(namesrv: str, topic: str) -> None:
+    with Client(namesrv) as it, Producer(it) as producer:
+        producer.send(Message(topic, b"one"))
+        command = [sys.executable, "-W", "error", "-c", STOPPING_PROGRAM, namesrv, topic]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "one\n", "")
+        with Admin(it) as admin:
+            assert admin.progress(topic, topic).lag == 0
