@@ -221,3 +221,17 @@ async def test_messages_that_are_done_are_let_go() -> None:
     assert len(alive) <= 3, "the last one of each worker at most"
     await it.stop(consumer)
     await running
+
+
+async def test_the_count_of_small_messages_is_bounded_while_nobody_takes_them() -> None:
+    it = Group({"orders": 8})
+    for number in range(8):
+        it.broker.add("orders", number, *[b"small"] * 100)
+    consumer = await it.consumer(ack="manual", prefetch=64)
+    most = 0
+    for _ in range(100):
+        await it.pass_time(0.2)
+        await (await it.wait(consumer.getone())).ack()
+        most = max(most, held(consumer)[0])
+    assert 40 <= most <= 64
+    await it.wait(consumer.stop())
