@@ -109,7 +109,7 @@ async def test_queries(admin: Admin, producer: Producer, topic: str) -> None:
     assert one is not None
     assert (one.body, one.keys, one.topic) == (b"m-4", "all k-4", topic)
     since = await admin.query(topic, start=one.stored_at, stop=None)
-    assert [each.body for each in since][-1] == b"m-4"
+    assert b"m-4" in [each.body for each in since]
     assert await admin.query(topic, key="no such key") == []
 
 
