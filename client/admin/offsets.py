@@ -125,13 +125,7 @@ class OffsetAdmin(GroupAdmin, ClusterAdmin):
 
         plans = await each(plan, queues)
         if not dry_run:
-            parts: dict[tuple[str, How], list[QueueReset]] = {}
-            for one in plans:
-                parts.setdefault((one.queue.broker_name, one.how), []).append(one)
-            done: list[QueueReset] = []
-            for (broker, how), mine in parts.items():
-                done += await self._move(wish, place.masters[broker], mine, how)
-            plans = done
+            plans = await self._carry_out(wish, place, plans)
         rows = [replace(one, queue=self.names.unwrap_queue(one.queue)) for one in plans]
         return OffsetReset(group, topic, dry_run, tuple(sorted(rows, key=lambda row: row.queue)))
 
@@ -232,6 +226,18 @@ class OffsetAdmin(GroupAdmin, ClusterAdmin):
         wanted = wish.offset[queue] if isinstance(wish.offset, Mapping) else wish.offset
         assert wanted is not None, "one of when and offset is given"
         return min(max(wanted, begin), end)
+
+    async def _carry_out(
+        self, wish: _Wish, place: TopicPlace, plans: list[QueueReset]
+    ) -> list[QueueReset]:
+        """Do what was planned, broker after broker; return what became of each queue."""
+        parts: dict[tuple[str, How], list[QueueReset]] = {}
+        for one in plans:
+            parts.setdefault((one.queue.broker_name, one.how), []).append(one)
+        done: list[QueueReset] = []
+        for (broker, how), mine in parts.items():
+            done += await self._move(wish, place.masters[broker], mine, how)
+        return done
 
     async def _move(
         self, wish: _Wish, address: str, plans: list[QueueReset], how: How
