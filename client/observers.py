@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from skylarkmq.client.errors import NotSupported
 from skylarkmq.client.hooks import ClientHook
 
 if TYPE_CHECKING:
@@ -16,14 +17,22 @@ if TYPE_CHECKING:
 def hooks_of(
     services: Services, metrics: CollectorRegistry | None, tracer_provider: TracerProvider | None
 ) -> list[ClientHook]:
-    """Return the hooks for a registry of metrics and for a provider of tracers, if given."""
+    """Return the hooks for a registry of metrics and for a provider of tracers, if given.
+
+    Raises:
+        NotSupported: OpenTelemetry's library is not installed.
+    """
     hooks: list[ClientHook] = []
     if metrics is not None:
         from skylarkmq.client.metrics import MetricsHook
 
         hooks.append(MetricsHook(services, metrics))
     if tracer_provider is not None:
-        from skylarkmq.client.otel import OpenTelemetryHook
+        try:
+            from skylarkmq.client.otel import OpenTelemetryHook
+        except ImportError as error:
+            hint = "pip install 'skylarkmq[otel]'"
+            raise NotSupported("tracer_provider needs opentelemetry-api", hint=hint) from error
 
         hooks.append(OpenTelemetryHook(services, tracer_provider))
     return hooks

@@ -383,8 +383,13 @@ def _no_timers(address: str, peer: Peer) -> RocketMQError:
 
 
 def _final(send: Send, error: RocketMQError) -> RocketMQError:
-    """Return the error for the caller: a broker that cannot be dialled is a fault of the route."""
-    if isinstance(error, ConnectionFailed) and not error.reached and not send.try_count:
+    """Return the error for the caller: a broker that cannot be dialled is a fault of the route.
+
+    A send that has no queue never got that far: its error is that of the name servers.
+    """
+    if send.queue is None or send.try_count:
+        return error
+    if isinstance(error, ConnectionFailed) and not error.reached:
         unreachable = RouteNotFound(
             send.request.topic,
             "address_unreachable",

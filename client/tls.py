@@ -131,6 +131,11 @@ def _context(setting: SslSetting) -> ssl.SSLContext | None:
         return None
     if setting is True:
         return ssl.create_default_context()
+    if not isinstance(setting, ssl.SSLContext):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(
+            f"ssl is True, or a context such as ssl.create_default_context(cafile='ca.pem'), "
+            f"not {setting!r}"
+        )
     if setting.protocol == ssl.PROTOCOL_TLS_SERVER:
         raise ValueError(
             "ssl is a context for servers; make it with ssl.create_default_context(), which "

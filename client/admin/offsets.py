@@ -103,7 +103,7 @@ class OffsetAdmin(GroupAdmin, ClusterAdmin):
         """
         if (when is None) == (offset is None):
             raise ValueError("one of when and offset is wanted")
-        if isinstance(when, str) and when not in ("begin", "end"):
+        if when not in (None, "begin", "end") and not hasattr(when, "tzinfo"):
             raise ValueError(f'when is a datetime, "begin" or "end", not {when!r}')
         place = await self._place(self._topic(topic))
         if isinstance(offset, Mapping):

@@ -89,7 +89,8 @@ class QueryAdmin(AdminBase):
         try:
             host, physical_offset = decode_offset_message_id(offset_msg_id)
         except RemoteProtocolError as error:
-            raise ValueError(error.remark) from error
+            hint = "an id that a producer made is found by query(topic, msg_id=...)"
+            raise ValueError(f"{error.remark}; {hint}") from error
         address = self._dial(str(host))
         header = ViewMessageRequestHeader(offset=physical_offset)
         accepted = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason="the SDK of OpenTelemetry is in the extra dev")
@@ -12,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 
 from skylarkmq.client import Consumer, Message, Producer, StartFrom
-from skylarkmq.client.errors import BrokerError, RequestTimeout
+from skylarkmq.client.errors import BrokerError, NotSupported, RequestTimeout
 from skylarkmq.client.otel import OPT_IN_VARIABLE, error_type, prefixes, server_attributes
 from tests.client.consumer.support import GROUP
 from tests.client.observed import Observed
@@ -158,3 +160,11 @@ def test_addresses_and_errors_as_attributes() -> None:
     assert error_type(BrokerError(9999, "?", "b:1")) == "9999"
     assert error_type(RequestTimeout("x")) == "skylarkmq.client.errors.RequestTimeout"
     assert error_type(ValueError("x")) == "ValueError"
+
+
+async def test_without_the_library_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, recorded: Recorded
+) -> None:
+    monkeypatch.setitem(sys.modules, "skylarkmq.client.otel", None)
+    with pytest.raises(NotSupported, match=r"skylarkmq\[otel\]"):
+        await Observed(tracer_provider=recorded.provider).scenario()

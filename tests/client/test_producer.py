@@ -263,6 +263,18 @@ async def test_the_producer_group_stands_in_heartbeats_and_says_good_bye() -> No
     assert farewell.ext_fields["producerGroup"] == "pg"
 
 
+async def test_a_name_server_that_goes_away_is_not_taken_for_a_broker() -> None:
+    async with Setting() as it:
+        it.cluster.broker("broker-a", {"orders": 4})
+        it.cluster.name_server.connect_error = ConnectionRefusedError("gone")
+        it.cluster.name_server.lose_all()
+        await settle()
+        lost = asyncio.create_task(it.producer.send(Message("orders", b"x")))
+        await advance_async(it.clock, 10.1)
+        with pytest.raises(ConnectionFailed, match="gone"):
+            await lost
+
+
 async def test_an_unreachable_name_server_says_so_at_start() -> None:
     cluster = FakeCluster()
     producer = Producer(

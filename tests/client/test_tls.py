@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -218,6 +219,12 @@ async def test_plain_text_to_a_port_that_wants_tls(authority: Authority) -> None
         error = await failure(address, None)
     assert isinstance(error, ConnectionFailed)
     assert not isinstance(error, TlsError)
+
+
+def test_a_file_is_no_context() -> None:
+    wrong: Any = "ca.pem"
+    with pytest.raises(TypeError, match="ssl is True, or a context"):
+        ClientTls(wrong, None)
 
 
 def test_a_context_for_servers_is_refused_at_once() -> None:

@@ -43,6 +43,11 @@ async def test_its_life(tmp_path: Path) -> None:
             await admin.list_topics()
         with pytest.raises(IllegalState, match="stopped"):
             await admin.start()
+        wrong: Any = 5
+        with pytest.raises(ValueError, match="not 5"):
+            await it.admin.reset_offset("g", "t", when=wrong)
+        with pytest.raises(ValueError, match="msg_id="):
+            await it.admin.message("7F0000010AE5E73ADE376A5BFA270001")
         assert await it.admin.list_topics() == [], "a shared client is not closed"
     with pytest.raises(ConnectionFailed):
         await Admin(it.namesrv).start()
