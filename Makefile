@@ -58,8 +58,13 @@ bench-broker: $(VENV)/.core
 interop: $(VENV)/.dev
 	$(BIN)/pytest -q -rs -m interop tests/interop tests/behaviour $(ARGS)
 
+# Where methods of Producer, Consumer and Admin are written that their classes inherit.
+INHERITED = skylarkmq.client.producer_calls skylarkmq.client.consumer.calls skylarkmq.client.consumer.lite_pull \
+	$(addprefix skylarkmq.client.admin.,topics groups offsets queries dead_letters connections cluster traces results stored_message scan) \
+	$(addprefix skylarkmq.client.sync.,admin_topics admin_groups admin_messages)
+
 docs: $(VENV)/.dev
-	$(BIN)/pdoc skylarkmq.client skylarkmq.client.sync skylarkmq.testing.broker skylarkmq.testing.faults skylarkmq.testing.threaded skylarkmq.testing.clock -o var/api $(ARGS)
+	$(BIN)/pdoc skylarkmq.client skylarkmq.client.sync $(INHERITED) skylarkmq.testing.broker skylarkmq.testing.faults skylarkmq.testing.threaded skylarkmq.testing.clock -o var/api $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -14,7 +14,34 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 MODULES = ["skylarkmq.client", "skylarkmq.client.sync", "skylarkmq.testing"]
-TARGET = re.compile(r"^docs:.*\n\t\$\(BIN\)/pdoc (.+) -o", re.MULTILINE)
+PDOC = re.compile(r"/pdoc (.+) -o", re.MULTILINE)
+
+
+def documented_modules() -> list[str]:
+    """Return what `make docs` writes pages of."""
+    asked = subprocess.run(
+        ["make", "-n", "-o", ".venv/.dev", "docs"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    [listed] = PDOC.findall(asked.stdout)
+    return str(listed).split()
+
+
+def inherited_parts(module_name: str) -> set[tuple[str, str]]:
+    """Return the methods that public classes have from others, each with its module."""
+    module = importlib.import_module(module_name)
+    classes = [part for name in module.__all__ if inspect.isclass(part := getattr(module, name))]
+    return {
+        (base.__module__, f"{base.__name__}.{name}")
+        for each in classes
+        for base in each.__mro__[1:]
+        if base.__module__.startswith("skylarkmq.client.") and base not in classes
+        for name, value in vars(base).items()
+        if not name.startswith("_") and inspect.isfunction(value) and inspect.getdoc(value)
+    }
 
 
 def public_parts(module_name: str) -> list[tuple[str, Any]]:
@@ -46,9 +73,9 @@ def test_every_public_name_says_what_it_does(module_name: str) -> None:
 
 def test_the_page_is_built_and_names_everything(tmp_path: Path) -> None:
     pytest.importorskip("pdoc", reason="pdoc is in the extra dev")
-    [listed] = TARGET.findall((ROOT / "Makefile").read_text())
+    listed = documented_modules()
     done = subprocess.run(
-        [sys.executable, "-m", "pdoc", *listed.split(), "-o", str(tmp_path)],
+        [sys.executable, "-m", "pdoc", *listed, "-o", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -67,3 +94,8 @@ def test_the_page_is_built_and_names_everything(tmp_path: Path) -> None:
         text = "".join((tmp_path / "skylarkmq" / file).read_text() for file in files)
         missing = [name for name, _ in public_parts(module) if f'id="{name}"' not in text]
         assert missing == [], module
+    for module in ("skylarkmq.client", "skylarkmq.client.sync"):
+        for home, name in inherited_parts(module):
+            page = (tmp_path / home.replace(".", "/")).with_suffix(".html")
+            assert page.exists(), f"{name} of {home} is on no page"
+            assert f'id="{name}"' in page.read_text(), name
