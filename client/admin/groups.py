@@ -170,17 +170,18 @@ class GroupAdmin(ConnectionsAdmin):
         configs = await self._configs(self._group(group), await self._masters())
         found = [_settings(broker, config) for broker, config in configs.items() if config]
         if not found:
-            raise NotFound(f"there is no group {group}")
+            raise _no_group(group)
         return GroupDescription(group, tuple(found), await self.consumers(group))
 
     async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
         """Return how far a group is in every queue it has consumed, or in those of one topic.
 
-        Empty for a group that nobody knows. Its retry topic counts, too; not so for broadcasting
-        groups, whose offsets are with their members.
+        Its retry topic counts, too; not so for broadcasting groups, whose offsets are with their
+        members.
 
         Raises:
             RouteNotFound: there is no such topic.
+            NotFound: there is no such group.
         """
         name = self._group(group)
         if topic is None:
@@ -195,6 +196,8 @@ class GroupAdmin(ConnectionsAdmin):
             [(each_topic, address) for each_topic in wanted for address in targets.values()],
         )
         rows = {self._queue(queue): row for table in tables for queue, row in table.offset_table}
+        if not rows:
+            await self._require_group(group)
         return GroupProgress(
             group,
             sum(table.consume_tps for table in tables[: len(targets)]),
@@ -217,6 +220,11 @@ class GroupAdmin(ConnectionsAdmin):
         body = await self._api.body(SubscriptionGroupWrapper, address, code)
         return body.subscription_group_table
 
+    async def _require_group(self, group: str) -> None:
+        """Raise NotFound when no broker has that group; `group` as the application knows it."""
+        if not any((await self._configs(self._group(group), await self._masters())).values()):
+            raise _no_group(group)
+
     async def _configs(
         self, group: str, targets: Mapping[str, str]
     ) -> dict[str, SubscriptionGroupConfig | None]:
@@ -226,6 +234,11 @@ class GroupAdmin(ConnectionsAdmin):
     async def _put_group(self, wanted: Sequence[tuple[str, SubscriptionGroupConfig]]) -> None:
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         await each(lambda one: self._api.call(one[0], code, body=json_body(one[1])), wanted)
+
+
+def _no_group(group: str) -> NotFound:
+    hint = "A group is there once a member has joined it, or create_group has made it"
+    return NotFound(f"there is no group {group}", hint=hint)
 
 
 def _changed(

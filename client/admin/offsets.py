@@ -96,7 +96,8 @@ class OffsetAdmin(GroupAdmin, ClusterAdmin):
         Raises:
             ValueError: not exactly one of `when` and `offset`.
             RouteNotFound: there is no such topic.
-            NotFound: `offset` names a queue that the topic does not have.
+            NotFound: there is no such group, or `offset` names a queue that the topic does not
+                have.
             NotSupported: an exact offset, and a broker that moves a group with members by time
                 alone (RocketMQ 4.9); or a queue that is read but not written to any more, in which
                 brokers do not move members. Nothing has changed then.
@@ -106,6 +107,7 @@ class OffsetAdmin(GroupAdmin, ClusterAdmin):
         if when not in (None, "begin", "end") and not hasattr(when, "tzinfo"):
             raise ValueError(f'when is a datetime, "begin" or "end", not {when!r}')
         place = await self._place(self._topic(topic))
+        await self._require_group(group)
         if isinstance(offset, Mapping):
             offset = {self.names.wrap_queue(queue): at for queue, at in offset.items()}
         wish = _Wish(self._group(group), place.topic, when, offset)
@@ -146,7 +148,9 @@ class OffsetAdmin(GroupAdmin, ClusterAdmin):
 
         Raises:
             RouteNotFound: there is no such topic.
+            NotFound: there is no group `source`.
         """
+        await self._require_group(source)
         header = CloneGroupOffsetRequestHeader(
             src_group=self._group(source),
             dest_group=self._group(target),

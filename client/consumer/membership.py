@@ -17,13 +17,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from skylarkmq.client.clock import sleep
-from skylarkmq.client.config import ConsumerConfig
+from skylarkmq.client.config import MISSING_ROUTE_REFRESH_S, ConsumerConfig
 from skylarkmq.client.consumer.parts import Parts
 from skylarkmq.client.consumer.subscription import Selector, Subscription, check_filter
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.instance import Client
 from skylarkmq.client.services import Member
-from skylarkmq.protocol.flags import retry_topic
+from skylarkmq.protocol.flags import is_retry_topic, retry_topic
 
 log = logging.getLogger(__name__)
 
@@ -145,8 +145,11 @@ class Membership:
         routes = self._client.services.routes
         for topic in topics:
             try:
-                if await routes.refresh(topic) is None:
-                    log.debug("group %s: topic %s does not exist yet", self._group, topic)
+                if await routes.refresh(topic) is None and not is_retry_topic(topic):
+                    log.warning(
+                        "group %s: there is no topic %s yet; it is looked for every %g s",
+                        self._group, topic, MISSING_ROUTE_REFRESH_S,
+                    )  # fmt: skip
             except RocketMQError as error:
                 log.warning("group %s: no route of %s: %s", self._group, topic, error)
 

@@ -190,3 +190,16 @@ async def test_a_trace_is_found(
     (send,) = (await admin.trace(result.msg_id, topic=traces)).sends
     assert (send.topic, send.tags, send.success, send.kind) == (topic, "A", True, "normal")
     assert send.offset_msg_id == result.offset_msg_id
+
+
+async def test_a_group_that_nobody_has_is_named(
+    admin: Admin, producer: Producer, topic: str
+) -> None:
+    await one_by_one(producer, topic, 1)
+    with pytest.raises(NotFound, match="no group mistyped"):
+        await admin.progress("mistyped")
+    with pytest.raises(NotFound, match="no group mistyped"):
+        await admin.reset_offset("mistyped", topic, when="begin", dry_run=True)
+    with pytest.raises(NotFound, match="no group mistyped"):
+        await admin.clone_offsets("mistyped", "other", topic)
+    assert "mistyped" not in await admin.list_groups()
