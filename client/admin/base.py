@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from skylarkmq.client.admin.bounded import each
 from skylarkmq.client.api_admin import AdminApi, read_body
@@ -188,17 +188,6 @@ class AdminBase:
 
 def _master(broker: BrokerData) -> str | None:
     return broker.broker_addrs.get(MASTER_ID)
-
-
-def to_ms(when: datetime) -> int:
-    """Return the instant in ms; a time without zone is UTC."""
-    aware = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-    return int(aware.timestamp() * 1000)
-
-
-def until_ms(when: datetime) -> int:
-    """Return the first ms that is not before the instant; a time without zone is UTC."""
-    return to_ms(when + timedelta(microseconds=999))
 
 
 def from_ms(instant_ms: int) -> datetime | None:

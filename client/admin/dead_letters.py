@@ -127,7 +127,7 @@ class DeadLetterAdmin(QueryAdmin):
         A group without any has none, which is no error.
 
         Args:
-            start, stop: given up at `start` or later, before `stop`; without zone UTC.
+            start, stop: given up at `start` or later, before `stop`.
             after: go on there: `progress.positions` of an earlier scan.
 
         Raises:
@@ -156,7 +156,7 @@ class DeadLetterAdmin(QueryAdmin):
         Args:
             to: "group": this group alone gets them, whatever the topic; "topic": they go to the
                 topic they were sent to first, where every group gets them.
-            start, stop: given up at `start` or later, before `stop`; without zone UTC.
+            start, stop: given up at `start` or later, before `stop`.
             after: go on there: `progress.positions` of an earlier replay.
             dry_run: tell what would be sent where, and send nothing.
         """

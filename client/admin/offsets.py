@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Literal
 
-from skylarkmq.client.admin.base import TopicPlace, to_ms
+from skylarkmq.client.admin.base import TopicPlace
 from skylarkmq.client.admin.bounded import each
 from skylarkmq.client.admin.cluster import ClusterAdmin, parse_properties
 from skylarkmq.client.admin.groups import GroupAdmin
@@ -29,6 +29,7 @@ from skylarkmq.client.admin.reading import BROKER_NAME_FIELD, QueueReader
 from skylarkmq.client.admin.results import OffsetReset, QueueReset
 from skylarkmq.client.api_admin import read_header
 from skylarkmq.client.errors import NotFound, NotSupported
+from skylarkmq.client.instants import floor_ms
 from skylarkmq.protocol.bodies.push import ResetOffsetBody
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.headers.consumer import (
@@ -63,7 +64,7 @@ class _Wish:
         """What 222 is asked for; a ms earlier, so that its nearest message skips none."""
         if self.when == "end":
             return NEWEST
-        return max(0, to_ms(self.when) - 1) if isinstance(self.when, datetime) else 0
+        return max(0, floor_ms(self.when) - 1) if isinstance(self.when, datetime) else 0
 
 
 class OffsetAdmin(GroupAdmin, ClusterAdmin):
@@ -87,7 +88,7 @@ class OffsetAdmin(GroupAdmin, ClusterAdmin):
         When a broker of several fails, those before it have moved; the same call again is right.
 
         Args:
-            when: to the first message stored then or later (UTC without zone), or to the queues'
+            when: to the first message stored then or later, or to the queues'
                 first message ("begin") or behind their last ("end").
             offset: to that offset of every queue, or of those given; moved into the queue's
                 bounds.
@@ -224,7 +225,7 @@ class OffsetAdmin(GroupAdmin, ClusterAdmin):
         if isinstance(wish.when, datetime):
             if how == "members":
                 return await reader.nearest(address, queue, wish.timestamp)
-            return await reader.place_of(address, queue, to_ms(wish.when))
+            return await reader.place_of(address, queue, floor_ms(wish.when))
         if wish.when is not None:
             return begin if wish.when == "begin" else end
         wanted = wish.offset[queue] if isinstance(wish.offset, Mapping) else wish.offset

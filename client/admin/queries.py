@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from skylarkmq.client.admin.base import AdminBase, TopicPlace, to_ms, until_ms
+from skylarkmq.client.admin.base import AdminBase, TopicPlace
 from skylarkmq.client.admin.bounded import each
 from skylarkmq.client.admin.reading import QueueReader
 from skylarkmq.client.admin.scan import MessageScan
 from skylarkmq.client.admin.stored_message import StoredMessage, stored_message
 from skylarkmq.client.api_admin import read_records
+from skylarkmq.client.instants import ceil_ms, floor_ms
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.headers.fields import LONG_MAX
@@ -53,7 +54,7 @@ class QueryAdmin(AdminBase):
             key: one of a message's keys.
             msg_id: the id that the producer gave; retries and dead letters, which keep it, are in
                 their own topics.
-            start, stop: stored at `start` or later, before `stop`; without zone UTC.
+            start, stop: stored at `start` or later, before `stop`.
 
         Raises:
             RouteNotFound: there is no such topic.
@@ -115,7 +116,7 @@ class QueryAdmin(AdminBase):
         no group and commits nothing. `progress` of what is returned tells how far it is.
 
         Args:
-            start, stop: stored at `start` or later, before `stop`; without zone UTC.
+            start, stop: stored at `start` or later, before `stop`.
             after: go on there, in these queues only: `progress.positions` of an earlier scan.
 
         Raises:
@@ -140,8 +141,8 @@ class QueryAdmin(AdminBase):
             self,
             QueueReader(self._api),
             lambda: find(topic),
-            None if start is None else to_ms(start),
-            None if stop is None else until_ms(stop),
+            None if start is None else floor_ms(start),
+            None if stop is None else ceil_ms(stop),
             after,
         )
 
@@ -158,8 +159,8 @@ class QueryAdmin(AdminBase):
             topic=place.topic,
             key=key,
             max_num=UNIQUE_KEY_MAX if unique else limit,
-            begin_timestamp=0 if start is None else to_ms(start),
-            end_timestamp=LONG_MAX if stop is None else until_ms(stop) - 1,
+            begin_timestamp=0 if start is None else floor_ms(start),
+            end_timestamp=LONG_MAX if stop is None else ceil_ms(stop) - 1,
         )
 
         async def ask(broker: str) -> list[StoredMessage]:

@@ -16,9 +16,9 @@ from skylarkmq.client.consumer.process_queue import ProcessQueue
 from skylarkmq.client.consumer.pull_service import PullService
 from skylarkmq.client.consumer.rebalance import Rebalance
 from skylarkmq.client.consumer.received_message import ReceivedMessage
-from skylarkmq.client.consumer.start_from import to_ms
 from skylarkmq.client.consumer.subscription import Selector
 from skylarkmq.client.errors import NOT_STARTED, ConsumerClosed, IllegalState, RequestTimeout
+from skylarkmq.client.instants import ceil_ms
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.flags import is_retry_topic
 from skylarkmq.protocol.message import MessageQueue
@@ -177,13 +177,13 @@ class LitePull:
 
         Args:
             where: a queue, or a topic: all its queues that are assigned.
-            when: by the broker's clock, to the millisecond; without zone it is UTC.
+            when: by the broker's clock, to the millisecond.
 
         Raises:
             RebalanceInProgress: the queue is not assigned.
             RocketMQError: a broker cannot be asked; nothing has moved.
         """
-        offsets, when_ms = self._running.offsets, to_ms(when)
+        offsets, when_ms = self._running.offsets, ceil_ms(when)
         if isinstance(where, str):
             queues = [queue for queue in self.assignment() if queue.topic == where]
             if not queues:
@@ -207,7 +207,7 @@ class LitePull:
 
         Without such a message it is the offset that the next one will get. See `seek_to_time`.
         """
-        offsets, when_ms = self._running.offsets, to_ms(when)
+        offsets, when_ms = self._running.offsets, ceil_ms(when)
         return await self._each_of(queues, lambda queue: offsets.at_time(queue, when_ms))
 
     async def lag(self) -> dict[MessageQueue, int]:

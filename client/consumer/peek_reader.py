@@ -23,7 +23,7 @@ from skylarkmq.client.clock import sleep
 from skylarkmq.client.config import PULL_SUSPEND_MS, PULL_TIMEOUT_S
 from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.pull_sources import PullSources
-from skylarkmq.client.consumer.start_from import StartFrom, to_ms
+from skylarkmq.client.consumer.start_from import StartFrom
 from skylarkmq.client.consumer.subscription import Selector, Subscription
 from skylarkmq.client.errors import (
     NOT_STARTED,
@@ -36,6 +36,7 @@ from skylarkmq.client.errors import (
     RouteNotFound,
 )
 from skylarkmq.client.instance import Client
+from skylarkmq.client.instants import ceil_ms
 from skylarkmq.client.message_view import StoredView
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP
@@ -239,7 +240,7 @@ class PeekReader:
         if isinstance(self._stop, str):
             return await offsets.end(queue)
         if isinstance(self._stop, datetime):
-            return await offsets.at_time(queue, to_ms(self._stop))
+            return await offsets.at_time(queue, ceil_ms(self._stop))
         return self._stop.get(self._client.namespace.unwrap_queue(queue), 0)
 
     def _begin(self, feed: _Feed) -> None:

@@ -7,11 +7,10 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/RebalancePus
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import ClassVar, Final, Literal
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-MILLISECOND: Final = timedelta(milliseconds=1)
+from skylarkmq.client.instants import ceil_ms
 
 WHERE_NAMES: Final = {
     "last": "CONSUME_FROM_LAST_OFFSET",
@@ -37,8 +36,12 @@ class StartFrom:
 
     @classmethod
     def timestamp(cls, when: datetime) -> StartFrom:
-        """Start with what was stored at `when` or later; a time without zone is UTC."""
-        return cls("timestamp", to_ms(when))
+        """Start with what was stored at `when` or later.
+
+        Raises:
+            ValueError: the time names no zone.
+        """
+        return cls("timestamp", ceil_ms(when))
 
     @property
     def wire_name(self) -> str:
@@ -48,12 +51,3 @@ class StartFrom:
 
 StartFrom.LAST = StartFrom("last")
 StartFrom.FIRST = StartFrom("first")
-
-
-def to_ms(when: datetime) -> int:
-    """Return the milliseconds since the epoch, rounded up; a time without zone is UTC.
-
-    Whole numbers throughout: a float's rounding could name the millisecond before or after.
-    """
-    aware = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-    return -((EPOCH - aware) // MILLISECOND)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.client import Admin, Message, MessageQueue, NotFound, Producer
-from skylarkmq.client.admin.base import from_ms, to_ms, until_ms
+from skylarkmq.client.admin.base import from_ms
+from skylarkmq.client.instants import ceil_ms, floor_ms
 from skylarkmq.testing import run_broker
 from tests.client.admin.support import site
 
@@ -42,8 +43,8 @@ async def test_by_time_the_oldest_of_all_queues_come() -> None:
 def test_instants_between_two_ms() -> None:
     exact = datetime(2026, 5, 4, 3, 2, 1, 123000, tzinfo=UTC)
     later = exact + timedelta(microseconds=1)
-    assert to_ms(exact) == until_ms(exact) == to_ms(later) == until_ms(later) - 1
-    assert from_ms(to_ms(exact)) == exact
+    assert floor_ms(exact) == ceil_ms(exact) == floor_ms(later) == ceil_ms(later) - 1
+    assert from_ms(floor_ms(exact)) == exact
 
 
 async def test_a_scan_does_not_go_on_without_a_queue(tmp_path: Path) -> None:

@@ -53,13 +53,14 @@ def test_without_a_selector_everything_is_wanted() -> None:
     assert subscription.wants("A")
 
 
-def test_times_without_a_zone_are_utc() -> None:
-    naive = StartFrom.timestamp(datetime(2026, 1, 1))
-    assert naive == StartFrom.timestamp(datetime(2026, 1, 1, tzinfo=UTC))
+def test_times_name_their_zone() -> None:
+    start = StartFrom.timestamp(datetime(2026, 1, 1, tzinfo=UTC))
     east = datetime(2026, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))
-    assert naive == StartFrom.timestamp(east)
-    assert naive.timestamp_ms == 1_767_225_600_000
-    assert [each.wire_name for each in (StartFrom.LAST, StartFrom.FIRST, naive)] == [
+    assert start == StartFrom.timestamp(east)
+    assert start.timestamp_ms == 1_767_225_600_000
+    with pytest.raises(ValueError, match="names no time zone"):
+        StartFrom.timestamp(datetime(2026, 1, 1))
+    assert [each.wire_name for each in (StartFrom.LAST, StartFrom.FIRST, start)] == [
         "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP",
     ]  # fmt: skip
 
