@@ -97,8 +97,7 @@ class OffsetAdmin(GroupAdmin, ClusterAdmin):
         Raises:
             ValueError: not exactly one of `when` and `offset`.
             RouteNotFound: there is no such topic.
-            NotFound: there is no such group, or `offset` names a queue that the topic does not
-                have.
+            NotFound: there is no such group, or no such queue in the topic.
             NotSupported: an exact offset, and a broker that moves a group with members by time
                 alone (RocketMQ 4.9); or a queue that is read but not written to any more, in which
                 brokers do not move members. Nothing has changed then.
