@@ -130,7 +130,10 @@ def _context(setting: SslSetting) -> ssl.SSLContext | None:
     if setting is None or setting is False:
         return None
     if setting is True:
-        return ssl.create_default_context()
+        context = ssl.create_default_context()
+        # What a system's own configuration allows may be older.
+        context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
+        return context
     if not isinstance(setting, ssl.SSLContext):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
             f"ssl is True, or a context such as ssl.create_default_context(cafile='ca.pem'), "

@@ -9,6 +9,7 @@ from skylarkmq.client import Consumer, Producer, StartFrom
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.client.cancel_place import Place
 from tests.client.consumer.support import GROUP
+from tests.client.test_cancellation import cancelled_beside_threads
 from tests.support.cancelling import Cut, drive
 from tests.support.manual_clock import settle
 
@@ -43,15 +44,11 @@ async def test_a_client_of_its_own_ends_with_a_start_that_is_cancelled(tmp_path:
             offsets_folder=tmp_path,
         )  # fmt: skip
         consumer._client = place.client
-        starting = asyncio.create_task(consumer.start())
-        for _ in range(at):
-            await asyncio.sleep(0)
-        starting.cancel()
-        ended = await asyncio.gather(starting, return_exceptions=True)
+        ended = await cancelled_beside_threads(at, consumer.start())
         for _ in range(10):
             await asyncio.to_thread(lambda: None)
             await place.it.pass_time(1)
-        if ended == [None]:
+        if ended:
             await place.run(consumer.stop())
             return
         place.check_nothing_left()

@@ -51,7 +51,7 @@ class Child:
                 stderr=subprocess.STDOUT if one_stream else errors,
                 cwd=folder,
             )
-        self._reader = threading.Thread(target=self._read, name=f"read-{name}", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="child-output", daemon=True)
         self._reader.start()
 
     @property

@@ -4,10 +4,7 @@ leave no lock, no task and no timer behind, lose nothing, and work the next time
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +12,12 @@ from skylarkmq.client import Client, Consumer, MessageQueue, ReceivedMessage, St
 from skylarkmq.protocol.flags import retry_topic
 from tests.client.consumer.support import GROUP, Group
 from tests.client.consumer.test_orderly import Ordered
-from tests.client.test_cancellation import cancelled_after, sweep, whole_after
+from tests.client.test_cancellation import (
+    cancelled_after,
+    cancelled_beside_threads,
+    sweep,
+    whole_after,
+)
 from tests.support.manual_clock import settle
 
 
@@ -128,21 +130,7 @@ async def hand_back(message: ReceivedMessage, what: str) -> None:
                 pass
 
 
-async def cancelled_beside_the_disk(turns: int, work: Coroutine[Any, Any, Any]) -> bool:
-    """As `cancelled_after`; the one thread has ended its work before each turn is counted."""
-    task, loop = asyncio.create_task(work), asyncio.get_running_loop()
-    for _ in range(turns):
-        await asyncio.sleep(0)
-        await loop.run_in_executor(None, lambda: None)
-    ended = task.done()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    return ended
-
-
 async def test_joining_and_leaving_with_local_offsets(tmp_path: Path) -> None:
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-
     async def run(turns: int) -> bool:
         it = Group({"orders": 1})
         it.broker.add("orders", 0, b"0")
@@ -166,7 +154,7 @@ async def test_joining_and_leaving_with_local_offsets(tmp_path: Path) -> None:
             work.result()
 
         consumer = member()
-        ended = await cancelled_beside_the_disk(turns, consumer.start())
+        ended = await cancelled_beside_threads(turns, consumer.start())
         if not ended:
             await on_disk(asyncio.create_task(consumer.stop()))
             consumer = member()
