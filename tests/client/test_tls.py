@@ -171,6 +171,25 @@ async def test_client_certificates(authority: Authority) -> None:
     assert "client certificate" in str(error)
 
 
+def shake_hands(connection: socket.socket, context: ssl.SSLContext) -> None:
+    """Do so as a server; send the alert of a failure, and read to the end, or it would be lost."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    session = context.wrap_bio(incoming, outgoing, server_side=True)
+    try:
+        while True:
+            try:
+                session.do_handshake()
+                return
+            except ssl.SSLWantReadError:
+                connection.sendall(outgoing.read())
+                incoming.write(connection.recv(65536))
+    except ssl.SSLError:
+        connection.sendall(outgoing.read())
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(65536):
+            pass
+
+
 @contextmanager
 def alerting(context: ssl.SSLContext) -> Iterator[str]:
     """A peer that says why it refuses, as Java's do; asyncio's servers just close."""
@@ -179,8 +198,8 @@ def alerting(context: ssl.SSLContext) -> Iterator[str]:
         def refuse() -> None:
             with suppress(OSError):
                 connection, _ = listener.accept()
-                with connection, suppress(ssl.SSLError):
-                    context.wrap_socket(connection, server_side=True).recv(100)
+                with connection:
+                    shake_hands(connection, context)
 
         thread = threading.Thread(target=refuse)
         thread.start()
