@@ -1,0 +1,1 @@
+"""Jobs to run with `skylarkmq-spark-submit` or `python -m`; each has `--help`."""
