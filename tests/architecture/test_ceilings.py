@@ -13,7 +13,12 @@ FUNCTION_LINES_MAX = 60
 COLUMNS_MAX = 100
 DEPTH_MAX = 2  # folders below a package
 
-CLOCKS = {"broker/clock.py", "client/clock.py", "skylarkmq/testing/clock.py"}
+CLOCKS = {
+    "broker/clock.py",
+    "client/clock.py",
+    "client/spark/clock.py",
+    "skylarkmq/testing/clock.py",
+}
 COMMANDS = {
     "broker/cli.py",
     "broker/namesrv/cli.py",
