@@ -1,0 +1,123 @@
+"""A Spark session that is ready for the connector, and its formats in one that is there already.
+
+    session = build_session("orders", "local[2]", **{"spark.driver.memory": "2g"})
+    messages = session.readStream.format("skylarkmq").option(...).load()
+
+Source: names and defaults from apache/spark@v4.3.0 sql/catalyst/.../internal/SQLConf.scala,
+core/.../internal/config/package.scala, docs/configuration.md
+"""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from skylarkmq.client.spark import java, requirements
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOPBACK: Final = "127.0.0.1"
+UNDER_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, whose JVM runs already
+SPARK_DECIDES: Final = frozenset({UNDER_SUBMIT, "SPARK_HOME", "SPARK_CONF_DIR"})
+
+FORMATS: Final = (
+    ("skylarkmq.client.spark.source", "SkylarkSource"),
+    ("skylarkmq.client.spark.commitlog", "CommitLogSource"),
+)
+
+SETTINGS: Final[dict[str, str]] = {
+    # The bar of a job would be written over our own lines.
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "WARN",
+    # Dates of archives, and times in what is printed, mean the same on every machine.
+    "spark.sql.session.timeZone": "UTC",
+    # Rows come to a sink in batches of so many, 10,000 unless told: too many for bodies of 4 MiB.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1024",
+    # Refuses every reader with pushFilters when off; ours has it where `filterPushdown` is asked.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # Options are printed with plans: our secrets by their names, and Spark's own default.
+    "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|access.?key",
+}
+
+
+def build_session(app: str, master: str | None = None, **settings: object) -> SparkSession:
+    """Return a session with settings that suit messages; `settings` go before ours.
+
+    A session that this process already has is returned, with those of the settings changed that
+    Spark lets be changed. Not for use in a worker.
+
+    Args:
+        app: the name that Spark's own pages show.
+        master: "local[2]", "spark://host:7077". None leaves it to spark-submit or to the
+            installation at SPARK_HOME or SPARK_CONF_DIR; without any, all cores of this machine.
+        settings: Spark's own, by their names with dots.
+
+    Raises:
+        JavaNotFoundError: no usable Java.
+        MissingRequirementError: pyspark or pyarrow is missing or too old, or there is no bash.
+    """
+    from pyspark.sql import SparkSession
+
+    prepare()
+    if master is None and not SPARK_DECIDES.intersection(os.environ):
+        master = "local[*]"
+    chosen: dict[str, str] = dict(SETTINGS)
+    if is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+        chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = LOOPBACK
+        chosen["spark.sql.shuffle.partitions"] = str(max(2, os.cpu_count() or 2))
+    chosen |= {name: _text(value) for name, value in settings.items()}
+    builder = SparkSession.builder.appName(app)
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    register(session)
+    return session
+
+
+def prepare() -> None:
+    """Make this process ready to start Spark: Java, bash, packages, and the workers' Python.
+
+    Workers run the Python of this process unless PYSPARK_PYTHON names another. Raises what
+    `build_session` does.
+    """
+    requirements.check_packages()
+    if UNDER_SUBMIT not in os.environ:
+        requirements.check_bash()
+        java.ensure()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def is_local(master: str | None) -> bool:
+    """Whether driver and executors are one process on this machine, or all on this machine."""
+    return master is not None and master.startswith("local")
+
+
+def register(session: SparkSession) -> None:
+    """Make `format("skylarkmq")` and `format("skylarkmq-commitlog")` known to a session.
+
+    Needed where the packages `pyspark_skylarkmq` and `pyspark_skylarkmq_commitlog`, which do the
+    same by being there, are not on the path of Spark's Python.
+
+    Raises:
+        MissingRequirementError: pyspark or pyarrow is missing or too old.
+    """
+    requirements.check_packages()
+    for module, name in FORMATS:
+        try:
+            session.dataSource.register(getattr(importlib.import_module(module), name))
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise
+
+
+def _text(value: object) -> str:
+    """As Spark writes it: true, not True."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,74 @@
+"""One Spark session and one broker for all tests of this folder.
+
+Tests that take `spark` start a JVM: mark them `spark`, and keep them few. They share the session,
+so each takes topics, folders and query names of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+
+from skylarkmq.client.spark.java import JavaNotFoundError
+from skylarkmq.client.spark.requirements import MissingRequirementError
+from skylarkmq.testing.broker import RunningBroker
+from skylarkmq.testing.threaded import SyncBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NUMBERS = count(1)
+
+QUICK: dict[str, object] = {
+    "spark.ui.enabled": False,
+    "spark.sql.shuffle.partitions": 2,
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.log.level": "OFF",
+}
+"""What makes a session start, and its first queries run, in half the time."""
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local[2] session with both formats; skipped, with the reason, where Spark can not run."""
+    from skylarkmq.client.spark.session import build_session
+
+    before = dict(os.environ)
+    folder = tmp_path_factory.mktemp("spark")
+    settings = {
+        **QUICK,
+        "spark.sql.warehouse.dir": folder / "warehouse",
+        "spark.local.dir": folder / "local",
+    }
+    try:
+        session = build_session("tests", "local[2]", **settings)
+    except (JavaNotFoundError, MissingRequirementError) as error:
+        pytest.skip(f"no Spark here: {error}")
+    yield session
+    session.stop()
+    gateway = session.sparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # the JVM ends with its standard input
+        gateway.proc.wait(30)
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="session")
+def broker(skylarkmq_broker_session: RunningBroker) -> SyncBroker:
+    """A broker with its name server, in memory, without await."""
+    return SyncBroker(skylarkmq_broker_session)
+
+
+@pytest.fixture
+def topic(broker: SyncBroker) -> str:
+    """A topic of this test's own, with four queues."""
+    name = f"spark_{next(NUMBERS)}"
+    broker.create_topic(name, 4)
+    return name
