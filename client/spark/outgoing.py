@@ -8,10 +8,13 @@ Both are plain values: made in a Spark worker's main thread, picklable, without 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-Queue = tuple[str, str, int]
-"""Topic as brokers know it, broker name, queue id."""
+from skylarkmq.protocol.message import MessageQueue
+
+Queue = MessageQueue
+"""Its topic as the application knows it, without the namespace."""
 
 
 class Outgoing(NamedTuple):
@@ -26,11 +29,12 @@ class Outgoing(NamedTuple):
     sys_flag: int = 0
 
 
-class Receipt(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Receipt:
     """What one acknowledged request stored; all its messages lie in a row in `queue`."""
 
     queue: Queue
-    """Where they are, which is one of the alternatives when the first queue's broker was away."""
+    """Where they are: one of `others` when the first queue's broker was away."""
     count: int
     size: int
     """Bytes of bodies."""
@@ -45,7 +49,11 @@ class Window(Protocol):
     """Sends with several requests under way, bounded by count and bytes; one thread."""
 
     def send(
-        self, queue: Queue, messages: Sequence[Outgoing], *, others: Sequence[Queue] = ()
+        self,
+        queue: Queue,
+        messages: Sequence[Outgoing],
+        *,
+        others: Sequence[Queue] = (),
     ) -> None:
         """Put one request on its way: a batch, or a single send when there is one message.
 
