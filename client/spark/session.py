@@ -10,12 +10,11 @@ core/.../internal/config/package.scala, docs/configuration.md
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from skylarkmq.client.spark import java, requirements
+from skylarkmq.client.spark import java, registration, requirements
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
 LOOPBACK: Final = "127.0.0.1"
 UNDER_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, whose JVM runs already
 SPARK_DECIDES: Final = frozenset({UNDER_SUBMIT, "SPARK_HOME", "SPARK_CONF_DIR"})
-
-FORMATS: Final = (
-    ("skylarkmq.client.spark.source", "SkylarkSource"),
-    ("skylarkmq.client.spark.commitlog", "CommitLogSource"),
-)
 
 SETTINGS: Final[dict[str, str]] = {
     # The bar of a job would be written over our own lines.
@@ -109,12 +103,11 @@ def register(session: SparkSession) -> None:
     Raises:
         MissingRequirementError: pyspark or pyarrow is missing or too old.
     """
-    requirements.check_packages()
-    for module, name in FORMATS:
+    for name in registration.SOURCES:
         try:
-            session.dataSource.register(getattr(importlib.import_module(module), name))
+            session.dataSource.register(registration.load(name))
         except ModuleNotFoundError as error:
-            if error.name != module:
+            if error.name not in {module for module, _ in registration.SOURCES.values()}:
                 raise
 
 

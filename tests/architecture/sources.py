@@ -10,11 +10,14 @@ ROOTS_FOLDER = (
     "skylarkmq"  # the import name: four links and the composition roots, among them `testing`
 )
 
+# Spark looks for top-level packages of such names.
+FOUND_BY_SPARK = ("pyspark_skylarkmq", "pyspark_skylarkmq_commitlog")
+
 
 @cache
 def product_files() -> tuple[Path, ...]:
     """Code files as paths below the project's folder."""
-    folders = [ROOT / package for package in PACKAGES]
+    folders = [ROOT / package for package in (*PACKAGES, *FOUND_BY_SPARK)]
     found = [path for folder in folders for path in folder.rglob("*.py")]
     found += (ROOT / ROOTS_FOLDER).glob("*.py")
     found += (ROOT / ROOTS_FOLDER / "testing").rglob("*.py")
@@ -45,6 +48,6 @@ def tree_of(path: Path) -> ast.Module:
 def module_of(path: Path) -> str:
     """The name under which a code file is imported."""
     parts = path.with_suffix("").parts
-    if parts[0] != ROOTS_FOLDER:
+    if parts[0] in PACKAGES:
         parts = (ROOTS_FOLDER, *parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

@@ -14,20 +14,29 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.sources import PACKAGES, ROOTS_FOLDER, module_of, product_files, tree_of
+from tests.architecture.sources import (
+    FOUND_BY_SPARK,
+    PACKAGES,
+    ROOTS_FOLDER,
+    module_of,
+    product_files,
+    tree_of,
+)
 
 OURS = {
     "protocol": {"protocol"},
     "store": {"store", "protocol"},
     "broker": {"broker", "store", "protocol"},
     "client": {"client", "protocol"},
-    ROOTS_FOLDER: {*PACKAGES, "testing"},
+    **{name: {"client"} for name in FOUND_BY_SPARK},
+    ROOTS_FOLDER: {*PACKAGES, "testing", "demo", "pipeline_figures"},
 }
 LIBRARIES = {
     "protocol": {"msgspec", "msgpack", "crcmod"},
     "store": {"msgspec", "msgpack"},
     "broker": {"msgspec", "msgpack", "prometheus_client", "h11", "click", "uvloop"},
     "client": {"msgspec", "click", "rich", "uvloop", "prometheus_client"},
+    **{name: set[str]() for name in FOUND_BY_SPARK},
     ROOTS_FOLDER: {"click", "rich", "uvloop", "msgspec"},
 }
 # The outside world, which a layer must not know by itself.
@@ -36,6 +45,7 @@ BANNED = {
     "store": {"asyncio", "socket", "ssl", "time", "subprocess", "select"},
     "broker": {"mmap", "subprocess"},
     "client": {"mmap", "subprocess"},
+    **{name: {"asyncio", "socket", "threading", "subprocess"} for name in FOUND_BY_SPARK},
     ROOTS_FOLDER: set[str](),
 }
 # A file each, with its reason.
@@ -55,7 +65,6 @@ ALLOWED = {
     ("client/spark/commitlog.py", "skylarkmq.store"): "reads store files where no broker runs",
     ("skylarkmq/pipeline_figures.py", "pyarrow"): "the pipeline's demo; the extra `spark`",
     ("skylarkmq/pipeline_figures.py", "pyspark"): "the same",
-    ("skylarkmq/pipeline_figures.py", "matplotlib"): "its plot; the extra `demo`",
     ("skylarkmq/pipeline_demo.py", "pyarrow"): "the same demo",
     ("skylarkmq/pipeline_demo.py", "pyspark"): "the same demo",
     ("client/spark/java.py", "subprocess"): "asks a Java for its version",

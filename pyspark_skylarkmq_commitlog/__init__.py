@@ -1,0 +1,14 @@
+"""Makes `format("skylarkmq-commitlog")` known to Spark by being there; nothing to import from.
+
+Spark looks for `DefaultSource` in every package named `pyspark_*`. It is loaded when asked for.
+"""
+
+from __future__ import annotations
+
+
+def __getattr__(name: str) -> object:
+    if name != "DefaultSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from skylarkmq.client.spark.registration import load_or_refuse
+
+    return load_or_refuse("skylarkmq-commitlog")
