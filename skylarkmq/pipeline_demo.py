@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -70,7 +70,7 @@ class Outcome:
     wrong: list[str] = field(default_factory=list[str])
 
     @contextlib.contextmanager
-    def timed(self, step: str) -> Iterator[None]:
+    def timed(self, step: str) -> Generator[None]:
         """Note how long a step takes."""
         started = time.monotonic()
         yield
@@ -213,8 +213,8 @@ def check_archive(spark: SparkSession, path: Path, outcome: Outcome) -> None:
     messages = archive_table.read(spark, path)
     [found] = messages.agg(
         f.count("*").alias("messages"),
-        f.countDistinct("topic", "brokerName", "queueId", "queueOffset").alias("places"),
-        f.countDistinct(row).alias("rows"),
+        f.count_distinct("topic", "brokerName", "queueId", "queueOffset").alias("places"),
+        f.count_distinct(row).alias("rows"),
     ).collect()
     for name in ("messages", "places", "rows"):
         if found[name] != outcome.total:

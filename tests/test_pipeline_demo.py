@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
@@ -34,6 +34,7 @@ def write_flights(path: Path, rows: list[tuple[str, int, int | None]]) -> Path:
     return path
 
 
+@settings(deadline=None)
 @given(
     rows=st.lists(
         st.tuples(
