@@ -147,8 +147,8 @@ class Workers:
             await self._failed(messages, error)
             outcome = messages[-1].outcome or "retry"
         finally:
-            queue = messages[0].process_queue.queue
-            self._counters.handled(queue, len(messages), began_s, ok=outcome == "ok")
+            process_queue = messages[0].process_queue
+            self._counters.handled(process_queue, len(messages), began_s, ok=outcome == "ok")
             if context is not None:
                 seen = context, outcome, failure
                 each(hooks[::-1], lambda hook: hook.after_consume(*seen))

@@ -50,7 +50,9 @@ class ProcessQueue(Generic[M]):
         "_on_room",
         "_ready",
         "_unacked",
+        "asked_s",
         "dropped",
+        "handled_s",
         "held_bytes",
         "paused",
         "pull_offset",
@@ -75,6 +77,9 @@ class ProcessQueue(Generic[M]):
         self.dropped = False
         self.paused = False
         self.held_bytes = 0
+        # When its last pull began and its last handler ended, monotonic: for who asks (307).
+        self.asked_s: float | None = None
+        self.handled_s: float | None = None
         self._on_room = on_room
         self._on_idle = on_idle
         # Invariant: ascending, a part of what is not done.

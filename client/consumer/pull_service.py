@@ -191,7 +191,6 @@ class PullService:
             return  # another one has taken its place
         del self._tasks[process_queue]
         self._sources.forget(process_queue.queue)
-        self.counters.forget(process_queue.queue)
 
     async def _pull_loop(
         self, process_queue: ProcessQueue[ReceivedMessage], repositioner: Repositioner
@@ -273,8 +272,7 @@ class PullService:
             self._bytes_wish(process_queue, peer),
             subscription.data if self._inline else None,
         )
-        asked_s = self._services.clock.monotonic()
-        self.counters.asked(queue)
+        asked_s = process_queue.asked_s = self._services.clock.monotonic()
         try:
             result = await pull(self._services.remoting, address, wish, PULL_TIMEOUT_S)
         except RocketMQError:

@@ -36,21 +36,23 @@ FRAMES_SHOWN_MAX: Final = 8
 class Window:
     """Sums over the last `span_s` seconds, a sixth of it more or less."""
 
-    __slots__ = ("_counts", "_slice", "_slice_s", "_sums", "span_s")
+    __slots__ = ("_counts", "_end_s", "_place", "_slice", "_slice_s", "_sums", "span_s")
 
     def __init__(self, span_s: float) -> None:
         self.span_s = span_s
         self._slice_s = span_s / SLICES
         self._slice = 0
+        self._place = 0
+        self._end_s = self._slice_s  # of the slice that is counted into
         self._counts = [0] * SLICES
         self._sums = [0.0] * SLICES
 
     def add(self, now_s: float, count: int, amount: float = 0.0) -> None:
         """Count `count` events of together `amount`, now on a monotonic clock."""
-        self._move(now_s)
-        place = self._slice % SLICES
-        self._counts[place] += count
-        self._sums[place] += amount
+        if now_s >= self._end_s:
+            self._move(now_s)
+        self._counts[self._place] += count
+        self._sums[self._place] += amount
 
     def count(self, now_s: float) -> int:
         """Return how many events there were."""
@@ -72,6 +74,8 @@ class Window:
             self._counts[number % SLICES] = 0
             self._sums[number % SLICES] = 0.0
         self._slice = max(self._slice, current)
+        self._place = self._slice % SLICES
+        self._end_s = (self._slice + 1) * self._slice_s
 
 
 @dataclass(slots=True)
@@ -104,12 +108,6 @@ class ConsumerCounters:
         self.started_ms = clock.now_ms()
         self._clock = clock
         self._topics: dict[str, TopicCounters] = {}
-        self._pulled_ms: dict[MessageQueue, int] = {}
-        self._handled_ms: dict[MessageQueue, int] = {}
-
-    def asked(self, queue: MessageQueue) -> None:
-        """A pull begins."""
-        self._pulled_ms[queue] = self._clock.now_ms()
 
     def pulled(self, queue: MessageQueue, count: int, asked_s: float) -> None:
         """A pull that was begun at `asked_s`, monotonic, has brought that many messages."""
@@ -118,23 +116,25 @@ class ConsumerCounters:
         counters.pulls.add(now_s, 1, (now_s - asked_s) * 1000)
         counters.pulled.add(now_s, count)
 
-    def handled(self, queue: MessageQueue, count: int, began_s: float, *, ok: bool) -> None:
+    def handled(
+        self,
+        process_queue: ProcessQueue[ReceivedMessage],
+        count: int,
+        began_s: float,
+        *,
+        ok: bool,
+    ) -> None:
         """A handler that began at `began_s`, monotonic, has ended with that many messages."""
-        now_s = self._clock.monotonic()
-        if queue in self._pulled_ms:  # not one that a broker had handled aside
-            self._handled_ms[queue] = self._clock.now_ms()
-        counters = self._of(queue.topic)
+        now_s = process_queue.handled_s = self._clock.monotonic()
+        counters = self._topics.get(process_queue.queue.topic)
+        if counters is None:
+            counters = self._of(process_queue.queue.topic)
         counters.calls.add(now_s, 1, (now_s - began_s) * 1000)
         if ok:
             counters.done.add(now_s, count)
         else:
             counters.failed.add(now_s, count)
             counters.failed_hour.add(now_s, count)
-
-    def forget(self, queue: MessageQueue) -> None:
-        """The queue has gone to somebody else."""
-        self._pulled_ms.pop(queue, None)
-        self._handled_ms.pop(queue, None)
 
     def status(self, topic: str) -> ConsumeStatus:
         """Return how the topic goes."""
@@ -154,7 +154,6 @@ class ConsumerCounters:
             commit_offset: what the group has committed, as far as this member knows.
             locked: whether an ordered consumer holds its lock, since or until `locked_ms`.
         """
-        queue = process_queue.queue
         offsets = [message.queue_offset for message in process_queue.held]
         return ProcessQueueInfo(
             cached_msg_count=len(offsets),
@@ -163,11 +162,17 @@ class ConsumerCounters:
             cached_msg_size_in_mib=process_queue.held_bytes // MIB,
             commit_offset=commit_offset,
             dropped=process_queue.dropped,
-            last_pull_timestamp=self._pulled_ms.get(queue, self.started_ms),
-            last_consume_timestamp=self._handled_ms.get(queue, self.started_ms),
+            last_pull_timestamp=self._instant_ms(process_queue.asked_s),
+            last_consume_timestamp=self._instant_ms(process_queue.handled_s),
             last_lock_timestamp=locked_ms,
             locked=locked,
         )
+
+    def _instant_ms(self, at_s: float | None) -> int:
+        """Return when that was, since the epoch; the consumer's start for what never was."""
+        if at_s is None:
+            return self.started_ms
+        return self._clock.now_ms() - round((self._clock.monotonic() - at_s) * 1000)
 
     def _of(self, topic: str) -> TopicCounters:
         counters = self._topics.get(topic)
