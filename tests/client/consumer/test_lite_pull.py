@@ -107,6 +107,22 @@ async def test_getmany_gives_what_is_there_by_queue() -> None:
     await it.stop(consumer)
 
 
+async def test_asking_in_a_loop_lets_the_others_work() -> None:
+    it = await group_of()
+    consumer = await it.consumer()
+    it.broker.add("orders", 0, b"late")
+
+    async def ask() -> bytes:
+        for _ in range(10_000):
+            for messages in (await consumer.getmany()).values():
+                return messages[0].body
+        return b""
+
+    asking = asyncio.create_task(ask())
+    assert await it.wait(asking) == b"late"
+    await it.stop(consumer)
+
+
 async def test_getone_gives_up_after_its_time_and_loses_nothing() -> None:
     it = await group_of()
     consumer = await it.consumer()
