@@ -40,8 +40,8 @@ _PERSON: Final = b"skylarkmq-spark1"
 """Sets these hashes apart; the number at its end changes with the encoding below."""
 assert len(_PERSON) == hashlib.blake2b.PERSON_SIZE
 
-Value = str | bytes | bool | int | datetime.date | datetime.datetime | decimal.Decimal | None
-"""What a column of identity may hold."""
+Value = str | bytes | bool | int | datetime.date | decimal.Decimal | None
+"""What a column of identity may hold; an instant is its microseconds since the epoch."""
 
 
 class PlaceKeys:
@@ -106,10 +106,6 @@ def _part(value: Value) -> tuple[bytes, bytes]:
         return b"i", b"%d" % value
     if value is None:
         return b"n", b""
-    if isinstance(value, datetime.datetime):
-        if value.tzinfo is not None:  # the same instant in any zone of a session is one value
-            value = value.astimezone(datetime.UTC).replace(tzinfo=None)
-        return b"d", value.isoformat(timespec="microseconds").encode()
     if isinstance(value, datetime.date):
         return b"d", value.isoformat().encode()
     if isinstance(value, decimal.Decimal):  # pyright: ignore[reportUnnecessaryIsInstance]
