@@ -26,7 +26,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +47,7 @@ from skylarkmq.client.spark.jobs.summary import (
     Summary,
     Table,
 )
+from skylarkmq.client.spark.option_reading import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -219,8 +220,7 @@ def run_job(job: str, settings: JobSettings, work: Callable[[], Summary]) -> NoR
     except Exception as error:  # the job's root: whatever it was, the caller gets text and a code
         if settings.verbose:
             traceback.print_exc()
-        code = getattr(error, "exit_code", FAILED)
-        summary = Summary(job, {"error": explain(error)}, exit_code=code)
+        summary = Summary(job, {"error": explain(error)}, exit_code=exit_code_of(error))
     if settings.as_json:
         click.echo(summary.as_json())
     elif "error" in summary.figures:
@@ -228,6 +228,13 @@ def run_job(job: str, settings: JobSettings, work: Callable[[], Summary]) -> NoR
     else:
         click.echo(summary.as_text())
     sys.exit(summary.exit_code)
+
+
+def exit_code_of(error: Exception) -> int:
+    """Return the exit code that an error stands for; Spark hides an option's error in its own."""
+    if isinstance(error, OptionError) or f".{OptionError.__name__}: " in str(error):
+        return USAGE
+    return error.exit_code if isinstance(error, JobError) else FAILED
 
 
 _LAST_OF_TRACEBACK: Final = re.compile(r"^(?:[\w.]+\.)?(\w+): (.+)$")
@@ -253,7 +260,7 @@ def explain(error: BaseException) -> str:
 
 
 @contextmanager
-def open_session(app: str, settings: JobSettings, **conf: str) -> Iterator[SparkSession]:
+def open_session(app: str, settings: JobSettings, **conf: str) -> Generator[SparkSession]:
     """Give a session that knows the connector's formats, and stop it behind the block.
 
     A session that is there already, as in a notebook or a test, is used and left alone.
@@ -263,8 +270,7 @@ def open_session(app: str, settings: JobSettings, **conf: str) -> Iterator[Spark
     """
     from pyspark.sql import SparkSession as Session
 
-    from skylarkmq.client.spark import register
-    from skylarkmq.client.spark.session import build_session
+    from skylarkmq.client.spark.session import build_session, register
 
     there = Session.getActiveSession()
     if there is not None:
@@ -273,7 +279,6 @@ def open_session(app: str, settings: JobSettings, **conf: str) -> Iterator[Spark
         return
     spark = build_session(app, settings.master, **{**conf, **settings.conf})
     try:
-        register(spark)
         yield spark
     finally:
         spark.stop()

@@ -1,0 +1,200 @@
+"""What jobs share: options, exit codes, and errors without Spark's stack traces."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from skylarkmq.client.spark.jobs import common
+from skylarkmq.client.spark.jobs.common import (
+    JobError,
+    JobSettings,
+    StopRequest,
+    Summary,
+    await_query,
+    explain,
+    job_options,
+    run_job,
+)
+from skylarkmq.client.spark.option_reading import OptionError
+
+SPARK_FAILURE = """[STREAM_FAILED] Query [id = 7d, runId = 9e] terminated with exception: \
+[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform \
+latestOffset: Traceback (most recent call last):
+  File "/x/pyspark/sql/streaming/python_streaming_source_runner.py", line 233, in main
+    latest_offset_func(reader, outfile)
+  File "/x/source.py", line 1, in latestOffset
+    raise RouteNotFound(topic)
+skylarkmq.client.errors.RouteNotFound: no route to topic orders (topic_missing). Create it,
+or name another
+
+\tat org.apache.spark.api.python.BasePythonRunner.compute(PythonRunner.scala:117)
+JVM stacktrace:
+org.apache.spark.SparkException
+"""
+
+
+def invoke(*arguments: str, work: Any = None, env: dict[str, str] | None = None) -> Result:
+    @click.command()
+    @click.argument("topic")
+    @job_options
+    def main(topic: str, settings: JobSettings) -> None:
+        """A job."""
+
+        def default() -> Summary:
+            return Summary("job", {"options": settings.connector_options(topic=topic, commit=True)})
+
+        run_job("job", settings, work or default)
+
+    return CliRunner().invoke(
+        main, ["orders", *arguments], env={"NAMESRV_ADDR": None, **(env or {})}
+    )
+
+
+def options_of(result: Result) -> dict[str, str]:
+    assert result.exit_code == 0, result.output
+    found: dict[str, str] = json.loads(result.stdout)["figures"]["options"]
+    return found
+
+
+def test_options_of_the_connector_come_together() -> None:
+    result = invoke("--json", "--name-server", "a:1", "--option", "accessKey=me")
+    expected = {"topic": "orders", "commit": "true", "nameServer": "a:1", "accessKey": "me"}
+    assert options_of(result) == expected
+
+
+def test_the_name_server_comes_from_the_environment_too() -> None:
+    assert options_of(invoke("--json", env={"NAMESRV_ADDR": "b:2"}))["nameServer"] == "b:2"
+
+
+@pytest.mark.parametrize("given", ["NAMESERVER=c:3", "brokers=c:3"])
+def test_an_option_goes_before_the_name_server(given: str) -> None:
+    found = options_of(invoke("--json", "--name-server", "a:1", "--option", given))
+    assert "nameServer" not in found
+    assert found[given.partition("=")[0]] == "c:3"
+
+
+def test_an_option_goes_before_the_jobs_own_whatever_its_case() -> None:
+    found = options_of(invoke("--json", "--option", "COMMIT=false"))
+    assert {name: found[name] for name in found if name.lower() == "commit"} == {"COMMIT": "false"}
+
+
+def test_options_from_a_file(tmp_path: Any) -> None:
+    file = tmp_path / "options"
+    file.write_text("# the account\naccessKey = me\n\nsecretKey=a=b\n")
+    found = options_of(invoke("--json", "--options-file", str(file), "--option", "accessKey=you"))
+    assert (found["accessKey"], found["secretKey"]) == ("you", "a=b")
+
+
+def test_a_pair_without_a_name_is_refused_and_not_repeated() -> None:
+    result = invoke("--option", "a=b", "--option", "s3cret")
+    assert result.exit_code == 2
+    assert "entry 2 has to be NAME=VALUE" in result.output
+    assert "s3cret" not in result.output
+
+
+def test_settings_show_no_secret() -> None:
+    settings = JobSettings(options={"secretKey": "s3cret"}, conf={"spark.x.password": "s3cret"})
+    assert "s3cret" not in repr(settings)
+
+
+def test_progress_is_off_with_json_and_where_there_is_no_terminal() -> None:
+    assert not JobSettings(as_json=True).shows_progress
+    assert not JobSettings().shows_progress  # pytest's standard error is a file
+    assert JobSettings(show_progress=True, as_json=True).shows_progress
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (JobError("no"), 3),
+        (JobError("no", exit_code=2), 2),
+        (OptionError("unknown option topick"), 2),
+        (RuntimeError("no"), 3),
+        (RuntimeError("x.option_reading.OptionError: unknown option topick"), 2),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_an_error_is_a_summary_with_its_code(error: BaseException, code: int) -> None:
+    def work() -> Summary:
+        raise error
+
+    result = invoke("--json", work=work)
+    assert result.exit_code == code
+    document = json.loads(result.stdout)
+    assert document["exit_code"] == code
+    text = invoke(work=work)
+    assert text.exit_code == code
+    assert "Traceback" not in text.output
+    if str(error):
+        assert text.stdout == ""
+        assert str(error).rpartition(": ")[2] in text.stderr
+
+
+def test_differences_exit_with_1() -> None:
+    result = invoke(work=lambda: Summary("job", {"missing": 3}, exit_code=common.DIFFERENCES))
+    assert result.exit_code == 1
+    assert result.stdout == "job: differences\n  missing  3\n"
+
+
+def test_explain_keeps_the_cause_and_the_cure() -> None:
+    assert explain(RuntimeError(SPARK_FAILURE)) == (
+        "no route to topic orders (topic_missing). Create it, or name another"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain", "plain"),
+        ("[CODE] bad\n\nJVM stacktrace:\nx\n\tat y", "[CODE] bad"),
+        ("bad\n\tat org.apache.x.Y.z(A.scala:1)", "bad"),
+        ("Traceback (most recent call last):\n  a", "Traceback (most recent call last): a"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_explain(text: str, expected: str) -> None:
+    assert explain(RuntimeError(text)) == expected
+
+
+class FakeQuery:
+    """A streaming query that ends at the given look, or when it is stopped."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+        self.stopped = False
+
+    def awaitTermination(self, timeout: float) -> bool:
+        self.looks -= 1
+        return self.looks <= 0
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_a_query_is_awaited() -> None:
+    query, seen = FakeQuery(3), list[object]()
+    assert await_query(query, seen.append)  # type: ignore[arg-type]
+    assert seen == [query] * 3
+    assert not query.stopped
+
+
+def test_a_signal_stops_a_query_and_the_handlers_come_back() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    query = FakeQuery(1000)
+    assert not await_query(query, lambda _: os.kill(os.getpid(), signal.SIGTERM))  # type: ignore[arg-type]
+    assert query.stopped
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_a_second_signal_interrupts() -> None:
+    with pytest.raises(KeyboardInterrupt), StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.asked
+        os.kill(os.getpid(), signal.SIGINT)
