@@ -88,6 +88,7 @@ def plan_rows(
         OptionError: `idempotencyColumns` names what is no column, or no value of identity.
     """
     listed = [(name, _plain(kind)) for name, kind in fields]
+    found = _identity(listed, identity)
     _check_names([name for name, _ in listed], identity)
     places: dict[str, int] = {}
     for place, (name, kind) in enumerate(listed):
@@ -113,7 +114,6 @@ def plan_rows(
             "the rows to send have no column topic, and option topic is not given",
             hint='Give one of them, for instance .option("topic", "orders")',
         )
-    found = _identity(listed, identity)
     return RowPlan(
         body=places["body"],
         topic=places.get("topic"),
