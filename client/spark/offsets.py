@@ -180,20 +180,29 @@ def queue_id_of(text: object) -> int:
     raise OffsetFormatError(f"a queue id is a number in quotes, not {text!r:.40}")
 
 
-def _flattened(nested: object) -> Iterator[tuple[QueueKey, int]]:
-    for topic, brokers in _items(nested, "o"):
+def flatten_queues(nested: object, name: str = "the document") -> Iterator[tuple[QueueKey, Any]]:
+    """Yield each queue of a document by topic, broker name and queue id, with its value as it is.
+
+    Raises:
+        OffsetFormatError: not that layout.
+    """
+    for topic, brokers in _items(nested, name):
         for broker, queues in _items(brokers, f"topic {topic}"):
-            for queue, offset in _items(queues, f"topic {topic}, broker {broker}"):
-                key = QueueKey(topic, broker, queue_id_of(queue))
-                if type(offset) is not int:
-                    raise OffsetFormatError(f"{describe(key)}: {offset!r:.40} is no queue offset")
-                yield key, offset
+            for queue, value in _items(queues, f"topic {topic}, broker {broker}"):
+                yield QueueKey(topic, broker, queue_id_of(queue)), value
+
+
+def _flattened(nested: object) -> Iterator[tuple[QueueKey, int]]:
+    for key, offset in flatten_queues(nested, "o"):
+        if type(offset) is not int:
+            raise OffsetFormatError(f"{describe(key)}: {offset!r:.40} is no queue offset")
+        yield key, offset
 
 
 def _items(value: object, where: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, Mapping):
-        raise OffsetFormatError(f"offsets: {where} is a JSON object, not {value!r:.40}")
+        raise OffsetFormatError(f"{where} is a JSON object, not {value!r:.40}")
     for key, inner in cast("Mapping[object, Any]", value).items():
         if not isinstance(key, str) or not key:
-            raise OffsetFormatError(f"offsets: {where} has the name {key!r:.40}")
+            raise OffsetFormatError(f"{where} has the name {key!r:.40}")
         yield key, inner
