@@ -5,7 +5,7 @@
       _skylarkmq/
         table.json                  format and partition columns, written once
         lock                        held (flock) by the job that writes
-        commits/000000000017.json   one file a commit: files added and removed, offsets, written once
+        commits/000000000017.json   one file a commit: files added and removed, offsets
         snapshots/000000000064.json the sum of all commits up to that one
         staging/<run>/<batch>/topic=.../date=.../part-....parquet.staged
 
@@ -37,13 +37,33 @@ lies on a local disk, or on one that driver and executors mount at the same path
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from skylarkmq.client.spark import archive_commits, schema
+from skylarkmq.client.spark.archive_commits import STAGING, staged_name
+from skylarkmq.client.spark.archive_files import TableFiles
+from skylarkmq.client.spark.archive_state import ArchiveError, DataFile, TableState
+
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.dataset as ds
     from pyspark.sql import DataFrame, SparkSession
+
+__all__ = [
+    "ArchiveError",
+    "ArchivedFile",
+    "column_names",
+    "dataset",
+    "ddl",
+    "file_schema",
+    "files",
+    "read",
+    "state",
+]
+
+PARTITION_COLUMNS = ("date", "hour")
 
 
 class ArchivedFile(NamedTuple):
@@ -73,6 +93,8 @@ def files(
 ) -> list[ArchivedFile]:
     """Return the committed files, oldest commit first; needs neither Spark nor pyarrow.
 
+    A compaction removes files that were handed out before it: read them soon, or start anew.
+
     Args:
         topics: of these alone.
         start_ms, end_ms: files that may hold messages stored in [start_ms, end_ms) alone.
@@ -80,7 +102,32 @@ def files(
     Raises:
         ArchiveError: no archive there, or a damaged one.
     """
-    raise NotImplementedError
+    table = archive_commits.open_files(path)
+    for _ in range(archive_commits.TRIES):
+        found = _placed(table, archive_commits.load(table))
+        if found is not None:
+            break
+    else:
+        raise ArchiveError(
+            f"files of the last commit of the archive {table.root} are gone",
+            hint="Restore them from a backup, or archive into another folder",
+        )
+    return [
+        file
+        for file in found
+        if (topics is None or file.topic in topics)
+        and (start_ms is None or file.last_ms >= start_ms)
+        and (end_ms is None or file.first_ms < end_ms)
+    ]
+
+
+def state(path: str | Path) -> TableState:
+    """Return what the commits add up to, among it which offsets of each queue are there.
+
+    Raises:
+        ArchiveError: no archive there, or a damaged one.
+    """
+    return archive_commits.load(archive_commits.open_files(path))
 
 
 def read(
@@ -96,9 +143,95 @@ def read(
     Arguments choose FILES as in `files`: filter storeTimestamp for exact times. In a file each
     queue's messages stand in rising order.
     """
-    raise NotImplementedError
+    hourly = archive_commits.table_hourly(archive_commits.open_files(path))
+    chosen = files(path, topics=topics, start_ms=start_ms, end_ms=end_ms)
+    found = spark.createDataFrame([], ddl(hourly))
+    parts: list[DataFrame] = []
+    for base in sorted({file.base for file in chosen}):
+        # The scheme keeps Spark from looking in the cluster's default file system.
+        paths = [f"file://{file.path}" for file in chosen if file.base == base]
+        reader = spark.read.schema(ddl(hourly)).option("basePath", f"file://{base}")
+        parts.append(reader.parquet(*paths).select(*column_names(hourly)))
+    for part in parts:
+        found = part if part is parts[0] else found.unionAll(part)
+    return found
 
 
 def dataset(path: str | Path, *, topics: Collection[str] | None = None) -> ds.Dataset:
-    """Return the committed messages as a pyarrow dataset with the columns that `read` gives."""
-    raise NotImplementedError
+    """Return the committed messages as a pyarrow dataset with the columns that `read` gives.
+
+    Raises what `files` does.
+    """
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    hourly = archive_commits.table_hourly(archive_commits.open_files(path))
+    chosen = files(path, topics=topics)
+    names = column_names(hourly)
+    types: dict[str, pa.DataType] = {column.name: column.arrow for column in schema.COLUMNS}
+    types |= {name: pa.string() for name in PARTITION_COLUMNS}
+    wanted = pa.schema([(name, types[name]) for name in names])
+    keys = pa.schema([(name, pa.string()) for name in _partition_names(hourly)])
+    form = ds.ParquetFileFormat()
+    fragments = [
+        form.make_fragment(file.path, partition_expression=_expression(file, keys))
+        for file in chosen
+    ]
+    return ds.FileSystemDataset(fragments, wanted, form)
+
+
+def file_schema() -> pa.Schema:
+    """Return the Arrow schema of a data file."""
+    return schema.arrow_schema(name for name in schema.names() if name != "topic")
+
+
+def column_names(hourly: bool) -> tuple[str, ...]:
+    """Return the columns of `read` in order."""
+    return (*schema.names(), *_partition_names(hourly)[1:])
+
+
+def ddl(hourly: bool) -> str:
+    """Return the columns of `read` as a schema that Spark reads."""
+    return ", ".join([schema.ddl(), *(f"{name} string" for name in _partition_names(hourly)[1:])])
+
+
+def _partition_names(hourly: bool) -> Sequence[str]:
+    return ("topic", "date", "hour") if hourly else ("topic", "date")
+
+
+def _expression(file: ArchivedFile, keys: pa.Schema) -> ds.Expression:
+    import pyarrow.dataset as ds
+
+    values = {"topic": file.topic, "date": file.date, "hour": file.hour}
+    found = ds.field("topic") == file.topic
+    for name in keys.names[1:]:
+        found = found & (ds.field(name) == values[name])
+    return found
+
+
+def _placed(table: TableFiles, state: TableState) -> list[ArchivedFile] | None:
+    """Return where the files lie; None when one is in neither place: a writer is at work."""
+    root = str(table.root)
+    last = {file.name for file in state.last.add} if state.last else set[str]()
+    stage = state.last.stage if state.last else ""
+    found: list[ArchivedFile] = []
+    for file in state.files.values():
+        if file.name not in last or table.size(file.name) is not None:
+            found.append(_archived(file, f"{root}/{file.name}", root))
+        elif table.size(staged_name(stage, file.name)) is not None:
+            staged = staged_name(stage, file.name)
+            found.append(_archived(file, f"{root}/{staged}", f"{root}/{STAGING}/{stage}"))
+        else:
+            return None
+    return found
+
+
+def _archived(file: DataFile, path: str, base: str) -> ArchivedFile:
+    return ArchivedFile(
+        path,
+        base,
+        file.value("topic") or "",
+        file.value("date") or "",
+        file.value("hour"),
+        *file[1:],
+    )
