@@ -13,8 +13,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from skylarkmq.client.clock import within
 from skylarkmq.client.config import DEFAULT_PRODUCER_GROUP, MIB, ProducerConfig
@@ -29,6 +28,7 @@ from skylarkmq.client.send_many import Outcome, SendMany
 from skylarkmq.client.send_pipeline import SendPipeline
 from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.sender import Sender
+from skylarkmq.client.started import Started
 from skylarkmq.client.trace import trace_topic
 from skylarkmq.client.transaction_check import Check
 from skylarkmq.protocol.flags import validate_producer_group
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 Compression = Literal["zlib", "lz4", "zstd"]
 
 
-class Producer(Calling):
+class Producer(Calling, Started):
     """Sends messages to any topic. One loop; any number of tasks may use it at the same time.
 
     Args:
@@ -114,18 +114,6 @@ class Producer(Calling):
         self._trace_topic = trace_topic(trace)
         self._group = group
         self._stopped = False
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Connect to a name server and join the producer group; does nothing when started.

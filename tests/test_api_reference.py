@@ -41,6 +41,7 @@ def inherited_parts(module_name: str) -> set[tuple[str, str]]:
         if base.__module__.startswith("skylarkmq.client.") and base not in classes
         for name, value in vars(base).items()
         if not name.startswith("_") and inspect.isfunction(value) and inspect.getdoc(value)
+        if getattr(each, name) is value  # not written anew
     }
 
 

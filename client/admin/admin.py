@@ -10,8 +10,7 @@ speaks to masters; nothing is cached, no group is joined.
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from skylarkmq.client.admin.dead_letters import DeadLetterAdmin
 from skylarkmq.client.admin.offsets import OffsetAdmin
@@ -20,11 +19,12 @@ from skylarkmq.client.admin.traces import TraceAdmin
 from skylarkmq.client.api_admin import AdminApi
 from skylarkmq.client.errors import IllegalState
 from skylarkmq.client.instance import Client
+from skylarkmq.client.started import Started
 
 TIMEOUT_S: Final = 5.0
 
 
-class Admin(TopicAdmin, OffsetAdmin, DeadLetterAdmin, TraceAdmin):
+class Admin(TopicAdmin, OffsetAdmin, DeadLetterAdmin, TraceAdmin, Started):
     """Administers a cluster. One loop; any number of tasks may use it at the same time.
 
     Calls over several brokers end with the first error once those under way have ended. Cancelled,
@@ -44,18 +44,6 @@ class Admin(TopicAdmin, OffsetAdmin, DeadLetterAdmin, TraceAdmin):
         self._owned = not isinstance(client, Client)
         self._stopped = False
         super().__init__(client if isinstance(client, Client) else Client(client), timeout)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Connect to a name server; does nothing when started.

@@ -15,7 +15,6 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
-from types import TracebackType
 from typing import Final, Literal, Self
 
 from skylarkmq.client.api_pull import PullRequest, PullResult, PullStatus, pull
@@ -38,6 +37,7 @@ from skylarkmq.client.errors import (
 from skylarkmq.client.instance import Client
 from skylarkmq.client.instants import ceil_ms
 from skylarkmq.client.message_view import StoredView
+from skylarkmq.client.started import Started
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP
 from skylarkmq.protocol.message import MessageExt, MessageQueue
@@ -85,7 +85,7 @@ class _Feed:
         return self.end is not None and self.offset >= self.end
 
 
-class PeekReader:
+class PeekReader(Started):
     """Reads the messages of a topic in passing. One loop; several tasks may iterate."""
 
     def __init__(
@@ -120,18 +120,6 @@ class PeekReader:
         self._failure: RocketMQError | None = None
         self._started = False
         self._stopped = False
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     def __aiter__(self) -> Self:
         return self

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from skylarkmq.client.config import MIB, AckMode, ConsumerConfig, Model
 from skylarkmq.client.consumer.allocate import Assignment
@@ -31,6 +30,7 @@ from skylarkmq.client.consumer.start_from import StartFrom
 from skylarkmq.client.consumer.subscription import Selector, Subscription, require_selector
 from skylarkmq.client.errors import ConsumerClosed, IllegalState, RocketMQError
 from skylarkmq.client.instance import Client
+from skylarkmq.client.started import Started
 from skylarkmq.client.trace import trace_topic
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData
 from skylarkmq.protocol.flags import validate_group, validate_topic
@@ -38,7 +38,7 @@ from skylarkmq.protocol.message import require_text
 from skylarkmq.protocol.remoting_command import RemotingCommand
 
 
-class Consumer(LitePull, ConsumerCalls):
+class Consumer(LitePull, ConsumerCalls, Started):
     """Receives messages of its topics as a member of `group`.
 
     One loop. `getone`, `getmany` and iteration acknowledge what they gave before (with
@@ -140,18 +140,6 @@ class Consumer(LitePull, ConsumerCalls):
         self._ending: asyncio.Task[None] | None = None
         self._started = False
         self._stopped = False
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Join the group and take a share of the queues; does nothing when started.

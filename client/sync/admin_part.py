@@ -9,5 +9,4 @@ from skylarkmq.client.sync.inner import Inner
 class AdminPart:
     """Root of the parts."""
 
-    def __init__(self, inner: Inner[AsyncAdmin]) -> None:
-        self._inner = inner
+    _inner: Inner[AsyncAdmin]

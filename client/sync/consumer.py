@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from skylarkmq.client.config import MIB, AckMode, Model
@@ -24,7 +23,7 @@ from skylarkmq.client.instance import Client as AsyncClient
 from skylarkmq.client.request_reply import Replyable
 from skylarkmq.client.sync.callbacks import in_thread
 from skylarkmq.client.sync.client import Client
-from skylarkmq.client.sync.inner import Inner
+from skylarkmq.client.sync.on_client import OnClient
 from skylarkmq.client.sync.received_message import ReceivedMessage
 from skylarkmq.client.sync.threads import Threads
 from skylarkmq.protocol.message import MessageQueue
@@ -34,7 +33,7 @@ QueuesCallback = Callable[[list[MessageQueue]], None]
 Received = AsyncReceivedMessage | Sequence[AsyncReceivedMessage]
 
 
-class Consumer:
+class Consumer(OnClient[AsyncConsumer]):
     """Receives messages as a member of a group; `skylarkmq.client.Consumer` without await.
 
     Any thread. `getone`, `getmany` and iteration acknowledge what they gave before (with
@@ -68,8 +67,6 @@ class Consumer:
 
         `on_assigned` and `on_revoked` are plain functions, called in a thread and waited for.
         """
-        self._owned = not isinstance(client, Client)
-        self._client = client if isinstance(client, Client) else Client(client)
 
         def make(inside: AsyncClient) -> AsyncConsumer:
             return AsyncConsumer(
@@ -95,19 +92,7 @@ class Consumer:
                 trace=trace,
             )
 
-        self._inner = Inner(self._client.portal, self._client.maker(make), ConsumerClosed)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
+        self._stand_on(client, make, ConsumerClosed)
 
     def start(self) -> None:
         """Join the group and take a share of the queues; does nothing when started."""
@@ -120,11 +105,7 @@ class Consumer:
         is at work after `timeout` goes on in its thread, though its message is given to another
         member.
         """
-        try:
-            self._inner.end(lambda it: it.stop(drain, timeout))
-        finally:
-            if self._owned:
-                self._client.close()
+        self._end(lambda it: it.stop(drain, timeout))
 
     def run(self, handler: Handler, *, concurrency: int = 20, max_batch: int = 1) -> None:
         """Give every message to `handler` until the consumer has stopped.

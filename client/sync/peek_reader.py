@@ -6,7 +6,6 @@ with PeekReader("127.0.0.1:9876", "orders", stop="now") as reader:
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 from skylarkmq.client.consumer.peek_reader import PeekedMessage, Start, Stop
@@ -14,11 +13,12 @@ from skylarkmq.client.consumer.peek_reader import PeekReader as AsyncPeekReader
 from skylarkmq.client.consumer.start_from import StartFrom
 from skylarkmq.client.consumer.subscription import Selector
 from skylarkmq.client.errors import ConsumerClosed
+from skylarkmq.client.instance import Client as AsyncClient
 from skylarkmq.client.sync.client import Client
-from skylarkmq.client.sync.inner import Inner
+from skylarkmq.client.sync.on_client import OnClient
 
 
-class PeekReader:
+class PeekReader(OnClient[AsyncPeekReader]):
     """Reads the messages of a topic in passing; `skylarkmq.client.PeekReader` without await.
 
     Any thread. After a fork the child's reader begins at its beginning again.
@@ -34,24 +34,11 @@ class PeekReader:
         selector: Selector | None = None,
     ) -> None:
         """Take the settings, as the asynchronous one does; `client` is a blocking one."""
-        self._owned = not isinstance(client, Client)
-        self._client = client if isinstance(client, Client) else Client(client)
-        make = self._client.maker(
-            lambda inside: AsyncPeekReader(inside, topic, start=start, stop=stop, selector=selector)
-        )
-        self._inner = Inner(self._client.portal, make, ConsumerClosed)
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
+        def make(inside: AsyncClient) -> AsyncPeekReader:
+            return AsyncPeekReader(inside, topic, start=start, stop=stop, selector=selector)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
+        self._stand_on(client, make, ConsumerClosed)
 
     def __iter__(self) -> Self:
         return self
@@ -68,8 +55,4 @@ class PeekReader:
 
     def stop(self) -> None:
         """End; who iterates gets no more."""
-        try:
-            self._inner.end(lambda it: it.stop())
-        finally:
-            if self._owned:
-                self._client.close()
+        self._end(lambda it: it.stop())

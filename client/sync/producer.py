@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
 from skylarkmq.client.config import DEFAULT_PRODUCER_GROUP, MIB
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES
@@ -24,12 +22,12 @@ from skylarkmq.client.send_many import Outcome
 from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.sync.callbacks import in_thread
 from skylarkmq.client.sync.client import Client
-from skylarkmq.client.sync.inner import Inner
+from skylarkmq.client.sync.on_client import OnClient
 from skylarkmq.client.sync.transaction import Check, Transaction
 from skylarkmq.protocol.message import Message, MessageQueue
 
 
-class Producer:
+class Producer(OnClient[AsyncProducer]):
     """Sends messages to any topic; `skylarkmq.client.Producer` without await. Any thread.
 
     A `selector` is called in the loop thread: it must be quick and call nothing that blocks.
@@ -59,8 +57,6 @@ class Producer:
 
         `check` is a plain function, called in a thread of its own.
         """
-        self._owned = not isinstance(client, Client)
-        self._client = client if isinstance(client, Client) else Client(client)
 
         def make(inside: AsyncClient) -> AsyncProducer:
             return AsyncProducer(
@@ -82,19 +78,7 @@ class Producer:
                 trace=trace,
             )
 
-        self._inner = Inner(self._client.portal, self._client.maker(make))
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
+        self._stand_on(client, make)
 
     def start(self) -> None:
         """Connect to a name server and join the producer group; does nothing when started."""
@@ -102,11 +86,7 @@ class Producer:
 
     def stop(self, timeout: float = 10.0) -> None:
         """Wait for what is in flight, `timeout` seconds at most, and close."""
-        try:
-            self._inner.end(lambda it: it.stop(timeout))
-        finally:
-            if self._owned:
-                self._client.close()
+        self._end(lambda it: it.stop(timeout))
 
     @property
     def stats(self) -> SendStats:
