@@ -34,6 +34,7 @@ The commits also hold which offsets of each queue are there: a commit that would
 refused, and a new run goes on where the table ends. So there is no checkpoint to lose. The table
 lies on a local disk, or on one that driver and executors mount at the same path.
 """
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 

@@ -19,9 +19,10 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final, NamedTuple, Self
+from typing import IO, Any, Final, NamedTuple, Self, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -232,8 +233,8 @@ class _StagedFile:
         self._writer = pq.ParquetWriter(
             self._file,
             self._schema,
-            compression=plan.compression,
-            use_dictionary=_WITH_DICTIONARY,
+            compression=cast("Any", plan.compression),
+            use_dictionary=cast("Any", _WITH_DICTIONARY),  # columns too, which the stubs forgot
             write_statistics=_WITH_STATISTICS,
             coerce_timestamps="us",
         )
@@ -249,8 +250,7 @@ class _StagedFile:
 
     def add(self, rows: pa.RecordBatch) -> None:
         rows = rows.select(self._schema.names)
-        extent = pc.min_max(rows.column("storeTimestamp").cast(pa.int64())).as_py()
-        first_ms, last_ms = extent["min"] // 1000, extent["max"] // 1000
+        first_ms, last_ms = _first_ms(rows), _last_ms(rows)
         self._first_ms = first_ms if self._first_ms is None else min(first_ms, self._first_ms)
         self._last_ms = max(last_ms, self._last_ms)
         self._rows += rows.num_rows
@@ -298,23 +298,28 @@ def _stretches(batch: pa.RecordBatch) -> Iterator[_Rows]:
     offsets = batch.column("queueOffset")
     if any(column.null_count for column in (*columns, offsets)):
         raise ArchiveError("a row lacks its topic, broker, queue or offset")
-    follows = pc.equal(pc.subtract(offsets.slice(1), offsets.slice(0, count - 1)), 1)
+    steps = pc.subtract(offsets.slice(1), offsets.slice(0, count - 1))
+    follows = pc.equal(steps, pa.scalar(1, pa.int64()))
     for column in columns:
         follows = pc.and_(follows, pc.equal(column.slice(1), column.slice(0, count - 1)))
     breaks = pc.indices_nonzero(pc.invert(follows)).to_pylist()
     places = [0, *(place + 1 for place in breaks), count]
-    for place, behind in zip(places, places[1:], strict=False):
+    for place, behind in pairwise(places):
         key = QueueKey(*(column[place].as_py() for column in columns))
-        start = offsets[place].as_py()
+        start = int(cast("int", offsets[place].as_py()))
         yield _Rows(key, place, start, start + behind - place)
+
+
+def _first_ms(rows: pa.RecordBatch) -> int:
+    return int(pc.min(rows.column("storeTimestamp").cast(pa.int64())).as_py()) // 1000
 
 
 def _last_ms(rows: pa.RecordBatch) -> int:
     return int(pc.max(rows.column("storeTimestamp").cast(pa.int64())).as_py()) // 1000
 
 
-def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array."""
+def _one(column: Any) -> Any:
+    """Return a column, an Array or a ChunkedArray, as one Array."""
     if isinstance(column, pa.ChunkedArray):
         return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     return column
