@@ -108,9 +108,9 @@ class SinkTask:
             batch = self._open.get(key)
             alone = item.alone or size > batch_size
             if batch is not None and (
-                batch.size + size > batch_size
-                or len(batch.messages) >= batch_count
-                or (alone and not isinstance(key, str))  # what goes alone keeps its place
+                not isinstance(key, str)  # what goes alone keeps its place in its queue
+                if alone
+                else batch.size + size > batch_size or len(batch.messages) >= batch_count
             ):
                 self._go(key)
                 batch = None
