@@ -11,8 +11,8 @@ from skylarkmq.client.sync.portal import Portal
 T = TypeVar("T")
 
 
-class Bound:
-    """Root of them."""
+class Binding:
+    """The way into that loop, for as long as this process has it."""
 
     __slots__ = ("_generation", "_portal")
 
@@ -20,14 +20,35 @@ class Bound:
         self._portal = portal
         self._generation = portal.generation
 
-    def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        self._check()
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]], owner: object) -> T:
+        """Run the coroutine that `work` makes in the loop thread.
+
+        Raises:
+            IllegalState: the parent process has that loop, and `owner` with it.
+        """
+        self._check(owner)
         return self._portal.run(work)
 
-    def _call(self, work: Callable[[], T]) -> T:
-        self._check()
+    def call(self, work: Callable[[], T], owner: object) -> T:
+        """Call `work` in the loop thread; raises as `run` does."""
+        self._check(owner)
         return self._portal.call(work)
 
-    def _check(self) -> None:
+    def _check(self, owner: object) -> None:
         if self._generation != self._portal.generation:
-            raise IllegalState(f"this {type(self).__name__} belongs to the parent process")
+            raise IllegalState(f"this {type(owner).__name__} belongs to the parent process")
+
+
+class Bound:
+    """Root of them."""
+
+    __slots__ = ("_binding",)
+
+    def __init__(self, portal: Portal) -> None:
+        self._binding = Binding(portal)
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return self._binding.run(work, self)
+
+    def _call(self, work: Callable[[], T]) -> T:
+        return self._binding.call(work, self)

@@ -36,7 +36,7 @@ INSIDE = {
     "Admin": {"names", "replay_one"},
     "ReceivedMessage": {
         "again", "finish", "is_mine", "outcome", "overdue_s", "process_queue", "received_s",
-        "retry", "stored",
+        "retry",
     },
 }  # fmt: skip
 ADDED = {"Client": {"maker", "portal"}, "Transaction": {"state"}}  # or attributes there
