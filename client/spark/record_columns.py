@@ -2,12 +2,7 @@
 # pyright: reportUnknownArgumentType=false
 """Arrow columns out of the parts of records that somebody gathered, a column at a time.
 
-Numbers never become Python objects. The fixed parts of all rows lie back to back, 88 bytes each,
-big-endian; byte k of a field of all rows is one strided slice of them, and put down in strides
-again it makes an Arrow buffer in the machine's order:
-
-    fixed parts   ... | b3 b2 b1 b0 | ...      one row each
-    out[0::4] = b0 of all rows, out[1::4] = b1 of all rows, ...
+Numbers never become Python objects (`int_columns.py`), texts rarely.
 
 Pure functions of their arguments; in executors, one thread.
 Source: apache/arrow format/Columnar.rst (buffer layouts)
@@ -15,7 +10,6 @@ Source: apache/arrow format/Columnar.rst (buffer layouts)
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
@@ -26,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as _compute
 
 from skylarkmq.client.spark.gathered import Gathered, LongHosts
+from skylarkmq.client.spark.int_columns import int32_column, int64_column, steps
 from skylarkmq.client.spark.property_columns import PropertyColumns
 from skylarkmq.protocol.host_address import IPV4_HOST_SIZE, unpack_host
 from skylarkmq.protocol.properties import KEYS, TAGS, UNIQ_KEY
@@ -40,7 +35,6 @@ from skylarkmq.protocol.record_layout import (
 )
 
 compute: Final[Any] = _compute  # its functions are made at import, so no stub knows them all
-LITTLE: Final = sys.byteorder == "little"
 STORE_HOST_POSITION: Final = STORE_TIMESTAMP_POSITION_IPV4 + 8
 INT32_FIELDS: Final = {
     "storeSize": 0,
@@ -111,24 +105,6 @@ def _column(
     return pa.array(values, kind)
 
 
-def int32_column(fixed: bytes, position: int, count: int) -> pa.Array[Any]:
-    """Return the field of 4 bytes at `position` of every fixed part."""
-    return _number(pa.int32(), fixed, position, 4, count)
-
-
-def int64_column(fixed: bytes, position: int, count: int) -> pa.Array[Any]:
-    """Return the field of 8 bytes at `position` of every fixed part."""
-    return _number(pa.int64(), fixed, position, 8, count)
-
-
-def _number(kind: pa.DataType, fixed: bytes, position: int, size: int, count: int) -> pa.Array[Any]:
-    out = bytearray(size * count)
-    for place in range(size):
-        source = position + (size - 1 - place if LITTLE else place)
-        out[place::size] = fixed[source::FIXED_IPV4_SIZE]
-    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(out)])
-
-
 def time_column(fixed: bytes, position: int, count: int) -> pa.Array[Any]:
     """Return the field of milliseconds at `position` as instants; null beyond what they can be.
 
@@ -181,8 +157,8 @@ def offset_id_column(fixed: bytes, count: int, long_hosts: LongHosts) -> pa.Arra
         packed[place :: IPV4_HOST_SIZE + 8] = fixed[source::FIXED_IPV4_SIZE]
     text = packed.hex().upper()
     if not long_hosts:
-        offsets = array("i", range(0, _HEX_SIZE * count + 1, _HEX_SIZE))
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text.encode())]
+        offsets = steps(0, _HEX_SIZE, count + 1).buffers()[1]
+        buffers = [None, offsets, pa.py_buffer(text.encode())]
         return pa.Array.from_buffers(pa.string(), count, buffers)
     ids = [text[at : at + _HEX_SIZE] for at in range(0, len(text), _HEX_SIZE)]
     for row, (_, store_host) in long_hosts.items():
