@@ -21,10 +21,11 @@ common/.../message/MessageType.java
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 TRACE_GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER"
@@ -33,6 +34,8 @@ DEFAULT_REGION: Final = "DefaultRegion"
 FIELD_SEPARATOR: Final = "\x01"
 RECORD_SEPARATOR: Final = "\x02"
 NULL: Final = "null"
+PUB_FIELDS_WITHOUT_ID: Final = 12
+"""What old clients wrote: no offset id before `success`."""
 
 TransactionStateName = Literal["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
 
@@ -129,21 +132,24 @@ TraceRecord = PubTrace | SubBeforeTrace | SubAfterTrace | EndTransactionTrace
 
 def encode_trace(record: TraceRecord) -> str:
     """Return the record's text, its end mark included."""
-    kind, fields = _FIELDS[type(record)](record)
-    return FIELD_SEPARATOR.join([kind, *map(_text, fields)]) + RECORD_SEPARATOR
+    layout = _LAYOUTS[type(record)]
+    fields = [_text(getattr(record, name)) for name in layout.names]
+    if isinstance(record, PubTrace) and not record.client_host:
+        fields.pop()
+    return FIELD_SEPARATOR.join([layout.word, *fields]) + RECORD_SEPARATOR
 
 
 def decode_traces(body: bytes) -> list[TraceRecord]:
     """Return the records of a trace message's body; what is no record is passed over."""
     records: list[TraceRecord] = []
     for line in body.decode("utf-8", "replace").split(RECORD_SEPARATOR):
-        fields = line.split(FIELD_SEPARATOR)
-        decode = _DECODERS.get(fields[0])
-        if decode is None:
+        word, *fields = line.split(FIELD_SEPARATOR)
+        layout = _LAYOUT_OF.get(word)
+        if layout is None:
             continue
         try:
-            records.append(decode(["" if field == NULL else field for field in fields]))
-        except (IndexError, ValueError):
+            records.append(layout.decode(["" if field == NULL else field for field in fields]))
+        except ValueError:
             continue
     return records
 
@@ -164,154 +170,54 @@ def _text(value: str | int | bool) -> str:
     return value or NULL
 
 
-_Fields = tuple[str, Iterable[str | int | bool]]
-
-
-def _pub_fields(record: TraceRecord) -> _Fields:
-    assert isinstance(record, PubTrace)
-    fields: list[str | int | bool] = [
-        record.timestamp_ms,
-        record.region_id,
-        record.group,
-        record.topic,
-        record.msg_id,
-        record.tags,
-        record.keys,
-        record.store_host,
-        record.body_size,
-        record.cost_ms,
-        record.message_type,
-        record.offset_msg_id,
-        record.success,
-    ]
-    if record.client_host:
-        fields.append(record.client_host)
-    return "Pub", fields
-
-
-def _sub_before_fields(record: TraceRecord) -> _Fields:
-    assert isinstance(record, SubBeforeTrace)
-    return "SubBefore", (
-        record.timestamp_ms,
-        record.region_id,
-        record.group,
-        record.request_id,
-        record.msg_id,
-        record.retry_times,
-        record.keys,
-    )
-
-
-def _sub_after_fields(record: TraceRecord) -> _Fields:
-    assert isinstance(record, SubAfterTrace)
-    return "SubAfter", (
-        record.request_id,
-        record.msg_id,
-        record.cost_ms,
-        record.success,
-        record.keys,
-        record.context_code,
-        record.timestamp_ms,
-        record.group,
-    )
-
-
-def _end_fields(record: TraceRecord) -> _Fields:
-    assert isinstance(record, EndTransactionTrace)
-    return "EndTransaction", (
-        record.timestamp_ms,
-        record.region_id,
-        record.group,
-        record.topic,
-        record.msg_id,
-        record.tags,
-        record.keys,
-        record.store_host,
-        record.message_type,
-        record.transaction_id,
-        record.state,
-        record.from_check,
-    )
-
-
-_FIELDS: Final[dict[type[TraceRecord], Callable[[TraceRecord], _Fields]]] = {
-    PubTrace: _pub_fields,
-    SubBeforeTrace: _sub_before_fields,
-    SubAfterTrace: _sub_after_fields,
-    EndTransactionTrace: _end_fields,
-}
-
-
-def _decode_pub(fields: list[str]) -> PubTrace:
-    """Read 13 fields (from before the offset id), 14, or 15 and more."""
-    has_offset_id = len(fields) > 13
-    return PubTrace(
-        timestamp_ms=int(fields[1]),
-        region_id=fields[2],
-        group=fields[3],
-        topic=fields[4],
-        msg_id=fields[5],
-        tags=fields[6],
-        keys=fields[7],
-        store_host=fields[8],
-        body_size=int(fields[9]),
-        cost_ms=int(fields[10]),
-        message_type=int(fields[11]),
-        offset_msg_id=fields[12] if has_offset_id else "",
-        success=_true(fields[13] if has_offset_id else fields[12]),
-        client_host=fields[14] if len(fields) > 14 else "",
-    )
-
-
-def _decode_sub_before(fields: list[str]) -> SubBeforeTrace:
-    return SubBeforeTrace(
-        timestamp_ms=int(fields[1]),
-        region_id=fields[2],
-        group=fields[3],
-        request_id=fields[4],
-        msg_id=fields[5],
-        retry_times=int(fields[6]),
-        keys=fields[7] if len(fields) > 7 else "",
-    )
-
-
-def _decode_sub_after(fields: list[str]) -> SubAfterTrace:
-    return SubAfterTrace(
-        request_id=fields[1],
-        msg_id=fields[2],
-        cost_ms=int(fields[3]),
-        success=_true(fields[4]),
-        keys=fields[5] if len(fields) > 5 else "",
-        context_code=int(fields[6]) if len(fields) > 6 and fields[6] else 0,
-        timestamp_ms=int(fields[7]) if len(fields) > 7 and fields[7] else 0,
-        group=fields[8] if len(fields) > 8 else "",
-    )
-
-
-def _decode_end(fields: list[str]) -> EndTransactionTrace:
-    return EndTransactionTrace(
-        timestamp_ms=int(fields[1]),
-        region_id=fields[2],
-        group=fields[3],
-        topic=fields[4],
-        msg_id=fields[5],
-        tags=fields[6],
-        keys=fields[7],
-        store_host=fields[8],
-        message_type=int(fields[9]),
-        transaction_id=fields[10],
-        state=fields[11],
-        from_check=_true(fields[12]),
-    )
-
-
 def _true(text: str) -> bool:
     return text.lower() == "true"
 
 
-_DECODERS: Final[dict[str, Callable[[list[str]], TraceRecord]]] = {
-    "Pub": _decode_pub,
-    "SubBefore": _decode_sub_before,
-    "SubAfter": _decode_sub_after,
-    "EndTransaction": _decode_end,
+_READERS: Final[dict[str, Callable[[str], str | int | bool]]] = {
+    "str": str,
+    "int": int,
+    "bool": _true,
 }
+
+
+class _Layout:
+    """How one kind of record is written: its word, then the fields of its class in their order."""
+
+    def __init__(self, word: str, kind: type[TraceRecord], needed: int) -> None:
+        """Of the fields, `needed` stand in every client's records; the others may be missing."""
+        self.word = word
+        self.names = tuple(field.name for field in dataclasses.fields(kind))
+        self._kind = kind
+        self._needed = needed
+        self._readers = [_READERS[str(field.type)] for field in dataclasses.fields(kind)]
+
+    def decode(self, fields: list[str]) -> TraceRecord:
+        """Return the record.
+
+        Raises:
+            ValueError: a field that must be there is not, or is no number.
+        """
+        if self._kind is PubTrace and len(fields) == PUB_FIELDS_WITHOUT_ID:
+            fields = [*fields[:-1], "", fields[-1]]
+        if len(fields) < self._needed:
+            raise ValueError(f"{len(fields)} fields, {self._needed} are needed")
+        values: dict[str, Any] = {}
+        for place, (name, read) in enumerate(zip(self.names, self._readers, strict=True)):
+            field = fields[place] if place < len(fields) else ""
+            values[name] = read(field) if field or place < self._needed else _EMPTY[read]
+        return self._kind(**values)
+
+
+_EMPTY: Final[dict[Callable[[str], str | int | bool], str | int | bool]] = {
+    str: "",
+    int: 0,
+    _true: False,
+}
+_LAYOUTS: Final = {
+    PubTrace: _Layout("Pub", PubTrace, 13),
+    SubBeforeTrace: _Layout("SubBefore", SubBeforeTrace, 6),
+    SubAfterTrace: _Layout("SubAfter", SubAfterTrace, 4),
+    EndTransactionTrace: _Layout("EndTransaction", EndTransactionTrace, 12),
+}
+_LAYOUT_OF: Final = {layout.word: layout for layout in _LAYOUTS.values()}
