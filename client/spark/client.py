@@ -21,7 +21,7 @@ from skylarkmq.client.spark.asking import ROUTE_MAX_AGE_S, Asker, Question, Read
 from skylarkmq.client.spark.clock import BlockingClock, SystemClock
 from skylarkmq.client.spark.connections import Connections, Pending
 from skylarkmq.client.spark.pulled import Pulled
-from skylarkmq.client.spark.routes import MASTER_ID, Routes
+from skylarkmq.client.spark.routes import Routes
 from skylarkmq.client.spark.settings import ConnectionSettings
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -100,17 +100,17 @@ class BlockingClient:
         queues = self._routes.for_publish(name, default_queue_count, max_age_s).publish_queues
         return [MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in queues]
 
-    def address_of(
-        self, queue: MessageQueue, broker_id: int = MASTER_ID, *, max_age_s: float = ROUTE_MAX_AGE_S
-    ) -> str:
-        """Return where a queue is asked: that member of its broker's set, else the nearest to it.
+    def members_of(
+        self, queue: MessageQueue, *, max_age_s: float = ROUTE_MAX_AGE_S
+    ) -> dict[int, str]:
+        """Return the addresses of a queue's broker by broker id; 0 is the master.
 
         Raises:
             RouteNotFound: no broker has the topic.
             ConnectionFailed: this broker is not registered (any more).
             RocketMQError: no name server answered, and nothing is remembered.
         """
-        return self._asker.addresses(self.namespace.wrap_queue(queue), broker_id, max_age_s)[0]
+        return self._asker.members(self.namespace.wrap_queue(queue), max_age_s)
 
     # Offsets
 
@@ -123,23 +123,36 @@ class BlockingClient:
         return self.max_offsets((queue,))[queue]
 
     def min_offsets(
-        self, queues: Iterable[MessageQueue], failed: Failed = None
+        self,
+        queues: Iterable[MessageQueue],
+        failed: Failed = None,
+        *,
+        master_only: bool = False,
     ) -> dict[MessageQueue, int]:
         """Return the first offset of each queue; all are asked at once, each broker its own.
 
         Args:
             failed: takes the queues that nobody answered for; None: the first error is raised.
+            master_only: no slave answers instead, which may have expired more, or lag behind.
 
         Raises:
             RocketMQError: no answer, or a refusal.
         """
-        return self._ask(queues, requests.min_offset_of, requests.offset_in, failed)
+        return self._ask(
+            queues, requests.min_offset_of, requests.offset_in, failed, master_only=master_only
+        )
 
     def max_offsets(
-        self, queues: Iterable[MessageQueue], failed: Failed = None
+        self,
+        queues: Iterable[MessageQueue],
+        failed: Failed = None,
+        *,
+        master_only: bool = False,
     ) -> dict[MessageQueue, int]:
         """Return the end of each queue; as `min_offsets`."""
-        return self._ask(queues, requests.max_offset_of, requests.offset_in, failed)
+        return self._ask(
+            queues, requests.max_offset_of, requests.offset_in, failed, master_only=master_only
+        )
 
     def offset_at(
         self, queue: MessageQueue, timestamp_ms: int, *, group: str = requests.TOOLS_GROUP
@@ -265,6 +278,10 @@ class BlockingClient:
             ConnectionFailed, RequestTimeout, ProtocolError: there is none.
         """
         return self._connections.wait(pending, deadline_s)
+
+    def has_answer(self, pending: Pending) -> bool:
+        """Return whether the answer has been read already; no I/O."""
+        return pending.connection.has_answer(pending.opaque)
 
     def forget(self, pending: Pending) -> None:
         """Wait no more for that answer."""

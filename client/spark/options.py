@@ -129,6 +129,11 @@ class ReadSettings:
     batch_bytes: int = 4 * _KIB * _KIB
 
     @property
+    def filters(self) -> bool:
+        """Whether brokers leave messages out."""
+        return self.sql92 or self.tags is not None
+
+    @property
     def tags(self) -> frozenset[str] | None:
         """The tags wanted, to be compared as text: brokers compare hashes. None: all."""
         return frozenset(Tag(self.expression).tags) or None if not self.sql92 else None
@@ -228,9 +233,10 @@ def _assigned(document: dict[str, Any]) -> tuple[QueueKey, ...]:
     for topic, brokers in document.items():
         _check_topic("assign", topic)
         for broker, numbers in _object(brokers, f"topic {topic}").items():
-            if not isinstance(numbers, list) or not numbers:
+            is_list = isinstance(numbers, list)
+            if not is_list or not numbers:
                 raise _wrong_assign(f"broker {broker} of topic {topic} has a list of queue numbers")
-            for number in cast("list[Any]", numbers):
+            for number in numbers:
                 if type(number) is not int or not 0 <= number <= INT32_MAX:
                     raise _wrong_assign(f"{number!r:.40} is no queue number")
                 queues.append(QueueKey(topic, broker, number))

@@ -4,7 +4,8 @@
 
 Spark asks for the ends of an idle query some ninety times a second, so they are kept; for longer
 when asking takes long, so that asking never takes more than a tenth of the time. A broker that is
-away keeps its last ends, is asked again less and less often, and its queues stay.
+away keeps its last ends, is asked again less and less often, and its queues stay. Only masters are
+asked: a slave that lags behind, or has expired more, would look like a loss of messages.
 
 Driver process, one thread. Imports no pyspark.
 """
@@ -34,6 +35,7 @@ ASKING_SHARE: Final = 10
 """Ends are kept at least this many times as long as it took to ask for them."""
 OWN_TOPIC_MARK: Final = "%"
 """Retry and dead-letter topics begin with it; a pattern finds them only when it names it."""
+_NO_SUCH_TOPIC: Final = frozenset({"topic_missing", "auto_create_off"})
 
 
 class Brokers(Protocol):
@@ -44,11 +46,19 @@ class Brokers(Protocol):
     def read_queues(self, topic: str, *, max_age_s: float = 0.0) -> list[QueueKey]: ...
 
     def min_offsets(
-        self, queues: Iterable[QueueKey], failed: dict[QueueKey, RocketMQError] | None = None
+        self,
+        queues: Iterable[QueueKey],
+        failed: dict[QueueKey, RocketMQError] | None = None,
+        *,
+        master_only: bool = False,
     ) -> dict[QueueKey, int]: ...
 
     def max_offsets(
-        self, queues: Iterable[QueueKey], failed: dict[QueueKey, RocketMQError] | None = None
+        self,
+        queues: Iterable[QueueKey],
+        failed: dict[QueueKey, RocketMQError] | None = None,
+        *,
+        master_only: bool = False,
     ) -> dict[QueueKey, int]: ...
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int: ...
@@ -104,7 +114,8 @@ class QueueView:
         self._queues_until_s: float | None = None
         self._ends: dict[QueueKey, int] = {}
         self._ends_until_s: float | None = None
-        self._away: dict[str, Away] = {}
+        self._away: dict[tuple[str, str], Away] = {}
+        # By broker, with a topic that only this broker lacks, or with none.
 
     def queues(self) -> list[QueueKey]:
         """Return the queues of the subject, looked up again every `refresh_s`.
@@ -121,8 +132,8 @@ class QueueView:
         try:
             self._queues = self._look_up()
         except RocketMQError as error:
-            if self._queues_until_s is None or not _passing(error):
-                raise
+            if self._queues_until_s is None or not (_passing(error) or isinstance(error, NotFound)):
+                raise  # a topic whose brokers are all away does not exist either: it may come back
             log.warning("queues of %s not looked up, going on with those known: %s", self, error)
         self._queues_until_s = now_s + self._refresh_s
         return self._queues
@@ -155,7 +166,7 @@ class QueueView:
             RocketMQError: a broker did not answer for `patience_s`, or refuses.
         """
         queues = self.queues()
-        ends = self.patiently(lambda: self.brokers.max_offsets(queues))
+        ends = self.patiently(lambda: self.brokers.max_offsets(queues, master_only=True))
         self._ends.update(ends)
         return QueueOffsets(ends)
 
@@ -166,8 +177,8 @@ class QueueView:
             RocketMQError: a broker refuses to answer at all.
         """
         failed: dict[QueueKey, RocketMQError] = {}
-        wanted = [key for key in queues if not self._is_away(key.broker_name)]
-        found = self.brokers.min_offsets(wanted, failed) if wanted else {}
+        wanted = [key for key in queues if not self._is_away(key)]
+        found = self.brokers.min_offsets(wanted, failed, master_only=True) if wanted else {}
         self._note(failed, found)
         return found
 
@@ -229,6 +240,8 @@ class QueueView:
         except RouteNotFound as error:
             if self.subject.pattern:  # went away between the two questions
                 return []
+            if error.reason not in _NO_SUCH_TOPIC:
+                raise
             raise NotFound(
                 f"topic {topic} does not exist: no broker serves it ({error.reason})",
                 hint=f"Create it, or see option topic. {error.hint}".strip(),
@@ -244,38 +257,53 @@ class QueueView:
     def _ask_ends(self, asked: Iterable[QueueKey]) -> None:
         failed: dict[QueueKey, RocketMQError] = {}
         began_s = self._clock.monotonic()
-        wanted = sorted(key for key in asked if not self._is_away(key.broker_name))
-        found = self.brokers.max_offsets(wanted, failed) if wanted else {}
+        wanted = sorted(key for key in asked if not self._is_away(key))
+        found = self.brokers.max_offsets(wanted, failed, master_only=True) if wanted else {}
         now_s = self._clock.monotonic()
         self._ends_until_s = now_s + max(self._cache_s, ASKING_SHARE * (now_s - began_s))
         self._ends.update(found)
         self._note(failed, found)
 
-    def _is_away(self, broker: str) -> bool:
-        away = self._away.get(broker)
-        return away is not None and self._clock.monotonic() < away.until_s
+    def _is_away(self, key: QueueKey) -> bool:
+        now_s = self._clock.monotonic()
+        places = ((key.broker_name, ""), (key.broker_name, key.topic))
+        return any(away and now_s < away.until_s for away in map(self._away.get, places))
 
     def _note(self, failed: dict[QueueKey, RocketMQError], found: Iterable[QueueKey]) -> None:
+        """Remember who did not answer and who does again.
+
+        Raises:
+            RocketMQError: an answer that asking again does not change.
+        """
         for error in failed.values():
             if not _passing(error):
                 raise error
-        for broker in {key.broker_name for key in found}:
-            if self._away.pop(broker, None) is not None:
-                log.warning("broker %s answers again", broker)
+        for key in found:
+            for place in ((key.broker_name, ""), (key.broker_name, key.topic)):
+                if self._away.pop(place, None) is not None:
+                    log.warning("%s answers again", _place_text(place))
         now_s = self._clock.monotonic()
-        for broker, error in {key.broker_name: error for key, error in failed.items()}.items():
-            away = self._away.get(broker)
+        lacking = {
+            (key.broker_name, key.topic if isinstance(error, RouteNotFound) else ""): error
+            for key, error in failed.items()
+        }
+        for place, error in lacking.items():
+            away = self._away.get(place)
             if away is None:
-                away = self._away[broker] = Away(now_s)
+                away = self._away[place] = Away(now_s)
             else:
                 away.again(now_s)
             log.warning(
-                "broker %s does not answer: its queues stay where they are, asked again in %.0f s: "
-                "%s",
-                broker,
+                "%s does not answer: its queues stay where they are, asked again in %.0f s: %s",
+                _place_text(place),
                 away.delay_s,
                 error,
             )
+
+
+def _place_text(place: tuple[str, str]) -> str:
+    broker, topic = place
+    return f"broker {broker}" + (f" for topic {topic}" if topic else "")
 
 
 def _passing(error: RocketMQError) -> bool:
