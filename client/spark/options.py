@@ -233,8 +233,7 @@ def _assigned(document: dict[str, Any]) -> tuple[QueueKey, ...]:
     for topic, brokers in document.items():
         _check_topic("assign", topic)
         for broker, numbers in _object(brokers, f"topic {topic}").items():
-            is_list = isinstance(numbers, list)
-            if not is_list or not numbers:
+            if not (_is_list(numbers) and numbers):
                 raise _wrong_assign(f"broker {broker} of topic {topic} has a list of queue numbers")
             for number in numbers:
                 if type(number) is not int or not 0 <= number <= INT32_MAX:
@@ -243,6 +242,10 @@ def _assigned(document: dict[str, Any]) -> tuple[QueueKey, ...]:
     if not queues:
         raise _wrong_assign("it names no queue")
     return tuple(sorted(set(queues)))
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list)
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
