@@ -72,10 +72,8 @@ class Asker:
         self._routes = routes
         self._clock = clock
 
-    def addresses(
-        self, queue: MessageQueue, broker_id: int = MASTER_ID, max_age_s: float = ROUTE_MAX_AGE_S
-    ) -> list[str]:
-        """Return where a queue can be asked: that member of its broker's set, the master, others.
+    def members(self, queue: MessageQueue, max_age_s: float = ROUTE_MAX_AGE_S) -> dict[int, str]:
+        """Return the addresses of a queue's broker by broker id; 0 is the master.
 
         Raises:
             RouteNotFound: no broker has the topic.
@@ -91,9 +89,7 @@ class Asker:
                 f"this broker of topic {queue.topic} is not registered",
                 hint=ABSENT_HINT,
             )
-        first = [member for member in (broker_id, MASTER_ID) if member in members]
-        order = dict.fromkeys((*first, *sorted(members)))
-        return [members[member] for member in order]
+        return members
 
     def ask(
         self,
@@ -170,15 +166,13 @@ class Asker:
                 errors[queue] = error
 
     def _choose(self, queue: MessageQueue, round_index: int, master_only: bool) -> str:
-        max_age_s = ROUTE_RETRY_AGE_S if round_index else ROUTE_MAX_AGE_S
-        addresses = self.addresses(queue, max_age_s=max_age_s)
+        """Return whom to ask in this round: the master first, then one slave after the other."""
+        members = self.members(queue, ROUTE_RETRY_AGE_S if round_index else ROUTE_MAX_AGE_S)
         if not master_only:
-            return addresses[round_index % len(addresses)]
-        route = self._routes.known(queue.topic)
-        members = {} if route is None else route.brokers.get(queue.broker_name, {})
+            return members[sorted(members)[round_index % len(members)]]
         if MASTER_ID not in members:
             raise ConnectionFailed(
-                queue.broker_name, f"the master of topic {queue.topic} is away", hint=ABSENT_HINT
+                queue.broker_name, f"its master is away, topic {queue.topic}", hint=ABSENT_HINT
             )
         return members[MASTER_ID]
 

@@ -131,6 +131,10 @@ class Connection:
         self.used_s = clock.monotonic()
         return answer
 
+    def has_answer(self, opaque: int) -> bool:
+        """Return whether the answer has been read already; no I/O."""
+        return opaque in self._answers
+
     def forget(self, opaque: int) -> None:
         """Wait no more for that answer."""
         self._begun.pop(opaque, None)

@@ -29,13 +29,13 @@ class DataLost(RocketMQError):
         self.lost = lost
         why = (
             "they have expired on the broker, which keeps messages for fileReservedTime"
-            if available >= wanted
+            if available > wanted
             else "the topic was made anew, or the broker lost its last messages in a crash"
         )
         super().__init__(
             f"{lost} messages lost: topic {topic}, broker {broker_name}, queue {queue_id}: wanted "
             f"from queue offset {wanted}, available "
-            f"{'from' if available >= wanted else 'up to'} {available}: {why}",
+            f"{'from' if available > wanted else 'up to'} {available}: {why}",
             hint="Set failOnDataLoss=false to go on without them",
         )
 

@@ -20,3 +20,5 @@ class Pulled:
     suggested_broker_id: int
     """Which broker of the set to ask next: 0 the master, another one when the master is busy with
     messages that are no longer in its memory."""
+    remark: str = ""
+    """The store's own name for the outcome, `MESSAGE_WAS_REMOVING`."""

@@ -194,6 +194,7 @@ def pulled_in(answer: RemotingCommand, address: str) -> Pulled:
         where.min_offset,
         where.max_offset,
         where.suggest_which_broker_id,
+        answer.remark or "",
     )
 
 
