@@ -87,7 +87,7 @@ class BatchPlanner:
         if start >= end:
             return start, start
         if end > max_end and self._options.ending.kind in _ASKED_FOR:
-            self._lose(DataLost(key, end, max_end, end - max(start, max_end)))
+            self._lose(self._too_far(key, end, max_end))
             end = max(start, max_end)
         if start < first:
             self._lose(DataLost(key, start, first, min(first, end) - start))
@@ -106,7 +106,15 @@ class BatchPlanner:
             end = min(end, view.patiently(lambda: view.brokers.offset_at(key, end_ms)))
         return start, end
 
-    def _lose(self, loss: DataLost) -> None:
+    def _too_far(self, key: QueueKey, end: int, max_end: int) -> OptionError:
+        name = self._options.ending.option
+        return OptionError(
+            f"option {name}: {describe(key)} ends at {max_end}, and {end} is asked for: correct "
+            "it, or set failOnDataLoss=false to read what there is",
+            name,
+        )
+
+    def _lose(self, loss: DataLost | OptionError) -> None:
         if self._options.reading.fail_on_data_loss:
             raise loss
         log.warning("failOnDataLoss=false, going on: %s", loss)
