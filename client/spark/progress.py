@@ -41,6 +41,7 @@ from skylarkmq.client.spark.offsets import OffsetFormatError, QueueOffsets
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryListener
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
 
@@ -334,22 +335,7 @@ def make_listener(metrics: ProgressMetrics) -> StreamingQueryListener:
     return Listener()
 
 
-class Totals:
-    """What a query has read in this run, from the progresses it keeps; for a job's summary.
-
-    Give it `query.recentProgress` now and then: Spark keeps the last 100.
-    """
-
-    def __init__(self) -> None:
-        self.last: QueryProgress | None = None
-        self.batches = 0
-        self.rows = 0
-
-    def take(self, documents: list[Mapping[str, Any]]) -> None:
-        """Add the progresses that are new."""
-        for document in documents:
-            if self.last is not None and int(document["batchId"]) <= self.last.batch_id:
-                continue
-            self.last = read_progress(document)
-            self.batches += 1
-            self.rows += self.last.rows
+def last_progress(query: StreamingQuery) -> QueryProgress | None:
+    """Return what a query has reported last, None before its first batch. Driver process."""
+    progress = query.lastProgress
+    return None if progress is None else read_progress(json.loads(progress.json))

@@ -15,7 +15,6 @@ from skylarkmq.client.spark.offsets import QueueOffsets
 from skylarkmq.client.spark.progress import (
     FINISHED_QUERIES_MAX,
     ProgressMetrics,
-    Totals,
     lag_of,
     read_progress,
 )
@@ -180,13 +179,3 @@ def test_queries_that_ended_are_forgotten_at_last() -> None:
     rows = [name for name in sample(metrics) if "rows_total" in name and "late" not in name]
     assert len(rows) == FINISHED_QUERIES_MAX + 1
     assert 'skylarkmq_spark_rows_total{query="q4"}' not in rows
-
-
-def test_totals_count_each_batch_once() -> None:
-    totals = Totals()
-    kept = [document(batch) for batch in range(4)]
-    totals.take(kept[:2])
-    totals.take(kept[1:])
-    assert (totals.batches, totals.rows) == (4, 40)
-    assert totals.last is not None
-    assert totals.last.batch_id == 3

@@ -47,7 +47,7 @@ from skylarkmq.client.spark.jobs.summary import (
     Summary,
     Table,
 )
-from skylarkmq.client.spark.option_reading import OptionError
+from skylarkmq.client.spark.option_reading import OptionError, OptionReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +60,7 @@ __all__ = [
     "INTERRUPTED",
     "USAGE",
     "Cell",
+    "Duration",
     "JobError",
     "JobSettings",
     "Progress",
@@ -124,6 +125,25 @@ class JobSettings:
         if self.show_progress is not None:
             return self.show_progress
         return not self.as_json and sys.stderr.isatty()
+
+
+class Duration(click.ParamType[int]):
+    """A click type: milliseconds, given so or with a unit as in `30s`, `5m`, `1h`."""
+
+    name = "time"
+
+    def __init__(self, *, low: int = 0) -> None:
+        """Take the least that is allowed, in ms."""
+        self._low = low
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        name = "" if param is None else param.opts[-1]
+        try:
+            return OptionReader({name: value}, [name]).milliseconds(name, 0, low=self._low)
+        except OptionError as error:
+            self.fail(str(error).removeprefix(f"option {name} "), param, ctx)
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
