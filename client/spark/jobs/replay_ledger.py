@@ -1,0 +1,276 @@
+"""What a replay has done, so that the same command goes on where an earlier run ended.
+
+    <ledger>/
+      plan.json       what is replayed where; written before the first message is sent
+      lock            held (flock) by the run at work
+      queue-7.json    how far source queue number 7 of the plan is
+
+Each file is replaced whole and synced: {"v":1,"next":120,"sent":118,"size":90112}: all selected
+messages of the source queue below offset 120 are acknowledged by the target's broker, 118 of them,
+with bodies of 90,112 bytes. It is written behind the acknowledgements, never before; killed between
+the two, the messages since the last write are sent again, with the same unique keys.
+
+The plan fixes the target queue of each source queue, since its order would be lost by another one.
+The folder lies where driver and executors see it, as the archive does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from skylarkmq.client.errors import RocketMQError
+from skylarkmq.protocol.message import MessageQueue
+
+VERSION: Final = 1
+PLAN: Final = "plan.json"
+LOCK: Final = "lock"
+_NAME_LENGTH: Final = 12
+
+
+class LedgerError(RocketMQError):
+    """A replay's ledger is damaged, in use, or of another replay."""
+
+
+class Done(NamedTuple):
+    """How far a source queue is."""
+
+    next_offset: int = 0
+    sent: int = 0
+    size: int = 0
+    """Bytes of bodies."""
+
+    def to_json(self) -> bytes:
+        """Return the text of its file."""
+        document = {"v": VERSION, "next": self.next_offset, "sent": self.sent, "size": self.size}
+        return json.dumps(document).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is replayed: the same selection goes on with its ledger, another has its own."""
+
+    archive: str
+    """Absolute path."""
+    topics: tuple[str, ...]
+    target: str
+    start_ms: int | None = None
+    end_ms: int | None = None
+    where: str = ""
+    keep_ids: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {
+            "archive": self.archive,
+            "topics": list(self.topics),
+            "target": self.target,
+            "start_ms": self.start_ms,
+            "end_ms": self.end_ms,
+            "where": self.where,
+            "keep_ids": self.keep_ids,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Selection:
+        """Return the selection of a parsed JSON object; KeyError where a part is missing."""
+        return cls(
+            document["archive"],
+            tuple(document["topics"]),
+            document["target"],
+            document["start_ms"],
+            document["end_ms"],
+            document["where"],
+            document["keep_ids"],
+        )
+
+    @property
+    def name(self) -> str:
+        """A short name of its own, for a folder."""
+        text = json.dumps(self.to_json(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:_NAME_LENGTH]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """A selection, and where each of its source queues goes."""
+
+    selection: Selection
+    targets: Mapping[MessageQueue, MessageQueue] = field(
+        default_factory=dict[MessageQueue, MessageQueue]
+    )
+    """Source queue to target queue, in the order of their numbers."""
+
+    def to_json(self) -> bytes:
+        """Return the text of its file."""
+        queues = [[*source, *target[1:]] for source, target in self.targets.items()]
+        document = {"v": VERSION, "selection": self.selection.to_json(), "queues": queues}
+        return json.dumps(document, indent=1).encode()
+
+
+def assign(
+    sources: Sequence[MessageQueue], targets: Sequence[MessageQueue]
+) -> dict[MessageQueue, MessageQueue]:
+    """Return a target queue for each source queue: all of one source queue go to one queue.
+
+    The queue of the same broker and number where there is one; else the targets in turn.
+    """
+    by_place = {(target.broker_name, target.queue_id): target for target in targets}
+    found: dict[MessageQueue, MessageQueue] = {}
+    for place, source in enumerate(sorted(sources)):
+        same = by_place.get((source.broker_name, source.queue_id))
+        found[source] = same or targets[place % len(targets)]
+    return found
+
+
+class Ledger:
+    """A ledger's folder. The driver opens it with `with`; tasks read and record without the lock.
+
+    Picklable before it is opened: it holds the path alone.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock: int | None = None
+
+    def __getstate__(self) -> Path:
+        return self.folder
+
+    def __setstate__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = None
+
+    def __enter__(self) -> Self:
+        """Make the folder and take its lock.
+
+        Raises:
+            LedgerError: another run holds it, or the folder cannot be made.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise LedgerError(f"the ledger {self.folder} cannot be opened: {error}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise LedgerError(
+                f"another run of this replay is at work: it holds {self.folder / LOCK}",
+                hint="Wait for its end, or end it",
+            ) from error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def plan(self) -> ReplayPlan | None:
+        """Return the plan of an earlier run, None when there was none.
+
+        Raises:
+            LedgerError: it cannot be read.
+        """
+        data = self._read(PLAN)
+        if data is None:
+            return None
+        try:
+            document = _document(data)
+            selection = Selection.from_json(document["selection"])
+            targets = {
+                MessageQueue(topic, broker, queue_id): MessageQueue(
+                    selection.target, to_broker, to_id
+                )
+                for topic, broker, queue_id, to_broker, to_id in document["queues"]
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._damaged(PLAN, error) from error
+        return ReplayPlan(selection, targets)
+
+    def begin(self, plan: ReplayPlan) -> None:
+        """Keep a plan; the queues of an earlier one keep their numbers in it."""
+        self._write(PLAN, plan.to_json())
+
+    def forget(self) -> None:
+        """Forget what earlier runs did: all is to be sent again."""
+        (self.folder / PLAN).unlink(missing_ok=True)
+        for path in self.folder.glob("queue-*.json"):
+            path.unlink()
+        _sync_folder(self.folder)
+
+    def done(self, number: int) -> Done:
+        """Return how far the plan's source queue `number` is; zeros when nothing is recorded.
+
+        Raises:
+            LedgerError: the record cannot be read.
+        """
+        name = _queue_file(number)
+        data = self._read(name)
+        if data is None:
+            return Done()
+        try:
+            document = _document(data)
+            return Done(int(document["next"]), int(document["sent"]), int(document["size"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._damaged(name, error) from error
+
+    def record(self, number: int, done: Done) -> None:
+        """Keep how far a source queue is; durable when it returns. One task per queue."""
+        self._write(_queue_file(number), done.to_json())
+
+    # Inside
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _write(self, name: str, data: bytes) -> None:
+        path = self.folder / name
+        new = path.with_suffix(f".{os.getpid()}.new")
+        with new.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        _sync_folder(self.folder)
+
+    def _damaged(self, name: str, error: Exception) -> LedgerError:
+        return LedgerError(
+            f"{self.folder / name} cannot be read ({error})",
+            hint="Look how far the target is, then use --restart, which sends all again, or "
+            "another --ledger",
+        )
+
+
+def _queue_file(number: int) -> str:
+    return f"queue-{number}.json"
+
+
+def _document(data: bytes) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(data)
+    if document.get("v") != VERSION:
+        raise ValueError(f"version {document.get('v')!r}, this release knows {VERSION}")
+    return document
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

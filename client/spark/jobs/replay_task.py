@@ -1,0 +1,233 @@
+"""One task of a replay: the rows of some source queues, in the order of their offsets, to a topic.
+
+    rows, sorted by source queue and offset
+      below the ledger's next offset   passed over: an earlier run sent them
+      others                           sent to the source queue's one target queue, in order
+    every RECORD_ROWS rows or RECORD_S seconds, and at a queue's end: every acknowledgement is
+    awaited, then the ledger says how far the queue is
+
+Messages keep body, keys, tags, properties and flag; their unique keys are made of topic, broker,
+queue and offset of the source, so a copy of a copy is seen. Runs in a Spark worker; no pyspark.
+"""
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from skylarkmq.client.spark.clock import BlockingClock
+from skylarkmq.client.spark.jobs.replay_ledger import Done, Ledger
+from skylarkmq.client.spark.outgoing import Window
+from skylarkmq.client.spark.rows import Addressed, RowError, RowReader
+from skylarkmq.client.spark.sink_columns import plan_rows
+from skylarkmq.client.spark.sink_options import SinkOptions
+from skylarkmq.client.spark.sink_task import SinkTask
+from skylarkmq.protocol.message import MessageQueue
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS: Final[tuple[tuple[str, str], ...]] = (
+    ("topic", "string"),
+    ("brokerName", "string"),
+    ("queueId", "int"),
+    ("queueOffset", "bigint"),
+    ("msgId", "string"),
+    ("keys", "string"),
+    ("tags", "string"),
+    ("body", "binary"),
+    ("properties", "map<string,string>"),
+    ("flag", "int"),
+)
+"""The columns of the rows, in this order."""
+IDENTITY: Final = ("topic", "brokerName", "queueId", "queueOffset")
+RESULT: Final = "number int, next bigint, sent bigint, size bigint"
+"""What a task gives back for each source queue, as Spark's DDL."""
+RESULT_NAMES: Final = tuple(part.split()[0] for part in RESULT.split(", "))
+RECORD_ROWS: Final = 10_000
+RECORD_S: Final = 1.0
+SMOOTH_S: Final = 0.2
+"""With a rate, messages that go together are those of so many seconds at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySetup:
+    """What every task is told; picklable."""
+
+    options: SinkOptions
+    """With `topic` set to the target."""
+    ledger: Ledger
+    numbers: dict[MessageQueue, int]
+    """Source queue to its number in the ledger."""
+    targets: dict[MessageQueue, MessageQueue]
+    rate: float | None = None
+    """Messages per second of this task; None: as fast as brokers take them."""
+    keep_ids: bool = False
+
+    @property
+    def sink_options(self) -> SinkOptions:
+        """How messages are put together: the source's place makes their keys."""
+        options = replace(self.options, identity=() if self.keep_ids else IDENTITY)
+        if self.rate is None:
+            return options
+        together = max(1, min(options.batch_count, int(self.rate * SMOOTH_S)))
+        return replace(options, batch_count=together)
+
+
+class Pace:
+    """Holds a task to a rate; time that was lost is not made up for."""
+
+    def __init__(self, rate: float | None, clock: BlockingClock) -> None:
+        self._step_s = 0.0 if rate is None else 1.0 / rate
+        self._clock = clock
+        self._next_s = clock.monotonic()
+
+    def take(self) -> None:
+        """Wait until one more message may go."""
+        if not self._step_s:
+            return
+        now_s = self._clock.monotonic()
+        self._next_s = max(self._next_s + self._step_s, now_s - SMOOTH_S)
+        self._clock.sleep(self._next_s - now_s)
+
+
+class ReplayTask:
+    """Sends the rows that one task gets. One thread."""
+
+    def __init__(
+        self,
+        setup: ReplaySetup,
+        window: Window,
+        write_queues: Callable[[str], list[MessageQueue]],
+        clock: BlockingClock,
+    ) -> None:
+        self._setup = setup
+        self._clock = clock
+        self._pace = Pace(setup.rate, clock)
+        options = setup.sink_options
+        plan = plan_rows(COLUMNS, has_topic=True, identity=options.identity)
+        # The ledger says where rows go, not their own queue.
+        plan = replace(plan, queue_id=None, broker_name=None)
+        self._rows = RowReader(plan, options, self._no_id)
+        self._sink = SinkTask(window, write_queues, options, self._rows.error)
+        self._source: MessageQueue | None = None
+        self._done = Done()
+        self._unrecorded = 0
+        self._record_at_s = 0.0
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Done]]:
+        """Send all rows; yield the number of each source queue that is through, and how far.
+
+        Raises:
+            RowError, RocketMQError: a message could not be sent; the ledger has those before it.
+        """
+        for batch in batches:
+            for source, part in runs(batch):
+                if source != self._source:
+                    if self._source is not None:
+                        yield self._end_of_queue(self._source)
+                    self._begin(source)
+                self._send(source, part)
+        if self._source is not None:
+            yield self._end_of_queue(self._source)
+
+    # Inside
+
+    def _begin(self, source: MessageQueue) -> None:
+        self._source = source
+        self._done = self._setup.ledger.done(self._setup.numbers[source])
+        self._record_at_s = self._clock.monotonic() + RECORD_S
+
+    def _send(self, source: MessageQueue, batch: pa.RecordBatch) -> None:
+        offsets: list[int] = batch.column(3).to_pylist()  # type: ignore[assignment]
+        first = next((at for at, offset in enumerate(offsets) if offset >= self._done[0]), None)
+        if first is None:
+            return
+        rest = batch.slice(first)
+        target = self._setup.targets[source]
+        messages = self._rows.messages(rest)
+        for offset in offsets[first:]:
+            try:
+                item = next(messages)
+            except RowError as error:
+                raise RowError(
+                    f"the message at offset {offset} of queue {source.queue_id} of topic "
+                    f"{source.topic} on broker {source.broker_name}: {error}"
+                ) from error
+            self._pace.take()
+            self._sink.send((_to(target, item),))
+            sent, size = self._done.sent + 1, self._done.size + len(item.message.body)
+            self._done = Done(offset + 1, sent, size)
+            self._unrecorded += 1
+            if self._unrecorded >= RECORD_ROWS or self._clock.monotonic() >= self._record_at_s:
+                self._record(source)
+
+    def _record(self, source: MessageQueue) -> None:
+        """Wait for every acknowledgement, then write down how far the queue is."""
+        self._sink.finish()
+        if self._unrecorded:
+            self._setup.ledger.record(self._setup.numbers[source], self._done)
+            self._unrecorded = 0
+        self._record_at_s = self._clock.monotonic() + RECORD_S
+
+    def _end_of_queue(self, source: MessageQueue) -> tuple[int, Done]:
+        self._record(source)
+        return self._setup.numbers[source], self._done
+
+    def _no_id(self, row: int) -> str:
+        raise RowError(f"row {row} has no msgId to keep", hint="Replay without --keep-ids")
+
+
+def runs(batch: pa.RecordBatch) -> Iterator[tuple[MessageQueue, pa.RecordBatch]]:
+    """Yield the parts of a batch that are of one source queue each, in their order."""
+    columns: list[list[Any]] = [batch.column(place).to_pylist() for place in range(3)]
+    queues = list(zip(*columns, strict=True))
+    bounds = [
+        0,
+        *(place for place in range(1, len(queues)) if queues[place] != queues[place - 1]),
+        len(queues),
+    ]
+    for start, end in pairwise(bounds):
+        if start < end:
+            yield MessageQueue(*queues[start]), batch.slice(start, end - start)
+
+
+def _to(target: MessageQueue, item: Addressed) -> Addressed:
+    return item._replace(queue_id=target.queue_id, broker_name=target.broker_name)
+
+
+def sender(setup: ReplaySetup) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function that each Spark task runs over its rows; it imports this module there."""
+
+    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from send_rows(setup, batches)
+
+    return send
+
+
+def send_rows(setup: ReplaySetup, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Send a task's rows with the worker's client; yield rows of RESULT."""
+    import pyarrow as pa
+
+    from skylarkmq.client.spark.clock import SystemClock
+    from skylarkmq.client.spark.pool import client_for
+    from skylarkmq.client.spark.sends import SendWindow
+
+    options = setup.sink_options
+    client = client_for(options.connection)
+    window = SendWindow(
+        client,
+        group=options.producer_group,
+        max_in_flight=options.requests_max,
+        max_in_flight_bytes=options.unacknowledged_size,
+        accepted=options.accepted,
+    )
+    task = ReplayTask(setup, window, client.write_queues, SystemClock())
+    for number, done in task.run(batches):
+        row = dict(zip(RESULT_NAMES, (number, *done), strict=True))
+        yield pa.RecordBatch.from_pylist([row], schema=pa.schema([
+            (RESULT_NAMES[0], pa.int32()), *((name, pa.int64()) for name in RESULT_NAMES[1:])
+        ]))  # fmt: skip
