@@ -1,0 +1,66 @@
+"""The connector's benchmark: its arithmetic is right. Nothing here starts a JVM."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from tests.bench.spark import Road, measure, show
+from tests.bench.spark_roads import Timed, cpu_of_tree, timed
+
+
+def road(name: str, seconds: list[float], *, in_spark: bool = True) -> Road:
+    rounds = [Timed(1000, one, 0.002) for one in seconds]
+    return Road(name, lambda: 1000, in_spark, rounds)
+
+
+def test_what_a_job_costs_anyway_is_taken_off_sparks_roads() -> None:
+    seconds = [2.5, 1.5, 9.0]
+    assert road("source", seconds).rate(0.5) == 500
+    assert road("plain", seconds, in_spark=False).rate(0.5) == 400
+    assert road("source", seconds).cpu_us == pytest.approx(2)
+
+
+def test_roads_take_turns_and_the_first_round_does_not_count() -> None:
+    order: list[str] = []
+
+    def run(name: str) -> int:
+        order.append(name)
+        return 10
+
+    roads = [Road(name, lambda name=name: run(name)) for name in ("a", "b")]  # type: ignore[misc]
+    assert measure(roads, lambda: run("few"), 2) >= 0
+    assert order == ["a", "b", "few"] * 3
+    assert [len(one.rounds) for one in roads] == [2, 2]
+
+
+def test_report_has_the_ratios_beside_their_targets(capsys: pytest.CaptureFixture[str]) -> None:
+    roads = [
+        road("plain", [1.0], in_spark=False),
+        road("source", [1.75]),
+        road("tuples", [3.0]),
+        road("log", [1.0]),
+    ]
+    found = show(roads, 0.5, 330.0, 1024)
+    text = capsys.readouterr().out
+    assert "source / plain: 0.80, target >= 0.85" in text
+    assert "source / tuples: 2.00" in text
+    assert "a job before it reads: 500 ms; a trigger: 330 ms" in text
+    assert found["roads"]["source"]["messages_per_s"] == 800
+
+
+def test_cpu_time_of_children_counts() -> None:
+    before = cpu_of_tree(os.getpid())
+    busy = "import time\nwhile time.process_time() < 0.2: pass"
+    subprocess.run([sys.executable, "-c", busy], check=True)
+    assert cpu_of_tree(os.getpid()) - before >= 0.15
+
+
+def test_a_road_is_timed_by_its_rows() -> None:
+    one = timed(lambda: 7)
+    assert (one.rows, one.seconds >= 0, one.cpu_s >= 0) == (7, True, True)
