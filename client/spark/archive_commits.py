@@ -144,6 +144,8 @@ class ArchiveWriter:
         self.hourly = bool(hourly)
         self._asked_hourly = hourly
         self._now_ms = now_ms
+        # A commit that failed on its way may count or not: the next run's `load` tells.
+        self._broken = False
 
     def __enter__(self) -> Self:
         """Lock the table and end what a killed writer left half done.
@@ -180,7 +182,11 @@ class ArchiveWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.files.unlock()
+        try:
+            if not self._broken:
+                self.files.remove_folder(f"{STAGING}/{self.run}")
+        finally:
+            self.files.unlock()
 
     def stage(self, batch: str) -> str:
         """Return the name of a new batch's staging folder; tasks make it."""
@@ -253,17 +259,21 @@ class ArchiveWriter:
             last_ms=last_ms or QueueOffsets(),
             start=start or QueueOffsets(),
         )
+        if self._broken:
+            raise ArchiveError("the commit before this one failed", hint="Run the job again")
         self._check_staged(commit)
         self.state.check(commit)
+        self._broken = True
         try:
             self.files.write_new(_file_name(COMMITS, commit.number), commit.to_json())
         except FileExistsError:
             raise ArchiveError(
                 f"another job has written commit {commit.number} of the archive {self.files.root}",
-                hint="One job at a time; nothing of this batch was committed, run the job again",
+                hint="One job at a time: is the folder shared in a way that knows no locks?",
             ) from None
         self.state.apply(commit)
         self._finish()
+        self._broken = False
         self._snapshot_if_due()
 
     def _check_staged(self, commit: Commit) -> None:

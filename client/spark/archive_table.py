@@ -141,8 +141,8 @@ def read(
 ) -> DataFrame:
     """Return the committed messages: `schema.COLUMNS` in order, then date and, if there, hour.
 
-    Arguments choose FILES as in `files`: filter storeTimestamp for exact times. In a file each
-    queue's messages stand in rising order.
+    Arguments choose FILES as in `files`: filter storeTimestamp for exact times. No order is
+    promised: sort by queueOffset where it counts.
     """
     hourly = archive_commits.table_hourly(archive_commits.open_files(path))
     chosen = files(path, topics=topics, start_ms=start_ms, end_ms=end_ms)
@@ -165,6 +165,7 @@ def dataset(path: str | Path, *, topics: Collection[str] | None = None) -> ds.Da
     """
     import pyarrow as pa
     import pyarrow.dataset as ds
+    from pyarrow.fs import LocalFileSystem
 
     hourly = archive_commits.table_hourly(archive_commits.open_files(path))
     chosen = files(path, topics=topics)
@@ -173,12 +174,12 @@ def dataset(path: str | Path, *, topics: Collection[str] | None = None) -> ds.Da
     types |= {name: pa.string() for name in PARTITION_COLUMNS}
     wanted = pa.schema([(name, types[name]) for name in names])
     keys = pa.schema([(name, pa.string()) for name in _partition_names(hourly)])
-    form = ds.ParquetFileFormat()
+    form, disk = ds.ParquetFileFormat(), LocalFileSystem()
     fragments = [
-        form.make_fragment(file.path, partition_expression=_expression(file, keys))
+        form.make_fragment(file.path, disk, partition_expression=_expression(file, keys))
         for file in chosen
     ]
-    return ds.FileSystemDataset(fragments, wanted, form)
+    return ds.FileSystemDataset(fragments, wanted, form, disk)
 
 
 def file_schema() -> pa.Schema:

@@ -84,7 +84,7 @@ class StagedWriter:
         self._token = uuid.uuid4().hex[:8]
         self._known = Spans.from_json(plan.known)
         self._known_last_ms = dict(QueueOffsets.from_json(plan.known_last_ms))
-        self._open: dict[str, _StagedFile] = {}
+        self._open: dict[str, StagedFile] = {}
         self._done: list[DataFile] = []
         self._runs: list[_Rows] = []
         self._last_ms: dict[QueueKey, int] = {}
@@ -205,14 +205,14 @@ class StagedWriter:
         date = datetime.date.fromordinal(_EPOCH + day).isoformat()
         return partition_folder(topic, date, f"{hour:02d}" if self._plan.hourly else None)
 
-    def _file(self, folder: str) -> _StagedFile:
+    def _file(self, folder: str) -> StagedFile:
         file = self._open.pop(folder, None)
         if file is None:
             if len(self._open) >= OPEN_MAX:
                 self._close_file(next(iter(self._open)))
             name = f"part-{self._plan.commit_number:012d}-{self._token}-{self._count:03d}.parquet"
             self._count += 1
-            file = _StagedFile(self._plan, f"{folder}/{name}")
+            file = StagedFile(self._plan.stage_folder, f"{folder}/{name}", self._plan.compression)
         self._open[folder] = file  # the one used last stands last
         return file
 
@@ -220,11 +220,11 @@ class StagedWriter:
         self._done.append(self._open.pop(folder).close())
 
 
-class _StagedFile:
-    """One Parquet file while it is written."""
+class StagedFile:
+    """One Parquet file while it is written; `stage_folder` is absolute, `name` below the table."""
 
-    def __init__(self, plan: WritePlan, name: str) -> None:
-        path = Path(plan.stage_folder) / f"{name}{STAGED}"
+    def __init__(self, stage_folder: str, name: str, compression: str = COMPRESSION) -> None:
+        path = Path(stage_folder) / f"{name}{STAGED}"
         path.parent.mkdir(parents=True, exist_ok=True)
         self.buffered = 0
         self._name = name
@@ -233,7 +233,7 @@ class _StagedFile:
         self._writer = pq.ParquetWriter(
             self._file,
             self._schema,
-            compression=cast("Any", plan.compression),
+            compression=cast("Any", compression),
             use_dictionary=cast("Any", _WITH_DICTIONARY),  # columns too, which the stubs forgot
             write_statistics=_WITH_STATISTICS,
             coerce_timestamps="us",
@@ -249,6 +249,7 @@ class _StagedFile:
         return self._file.tell()
 
     def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows with at least the columns of a data file."""
         rows = rows.select(self._schema.names)
         first_ms, last_ms = _first_ms(rows), _last_ms(rows)
         self._first_ms = first_ms if self._first_ms is None else min(first_ms, self._first_ms)
@@ -260,12 +261,14 @@ class _StagedFile:
             self.write_group()
 
     def write_group(self) -> None:
+        """Write what is buffered as one row group."""
         table = pa.Table.from_batches(self._batches).cast(self._schema)
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
         self._batches.clear()
         self.buffered = 0
 
     def close(self) -> DataFile:
+        """Sync the file; return what a commit says of it."""
         if self._batches:
             self.write_group()
         self._writer.close()
@@ -302,11 +305,11 @@ def _stretches(batch: pa.RecordBatch) -> Iterator[_Rows]:
     follows = pc.equal(steps, pa.scalar(1, pa.int64()))
     for column in columns:
         follows = pc.and_(follows, pc.equal(column.slice(1), column.slice(0, count - 1)))
-    breaks = pc.indices_nonzero(pc.invert(follows)).to_pylist()
+    breaks = cast("list[int]", pc.indices_nonzero(pc.invert(follows)).to_pylist())
     places = [0, *(place + 1 for place in breaks), count]
     for place, behind in pairwise(places):
         key = QueueKey(*(column[place].as_py() for column in columns))
-        start = int(cast("int", offsets[place].as_py()))
+        start = offsets[place].as_py()
         yield _Rows(key, place, start, start + behind - place)
 
 
