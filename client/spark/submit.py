@@ -77,7 +77,8 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     """Return spark-submit's command line, the program first, and set its variables.
 
     Raises:
-        SubmitError: `-m` without a module, or with one that is not there.
+        SubmitError: `-m` without a module or with one that is not there, a wrong SPARK_HOME, or a
+            Python of a packed environment that is not unpacked here.
         JavaNotFoundError: no usable Java.
         MissingRequirementError: pyspark, pyarrow or bash is missing.
     """
@@ -85,14 +86,33 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     requirements.check_bash(environment)
     command = with_module(arguments)
     java.ensure(environment)
-    home = _spark_home(environment)
+    home = spark_home(environment)
     environment["SPARK_HOME"] = str(home)
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     if _option(command, "--deploy-mode") != "cluster":  # else the driver runs on another machine
+        _check_packed(command, environment)
         environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         if is_local(_option(command, "--master") or "local"):
             environment.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     return [str(home / "bin" / "spark-submit"), *command]
+
+
+def _check_packed(command: Sequence[str], environment: MutableMapping[str, str]) -> None:
+    """Refuse a Python that only executors would find: sources are planned by it on the driver too.
+
+    Source: apache/spark@v4.3.0 sql/core/.../execution/python/PythonPlannerRunner.scala (pythonExec)
+    """
+    python = environment["PYSPARK_PYTHON"]
+    if "/" not in python or os.path.isabs(python) or os.access(python, os.X_OK):
+        return
+    archive, _, folder = _option(command, "--archives").rpartition(",")[2].partition("#")
+    folder = folder or Path(python).parts[0]
+    unpack = f"mkdir {folder} && tar -xzf {archive or 'the archive'} -C {folder}"
+    raise SubmitError(
+        f"PYSPARK_PYTHON={python} is not there in {os.getcwd()}, and the driver plans Python data "
+        "sources with the same Python as executors",
+        hint=f"Unpack it where the driver runs, too: {unpack}",
+    )
 
 
 def with_module(arguments: Sequence[str]) -> list[str]:
@@ -145,7 +165,12 @@ def _option(arguments: Sequence[str], name: str) -> str:
     return value
 
 
-def _spark_home(environment: MutableMapping[str, str]) -> Path:
+def spark_home(environment: MutableMapping[str, str]) -> Path:
+    """Where Spark lies: SPARK_HOME, or the installed pyspark.
+
+    Raises:
+        SubmitError: there is no Spark.
+    """
     told = environment.get("SPARK_HOME", "")
     if told:
         home, whose = Path(told), "SPARK_HOME is set to it"

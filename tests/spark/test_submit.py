@@ -130,7 +130,10 @@ def test_what_only_suits_this_machine_stays_here(
     assert ("SPARK_LOCAL_IP" in environment) == loopback
 
 
-def test_what_is_set_stays(java_home: str, tmp_path: Path) -> None:
+def test_what_is_set_stays(java_home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "environment" / "bin").mkdir(parents=True)
+    (tmp_path / "environment" / "bin" / "python").symlink_to(sys.executable)
     (tmp_path / "spark" / "bin").mkdir(parents=True)
     (tmp_path / "spark" / "bin" / "spark-submit").write_text("")
     (tmp_path / "spark" / "bin" / "spark-submit").chmod(0o755)
@@ -154,6 +157,22 @@ def test_a_spark_home_without_spark(
     with pytest.raises(SystemExit):
         submit.main(["job.py"], {"JAVA_HOME": java_home, "SPARK_HOME": str(tmp_path)}, never)
     assert f"no bin/spark-submit in {tmp_path} (SPARK_HOME is set to it)" in capsys.readouterr().err
+
+
+def test_a_packed_environment_is_needed_here_as_well(
+    java_home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = {
+        "JAVA_HOME": java_home,
+        "PATH": os.environ["PATH"],
+        "PYSPARK_PYTHON": "./env/bin/python",
+    }
+    with pytest.raises(submit.SubmitError) as caught:
+        submit.prepare(["--archives", "a.zip,e.tar.gz#env", "job.py"], dict(environment))
+    assert f"PYSPARK_PYTHON=./env/bin/python is not there in {tmp_path}" in str(caught.value)
+    assert "mkdir env && tar -xzf e.tar.gz -C env" in str(caught.value)
+    submit.prepare(["--deploy-mode", "cluster", "job.py"], dict(environment))
 
 
 def test_without_bash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
