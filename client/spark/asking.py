@@ -27,7 +27,12 @@ from skylarkmq.client.errors import (
 from skylarkmq.client.route import TopicRoute
 from skylarkmq.client.spark.clock import BlockingClock
 from skylarkmq.client.spark.connections import Connections, Pending
-from skylarkmq.client.spark.routes import MASTER_ID, Routes
+from skylarkmq.client.spark.routes import (
+    MASTER_ID,
+    ROUTE_MAX_AGE_S,
+    ROUTE_RETRY_AGE_S,
+    Routes,
+)
 from skylarkmq.client.spark.settings import ConnectionSettings
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
@@ -38,10 +43,8 @@ Reader = Callable[[RemotingCommand, str], T]
 
 log = logging.getLogger(__name__)
 
-ROUTE_MAX_AGE_S: Final = 30.0
-"""How old a route may be that says where a queue's broker is."""
-ROUTE_RETRY_AGE_S: Final = 1.0
-"""How old after a failure: the broker may have moved."""
+QUEUE_COUNT: Final = 4
+"""Queues that a borrowed route is taken to have; only its brokers count here."""
 TIMEOUTS_MAX: Final = 2
 """Time-outs that one call lasts, however many further tries are allowed."""
 ABSENT_HINT: Final = (
@@ -90,6 +93,25 @@ class Asker:
                 hint=ABSENT_HINT,
             )
         return members
+
+    def master(self, queue: MessageQueue, max_age_s: float = ROUTE_MAX_AGE_S) -> str:
+        """Return where a queue is written; a topic of nobody borrows the brokers of TBW102.
+
+        Raises:
+            RouteNotFound: nobody takes messages of the topic.
+            ConnectionFailed: the broker's master is not registered.
+            RocketMQError: no name server answered, and nothing is remembered.
+        """
+        try:
+            members = self.members(queue, max_age_s)
+        except RouteNotFound:
+            route = self._routes.for_publish(queue.topic, QUEUE_COUNT)
+            members = route.brokers.get(queue.broker_name, {})
+        if MASTER_ID not in members:
+            raise ConnectionFailed(
+                queue.broker_name, f"its master is away, topic {queue.topic}", hint=ABSENT_HINT
+            )
+        return members[MASTER_ID]
 
     def ask(
         self,
@@ -167,14 +189,11 @@ class Asker:
 
     def _choose(self, queue: MessageQueue, round_index: int, master_only: bool) -> str:
         """Return whom to ask in this round: the master first, then one slave after the other."""
-        members = self.members(queue, ROUTE_RETRY_AGE_S if round_index else ROUTE_MAX_AGE_S)
-        if not master_only:
-            return members[sorted(members)[round_index % len(members)]]
-        if MASTER_ID not in members:
-            raise ConnectionFailed(
-                queue.broker_name, f"its master is away, topic {queue.topic}", hint=ABSENT_HINT
-            )
-        return members[MASTER_ID]
+        max_age_s = ROUTE_RETRY_AGE_S if round_index else ROUTE_MAX_AGE_S
+        if master_only:
+            return self.master(queue, max_age_s)
+        members = self.members(queue, max_age_s)
+        return members[sorted(members)[round_index % len(members)]]
 
     def _route(self, topic: str, max_age_s: float) -> TopicRoute:
         try:

@@ -17,11 +17,11 @@ from skylarkmq.client.errors import ProtocolError, RocketMQError
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.route import TopicRoute
 from skylarkmq.client.spark import requests
-from skylarkmq.client.spark.asking import ROUTE_MAX_AGE_S, Asker, Question, Reader
+from skylarkmq.client.spark.asking import Asker, Question, Reader
 from skylarkmq.client.spark.clock import BlockingClock, SystemClock
 from skylarkmq.client.spark.connections import Connections, Pending
 from skylarkmq.client.spark.pulled import Pulled
-from skylarkmq.client.spark.routes import Routes
+from skylarkmq.client.spark.routes import ROUTE_MAX_AGE_S, Routes
 from skylarkmq.client.spark.settings import ConnectionSettings
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -112,6 +112,20 @@ class BlockingClient:
         """
         return self._asker.members(self.namespace.wrap_queue(queue), max_age_s)
 
+    def master_of(self, queue: MessageQueue, *, max_age_s: float = ROUTE_MAX_AGE_S) -> str:
+        """Return the address that messages of a queue are sent to.
+
+        Raises:
+            RouteNotFound: nobody takes messages of the topic.
+            ConnectionFailed: this broker's master is not registered (any more).
+            RocketMQError: no name server answered, and nothing is remembered.
+        """
+        return self._asker.master(self.namespace.wrap_queue(queue), max_age_s)
+
+    def forget_routes(self, queue: MessageQueue) -> None:
+        """Let the next question for this topic ask the name servers again, a second later."""
+        self._routes.age(self.wire_name(queue.topic))
+
     # Offsets
 
     def min_offset(self, queue: MessageQueue) -> int:
@@ -133,6 +147,7 @@ class BlockingClient:
 
         Args:
             failed: takes the queues that nobody answered for; None: the first error is raised.
+            master_only: no slave is asked while a master is away; it may lag behind.
             master_only: no slave answers instead, which may have expired more, or lag behind.
 
         Raises:

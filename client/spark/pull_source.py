@@ -11,9 +11,8 @@ from __future__ import annotations
 import logging
 
 from skylarkmq.client.errors import RocketMQError
-from skylarkmq.client.spark.asking import ROUTE_RETRY_AGE_S
 from skylarkmq.client.spark.client import BlockingClient
-from skylarkmq.client.spark.routes import MASTER_ID
+from skylarkmq.client.spark.routes import MASTER_ID, ROUTE_RETRY_AGE_S
 from skylarkmq.protocol.message import MessageQueue
 
 log = logging.getLogger(__name__)

@@ -161,9 +161,7 @@ class PullRequests:
             subscription="*" if subscription is None else subscription.sub_string,
             sub_version=0 if subscription is None else subscription.sub_version,
             expression_type="TAG" if subscription is None else subscription.expression_type,
-            max_msg_bytes=(
-                min(max_bytes, BIG_PULL_BYTES) if max_bytes > PLAIN_PULL_BYTES else None
-            ),
+            max_msg_bytes=_asked_bytes(max_bytes),
             broker_name=queue.broker_name,
         )
         self._fields = encode_fields(self._header)
@@ -202,3 +200,11 @@ def _of_queue(code: int, header: msgspec.Struct, queue: MessageQueue) -> Remotin
     fields = encode_fields(header)
     fields[BROKER_NAME_FIELD] = queue.broker_name
     return RemotingCommand(code, ext_fields=fields)
+
+
+def _asked_bytes(max_bytes: int) -> int | None:
+    """Return the size to ask for; from 256 KiB on it is a little more than that, because only then
+    our broker, and RocketMQ's of 5.x, give more than 32 messages."""
+    if max_bytes < PLAIN_PULL_BYTES:
+        return None
+    return min(max(max_bytes, PLAIN_PULL_BYTES + 1), BIG_PULL_BYTES)

@@ -53,6 +53,10 @@ CLUSTER_NAME_KEY: Final = "brokerClusterName"
 REPLY_ENDING: Final = f"_{REPLY_TOPIC_POSTFIX}"
 TABLES_MAX_AGE_S: Final = 1.0
 """How long the topics of a broker that was named by hand are good for the next question."""
+ROUTE_MAX_AGE_S: Final = 30.0
+"""How old a route may be that says where a queue's broker is."""
+ROUTE_RETRY_AGE_S: Final = 1.0
+"""How old after a failure: the broker may have moved."""
 NO_NAME_SERVER_HINT: Final = (
     "Option nameServer names name servers, mostly at port 9876; brokers go into option brokers"
 )
@@ -139,6 +143,13 @@ class Routes:
         """Return the route that was found last, however long ago; no I/O."""
         found = self._known.get(topic)
         return None if found is None else found[1]
+
+    def age(self, topic: str) -> None:
+        """Let what is remembered of a topic be too old in ROUTE_RETRY_AGE_S, if not before."""
+        found = self._known.get(topic)
+        if found is not None:
+            asked_s = self._clock.monotonic() + ROUTE_RETRY_AGE_S - ROUTE_MAX_AGE_S
+            self._known[topic] = (min(found[0], asked_s), found[1])
 
     def _remembered(self, topic: str, max_age_s: float) -> TopicRoute | None:
         found = self._known.get(topic)
