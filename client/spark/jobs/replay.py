@@ -101,7 +101,7 @@ class ReplayOptions:
 
 @click.command()
 @click.argument("archive", type=click.Path(exists=True, file_okay=False))
-@click.argument("target", metavar="TOPIC")
+@click.argument("target")
 @click.option(
     "--topic",
     "topics",
@@ -145,7 +145,7 @@ class ReplayOptions:
 @click.option("--dry-run", is_flag=True, help="Tell what would be sent where, and send nothing.")
 @job_options
 def main(settings: JobSettings, **options: object) -> None:
-    """Send messages of ARCHIVE to TOPIC again, in the order of each of their queues.
+    """Send messages of ARCHIVE to the topic TARGET again, in the order of each of their queues.
 
     The same command goes on where an earlier run ended.
     """

@@ -263,6 +263,8 @@ def _queue_file(number: int) -> str:
 
 def _document(data: bytes) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(data)
+    if not isinstance(document, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError("no JSON object")
     if document.get("v") != VERSION:
         raise ValueError(f"version {document.get('v')!r}, this release knows {VERSION}")
     return document
