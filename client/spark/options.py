@@ -15,8 +15,8 @@
     commitOffsets             write the group's offsets back; true when consumerGroup is set
     subExpression             tags as in `A || B`, default *
     expressionType            TAG, or SQL92: the broker selects by subExpression's SQL92
-    pullBatchSize, pullMaxBytes, pullsInFlight      1024, 1 MiB, 8: of each task; above 256 KiB
-                              SkylarkMQ and RocketMQ 5 give more than their usual 32 messages
+    pullBatchSize, pullMaxBytes, pullsInFlight      1024, 1 MiB, 8: of each task; asked for more
+                              than 256 KiB, SkylarkMQ gives more than RocketMQ's 32 messages
     arrowBatchRows, arrowBatchBytes                 2048, 4 MiB
     metadataRefreshMs, offsetCacheMs                30000, 100
     filterPushdown            false; a batch lets Spark's filters narrow what is read
