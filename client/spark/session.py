@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from skylarkmq.client.spark import java, registration, requirements
@@ -19,6 +20,7 @@ from skylarkmq.client.spark import java, registration, requirements
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+MASTER: Final = "spark.master"
 LOOPBACK: Final = "127.0.0.1"
 UNDER_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, whose JVM runs already
 SPARK_DECIDES: Final = frozenset({UNDER_SUBMIT, "SPARK_HOME", "SPARK_CONF_DIR"})
@@ -39,10 +41,10 @@ SETTINGS: Final[dict[str, str]] = {
 
 
 def build_session(app: str, master: str | None = None, **settings: object) -> SparkSession:
-    """Return a session with settings that suit messages; `settings` go before ours.
+    """Return a session with settings that suit messages, and both formats known to it.
 
-    A session that this process already has is returned, with those of the settings changed that
-    Spark lets be changed. Not for use in a worker.
+    What spark-submit was told goes before our settings, and `settings` before both. A session that
+    this process has already is used as it is, but for `settings`. Not for use in a worker.
 
     Args:
         app: the name that Spark's own pages show.
@@ -54,17 +56,18 @@ def build_session(app: str, master: str | None = None, **settings: object) -> Sp
         JavaNotFoundError: no usable Java.
         MissingRequirementError: pyspark or pyarrow is missing or too old, or there is no bash.
     """
+    prepare()
     from pyspark.sql import SparkSession
 
-    prepare()
-    if master is None and not SPARK_DECIDES.intersection(os.environ):
-        master = "local[*]"
-    chosen: dict[str, str] = dict(SETTINGS)
-    if is_local(master):
-        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-        chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = LOOPBACK
-        chosen["spark.sql.shuffle.partitions"] = str(max(2, os.cpu_count() or 2))
-    chosen |= {name: _text(value) for name, value in settings.items()}
+    if SparkSession.getActiveSession() is not None:
+        chosen = {name: as_text(value) for name, value in settings.items()}
+    else:
+        told = _told_to_submit()
+        if master is None and not SPARK_DECIDES.intersection(os.environ):
+            master = "local[*]"
+        chosen = choose(master, told, settings)
+        if is_local(master or told.get(MASTER)):
+            os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     builder = SparkSession.builder.appName(app)
     if master is not None:
         builder = builder.master(master)
@@ -73,6 +76,33 @@ def build_session(app: str, master: str | None = None, **settings: object) -> Sp
     session = builder.getOrCreate()
     register(session)
     return session
+
+
+def choose(
+    master: str | None, told: Mapping[str, str], settings: Mapping[str, object]
+) -> dict[str, str]:
+    """Return what a new session is to be given, as Spark writes it.
+
+    Args:
+        told: what spark-submit was told, by --conf, its other options and its file of defaults.
+        settings: those of the caller.
+    """
+    chosen = dict(SETTINGS)
+    if is_local(master or told.get(MASTER)):
+        chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = LOOPBACK
+        chosen["spark.sql.shuffle.partitions"] = str(max(2, os.cpu_count() or 2))
+    ours = {name: value for name, value in chosen.items() if name not in told}
+    return ours | {name: as_text(value) for name, value in settings.items()}
+
+
+def _told_to_submit() -> dict[str, str]:
+    """The settings of the JVM that spark-submit made; none elsewhere, where there is no JVM yet."""
+    if UNDER_SUBMIT not in os.environ:
+        return {}
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # pyright: ignore[reportPrivateUsage]
+    return dict(SparkConf().getAll())
 
 
 def prepare() -> None:
@@ -111,6 +141,6 @@ def register(session: SparkSession) -> None:
                 raise
 
 
-def _text(value: object) -> str:
+def as_text(value: object) -> str:
     """As Spark writes it: true, not True."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -18,7 +18,7 @@ from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.conftest import QUICK
 
 PROGRAM = Path(__file__).parent / "support" / "killed_executor.py"
-COUNT = 1000
+COUNT = 800
 LIMIT_S = 240  # a hang limit
 
 

@@ -1,17 +1,84 @@
-"""The session of the connector."""
+"""The session of the connector: what it is given, and that it works."""
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from skylarkmq.client import Message
+from skylarkmq.client.spark import java, session
+from skylarkmq.client.sync import Producer
+from skylarkmq.testing.threaded import SyncBroker
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+@pytest.mark.parametrize(
+    ("master", "told", "local"),
+    [
+        ("local", {}, True),
+        ("local[2]", {}, True),
+        ("local-cluster[2,1,1024]", {}, True),
+        (None, {"spark.master": "local[*]"}, True),
+        ("spark://host:7077", {}, False),
+        (None, {"spark.master": "yarn"}, False),
+        (None, {}, False),
+    ],
+)
+def test_only_a_local_master_is_tied_to_this_machine(
+    master: str | None, told: dict[str, str], local: bool
+) -> None:
+    chosen = session.choose(master, told, {})
+    assert (chosen.get("spark.driver.host") == "127.0.0.1") == local
+    assert (chosen.get("spark.driver.bindAddress") == "127.0.0.1") == local
+    assert ("spark.sql.shuffle.partitions" in chosen) == local
+    assert session.SETTINGS.items() <= chosen.items()
+
+
+def test_what_the_caller_says_goes_first_then_spark_submit() -> None:
+    told = {ARROW_ROWS: "77", "spark.driver.host": "me", "spark.sql.session.timeZone": "CET"}
+    chosen = session.choose("local", told, {ARROW_ROWS: 5, "spark.ui.enabled": False})
+    assert chosen[ARROW_ROWS] == "5"
+    assert chosen["spark.ui.enabled"] == "false"
+    assert not {"spark.driver.host", "spark.sql.session.timeZone"} & chosen.keys()
+    assert chosen["spark.log.level"] == "WARN"
+
+
+def test_workers_run_the_python_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "ensure", lambda: None)
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT"):
+        monkeypatch.setenv(name, "as it was")
+        monkeypatch.delenv(name)
+    session.prepare()
+    assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "./environment/bin/python")
+    session.prepare()
+    assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"
+
 
 @pytest.mark.spark
-def test_a_session_has_our_settings(spark: SparkSession) -> None:
+def test_a_session_has_our_settings_and_shows_no_secret(
+    spark: SparkSession, broker: SyncBroker, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
-    assert spark.range(3).count() == 3
+    assert session.build_session("again", **{ARROW_ROWS: 512}) is spark
+    assert spark.conf.get(ARROW_ROWS) == "512"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    spark.conf.set(ARROW_ROWS, session.SETTINGS[ARROW_ROWS])
+    with Producer(broker.namesrv_addr) as producer:
+        producer.send(Message(topic, b"body"))
+    options = {"accessKey": "who", "secretKey": "hush", "securityToken": "hush"}
+    options |= {"nameServer": broker.namesrv_addr, "topic": topic}
+    messages = spark.read.format("skylarkmq").options(**options).load()
+    messages.explain(extended=True)
+    assert messages.count() == 1
+    out, err = capfd.readouterr()
+    assert "hush" not in out + err
+    assert "Relation" in out
