@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Hashable, Iterable, Mapping
 from itertools import pairwise
 from typing import TypeVar
@@ -22,13 +23,16 @@ def shares(backlogs: Mapping[K, int], limit: int) -> dict[K, int]:
     total = sum(wanting.values())
     if total <= limit:
         return {key: max(0, size) for key, size in backlogs.items()}
-    spare = max(0, limit - len(wanting))  # beside the one that each has for certain
-    rest = total - len(wanting)
-    exact = {key: spare * (size - 1) for key, size in wanting.items()}  # in units of 1 / rest
-    given = {key: 1 + part // rest if rest else 1 for key, part in exact.items()}
-    left = spare - sum(given.values()) + len(given)
-    by_remainder = sorted(wanting, key=lambda key: exact[key] % rest if rest else 0, reverse=True)
-    for key in by_remainder[:left]:
+    given: dict[K, int] = {}
+    rest, left = dict(wanting), limit
+    while short := [key for key, size in rest.items() if left * size < total]:
+        given.update(dict.fromkeys(short, 1))  # an exact share would be below 1
+        left -= len(short)
+        total -= sum(rest.pop(key) for key in short)
+    given.update({key: left * size // total for key, size in rest.items()})
+    spare = left - sum(given[key] for key in rest)
+    by_remainder = sorted(rest, key=lambda key: left * rest[key] % total, reverse=True)
+    for key in by_remainder[:spare]:
         given[key] += 1
     return {key: given.get(key, 0) for key in backlogs}
 
@@ -46,15 +50,32 @@ def split(
     there are fewer messages.
     """
     full = [each for each in ranges if each.message_count > 0]
-    pieces = dict.fromkeys(full, 1)
-    if min_partitions is not None:
-        pieces = shares({each: each.message_count for each in full}, min_partitions)
+    pieces = _piece_counts(full, min_partitions or 0)
     if max_records is not None:
         pieces = {
             each: max(count, -(-each.message_count // max_records))
             for each, count in pieces.items()
         }
     return [part for each in full for part in _cut(each, pieces[each])]
+
+
+def _piece_counts(ranges: list[OffsetRange], min_partitions: int) -> dict[OffsetRange, int]:
+    """Return into how many pieces each range goes, so that the longest piece is short."""
+    pieces = dict.fromkeys(ranges, 1)
+    longest: list[tuple[float, OffsetRange]] = [
+        (-each.message_count, each) for each in pieces if each.message_count > 1
+    ]
+    heapq.heapify(longest)
+    for _ in range(min_partitions - len(pieces)):
+        if not longest:
+            break
+        each = longest[0][1]
+        count = pieces[each] = pieces[each] + 1
+        if count < each.message_count:
+            heapq.heapreplace(longest, (-each.message_count / count, each))
+        else:
+            heapq.heappop(longest)
+    return pieces
 
 
 def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:

@@ -1,0 +1,122 @@
+"""Queue offsets: their JSON, their order, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skylarkmq.client.spark.offsets import (
+    INT64_MAX,
+    OffsetFormatError,
+    OffsetRange,
+    QueueKey,
+    QueueOffsets,
+)
+
+NAMES = st.text("abzT%-_0", min_size=1, max_size=4)
+KEYS = st.builds(QueueKey, NAMES, NAMES, st.integers(0, 2**31 - 1))
+OFFSETS = st.dictionaries(KEYS, st.integers(0, INT64_MAX), max_size=12)
+
+
+def test_layout() -> None:
+    offsets = QueueOffsets({("T", "broker-a", 1): 4, ("T", "broker-a", 0): 17})
+    assert offsets.text() == '{"o":{"T":{"broker-a":{"0":17,"1":4}}},"v":1}'
+    assert offsets.to_json() == {"v": 1, "o": {"T": {"broker-a": {"0": 17, "1": 4}}}}
+
+
+@given(OFFSETS)
+def test_there_and_back(offsets: dict[QueueKey, int]) -> None:
+    found = QueueOffsets(offsets)
+    assert QueueOffsets.from_json(found.text()) == found == offsets
+    assert QueueOffsets.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+@given(OFFSETS.flatmap(lambda offsets: st.tuples(st.just(offsets), st.permutations(list(offsets)))))
+def test_equal_offsets_have_equal_bytes(
+    drawn: tuple[dict[QueueKey, int], list[QueueKey]],
+) -> None:
+    offsets, order = drawn
+    shuffled = QueueOffsets({key: offsets[key] for key in order})
+    # Spark writes `json.dumps` of what it is given, without sorting, and compares the texts.
+    assert json.dumps(shuffled.to_json()) == json.dumps(QueueOffsets(offsets).to_json())
+    assert hash(shuffled) == hash(QueueOffsets(offsets))
+
+
+@given(OFFSETS, OFFSETS)
+def test_updated_and_without(first: dict[QueueKey, int], second: dict[QueueKey, int]) -> None:
+    offsets = QueueOffsets(first)
+    assert offsets.updated(second) == {**first, **second}
+    assert offsets.without(second) == {k: v for k, v in first.items() if k not in second}
+    assert offsets == first
+
+
+def test_count_to() -> None:
+    a, b, c = (QueueKey("T", "b", number) for number in range(3))
+    start = QueueOffsets({a: 5, b: 10})
+    assert start.count_to({a: 8, b: 3, c: 100}) == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nonsense",
+        "[]",
+        "1",
+        "{}",
+        '{"v":2,"o":{}}',
+        '{"v":true,"o":{}}',
+        '{"v":"1","o":{}}',
+        '{"v":1}',
+        '{"v":1,"o":{},"x":1}',
+        '{"v":1,"o":[]}',
+        '{"v":1,"o":{"T":1}}',
+        '{"v":1,"o":{"T":{"b":1}}}',
+        '{"v":1,"o":{"":{"b":{"0":1}}}}',
+        '{"v":1,"o":{"T":{"b":{"0":-1}}}}',
+        '{"v":1,"o":{"T":{"b":{"0":1.5}}}}',
+        '{"v":1,"o":{"T":{"b":{"0":true}}}}',
+        '{"v":1,"o":{"T":{"b":{"0":"1"}}}}',
+        '{"v":1,"o":{"T":{"b":{"00":1}}}}',
+        '{"v":1,"o":{"T":{"b":{"-1":1}}}}',
+        '{"v":1,"o":{"T":{"b":{"x":1}}}}',
+        '{"v":1,"o":{"T":{"b":{"\\u0661":1}}}}',
+        '{"v":1,"o":{"T":{"b":{"2147483648":1}}}}',
+        '{"v":1,"o":{"T":{"b":{"0":9223372036854775808}}}}',
+        "[" * 100_000,
+    ],
+)
+def test_refused(text: str) -> None:
+    with pytest.raises(OffsetFormatError):
+        QueueOffsets.from_json(text)
+
+
+def test_a_newer_version_says_what_it_is() -> None:
+    with pytest.raises(OffsetFormatError, match="version 2 cannot be read"):
+        QueueOffsets.from_json('{"v":2,"o":{}}')
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
+DOCUMENTS = st.recursive(
+    LEAVES, lambda inner: st.dictionaries(st.sampled_from("vo0T"), inner, max_size=3)
+)
+
+
+@given(DOCUMENTS)
+def test_any_document_is_read_or_refused(document: object) -> None:
+    try:
+        QueueOffsets.from_json(document)  # type: ignore[arg-type]
+    except OffsetFormatError:
+        return
+
+
+def test_range() -> None:
+    whole = OffsetRange("T", "broker-a", 3, 10, 15)
+    assert (whole.message_count, whole.key) == (5, QueueKey("T", "broker-a", 3))
+    assert str(whole) == "queue 3 of topic T on broker broker-a [10, 15)"
+    assert pickle.loads(pickle.dumps(whole)) == whole

@@ -1,0 +1,136 @@
+"""The source through Spark, batch and stream, against a broker in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from skylarkmq.client import Message
+from skylarkmq.client.spark.client import BlockingClient
+from skylarkmq.client.spark.schema import COLUMNS, arrow_schema, names
+from skylarkmq.client.spark.settings import ConnectionSettings
+from skylarkmq.client.sync import Producer
+from skylarkmq.testing.threaded import SyncBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COUNT = 400
+"""Messages of a topic, over four queues in turn."""
+
+
+def fill(broker: SyncBroker, topic: str, first: int = 0, count: int = COUNT) -> None:
+    """Send messages whose bodies are their numbers; every third one has tag A, the others B."""
+    with Producer(broker.namesrv_addr) as producer:
+        queues = sorted(producer.queues(topic))
+        for number in range(first, first + count):
+            message = Message(
+                topic,
+                str(number),
+                tags="A" if number % 3 == 0 else "B",
+                keys=(f"k{number}", "all"),
+                properties={"n": str(number)},
+            )
+            producer.send(message, queue=queues[number % len(queues)])
+
+
+def numbers(frame: DataFrame) -> list[int]:
+    return sorted(int(bytes(row.body)) for row in frame.select("body").collect())
+
+
+@pytest.mark.spark
+def test_batch(spark: SparkSession, broker: SyncBroker, topic: str) -> None:
+    fill(broker, topic)
+
+    def load(schema: str | None = None, **options: object) -> DataFrame:
+        reader = spark.read.format("skylarkmq").options(nameServer=broker.namesrv_addr)
+        reader = reader.options(topic=topic).options(**options)  # type: ignore[arg-type]
+        return (reader.schema(schema) if schema else reader).load()
+
+    everything = load(minPartitions=7, maxRecordsPerPartition=60)
+    assert [field.name for field in everything.schema] == list(names())
+    table = everything.toArrow()
+    assert table.schema == arrow_schema(names(), COLUMNS)
+    assert everything.rdd.getNumPartitions() >= 7
+    places = {(row["queueId"], row["queueOffset"]) for row in table.to_pylist()}
+    assert places == {(queue, offset) for queue in range(4) for offset in range(COUNT // 4)}
+    one = table.filter(pa.compute.equal(table["keys"], "k6 all")).to_pylist()[0]
+    assert (one["body"], one["tags"], dict(one["properties"])["n"]) == (b"6", "A", "6")
+
+    some = load("tags string, body binary, queueOffset bigint", subExpression="A || C")
+    assert some.columns == ["tags", "body", "queueOffset"]
+    assert numbers(some) == [number for number in range(COUNT) if number % 3 == 0]
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", True)
+    try:
+        narrow = load(filterPushdown=True).where("queueId = 2 AND queueOffset >= 90 AND tags = 'B'")
+        plan = narrow._jdf.queryExecution().toString()  # type: ignore[operator]
+        expected = [4 * offset + 2 for offset in range(90, 100) if (4 * offset + 2) % 3]
+        assert numbers(narrow) == expected
+        time = everything.where("queueId = 1 AND queueOffset = 50").first()
+        assert time is not None
+        since = load(filterPushdown=True).where(f"storeTimestamp > '{time.storeTimestamp}'")
+        assert numbers(since) == numbers(
+            everything.where(f"storeTimestamp > '{time.storeTimestamp}'")
+        )
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", False)
+    assert "PushedFilters" in plan or "skylarkmq" in plan
+    assert load(startingOffsets=exact(topic, 100), subExpression="B").count() == 0
+
+
+def exact(topic: str, offset: int) -> str:
+    queues = ",".join(f'"{queue}":{offset}' for queue in range(4))
+    return f'{{"{topic}":{{"broker-a":{{{queues}}}}}}}'
+
+
+@pytest.mark.spark
+def test_stream(spark: SparkSession, broker: SyncBroker, topic: str, tmp_path: Path) -> None:
+    fill(broker, topic)
+
+    def run() -> list[int]:
+        """Read what there is, in batches, and return how large each was."""
+        frame = (
+            spark.readStream.format("skylarkmq")
+            .schema("body binary, queueId int, queueOffset bigint")
+            .options(nameServer=broker.namesrv_addr, topic=topic, startingOffsets="earliest")
+            .options(maxOffsetsPerTrigger=150, consumerGroup=f"g_{topic}")
+            .load()
+        )
+        query = (
+            frame.writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "table"))
+        )
+        assert query.awaitTermination(120)
+        return [progress.numInputRows for progress in query.recentProgress]
+
+    assert [count for count in run() if count] == [150, 150, 100]
+    fill(broker, topic, COUNT, 20)
+    assert [count for count in run() if count] == [20]
+    assert sum(run()) == 0
+    table = spark.read.parquet(str(tmp_path / "table"))
+    assert numbers(table) == list(range(COUNT + 20))
+    client = BlockingClient(ConnectionSettings(name_servers=(broker.namesrv_addr,)))
+    queues = client.read_queues(topic)
+    committed = client.committed_offsets(f"g_{topic}", queues)
+    assert committed == client.max_offsets(queues)  # the NEXT offsets: no lag is left
+    client.close()
+
+
+@pytest.mark.spark
+def test_errors_reach_the_engineer(spark: SparkSession, broker: SyncBroker, topic: str) -> None:
+    def text(**options: object) -> str:
+        reader = spark.read.format("skylarkmq").options(nameServer=broker.namesrv_addr)
+        with pytest.raises(Exception) as error:
+            reader.options(**options).load().collect()  # type: ignore[arg-type]
+        return str(error.value)
+
+    assert "did you mean startingOffsets?" in text(topic=topic, startingOffset="earliest")
+    assert "topic nothing_here does not exist" in text(topic="nothing_here")
+    secret = text(topic=topic, accessKey="ak", secretKey="hush", nameServer="127.0.0.1:1",
+                  retryTimeoutMs=1, **{"fetchOffset.numRetries": 0})  # fmt: skip
+    assert "127.0.0.1:1" in secret and "hush" not in secret
