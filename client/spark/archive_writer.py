@@ -166,7 +166,10 @@ class StagedWriter:
 
     def _known_within(self, rows: _Rows) -> Iterator[tuple[int, int]]:
         start = rows.start
-        while (run := self._known.first_run_within(rows.key, start, rows.end)) is not None:
+        while start < rows.end:
+            run = self._known.first_run_within(rows.key, start, rows.end)
+            if run is None:
+                return
             start = min(run[1], rows.end)
             yield max(run[0], rows.start), start
 

@@ -112,7 +112,7 @@ class Spans:
     def first_run_within(self, key: QueueKey, start: int, end: int) -> Run | None:
         """Return the first run that shares an offset with [start, end), whole."""
         ends = self._ends.get(key)
-        if not ends:
+        if not ends or start >= end:
             return None
         place = bisect_right(ends, start)
         if place == len(ends) or self._starts[key][place] >= end:
