@@ -9,7 +9,6 @@ back, have one stride.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from typing import Any, Final
 
 from skylarkmq.protocol.record_layout import (
@@ -37,19 +36,19 @@ class Gathered:
         brokers: runs: a broker's name and how many rows in a row have it.
         bodies: what the column is to show; empty when it is not asked for.
         properties: encoded texts; empty when no column of them is asked for.
-        extra: values of further columns by name.
+        extra: further columns by name, made by whoever gathered.
     """
 
     __slots__ = ("bodies", "brokers", "extra", "heads", "long_hosts", "properties", "topics")
 
-    def __init__(self, extra: Iterable[str] = ()) -> None:
+    def __init__(self) -> None:
         self.heads: list[bytes] = []
         self.long_hosts: LongHosts = {}
         self.topics: list[str] = []
         self.brokers: list[tuple[str, int]] = []
         self.bodies: list[bytes | memoryview] = []
         self.properties: list[bytes] = []
-        self.extra: dict[str, list[Any]] = {name: [] for name in extra}
+        self.extra: dict[str, Any] = {}
 
 
 def narrowed(

@@ -101,8 +101,7 @@ def _column(
         if name == "msgId" and found.null_count:
             found = compute.coalesce(found, offset_id_column(fixed, count, rows.long_hosts))
         return found
-    values = rows.topics if name == "topic" else rows.extra[name]
-    return pa.array(values, kind)
+    return pa.array(rows.topics, kind) if name == "topic" else rows.extra[name]
 
 
 def time_column(fixed: bytes, position: int, count: int) -> pa.Array[Any]:

@@ -1,0 +1,202 @@
+"""`format("skylarkmq-commitlog")`: the log files of a store as a table, without a broker.
+
+    spark.read.format("skylarkmq-commitlog").load("/data/store")
+
+Reads a stopped store, a copy, a dead broker's disk, also the store of a broker that runs, ours or
+RocketMQ's, in the columns of the live source, of which brokerName is missing and segment, position,
+crcOk and recordKind are added. Files are cut at records, and each piece is a task; under
+`onCorruption=stop` one task reads all, for what counts behind damage cannot be known elsewhere.
+
+The folder must be visible on every executor under the same path. Nothing is ever written to it: no
+lock, no mark. This is the one module of the client that knows the store's files.
+
+The driver lists and cuts the files; executors read them.
+Source: apache/spark@v4.3.0 python/pyspark/sql/datasource.py (DataSource, DataSourceReader)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.spark.log_batches import LogBatches
+from skylarkmq.client.spark.log_options import LogOptions
+from skylarkmq.client.spark.schema import LOG_COLUMNS, ddl, struct_projection
+from skylarkmq.client.spark.segments import SegmentFile, SegmentRange
+from skylarkmq.store.mapped_file import NAME_DIGITS
+from skylarkmq.store.paths import StorePaths
+from skylarkmq.store.read_only_files import ReadOnlyFiles
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LOGGER: Final = logging.getLogger(__name__)
+
+
+class LogNotFoundError(RocketMQError):
+    """There is no log where one was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A log file: its path, the physical offset of its first byte, its bytes."""
+
+    path: str
+    base: int
+    size: int
+
+
+class LogPartition(InputPartition):
+    """What one task reads, in order."""
+
+    def __init__(self, spans: Sequence[SegmentRange]) -> None:
+        super().__init__(tuple(spans))
+        self.spans = tuple(spans)
+
+
+class CommitLogSource(DataSource):
+    """The format. Driver."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "skylarkmq-commitlog"
+
+    def schema(self) -> str:
+        """Return all columns."""
+        return ddl(LOG_COLUMNS)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of the columns that are asked for.
+
+        Raises:
+            OptionError: an option is unknown, missing or wrong.
+            SchemaError: a column is not one of a log's.
+        """
+        names = struct_projection(schema.fields, LOG_COLUMNS)
+        return CommitLogReader(LogOptions.parse(self.options), names)
+
+
+class CommitLogReader(DataSourceReader):
+    """Plans in the driver, reads in executors. Picklable; holds no open file."""
+
+    def __init__(self, options: LogOptions, names: Sequence[str]) -> None:
+        self._options = options
+        self._names = tuple(names)
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the pieces of the log. Driver.
+
+        Raises:
+            LogNotFoundError: there is no log at the path.
+        """
+        spans = plan(list_log(self._options.path), self._options)
+        if self._options.on_corruption == "stop":
+            return [LogPartition(spans)] if spans else []
+        return [LogPartition([span]) for span in spans]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one piece. Executor.
+
+        Raises:
+            DamagedLogError: there is damage, and `onCorruption` is fail.
+            LogNotFoundError: the log's folder is not visible here.
+        """
+        assert isinstance(partition, LogPartition)
+        return read_spans(partition.spans, self._names, self._options)
+
+
+def list_log(path: str) -> list[LogFile]:
+    """Return the log files of a store, in order: its folder, its commitlog folder, or one file.
+
+    Raises:
+        LogNotFoundError: there is none.
+    """
+    files, given = ReadOnlyFiles(), Path(path)
+    if _is_log_name(given.name) and files.exists(given) and not files.is_folder(given):
+        return [LogFile(str(given), int(given.name), files.size(given))]
+    if not files.is_folder(given):
+        raise LogNotFoundError(
+            f"{path} is not a folder on this machine",
+            hint="load(path) names the store's folder (storePathRootDir), which the driver and "
+            "every executor must see under the same path",
+        )
+    inner = StorePaths(given).commit_log
+    folder = inner if files.is_folder(inner) else given
+    names = [name for name in files.list(folder) if _is_log_name(name)]
+    if not names:
+        raise LogNotFoundError(
+            f"{folder} holds no log file: none with a name of {NAME_DIGITS} digits",
+            hint="Name the store's folder, which holds the folder commitlog, or that folder itself",
+        )
+    return [LogFile(str(folder / name), int(name), files.size(folder / name)) for name in names]
+
+
+def plan(log: Sequence[LogFile], options: LogOptions) -> list[SegmentRange]:
+    """Return the ranges that hold all records, in order; files never written to have none."""
+    spans: list[SegmentRange] = []
+    for found in log:
+        with_cuts = 0 < options.max_partition_bytes < found.size
+        with open_log(found.path, found.base, options) as opened:
+            if opened is None or opened.is_empty():
+                continue
+            starts = opened.cuts(options.max_partition_bytes, opened.size) if with_cuts else [0]
+            ends = [*starts[1:], opened.size]
+        spans += [
+            SegmentRange(found.path, found.base, begin, end, is_cut=end != ends[-1])
+            for begin, end in zip(starts, ends, strict=True)
+        ]
+    if spans:
+        last = spans[-1]
+        spans[-1] = replace(last, is_last=True)
+    return spans
+
+
+def read_spans(
+    spans: Sequence[SegmentRange], names: Sequence[str], options: LogOptions
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of ranges, one after the other."""
+    reader = LogBatches(names, options)
+    for span in spans:
+        with open_log(span.path, span.base, options) as opened:
+            if opened is not None:
+                yield from reader.read(opened, span)
+        if reader.stopped:
+            return
+
+
+@contextmanager
+def open_log(path: str, base: int, options: LogOptions) -> Generator[SegmentFile | None]:
+    """Open a log file for reading alone; None when it expired in the meantime.
+
+    Raises:
+        LogNotFoundError: its whole folder is not there.
+    """
+    files = ReadOnlyFiles()
+    try:
+        file = files.open(Path(path))
+    except FileNotFoundError:
+        if not files.is_folder(Path(path).parent):
+            raise LogNotFoundError(
+                f"{Path(path).parent} is not a folder on this executor",
+                hint="Mount or copy the store so that every executor sees it under the same path",
+            ) from None
+        LOGGER.warning("%s was deleted since the log was listed: it counts as expired", path)
+        yield None
+        return
+    try:
+        yield SegmentFile(file, base, patient=options.on_corruption != "fail")
+    finally:
+        file.close()
+
+
+def _is_log_name(name: str) -> bool:
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
