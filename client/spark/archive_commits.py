@@ -27,6 +27,8 @@ TABLE: Final = f"{META}/table.json"
 COMMITS: Final = f"{META}/commits"
 SNAPSHOTS: Final = f"{META}/snapshots"
 STAGING: Final = f"{META}/staging"
+RUNS: Final = f"{META}/runs"
+"""What a run keeps for itself, as Spark's checkpoint; gone with it."""
 STAGED: Final = ".staged"
 SNAPSHOT_EVERY: Final = 64
 TRIES: Final = 5
@@ -165,8 +167,9 @@ class ArchiveWriter:
             self._open_table()
             self.state = load(files)
             self._finish()
-            for stage in files.names(STAGING):
-                files.remove_folder(f"{STAGING}/{stage}")
+            for folder in (STAGING, RUNS):
+                for run in files.names(folder):
+                    files.remove_folder(f"{folder}/{run}")
             for folder in (META, COMMITS, SNAPSHOTS):
                 for name in files.names(folder):
                     if name.endswith(".new"):
@@ -185,6 +188,7 @@ class ArchiveWriter:
         try:
             if not self._broken:
                 self.files.remove_folder(f"{STAGING}/{self.run}")
+            self.files.remove_folder(f"{RUNS}/{self.run}")
         finally:
             self.files.unlock()
 

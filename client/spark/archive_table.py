@@ -8,6 +8,7 @@
         commits/000000000017.json   one file a commit: files added and removed, offsets
         snapshots/000000000064.json the sum of all commits up to that one
         staging/<run>/<batch>/topic=.../date=.../part-....parquet.staged
+        runs/<run>/                 Spark's checkpoint of the run that writes, gone with it
 
 A data file has the columns of `schema.COLUMNS` without `topic`, which is in its path as are `date`
 and, where the table was made so, `hour`: of storeTimestamp, in UTC, as the texts 2026-01-31 and 05.
