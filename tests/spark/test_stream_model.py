@@ -23,13 +23,13 @@ from skylarkmq.client.spark.options import SourceOptions
 from skylarkmq.client.spark.stream_planner import StreamPlanner
 from tests.spark.support.fake_brokers import FakeBrokers, FakeClock, FakeQueue
 
-QUEUES = [QueueKey("T", broker, number) for broker in "ab" for number in range(3)]
+QUEUES = [QueueKey("T", "a", 0), QueueKey("T", "b", 0), QueueKey("T", "a", 1)]
 ACTIONS = [
-    *["send"] * 6,
-    *["batch"] * 6,
+    *["send"] * 5,
+    *["batch"] * 5,
     "expire",
-    "anew",
-    "crash",
+    *["anew"] * 2,
+    *["crash"] * 2,
     "grow",
     "shrink",
     "down",
@@ -166,10 +166,11 @@ def do(world: World, action: str, key: QueueKey, size: int) -> None:
         case "expire" if known:
             world.expire(key, size)
         case "anew" | "crash" if known:
-            world.go_back(key, size, anew=action == "anew")
+            world.go_back(key, 1 + size // 3, anew=action == "anew")
+            world.send(key, size // 2)
         case "grow":
             world.brokers.queues.setdefault(key, FakeQueue()).routed = True
-        case "shrink" if known and key != QUEUES[0]:
+        case "shrink" if key in QueueOffsets.from_json(world.log[-1]) and key != QUEUES[0]:
             world.brokers.queues[key].routed = False
         case "down":
             world.brokers.down.add(key.broker_name)
@@ -202,7 +203,9 @@ def check_order(world: World, rows: list[Any]) -> None:
 
 
 SCRIPTS = st.lists(
-    st.tuples(st.sampled_from(ACTIONS), st.sampled_from(QUEUES), st.integers(0, 12)), max_size=40
+    st.tuples(st.sampled_from(ACTIONS), st.sampled_from(QUEUES), st.integers(0, 12)),
+    min_size=6,
+    max_size=40,
 )
 
 
