@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from skylarkmq.client.spark.batches import BatchBuilder
+from skylarkmq.client.spark.commitlog import CommitLogReader
+from skylarkmq.client.spark.log_options import LogOptions
 from skylarkmq.client.spark.offsets import OffsetRange
 from skylarkmq.client.spark.pool import client_for
 from skylarkmq.client.spark.pulls import Block, RangeReader
-from skylarkmq.client.spark.schema import COLUMNS, ddl, names
+from skylarkmq.client.spark.schema import COLUMNS, LOG_COLUMNS, ddl, names
 from skylarkmq.client.spark.settings import ConnectionSettings
 from skylarkmq.protocol.record import decode_messages
 
@@ -178,6 +180,14 @@ def sink_through(spark: SparkSession, name_server: str, topic: str, size: int, c
     options = {"nameServer": name_server, "topic": topic}
     frame.write.format("skylarkmq").options(**options).mode("append").save()
     return count
+
+
+def log_plain(store: Path, topic: str) -> int:
+    """Read and decode a store's log, all columns, without Spark."""
+    reader = CommitLogReader(
+        LogOptions.parse({"path": str(store), "topic": topic}), names(LOG_COLUMNS)
+    )
+    return sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
 
 
 def log_through(spark: SparkSession, store: Path, topic: str, count: int) -> int:
