@@ -15,7 +15,8 @@
 
 A null is an absent part. Other columns of our sources are passed over, so a row that was read can
 be sent again; any column beside these is refused, because it may be one of these spelt wrong. The
-columns of `idempotencyColumns` may have any name.
+columns of `idempotencyColumns` may have any name; queueId and brokerName among them say where the
+row is from, and not where it goes.
 
 Pure; imports no pyspark.
 """
@@ -107,6 +108,8 @@ def plan_rows(
             "the rows to send have no column body",
             hint="Name what is to be sent, for instance to_json(struct(*)) AS body",
         )
+    if "queueId" in identity:
+        del places["queueId"]
     if has_topic:
         places.pop("topic", None)
     elif "topic" not in places:

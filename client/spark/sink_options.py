@@ -10,6 +10,7 @@
     sendBatchRows       and up to this number, 256
     sendsInFlight       requests under way per task, 8
     sendBytesInFlight   and their bytes, 8 MiB
+    sendTimeoutMs       one request, 3000; then it is sent again, for `retryTimeoutMs` in all
     compression         none, zlib, lz4 or zstd: of bodies from `compressOver` on; such go alone
     compressOver        4096 bytes
 
@@ -19,7 +20,7 @@ Imports no pyspark.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from skylarkmq.client.config import MIB
@@ -50,6 +51,7 @@ SINK_OPTIONS: Final = (
     "sendBatchRows",
     "sendsInFlight",
     "sendBytesInFlight",
+    "sendTimeoutMs",
     "compression",
     "compressOver",
 )
@@ -93,8 +95,12 @@ class SinkOptions:
         options = OptionReader(given, (*CONNECTION_OPTIONS, *SINK_OPTIONS), hints=_HINTS)
         largest = MAX_FRAME_SIZE - FRAME_RESERVE
         max_message_size = options.size("maxMessageSize", 4 * MIB, high=largest)
+        connection = ConnectionSettings.from_options(given)
+        if options.given("sendTimeoutMs"):
+            timeout_s = options.milliseconds("sendTimeoutMs", 3000, low=1) / 1000
+            connection = replace(connection, request_timeout_s=timeout_s)
         return cls(
-            connection=ConnectionSettings.from_options(given),
+            connection=connection,
             topic=_topic(options),
             producer_group=_group(options),
             identity=options.listing("idempotencyColumns"),

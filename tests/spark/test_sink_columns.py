@@ -57,6 +57,14 @@ def test_identity() -> None:
     assert pickle.loads(pickle.dumps(plan)) == plan
 
 
+def test_a_source_queue_that_makes_the_key_is_no_target() -> None:
+    fields = [(column.name, column.ddl) for column in COLUMNS]
+    identity = ["topic", "brokerName", "queueId", "queueOffset"]
+    plan = plan_rows(fields, has_topic=True, identity=identity)
+    assert [fields[place][0] for place in plan.identity] == identity
+    assert plan.queue_id is plan.broker_name is None
+
+
 @pytest.mark.parametrize(
     ("fields", "text"),
     [

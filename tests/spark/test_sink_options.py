@@ -29,7 +29,7 @@ def test_all() -> None:
         topic="orders", producergroup="etl", idempotencycolumns="a, b,a",
         acceptstatus="flush_disk_timeout, SLAVE_NOT_AVAILABLE", maxmessagesize="1m",
         sendbatchbytes="0", sendbatchrows="5", sendsinflight="3", sendbytesinflight="64k",
-        compression="zlib", compressover="1k",
+        compression="zlib", compressover="1k", sendtimeoutms="7s",
     )  # fmt: skip
     assert options == SinkOptions(
         connection=options.connection, topic="orders", producer_group="etl", identity=("a", "b"),
@@ -39,6 +39,7 @@ def test_all() -> None:
         max_message_size=1 << 20, batch_size=0, batch_count=5, requests_max=3,
         unacknowledged_size=65_536, compression=CompressionKind.ZLIB, compress_over=1024,
     )  # fmt: skip
+    assert options.connection.request_timeout_s == 7
     assert pickle.loads(pickle.dumps(options)) == options
 
 

@@ -1,0 +1,221 @@
+"""The sink against a broker in this process: its writers by themselves, then through Spark."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from skylarkmq.client.queue_selector import by_hash
+from skylarkmq.client.spark import pool
+from skylarkmq.client.spark.option_reading import OptionError
+from skylarkmq.client.spark.outgoing import Queue
+from skylarkmq.client.spark.rows import RowError
+from skylarkmq.client.spark.schema import SchemaError
+from skylarkmq.client.spark.sink import SendReceipt, StreamSink, batch_sink, stream_sink
+from skylarkmq.client.spark.sink_task import QueueTotal
+from skylarkmq.client.spark.unique_keys import PlaceKeys
+from skylarkmq.protocol.message import MessageExt
+from skylarkmq.testing.threaded import SyncBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BODY = StructType([StructField("body", BinaryType())])
+LOCAL = {"sql.streaming.queryId": "the-query", "streaming.sql.batchId": "7"}
+
+
+@dataclass
+class Context:
+    """Stands for the running task's context."""
+
+    partition: int = 0
+    attempt: int = 0
+    local: dict[str, str] | None = None
+
+    def partitionId(self) -> int:
+        return self.partition
+
+    def attemptNumber(self) -> int:
+        return self.attempt
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return (self.local or {}).get(name)
+
+
+@pytest.fixture(autouse=True)
+def no_clients_left() -> Iterator[None]:
+    yield
+    pool.close_all()
+
+
+def in_task(patch: pytest.MonkeyPatch, context: Context) -> None:
+    patch.setattr(TaskContext, "get", classmethod(lambda kind: context))
+
+
+def batches(bodies: Sequence[bytes], step: int = 100) -> Iterator[pa.RecordBatch]:
+    for start in range(0, len(bodies), step):
+        column = pa.array(bodies[start : start + step], pa.binary())
+        yield pa.record_batch([column], names=["body"])
+
+
+def keys(messages: Sequence[MessageExt]) -> list[str]:
+    return [message.unique_key or "" for message in messages]
+
+
+def test_a_repeated_task_gives_its_rows_the_same_keys(
+    broker: SyncBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"nameserver": broker.namesrv_addr, "topic": topic}
+    bodies = [b"%d" % number for number in range(700)]
+    receipts: list[SendReceipt] = []
+    for attempt in range(2):
+        # Another writer, as after a restart of the query: the checkpoint alone keeps its id.
+        writer = pickle.loads(pickle.dumps(stream_sink(options, BODY, overwrite=False)))
+        in_task(monkeypatch, Context(3, attempt, LOCAL))
+        receipts.append(writer.write(batches(bodies)))
+    first, second = receipts
+    assert (first.count, first.size) == (700, sum(map(len, bodies)))
+    assert (first.partition, first.attempt, second.attempt) == (3, 0, 1)
+    assert first.queues == second.queues
+    stored = broker.messages(topic)
+    assert len(stored) == 1400
+    place_keys = PlaceKeys("the-query", "7", 3)
+    wanted = {place_keys.key(row): body for row, body in enumerate(bodies)}
+    assert {message.unique_key: message.body for message in stored} == wanted
+    for queue, total in first.queues.items():
+        mine = [message for message in stored if message.queue_id == queue.queue_id]
+        assert len(mine) == 2 * total.count
+        assert keys(mine)[0] == total.first_unique_key
+        assert keys(mine)[-1] == total.last_unique_key
+
+
+def test_a_batch_write_has_keys_of_its_own(
+    broker: SyncBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"nameserver": broker.namesrv_addr, "topic": topic}
+    in_task(monkeypatch, Context())
+    one, two = (batch_sink(options, BODY, overwrite=False) for _ in range(2))
+    for writer in (one, one, two):
+        assert writer.write(batches([b"x", b"y"])).count == 2
+    stored = keys(broker.messages(topic))
+    assert len(stored) == 6
+    assert sorted(stored.count(key) for key in set(stored)) == [1, 1, 2, 2]
+
+
+def test_a_bad_row_ends_the_task(
+    broker: SyncBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"nameserver": broker.namesrv_addr, "topic": topic, "maxmessagesize": "100"}
+    in_task(monkeypatch, Context(2))
+    writer = batch_sink({**options, "sendbatchbytes": "90"}, BODY, overwrite=False)
+    with pytest.raises(RowError, match=r"row 1 of partition 2, to topic .* 101 bytes.* 100\. R"):
+        writer.write(batches([b"x", bytes(101)]))
+
+
+def test_an_empty_task() -> None:
+    options = {"nameserver": "127.0.0.1:1", "topic": "T"}
+    receipt = batch_sink(options, BODY, overwrite=False).write(iter(()))
+    assert (receipt.count, receipt.queues) == (0, {})
+
+
+def test_what_the_driver_refuses() -> None:
+    options = {"nameserver": "127.0.0.1:1", "topic": "T"}
+    with pytest.raises(OptionError, match=r'cannot be overwritten; use \.mode\("append"\)'):
+        batch_sink(options, BODY, overwrite=True)
+    with pytest.raises(OptionError, match=r"output mode complete"):
+        stream_sink(options, BODY, overwrite=True)
+    with pytest.raises(SchemaError, match="no column topic"):
+        stream_sink({"nameserver": "127.0.0.1:1"}, BODY, overwrite=False)
+
+
+def test_what_the_driver_logs(caplog: pytest.LogCaptureFixture) -> None:
+    queue = Queue("T", "a", 0)
+    receipts = [
+        SendReceipt(0, 0, 5, 50, 0, {queue: QueueTotal(5, 50, "a", "e")}),
+        SendReceipt(1, 2, 3, 30, 1, {queue: QueueTotal(3, 30, "f", "h", 1)}),
+        None,
+    ]
+    options = {"nameserver": "127.0.0.1:1", "topic": "T"}
+    writer: StreamSink = stream_sink(options, BODY, overwrite=False)
+    with caplog.at_level(logging.INFO):
+        writer.commit(pickle.loads(pickle.dumps(receipts)), 4)
+        writer.abort([None, receipts[0]], 5)
+    assert [record.getMessage() for record in caplog.records] == [
+        "micro-batch 4: sent 8 messages, 80 bytes, to 1 queues",
+        "micro-batch 4: 1 requests were sent again without an answer: their messages may be there "
+        "twice, with the same unique keys",
+        "micro-batch 4: Spark repeated the tasks of partitions [1]: their messages may be there "
+        "more than once, with the same unique keys",
+        "micro-batch 5 failed: at least 5 messages of it are sent and stay sent; the next try "
+        "sends its rows again",
+    ]
+
+
+@pytest.mark.spark
+def test_through_spark(spark: SparkSession, broker: SyncBroker, topic: str, tmp_path: Path) -> None:
+    options = {"nameServer": broker.namesrv_addr, "topic": topic}
+    rows = spark.range(0, 300, numPartitions=3).selectExpr(
+        "concat('body ', id) AS body", "array(concat('k', id), 'all') AS keys",
+        "if(id % 3 = 0, 'A', null) AS tags", "map('n', cast(id AS string)) AS properties",
+        "concat('s', id % 7) AS shardingKey", "cast(id AS int) AS flag", "'not there' AS topic",
+    )  # fmt: skip
+    rows.write.format("skylarkmq").options(**options).mode("append").save()
+    stored = {message.flag: message for message in broker.messages(topic)}
+    assert sorted(stored) == list(range(300))
+    queues = [Queue(topic, "broker-a", number) for number in range(4)]
+    for number, message in stored.items():
+        assert message.body == f"body {number}".encode()
+        assert message.keys == f"k{number} all"
+        assert message.tags == ("A" if number % 3 == 0 else None)
+        assert message.properties["n"] == str(number)
+        assert message.queue_id == by_hash(queues, f"s{number % 7}").queue_id
+
+    again = f"{topic}_again"
+    broker.create_topic(again, 2)
+
+    def copy() -> None:
+        """Copy the topic, until its end."""
+        read = spark.readStream.format("skylarkmq").options(**options, startingOffsets="earliest")
+        sent = read.load().writeStream.format("skylarkmq")
+        query = (
+            sent.options(nameServer=broker.namesrv_addr, topic=again)
+            .option("idempotencyColumns", "topic,brokerName,queueId,queueOffset")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    copy()
+    first = broker.messages(again)
+    assert {message.body for message in first} == {message.body for message in stored.values()}
+    assert len(first) == 300
+    assert all(message.properties["n"] == str(message.flag) for message in first)
+    # As if the driver had died between the last send and the commit.
+    (tmp_path / "checkpoint" / "commits" / "0").unlink()
+    (tmp_path / "checkpoint" / "commits" / ".0.crc").unlink(missing_ok=True)
+    copy()
+    second = broker.messages(again)
+    assert len(second) == 600
+    assert set(keys(second)) == set(keys(first))
+
+    def refused(mode: str = "append", **more: str) -> str:
+        with pytest.raises(Exception) as caught:
+            rows.write.format("skylarkmq").options(**options).options(**more).mode(mode).save()
+        return str(caught.value)
+
+    assert "unknown option tipoc: did you mean topic?" in refused(tipoc="x")
+    away = {"nameServer": "127.0.0.1:1", "retryTimeoutMs": "1", "fetchOffset.numRetries": "0"}
+    secret = refused(**away, accessKey="the-account", secretKey="hush-hush")
+    assert "127.0.0.1:1" in secret
+    assert "hush" not in secret
+    assert "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in refused("errorifexists")
