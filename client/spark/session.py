@@ -31,8 +31,8 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.log.level": "WARN",
     # Dates of archives, and times in what is printed, mean the same on every machine.
     "spark.sql.session.timeZone": "UTC",
-    # Rows come to a sink in batches of so many, 10,000 unless told: too many for bodies of 4 MiB.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "1024",
+    # Rows come to a sink in batches of at most so many bytes: in 64 MiB of each task unless told.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
     # Refuses every reader with pushFilters when off; ours has it where `filterPushdown` is asked.
     "spark.sql.python.filterPushdown.enabled": "true",
     # Options are printed with plans: our secrets by their names, and Spark's own default.
@@ -134,11 +134,7 @@ def register(session: SparkSession) -> None:
         MissingRequirementError: pyspark or pyarrow is missing or too old.
     """
     for name in registration.SOURCES:
-        try:
-            session.dataSource.register(registration.load(name))
-        except ModuleNotFoundError as error:
-            if error.name not in {module for module, _ in registration.SOURCES.values()}:
-                raise
+        session.dataSource.register(registration.load(name))
 
 
 def as_text(value: object) -> str:

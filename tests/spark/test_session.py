@@ -16,7 +16,8 @@ from skylarkmq.testing.threaded import SyncBroker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+TIME_ZONE = "spark.sql.session.timeZone"
 
 
 @pytest.mark.parametrize(
@@ -42,11 +43,11 @@ def test_only_a_local_master_is_tied_to_this_machine(
 
 
 def test_what_the_caller_says_goes_first_then_spark_submit() -> None:
-    told = {ARROW_ROWS: "77", "spark.driver.host": "me", "spark.sql.session.timeZone": "CET"}
-    chosen = session.choose("local", told, {ARROW_ROWS: 5, "spark.ui.enabled": False})
-    assert chosen[ARROW_ROWS] == "5"
+    told = {ARROW_BYTES: "77", "spark.driver.host": "me", TIME_ZONE: "CET"}
+    chosen = session.choose("local", told, {ARROW_BYTES: 5, "spark.ui.enabled": False})
+    assert chosen[ARROW_BYTES] == "5"
     assert chosen["spark.ui.enabled"] == "false"
-    assert not {"spark.driver.host", "spark.sql.session.timeZone"} & chosen.keys()
+    assert not {"spark.driver.host", TIME_ZONE} & chosen.keys()
     assert chosen["spark.log.level"] == "WARN"
 
 
@@ -66,12 +67,12 @@ def test_workers_run_the_python_of_the_driver(monkeypatch: pytest.MonkeyPatch) -
 def test_a_session_has_our_settings_and_shows_no_secret(
     spark: SparkSession, broker: SyncBroker, topic: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get(TIME_ZONE) == "UTC"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
-    assert session.build_session("again", **{ARROW_ROWS: 512}) is spark
-    assert spark.conf.get(ARROW_ROWS) == "512"
+    assert session.build_session("again", **{TIME_ZONE: "CET"}) is spark
+    assert spark.conf.get(TIME_ZONE) == "CET"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
-    spark.conf.set(ARROW_ROWS, session.SETTINGS[ARROW_ROWS])
+    spark.conf.set(TIME_ZONE, "UTC")
     with Producer(broker.namesrv_addr) as producer:
         producer.send(Message(topic, b"body"))
     options = {"accessKey": "who", "secretKey": "hush", "securityToken": "hush"}
