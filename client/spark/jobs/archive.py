@@ -200,7 +200,7 @@ def compact_alone(options: ArchiveOptions, settings: JobSettings) -> Summary:
                 compression=options.compression,
                 on_progress=progress.advance,
             )
-        figures: dict[str, Any] = {
+        figures = {
             "files_before": before,
             "files_after": len(writer.state.files),
             "messages": sum(file.rows for file in writer.state.files.values()),
