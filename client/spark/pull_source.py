@@ -51,12 +51,15 @@ class PullSource:
         if self._takes_suggestions and broker_id in self._members:
             self._broker_id = broker_id
 
-    def back_to_master(self) -> None:
-        """Ask the master from now on: a slave has not what is asked for."""
-        log.info("%s: a slave lags behind, going on at the master", self._queue)
-        self._takes_suggestions = False
+    def back_to_master(self) -> bool:
+        """Ask the master from now on, because a slave has not what is asked for; return whether
+        that is news."""
+        news, self._takes_suggestions = self._takes_suggestions, False
+        if news:
+            log.info("%s: a slave lags behind, going on at the master", self._queue)
         self._broker_id = MASTER_ID
         self._refresh()
+        return news
 
     def failed(self) -> None:
         """Turn to the next member, after the one that is asked has failed."""

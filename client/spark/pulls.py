@@ -251,12 +251,14 @@ class RangeReader:
             DataLost: it is gone.
             NoProgress: this has gone on for too long.
         """
+        said = f"the broker answered {_said(answer)}"
         if not front.of_master:
-            self._source.back_to_master()
+            if not self._source.back_to_master():
+                self._pause(self._no_progress(f"its master is away, and of a slave {said}"))
             return
         available = self._available(front.at, answer)
         if available is None:
-            self._pause(self._no_progress(f"the broker answered {_said(answer)}"))
+            self._pause(self._no_progress(said))
         elif available > front.at:
             self._lose(front.at, available, min(available, self._end))
         elif self._failure_count < self._client.settings.retries:
