@@ -2,13 +2,14 @@
 #
 #   make run       broker and name server in the foreground, data in ./var/store
 #   make test      the test suite
-#   make check     style, types, layers, the Dockerfile
+#   make check     style, types, layers, the Dockerfiles
 #   make demo      336,776 real flights through a broker that is killed in between
 #   make pipeline-demo  the same flights through Spark: an archive job that is killed, figures, a plot
 #   make bench     how fast, beside an echo server on the same machine
 #   make bench-store  how fast the store alone is: growth, recovery, reads, the key index
 #   make bench-broker  filters, many topics, groups and queues, a million timers, connections
 #   make bench-spark  source, sink, commit-log reader and triggers, beside the same without Spark
+#   make spark-oldest  the tests of the Spark connector on the oldest PySpark it works with
 #   make faults    kills, crashes and disk errors at their full amounts; power cuts when root
 #   make interop   RocketMQ's own clients against a live broker; needs Maven or npm
 #   make docs      the API reference of the SDK, from its docstrings, in ./var/api
@@ -19,8 +20,9 @@ PYTHON ?= python3
 ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
+OLDEST := .venv-oldest
 
-.PHONY: run test faults check demo pipeline-demo bench bench-store bench-broker bench-spark interop docs clean
+.PHONY: run test faults check demo pipeline-demo bench bench-store bench-broker bench-spark spark-oldest interop docs clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve \
@@ -39,8 +41,8 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright
-	@if [ -x $(BIN)/hadolint ]; then set -x; $(BIN)/hadolint Dockerfile; \
-	else echo 'Dockerfile not checked: PyPI has no hadolint for this machine'; fi
+	@if [ -x $(BIN)/hadolint ]; then set -x; $(BIN)/hadolint Dockerfile deploy/spark/Dockerfile; \
+	else echo 'Dockerfiles not checked: PyPI has no hadolint for this machine'; fi
 	$(BIN)/pytest -q tests/architecture
 
 demo: $(VENV)/.demo
@@ -67,6 +69,9 @@ bench-spark: $(VENV)/.core $(VENV)/.spark
 interop: $(VENV)/.dev
 	$(BIN)/pytest -q -rs -m interop tests/interop tests/behaviour $(ARGS)
 
+spark-oldest: $(OLDEST)/.ready
+	$(OLDEST)/bin/pytest -q tests/spark $(ARGS)
+
 # Where methods of Producer, Consumer and Admin are written that their classes inherit.
 INHERITED = skylarkmq.client.producer_calls skylarkmq.client.consumer.calls skylarkmq.client.consumer.lite_pull \
 	$(addprefix skylarkmq.client.admin.,topics groups offsets queries dead_letters connections cluster traces results stored_message scan) \
@@ -76,7 +81,7 @@ docs: $(VENV)/.dev
 	$(BIN)/pdoc skylarkmq.client skylarkmq.client.sync $(INHERITED) skylarkmq.testing.broker skylarkmq.testing.faults skylarkmq.testing.threaded skylarkmq.testing.clock -o var/api $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A stamp for each set of packages; a newer pyproject.toml installs again.
 $(VENV)/.core: pyproject.toml | $(BIN)/python
@@ -89,3 +94,8 @@ $(VENV)/.%: pyproject.toml | $(BIN)/python
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
+
+$(OLDEST)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' 'pyspark==4.2.*'
+	@touch $@
