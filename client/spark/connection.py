@@ -41,6 +41,10 @@ OPAQUE_MASK: Final = 0x7FFFFFFF
 MUTE_HINT: Final = (
     "It never answered: is it a broker or name server of RocketMQ's protocol, does it want TLS?"
 )
+TLS_OPTIONS_HINT: Final = (
+    "Here these are the options tls.caFile, tls.serverName, addressMap, and tls.certFile with "
+    "tls.keyFile"
+)
 POLL_MAX_S: Final = 3600.0
 _IN: Final = select.POLLIN | select.POLLHUP | select.POLLERR
 _BLOCKED: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError, InterruptedError)
@@ -234,7 +238,9 @@ class Connection:
         told = explain_loss(error)
         why = f"connection lost: {told}" if told else "the peer closed the connection"
         self.close(why)
-        hint = told.hint if isinstance(told, TlsFailure) else self._mute_hint
+        hint = self._mute_hint
+        if isinstance(told, TlsFailure):
+            hint = f"{told.hint}. {TLS_OPTIONS_HINT}"
         return ConnectionFailed(self.address, why, reached=True, hint=hint)
 
 
@@ -277,4 +283,4 @@ def _wrapped(stream: socket.socket, address: str, host: str, tls: ClientTls) -> 
         raise ConnectionFailed(address, "no TLS handshake in time", hint=MUTE_HINT) from error
     except (OSError, ValueError) as error:
         failure = explain(error, name)
-        raise TlsError(address, str(failure), hint=failure.hint) from error
+        raise TlsError(address, str(failure), hint=f"{failure.hint}. {TLS_OPTIONS_HINT}") from error
