@@ -123,8 +123,8 @@ class ReadSettings:
     expression: str = ALL
     sql92: bool = False
     fail_on_data_loss: bool = True
-    pull_count: int = 256
-    pull_bytes: int = 256 * _KIB
+    pull_count: int = 1024
+    pull_bytes: int = 1024 * _KIB
     pulls_in_flight: int = 8
     batch_rows: int = 2048
     batch_bytes: int = 4 * _KIB * _KIB

@@ -1,4 +1,4 @@
-"""A stream against a cluster that grows, expires, comes anew and goes away, and an engine that dies.
+"""A stream on a cluster that grows, expires, comes anew and goes away, under an engine that dies.
 
 The engine does what Spark does: it writes a batch's end down before it reads the batch, reads what
 was planned, and on a restart plans the unfinished batch again. A sink keeps one result a batch, so
