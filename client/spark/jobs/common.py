@@ -297,7 +297,8 @@ def open_session(app: str, settings: JobSettings, **conf: str) -> Generator[Spar
         register(there)
         yield there
         return
-    spark = build_session(app, settings.master, **{**conf, **settings.conf})
+    quiet = {} if settings.verbose else {"spark.log.level": "ERROR"}
+    spark = build_session(app, settings.master, **{**quiet, **conf, **settings.conf})
     try:
         yield spark
     finally:

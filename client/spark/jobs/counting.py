@@ -126,7 +126,8 @@ class Counting:
             last = last_progress(query)
             behind = None if last is None else last.behind
             known = None if behind is None else self._messages + behind
-            progress.show(self._messages, known, f"watermark {_instant(self._book.watermark_ms)}")
+            watermark = _instant(self._book.watermark_ms)
+            progress.show(self._messages, known, f"watermark {watermark}" if watermark else "")
 
         try:
             await_query(query, show)

@@ -100,7 +100,7 @@ class Progress:
     def _line(self, now: float, note: str) -> None:
         of = f" of {self.total:,} ({_percent(self.done, self.total)})" if self.total else ""
         elapsed = now - self._started_s
-        rate = f", {self.done / elapsed:,.0f}/s" if elapsed > 0 else ""
+        rate = f", {self.done / elapsed:,.0f}/s" if self.done and elapsed > 0 else ""
         behind = f", {note}" if note else ""
         self._out.write(f"{self.what}: {self.done:,}{of} {self._unit}{rate}{behind}\n")
         self._out.flush()
