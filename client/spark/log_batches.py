@@ -170,7 +170,7 @@ class LogBatches:
             head = data[position:body_start]
             if sys_flag & HOSTS_BITS:
                 head, hosts, body_start, body_size = narrowed(data, position, sys_flag)
-                stored_ms = _fields(head, 0)[5]
+                stored_ms = _fields(head, 0)[5] if body_size >= 0 else 0
             following, tail = position + size, body_start + body_size
             if magic != MESSAGE_MAGIC or offset != base + position or following > end:
                 break

@@ -48,7 +48,7 @@ MAX_PARTITION_BYTES: Final = 256 * 1024 * 1024
 MIN_PARTITION_BYTES: Final = 1024
 _ROWS_MAX: Final = 1_000_000
 _BATCH_BYTES_MAX: Final = 1024 * 1024 * 1024
-_TIME_MIN, _TIME_MAX = -(2**63), 2**63 - 1
+_TIME_MIN, _TIME_MAX = -(2**63), 2**63  # an int64, and behind it
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,12 +127,13 @@ class SegmentFile:
         if at + size > len(data) < self.size - begin:
             data, begin = self.window(place, size)
         offset = self.base + place
-        return Look(read_record(data, at, check_crc=check_crc, physical_offset=offset), data, begin)
+        record = read_record(data, at, check_crc=check_crc, physical_offset=offset)
+        return Look(record, data, begin, size)
 
     def find_record(self, place: int, stop: int) -> int | None:
         """Return where the first sound record begins in [place, stop), None without one."""
-        while place < stop:
-            place = max(place, self.file.data_start(place) - _SIZE_SLACK)
+        stop = min(stop, self.size)
+        while (place := max(place, self.file.data_start(place) - _SIZE_SLACK)) < stop:
             chunk = self._pread(min(WINDOW_SIZE + _OFFSET_END, self.size - place), place)
             at = chunk.find(_MAGIC, MAGIC_POSITION)
             while at >= 0:
@@ -198,10 +199,13 @@ class SegmentFile:
         except OSError as error:
             if error.errno != errno.EIO or not self._patient:
                 raise
-        return b"".join(
-            self._block(min(_BLOCK_SIZE, position + size - place), place)
-            for place in range(position, position + size, _BLOCK_SIZE)
-        )
+        parts: list[bytes] = []
+        place, stop = position, position + size
+        while place < stop:
+            following = min(place - place % _BLOCK_SIZE + _BLOCK_SIZE, stop)
+            parts.append(self._block(following - place, place))
+            place = following
+        return b"".join(parts)
 
     def _block(self, size: int, position: int) -> bytes:
         try:

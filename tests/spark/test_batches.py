@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skylarkmq.client.spark.batches import BatchBuilder
+from skylarkmq.client.spark.batches import BatchBuilder, CorruptRecordError
 from skylarkmq.client.spark.schema import COLUMNS, arrow_schema, names
+from skylarkmq.protocol.compression import CompressionKind, compress, compression_flags
 from skylarkmq.protocol.record import decode_messages
-from tests.spark.support.records import RECORDS, Written, block, row_of, rows_in, sane_time
+from tests.spark.support.records import RECORDS, V6, Written, block, row_of, rows_in, sane_time
 
 ALL = names()
 
@@ -27,7 +29,7 @@ def built(data: bytes, chosen: tuple[str, ...] = ALL, **options: Any) -> list[di
     return [row for batch in batches for row in rows_in(batch)]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None)
 @given(st.lists(RECORDS, max_size=8), st.permutations(COLUMNS), st.integers(1, 21))
 def test_rows_are_those_of_the_protocols_decoder(
     records: list[Written], order: list[Any], count: int
@@ -36,3 +38,178 @@ def test_rows_are_those_of_the_protocols_decoder(
     data = block(*[record for record in records if record.queue_offset != 2**63 - 1])
     expected = [sane_time(row_of(message)) for message in decode_messages(data)]
     assert built(data, chosen) == [{name: row[name] for name in chosen} for row in expected]
+
+
+def batch_sizes(builder: BatchBuilder, data: bytes, **span: Any) -> list[int]:
+    given = {"broker_name": "broker-a", "start": 0, "end": 10**6, **span}
+    sizes = [batch.num_rows for batch in builder.add(data, **given)]
+    last = builder.finish()
+    return sizes + ([] if last is None else [last.num_rows])
+
+
+@pytest.mark.parametrize(
+    ("count", "max_rows", "sizes"),
+    [(0, 3, []), (1, 3, [1]), (3, 3, [3]), (7, 3, [3, 3, 1]), (2, 1, [1, 1])],
+)
+def test_a_batch_is_full_by_rows(count: int, max_rows: int, sizes: list[int]) -> None:
+    data = block(*[Written(number) for number in range(count)])
+    builder = BatchBuilder(ALL, max_rows=max_rows)
+    assert batch_sizes(builder, data) == sizes
+    assert builder.rows == count
+
+
+def test_a_batch_is_full_by_bytes_and_a_larger_record_stands_alone() -> None:
+    bodies = [b"x" * size for size in (100, 100, 5000, 100, 3000)]
+    data = block(*[Written(number, body=body) for number, body in enumerate(bodies)])
+    assert batch_sizes(BatchBuilder(("body",), max_bytes=2000), data) == [2, 1, 1, 1]
+    without_bodies = BatchBuilder(("queueOffset",), max_bytes=2000)
+    assert batch_sizes(without_bodies, data) == [5]
+    assert without_bodies.bytes < 1000
+
+
+def test_bytes_count_what_a_body_opens_to() -> None:
+    packed = compress(bytes(4000), CompressionKind.ZLIB)
+    flags = compression_flags(CompressionKind.ZLIB)
+    records = [Written(number, body=packed, sys_flag=flags) for number in range(4)]
+    assert batch_sizes(BatchBuilder(("body",), max_bytes=9000), block(*records)) == [2, 2]
+    assert [row["body"] for row in built(block(*records), ("body",))] == [bytes(4000)] * 4
+
+
+def test_batches_go_on_over_blocks() -> None:
+    builder = BatchBuilder(("queueOffset", "brokerName"), max_rows=5)
+    rows: list[dict[str, Any]] = []
+    for first, broker_name in ((0, "a"), (3, "b"), (6, "b"), (9, "a")):
+        data = block(*[Written(number) for number in range(first, first + 3)])
+        for batch in builder.add(data, broker_name=broker_name, start=0, end=100):
+            rows += rows_in(batch)
+    last = builder.finish()
+    assert last is not None and builder.finish() is None
+    rows += rows_in(last)
+    assert [row["queueOffset"] for row in rows] == list(range(12))
+    assert [row["brokerName"] for row in rows] == ["a"] * 3 + ["b"] * 6 + ["a"] * 3
+
+
+@given(st.integers(0, 12), st.integers(0, 12))
+def test_only_offsets_of_the_range_count(start: int, end: int) -> None:
+    data = block(*[Written(number) for number in range(10)])
+    builder = BatchBuilder(("queueOffset",))
+    full = builder.add(data, broker_name="a", start=start, end=end)
+    last = builder.finish()
+    assert not full
+    found = [] if last is None else last.column("queueOffset").to_pylist()
+    assert found == list(range(start, min(end, 10)))
+    assert builder.rows == len(found)
+
+
+def test_tags_are_compared_as_texts() -> None:
+    # "AaBB" and "BBAa" have one Java hash, so a broker takes the one for the other.
+    texts = [b"TAGS\x01AaBB", b"TAGS\x01BBAa", b"", b"a\x01TAGS", b"KEYS\x01AaBB", b"TAGS\x01x"]
+    data = block(*[Written(number, properties=text) for number, text in enumerate(texts)])
+    builder = BatchBuilder(("queueOffset",))
+    builder.add(data, broker_name="a", start=0, end=9, tags=frozenset({"AaBB", "x"}))
+    last = builder.finish()
+    assert last is not None
+    assert last.column("queueOffset").to_pylist() == [0, 5]
+
+
+def test_views_are_taken_as_bytes_are() -> None:
+    data = block(*[Written(number) for number in range(3)])
+    builder = BatchBuilder(ALL)
+    builder.add(memoryview(bytearray(data)), broker_name="broker-a", start=0, end=9)
+    last = builder.finish()
+    assert last is not None
+    assert rows_in(last) == built(data)
+
+
+def test_of_names_that_repeat_the_last_value_counts() -> None:
+    texts = [b"WAIT\x01true\x02a\x011\x02WAIT\x01false", b"a\x012", b"WAIT\x01x\x02WAIT\x01y"]
+    rows = built(block(*[Written(properties=text) for text in texts]), ("properties",))
+    assert [row["properties"] for row in rows] == [
+        {"a": "1", "WAIT": "false"},
+        {"a": "2"},
+        {"WAIT": "y"},
+    ]
+
+
+@pytest.mark.parametrize("end", [b"", b"\x02"])
+@pytest.mark.parametrize("count", [1, 5])
+def test_rows_of_one_shape_and_of_many(end: bytes, count: int) -> None:
+    texts = [f"TAGS\x01t{n}\x02b\x01{n}".encode() + end for n in range(count)]
+    texts += [b"b\x01z\x02TAGS\x01u" + end, b"", b"c\x01" + "é€".encode() + end]
+    rows = built(
+        block(*[Written(properties=text) for text in texts]), ("tags", "properties", "keys")
+    )
+    assert [row["tags"] for row in rows] == [f"t{n}" for n in range(count)] + ["u", None, None]
+    assert rows[-1]["properties"] == {"c": "é€"}
+    assert all(row["keys"] is None for row in rows)
+
+
+def corrupt(kind: str) -> tuple[bytes, str]:
+    """A block whose second record is damaged, and what the error must say."""
+    good, bad = Written(16).encode(), bytearray(Written(17).encode())
+    if kind == "body":
+        bad[88] ^= 1
+        return good + bytes(bad), "the body's checksum is wrong"
+    if kind == "magic":
+        bad[4] ^= 1
+    elif kind == "size":
+        bad[:4] = (50).to_bytes(4, "big")
+    elif kind == "longer":
+        bad[:4] = (5000).to_bytes(4, "big")
+    elif kind == "body size":
+        bad[84:88] = (-5).to_bytes(4, "big", signed=True)
+        return good + bytes(bad), "the body is larger than the record"
+    elif kind == "topic size":
+        bad[93] = 200
+        return good + bytes(bad), "topic and properties do not add up"
+    elif kind == "properties size":
+        bad[102] ^= 1
+        return good + bytes(bad), "topic and properties do not add up"
+    elif kind == "cut":
+        return good + bytes(bad[:60]), "it is cut"
+    return good + bytes(bad), "its size or its magic is wrong"
+
+
+KINDS = ["body", "magic", "size", "longer", "body size", "topic size", "properties size", "cut"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_is_told_with_its_place(kind: str) -> None:
+    data, why = corrupt(kind)
+    builder = BatchBuilder(ALL)
+    with pytest.raises(CorruptRecordError) as caught:
+        builder.add(data, broker_name="broker-a", start=0, end=100)
+    text = str(caught.value)
+    assert why in text and "broker broker-a" in text and "startingOffsets" in text
+    if kind != "cut":
+        assert "queue 3, queue offset 17, physical offset 5796" in text
+    if kind == "body":
+        assert "topic flights" in text
+        assert caught.value.queue_offset == 17
+
+
+def test_a_checksum_costs_only_whoever_asks_for_bodies() -> None:
+    data, _ = corrupt("body")
+    assert [row["queueOffset"] for row in built(data, ("queueOffset",))] == [16, 17]
+
+
+def test_a_body_that_cannot_be_opened() -> None:
+    bad = Written(5, body=b"no zlib", sys_flag=compression_flags(CompressionKind.ZLIB))
+    with pytest.raises(CorruptRecordError, match=r"queue offset 5.*the zlib body is damaged"):
+        built(bad.encode())
+    assert built(bad.encode(), ("queueOffset",)) == [{"queueOffset": 5}]
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_no_damage_raises_anything_else(data: st.DataObject) -> None:
+    sound = block(Written(0), Written(1, born=V6, store=V6), Written(2))
+    damaged = bytearray(sound)
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(sound) - 1))] = data.draw(st.integers(0, 255))
+    piece = bytes(damaged[: data.draw(st.integers(0, len(sound)))])
+    try:
+        rows = built(piece, tuple(data.draw(st.permutations(ALL))[:5]))
+    except CorruptRecordError:
+        return
+    assert len(rows) == len(decode_messages(piece, check_crc=False))
