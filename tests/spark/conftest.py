@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,3 +73,13 @@ def topic(broker: SyncBroker) -> str:
     name = f"spark_{next(NUMBERS)}"
     broker.create_topic(name, 4)
     return name
+
+
+def path_without_java(folder: Path) -> str:
+    """A folder of links to every program of PATH but Java's."""
+    folder.mkdir()
+    for place in os.environ["PATH"].split(os.pathsep):
+        for program in Path(place).iterdir() if Path(place).is_dir() else ():
+            if not program.name.startswith("java") and not (folder / program.name).is_symlink():
+                (folder / program.name).symlink_to(program)
+    return str(folder)

@@ -15,21 +15,11 @@ from skylarkmq.client import Message
 from skylarkmq.client.spark import java
 from skylarkmq.client.sync import Producer
 from skylarkmq.testing.threaded import SyncBroker
-from tests.spark.conftest import QUICK
+from tests.spark.conftest import QUICK, path_without_java
 
 PROGRAM = Path(__file__).parent / "support" / "killed_executor.py"
 COUNT = 800
 LIMIT_S = 240  # a hang limit
-
-
-def path_without_java(folder: Path) -> str:
-    """A folder of links to every program of PATH but Java's."""
-    folder.mkdir()
-    for place in os.environ["PATH"].split(os.pathsep):
-        for program in Path(place).iterdir() if Path(place).is_dir() else ():
-            if not program.name.startswith("java") and not (folder / program.name).is_symlink():
-                (folder / program.name).symlink_to(program)
-    return str(folder)
 
 
 def executor_of(worker: int) -> int:
