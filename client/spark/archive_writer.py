@@ -66,6 +66,10 @@ class WritePlan:
     """`Spans.to_json` of what the table holds of these topics."""
     known_last_ms: Mapping[str, Any] = field(default_factory=lambda: QueueOffsets().to_json())
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields; `WritePlan(**fields)` makes it again."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
 
 class _Rows(NamedTuple):
     """A stretch of a batch: one queue, rising offsets without a hole, [start, end)."""

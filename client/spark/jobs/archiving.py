@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from skylarkmq.client.spark.archive_commits import RUNS, STAGING, ArchiveWriter
 from skylarkmq.client.spark.archive_compaction import CompactPlan, compact, compact_group, groups
 from skylarkmq.client.spark.archive_state import DataFile
-from skylarkmq.client.spark.archive_writer import WritePlan, write_batches
+from skylarkmq.client.spark.archive_writer import WritePlan
 from skylarkmq.client.spark.jobs.archive_survey import Survey, holes_table
 from skylarkmq.client.spark.jobs.common import (
     JobSettings,
@@ -30,7 +30,6 @@ from skylarkmq.client.spark.jobs.common import (
 from skylarkmq.client.spark.offsets import QueueOffsets
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -142,16 +141,9 @@ class Archiving:
 
     def take(self, frame: DataFrame, batch: str) -> None:
         """Archive a batch: tasks stage, then one commit."""
-        plan = self._plan(batch)
+        from skylarkmq.client.spark.archive_sink import stage
 
-        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            import pyarrow
-
-            report = json.dumps(write_batches(plan, batches))
-            yield pyarrow.RecordBatch.from_pydict({"report": [report]})
-
-        written = frame.coalesce(self._tasks).mapInArrow(write, "report string").collect()
-        reports: list[dict[str, Any]] = [json.loads(row[0]) for row in written]
+        reports = stage(frame.coalesce(self._tasks), self._plan(batch))
         count = self._writer.append(batch, reports)
         for report in reports:
             self._repeated += report["repeated"]
