@@ -275,13 +275,19 @@ class BlockingClient:
 
     # Requests
 
-    def begin(self, address: str, command: RemotingCommand) -> Pending:
+    def begin(self, address: str, command: RemotingCommand, *, hold: bool = False) -> Pending:
         """Send a request, connecting if need be; several may be under way.
+
+        With `hold` it leaves with the next one to that peer, or with `send_held`, in one write.
 
         Raises:
             ConnectionFailed, RequestTimeout: not sent.
         """
-        return self._connections.begin(address, command, self.deadline_s())
+        return self._connections.begin(address, command, self.deadline_s(), hold=hold)
+
+    def send_held(self, address: str) -> None:
+        """Send what was held back for that peer; raises as `begin`."""
+        self._connections.send_held(address, self.deadline_s())
 
     def wait(self, pending: Pending, deadline_s: float) -> RemotingCommand:
         """Return the answer, whatever its code.

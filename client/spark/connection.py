@@ -76,6 +76,7 @@ class Connection:
         self._opaque = 0
         # Invariant: an opaque is in _begun from its begin to the end of its wait; its answer is in
         # _answers from when it came.
+        self._held: list[bytes] = []
         self._begun: dict[int, int] = {}
         self._answers: dict[int, RemotingCommand] = {}
         self._frame_count = 0
@@ -86,34 +87,31 @@ class Connection:
         """Nothing is under way."""
         return not self._begun
 
-    def begin(self, command: RemotingCommand, deadline_s: float) -> int:
+    def begin(self, command: RemotingCommand, deadline_s: float, *, hold: bool = False) -> int:
         """Send a request; return the opaque to wait for.
+
+        With `hold` it leaves with the next one that is not held, or with `send_held`, in one write.
 
         Raises:
             ConnectionFailed, RequestTimeout: it was not sent, or not as a whole.
         """
-        opaque = command.opaque = self.take_opaque()
-        if self._signer is not None:
-            self._signer.sign(command)
-        self.submit(opaque, encode_command(command), deadline_s)
-        return opaque
-
-    @property
-    def signs(self) -> bool:
-        """Requests must go by `begin`, which signs them."""
-        return self._signer is not None
-
-    def take_opaque(self) -> int:
-        """Return an opaque that no request of this connection uses."""
-        opaque = self._opaque = (self._opaque + 1) & OPAQUE_MASK
-        return opaque
-
-    def submit(self, opaque: int, frame: bytes, deadline_s: float) -> None:
-        """Send a request's frame; raises as `begin`."""
         if self.closed_why:
             raise ConnectionFailed(self.address, self.closed_why)
+        opaque = command.opaque = self._opaque = (self._opaque + 1) & OPAQUE_MASK
+        if self._signer is not None:
+            self._signer.sign(command)
+        self._held.append(encode_command(command))
         self._begun[opaque] = self._receive_count
-        self._write(frame, deadline_s)
+        if not hold:
+            self.send_held(deadline_s)
+        return opaque
+
+    def send_held(self, deadline_s: float) -> None:
+        """Send what is held back; raises as `begin`, for all of it."""
+        if self._held:
+            frames = b"".join(self._held) if len(self._held) > 1 else self._held[0]
+            self._held.clear()
+            self._write(frames, deadline_s)
 
     def wait(self, opaque: int, deadline_s: float) -> RemotingCommand:
         """Return the answer to a request, whatever its code; good for one call.
@@ -123,6 +121,7 @@ class Connection:
         """
         answers, clock = self._answers, self._clock
         try:
+            self.send_held(deadline_s)
             while (answer := answers.pop(opaque, None)) is None:
                 if opaque not in self._begun:
                     raise ConnectionFailed(
@@ -161,6 +160,7 @@ class Connection:
             return
         self.closed_why = why
         self._begun.clear()
+        self._held.clear()
         self._answers.clear()
         with contextlib.suppress(OSError):
             self._socket.close()

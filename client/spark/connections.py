@@ -77,14 +77,24 @@ class Connections:
         self._open[address] = made
         return made
 
-    def begin(self, address: str, command: RemotingCommand, deadline_s: float) -> Pending:
+    def begin(
+        self, address: str, command: RemotingCommand, deadline_s: float, *, hold: bool = False
+    ) -> Pending:
         """Send a request, connecting if need be; several may be under way.
+
+        With `hold` it leaves with the next one, or with `send_held`.
 
         Raises:
             ConnectionFailed, RequestTimeout: not sent.
         """
         connection = self.to(address, deadline_s)
-        return Pending(connection, connection.begin(command, deadline_s))
+        return Pending(connection, connection.begin(command, deadline_s, hold=hold))
+
+    def send_held(self, address: str, deadline_s: float) -> None:
+        """Send what was held back for that peer; raises as `begin`, for all of it."""
+        connection = self._open.get(address)
+        if connection is not None:
+            connection.send_held(deadline_s)
 
     def wait(self, pending: Pending, deadline_s: float) -> RemotingCommand:
         """Return the answer, whatever its code; raises as `Connection.wait`."""

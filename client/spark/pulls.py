@@ -157,6 +157,8 @@ class RangeReader:
         """Plan new slots; False when all is read."""
         slots = self._slots
         count = self._in_flight if self._knows_stride else 1
+        if len(slots) > count // 2:  # several leave in one write, and are answered in one
+            return True
         while self._next < self._end and len(slots) < count:
             end = self._end if self._filters else min(self._end, self._next + self._stride.size)
             slots.append(_Slot(self._next, end))
@@ -168,7 +170,7 @@ class RangeReader:
         if slot.pending is None and slot.strange is None and slot.at < slot.end:
             slot.asked = min(slot.end - slot.at, self._stride.size)
             request = self._requests.at(slot.at, slot.asked)
-            slot.pending = self._client.begin(self._source.address, request)
+            slot.pending = self._client.begin(self._source.address, request, hold=True)
             slot.of_master = self._source.is_master
 
     def _advance(self) -> None:
@@ -181,6 +183,7 @@ class RangeReader:
             if slot.pending is not None and (slot is front or client.has_answer(slot.pending)):
                 self._take(slot)
                 self._ask(slot)
+        client.send_held(self._source.address)
         if front.strange is not None:
             answer, front.strange = front.strange, None
             self._judge(front, answer)

@@ -1,9 +1,5 @@
 """Requests of the blocking client and what their answers say; pure, one function a call.
 
-A pull is the one request that goes out thousands of times a second (RocketMQ's brokers give 32
-messages a time), so its JSON frame is made from a template per queue, and the header of its answer
-is read by a typed decoder. Whatever that refuses goes the general road.
-
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/MQClientAPIImpl.java; what the answers
 mean: client/api_pull.py
 """

@@ -156,13 +156,15 @@ class FakePullClient:
     def deadline_s(self) -> float:
         return self.clock.monotonic() + 3
 
-    def begin(self, address: str, command: RemotingCommand) -> FakePending:
+    def begin(self, address: str, command: RemotingCommand, *, hold: bool = False) -> FakePending:
         fields = command.ext_fields
         pending = FakePending(address, int(fields["queueOffset"]), int(fields["maxMsgNums"]))
         self.pulls.append(pending)
         self.under_way.append(pending)
         self.most_under_way = max(self.most_under_way, len(self.under_way))
         return pending
+
+    def send_held(self, address: str) -> None: ...
 
     def has_answer(self, pending: FakePending) -> bool:
         if pending.answer is None and self.answers_early():
