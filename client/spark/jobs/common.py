@@ -257,8 +257,13 @@ def exit_code_of(error: Exception) -> int:
     return error.exit_code if isinstance(error, JobError) else FAILED
 
 
-_LAST_OF_TRACEBACK: Final = re.compile(r"^(?:[\w.]+\.)?(\w+): (.+)$")
-_END_OF_MESSAGE: Final = re.compile(r"\n\s*(?:at [\w.$]+\(|JVM stacktrace:|Driver stacktrace:|===)")
+_END_OF_TRACEBACK: Final = re.compile(r"^(?:[\w.]+\.)?\w+: .")
+_OWN_ERRORS: Final = "skylarkmq."
+_END_OF_MESSAGE: Final = re.compile(
+    r"\n\s*(?:at [\w.$]+\(|JVM stacktrace:|Driver stacktrace:|During handling of|===)|(?<= SQLSTATE: .{5})\W"
+)
+_TRACE_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""PySpark's, which print the stack traces of errors that it raises as well."""
 
 
 def explain(error: BaseException) -> str:
@@ -269,12 +274,14 @@ def explain(error: BaseException) -> str:
     """
     text = str(error).strip()
     if "Traceback (most recent call last)" in text:
-        behind = text.rpartition("Traceback (most recent call last)")[2].splitlines()[1:]
-        for number, line in enumerate(behind):
-            found = _LAST_OF_TRACEBACK.match(line)
-            if found is not None:
-                more = _END_OF_MESSAGE.split("\n".join(["", *behind[number + 1 :]]))[0]
-                return " ".join([found[2], *more.split()]).strip()
+        behind = text.partition("Traceback (most recent call last)")[2].splitlines()[1:]
+        ends = [number for number, line in enumerate(behind) if _END_OF_TRACEBACK.match(line)]
+        # Spark's runner may fail again while it cleans up, which says nothing about the cause.
+        ours = [number for number in ends if behind[number].startswith(_OWN_ERRORS)]
+        for number in (ours or ends)[-1:]:
+            first = behind[number].partition(": ")[2]
+            more = _END_OF_MESSAGE.split("\n".join(["", *behind[number + 1 :]]))[0]
+            return " ".join([first, *more.split()]).strip()
     text = " ".join(_END_OF_MESSAGE.split(text)[0].split())
     return text or type(error).__name__
 
@@ -288,10 +295,14 @@ def open_session(app: str, settings: JobSettings, **conf: str) -> Generator[Spar
     Args:
         conf: settings of Spark by their names; those of --conf go before them.
     """
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession as Session
 
     from skylarkmq.client.spark.session import build_session, register
 
+    if not settings.verbose:
+        for name in _TRACE_LOGGERS:
+            PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     there = Session.getActiveSession()
     if there is not None:
         register(there)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import click
@@ -26,6 +26,7 @@ import click
 from skylarkmq.client.spark.client import BlockingClient
 from skylarkmq.client.spark.jobs.common import (
     Duration,
+    JobError,
     JobSettings,
     Summary,
     job_options,
@@ -34,8 +35,8 @@ from skylarkmq.client.spark.jobs.common import (
 )
 from skylarkmq.client.spark.jobs.counting import Counting, MetricsOptions
 from skylarkmq.client.spark.jobs.window_files import WindowFiles
+from skylarkmq.client.spark.options import SourceOptions
 from skylarkmq.client.spark.progress import watch
-from skylarkmq.client.spark.settings import ConnectionSettings
 
 
 @click.command()
@@ -110,6 +111,20 @@ def main(settings: JobSettings, **options: Any) -> None:
     run_job("metrics", settings, lambda: run(chosen, settings))
 
 
+def check(options: MetricsOptions, settings: JobSettings) -> None:
+    """Ask the cluster for the topics, before Spark takes its time to start.
+
+    Raises:
+        OptionError: an option of the source is unknown or wrong.
+        RocketMQError: a topic is not there or cannot be read, or no name server answers.
+    """
+    source = SourceOptions.from_options(options.source_options(settings), streaming=True)
+    with closing(BlockingClient(source.connection)) as client:
+        for topic in options.topics:
+            if not client.read_queues(topic):
+                raise JobError(f"topic {topic} has no queue that can be read: see its permission")
+
+
 def run(options: MetricsOptions, settings: JobSettings) -> Summary:
     """Do the job; the files are done when it returns.
 
@@ -117,12 +132,7 @@ def run(options: MetricsOptions, settings: JobSettings) -> Summary:
         JobError: the output folder belongs to other settings or to another query.
         RocketMQError: a topic is not there, another job writes to the folder.
     """
-    connection = ConnectionSettings.from_options(settings.connector_options())
-    if options.groups:  # else the source says so itself: a pattern may match nothing
-        client = BlockingClient(connection)
-        for topic in options.topics:
-            client.read_queues(topic)
-        client.close()
+    check(options, settings)
     with ExitStack() as stack:
         files = WindowFiles(options.output, dry=options.dry_run)
         files.open(f"metrics, process {os.getpid()} on {socket.gethostname()}")

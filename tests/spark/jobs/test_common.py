@@ -143,6 +143,25 @@ def test_differences_exit_with_1() -> None:
     assert result.stdout == "job: differences\n  missing  3\n"
 
 
+HIDDEN = """[STREAM_FAILED] Query [id = b7] terminated with exception: Traceback (most recent \
+call last):
+  File "/x/source.py", line 53, in streamReader
+skylarkmq.client.spark.option_reading.OptionError: unknown option topick: did you mean topic?
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/x/python_streaming_source_runner.py", line 270, in main
+    reader.stop()
+UnboundLocalError: cannot access local variable 'reader'
+ SQLSTATE: 38000
+"""
+
+
+def test_explain_sees_behind_a_failure_of_the_cleaning_up() -> None:
+    assert explain(RuntimeError(HIDDEN)) == "unknown option topick: did you mean topic?"
+
+
 def test_explain_keeps_the_cause_and_the_cure() -> None:
     assert explain(RuntimeError(SPARK_FAILURE)) == (
         "no route to topic orders (topic_missing). Create it, or name another"
@@ -155,6 +174,8 @@ def test_explain_keeps_the_cause_and_the_cure() -> None:
         ("plain", "plain"),
         ("[CODE] bad\n\nJVM stacktrace:\nx\n\tat y", "[CODE] bad"),
         ("bad\n\tat org.apache.x.Y.z(A.scala:1)", "bad"),
+        ("[C] no x. SQLSTATE: 42703; line 1 pos 0;\n'Filter x", "[C] no x. SQLSTATE: 42703"),
+        ("[C] ended. SQLSTATE: XXKST\nfoo", "[C] ended. SQLSTATE: XXKST"),
         ("Traceback (most recent call last):\n  a", "Traceback (most recent call last): a"),
         ("", "RuntimeError"),
     ],
