@@ -21,7 +21,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -31,9 +31,12 @@ from skylarkmq.client.spark.log_batches import LogBatches
 from skylarkmq.client.spark.log_options import LogOptions
 from skylarkmq.client.spark.schema import LOG_COLUMNS, ddl, struct_projection
 from skylarkmq.client.spark.segments import SegmentFile, SegmentRange
+from skylarkmq.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, is_valid_unit
+from skylarkmq.store.errors import StoreError
 from skylarkmq.store.mapped_file import NAME_DIGITS
 from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.read_only_files import ReadOnlyFiles
+from skylarkmq.store.tools.reader import StoppedStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -196,6 +199,60 @@ def open_log(path: str, base: int, options: LogOptions) -> Generator[SegmentFile
         yield SegmentFile(file, base, patient=options.on_corruption != "fail")
     finally:
         file.close()
+
+
+class QueueFile(NamedTuple):
+    """A file of a consume queue: what a broker finds the messages of a queue by."""
+
+    topic: str
+    queue_id: int
+    path: str
+    first_offset: int
+    """The queue offset of its first unit."""
+
+
+def list_queue_files(path: str) -> list[QueueFile]:
+    """Return the files of all consume queues of a store, by queue, in order.
+
+    Raises:
+        LogNotFoundError: the path is not the root folder of a store.
+    """
+    try:
+        store = StoppedStore(Path(path))
+    except StoreError as error:
+        raise LogNotFoundError(
+            f"no store in {path}: {error}", hint="Name its root folder, storePathRootDir"
+        ) from error
+    return [
+        QueueFile(queue.topic, queue.queue_id, str(file.path), file.start // UNIT_SIZE)
+        for queue in store.queues.values()
+        for file in queue.files
+    ]
+
+
+def queue_units(file: QueueFile) -> Iterator[tuple[int, int, int]]:
+    """Yield queue offset, physical offset and record size of a file's units that are in use.
+
+    A file that expired in the meantime has none.
+    """
+    try:
+        opened = ReadOnlyFiles().open(Path(file.path))
+    except FileNotFoundError:
+        return
+    try:
+        whole = opened.size // UNIT_SIZE * UNIT_SIZE
+        units = UNIT.iter_unpack(opened.view()[:whole] if whole else b"")
+        for number, (physical_offset, size, _) in enumerate(units, file.first_offset):
+            if is_valid_unit(physical_offset, size) and size != PRE_BLANK_SIZE:
+                yield number, physical_offset, size
+    finally:
+        opened.close()
+
+
+def removed_ends(path: str) -> dict[str, int]:
+    """Return topics that were deleted: their records below a physical offset are in no queue."""
+    entries = StoppedStore(Path(path)).removed.entries
+    return {topic: entry.end_offset for topic, entry in entries.items()}
 
 
 def _is_log_name(name: str) -> bool:
