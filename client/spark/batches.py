@@ -107,13 +107,19 @@ class BatchBuilder:
     """
 
     def __init__(
-        self, names: Sequence[str], *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES
+        self,
+        names: Sequence[str],
+        *,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+        topic_name: Callable[[str], str] = str,
     ) -> None:
         """Make a builder of the columns of these names, in this order.
 
         Args:
             max_rows: of a batch, at least 1.
             max_bytes: of a batch's records; a single larger one makes a batch alone.
+            topic_name: makes the column of a record's topic, for instance without its namespace.
 
         Raises:
             SchemaError: a name is no column's.
@@ -125,6 +131,7 @@ class BatchBuilder:
         self._with_properties: Final = not OF_PROPERTIES.isdisjoint(names)
         self._gathered = Gathered()
         self._size = 0  # bytes of the batch in hand
+        self._topic_name: Final = topic_name
         self._topic = b"\0"  # the last topic behind its size byte
         self._topic_text = ""
         self.rows = 0
@@ -233,7 +240,7 @@ class BatchBuilder:
         if text[0] > MAX_TOPIC_SIZE:
             raise self._fault(block, position, "topic and properties do not add up")
         self._topic = text[: text[0] + 1]
-        self._topic_text = self._topic[1:].decode("utf-8", "replace")
+        self._topic_text = self._topic_name(self._topic[1:].decode("utf-8", "replace"))
 
     def _opened(self, block: _Block, position: int, body: memoryview, sys_flag: int) -> bytes:
         try:

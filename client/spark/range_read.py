@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.spark.batches import BatchBuilder
 from skylarkmq.client.spark.errors import DataLost, NoProgress
 from skylarkmq.client.spark.offsets import OffsetRange
@@ -55,7 +56,12 @@ def read_range(
     def on_loss(loss: DataLost) -> None:
         log.warning("failOnDataLoss=false, going on: %s", loss)
 
-    builder = BatchBuilder(columns, max_rows=settings.batch_rows, max_bytes=settings.batch_bytes)
+    builder = BatchBuilder(
+        columns,
+        max_rows=settings.batch_rows,
+        max_bytes=settings.batch_bytes,
+        topic_name=Namespace(settings.connection.namespace).unwrap,
+    )
     blocks = (open_range or _pull)(
         wanted, settings, None if settings.fail_on_data_loss else on_loss
     )

@@ -136,3 +136,19 @@ def test_a_range_that_the_broker_does_not_have(
         list(read_range(wanted, options.reading, ("body",)))
     lenient = replace(options.reading, fail_on_data_loss=False)
     assert sum(batch.num_rows for batch in read_range(wanted, lenient, ("body",))) == 5
+
+
+def test_topics_are_the_applications(broker: SyncBroker) -> None:
+    broker.create_topic("shop%orders", 1)
+    with Producer(broker.namesrv_addr) as producer:
+        producer.send(Message("shop%orders", "one"))
+    options = SourceOptions.from_options(
+        {"nameServer": broker.namesrv_addr, "topic": "orders", "namespace": "shop"},
+        streaming=False,
+    )
+    client = BlockingClient(options.connection)
+    (wanted,) = BatchPlanner(client, options, client.clock).plan()
+    (batch,) = read_range(wanted, options.reading, ("topic", "body"))
+    assert batch.to_pylist() == [{"topic": "orders", "body": b"one"}]
+    client.close()
+    close_all()
