@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ import pytest
 
 from skylarkmq.client.spark.commitlog import (
     CommitLogReader,
+    LogNotFoundError,
+    list_log,
+    plan,
 )
 from skylarkmq.client.spark.log_options import LogOptions
 from skylarkmq.client.spark.schema import LOG_COLUMNS, arrow_schema, names
@@ -66,3 +70,94 @@ def test_a_store_that_rocketmq_wrote(golden: Path, cut: int) -> None:
     expected = expected_rows(golden)
     assert len(expected) > 50
     assert read_all(golden, maxBytesPerPartition=cut) == expected
+
+
+@pytest.fixture
+def clean(tmp_path: Path) -> Path:
+    """A store of three log files, stopped cleanly."""
+    unpack(FOLDER / STORES["clean"]["file"], tmp_path)
+    return next(path.parent for path in tmp_path.rglob("commitlog"))
+
+
+def test_the_path_is_a_store_its_log_or_a_file_of_it(clean: Path) -> None:
+    expected = read_all(clean)
+    assert read_all(clean / "commitlog") == expected
+    assert read_all(Path(f"file://{clean}")) == expected
+    file = clean / "commitlog" / f"{131072:020d}"
+    assert read_all(file) == [row for row in expected if row["segment"] == file.name]
+
+
+def test_where_no_log_is(tmp_path: Path) -> None:
+    with pytest.raises(LogNotFoundError, match="storePathRootDir"):
+        read_all(tmp_path / "missing")
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / "notes.txt").write_text("x")
+    with pytest.raises(LogNotFoundError, match="no log file: none with a name of 20 digits"):
+        read_all(tmp_path)
+
+
+def test_nothing_is_written_or_made(clean: Path) -> None:
+    def state() -> list[tuple[str, int, int]]:
+        paths = sorted(clean.rglob("*"))
+        return [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in paths]
+
+    before = state()
+    for path in clean.rglob("*"):
+        path.chmod(0o500 if path.is_dir() else 0o400)
+    assert read_all(clean)
+    assert state() == before
+
+
+def test_files_made_ahead_of_need_have_no_range(clean: Path) -> None:
+    expected = read_all(clean)
+    (clean / "commitlog" / f"{131072 * 3:020d}").write_bytes(bytes(131072))
+    (clean / "commitlog" / f"{131072 * 4:020d}").write_bytes(b"")
+    spans = plan(list_log(str(clean)), LogOptions(str(clean)))
+    assert [span.base for span in spans] == [0, 131072, 262144]
+    assert [span.is_last for span in spans] == [False, False, True]
+    assert read_all(clean) == expected
+
+
+def test_a_file_that_expires_meanwhile(clean: Path, caplog: pytest.LogCaptureFixture) -> None:
+    expected = read_all(clean)
+    options = LogOptions(str(clean))
+    reader = CommitLogReader(options, ALL)
+    partitions = reader.partitions()
+    os.unlink(clean / "commitlog" / f"{0:020d}")
+    rows = [row for part in partitions for batch in reader.read(part) for row in rows_in(batch)]
+    assert rows == [row for row in expected if row["segment"] != f"{0:020d}"]
+    assert "was deleted since the log was listed" in caplog.text
+    (clean / "commitlog").rename(clean / "elsewhere")
+    with pytest.raises(LogNotFoundError, match="every executor"):
+        list(reader.read(partitions[1]))
+
+
+def test_a_file_that_is_deleted_while_it_is_read_stays_readable(clean: Path) -> None:
+    expected = [row for row in read_all(clean) if row["segment"] == f"{0:020d}"]
+    reader = CommitLogReader(LogOptions(str(clean), batch_rows=1), ALL)
+    batches = iter(reader.read(reader.partitions()[0]))
+    rows = rows_in(next(batches))
+    os.unlink(clean / "commitlog" / f"{0:020d}")
+    rows += [row for batch in batches for row in rows_in(batch)]
+    assert rows == expected
+
+
+def test_stop_reads_all_in_one_task_up_to_the_damage(clean: Path) -> None:
+    expected = read_all(clean)
+    file = clean / "commitlog" / f"{131072:020d}"
+    data = bytearray(file.read_bytes())
+    behind = [row for row in expected if row["segment"] == file.name]
+    data[behind[4]["position"] + 90] ^= 1
+    file.write_bytes(data)
+    options = LogOptions(str(clean), on_corruption="stop", max_partition_bytes=4096)
+    assert len(CommitLogReader(options, ALL).partitions()) == 1
+    rows = read_all(clean, onCorruption="stop", maxBytesPerPartition=4096)
+    assert rows == expected[: expected.index(behind[4])]
+    skipped = read_all(clean, onCorruption="skip", maxBytesPerPartition=4096)
+    assert skipped == [row for row in expected if row != behind[4]]
+
+
+def test_columns_are_a_projection(clean: Path) -> None:
+    expected = read_all(clean)
+    for columns in (("queueOffset", "topic"), ("segment",), ("crcOk", "body")):
+        assert read_all(clean, columns) == [{n: row[n] for n in columns} for row in expected]
