@@ -260,7 +260,8 @@ def exit_code_of(error: Exception) -> int:
 _END_OF_TRACEBACK: Final = re.compile(r"^(?:[\w.]+\.)?\w+: .")
 _OWN_ERRORS: Final = "skylarkmq."
 _END_OF_MESSAGE: Final = re.compile(
-    r"\n\s*(?:at [\w.$]+\(|JVM stacktrace:|Driver stacktrace:|During handling of|===)|(?<= SQLSTATE: .{5})\W"
+    r"\n\s*(?:at [\w.$]+\(|JVM stacktrace:|Driver stacktrace:|During handling of|===)"
+    r"|(?<= SQLSTATE: .{5})\W"
 )
 _TRACE_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """PySpark's, which print the stack traces of errors that it raises as well."""
