@@ -126,26 +126,20 @@ class BrokerProcess:
             "defaultTopicQueueNums": QUEUES,
         }
         pairs = [("--set", f"{key}={value}") for key, value in settings.items()]
-        with (self._root / "broker.log").open("ab") as log:
+        path = self._root / "broker.log"
+        with path.open("ab") as log:
+            printed = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "skylarkmq.cli", "serve", "--log-format", "json",
                 *itertools.chain(*pairs), stdout=log, stderr=log,
             )  # fmt: skip
-        await self._until_listening()
-
-    async def _until_listening(self) -> None:
-        assert self._process is not None
-        for _ in range(600):
-            if self._process.returncode is not None:
-                raise click.ClickException(f"the broker ended; see {self._root / 'broker.log'}")
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", self._ports[0])
-            except OSError:
-                await asyncio.sleep(0.05)
-            else:
-                writer.close()
+        for _ in range(1200):
+            if b'"event":"ready"' in path.read_bytes()[printed:]:
                 return
-        raise click.ClickException(f"the broker does not listen; see {self._root / 'broker.log'}")
+            if self._process.returncode is not None:
+                raise click.ClickException(f"the broker ended; see {path}")
+            await asyncio.sleep(0.05)
+        raise click.ClickException(f"the broker does not start; see {path}")
 
     async def kill(self) -> None:
         """kill -9."""

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -50,6 +50,8 @@ from skylarkmq.pipeline_figures import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+MASTER: Final = "local[2]"
+QUIET: Final = {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
 BATCHES: Final = 8  # micro-batches that the topic is read in
 POLL_S: Final = 0.05
 STEP_LIMIT_S: Final = 600.0  # for one step, on the slowest machine
@@ -87,14 +89,18 @@ class Outcome:
 class ArchiveJob:
     """The job `archive`: driver, JVM and Python workers in a session of their own."""
 
-    def __init__(self, root: Path, namesrv: str, rows_a_batch: int) -> None:
+    def __init__(
+        self, root: Path, namesrv: str, rows_a_batch: int, settings: Mapping[str, str]
+    ) -> None:
         self.table = root / "archive"
         self._log = root / "archive.log"
         self._command = [
             sys.executable, "-m", "skylarkmq.client.spark.jobs.archive", TOPIC, str(self.table),
-            "--name-server", namesrv, "--master", "local[2]", "--json", "--follow", "1s",
-            "--batch-messages", str(rows_a_batch), "--conf", "spark.ui.enabled=false",
+            "--name-server", namesrv, "--master", MASTER, "--json", "--follow", "1s",
+            "--batch-messages", str(rows_a_batch),
         ]  # fmt: skip
+        for name, value in settings.items():
+            self._command += ["--conf", f"{name}={value}"]
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -232,14 +238,20 @@ def check_archive(spark: SparkSession, path: Path, outcome: Outcome) -> None:
             outcome.wrong.append(f"the archive has {found[name]:,} {name}, not {outcome.total:,}")
 
 
-def compute(path: Path, job: ArchiveJob, namesrv: str, root: Path, outcome: Outcome) -> None:
+def compute(
+    path: Path,
+    job: ArchiveJob,
+    namesrv: str,
+    root: Path,
+    outcome: Outcome,
+    settings: Mapping[str, str],
+) -> None:
     """The figures of all three sides, and what differs between them."""
     from skylarkmq.client.spark.session import build_session
 
     with outcome.timed("source"):
         outcome.sides["source"] = from_source(path, outcome.total)
-    settings = {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
-    spark = build_session("pipeline-demo", "local[2]", **settings)
+    spark = build_session("pipeline-demo", MASTER, **settings)
     try:
         with Progress("computing from the stream", shown=True) as progress, outcome.timed("stream"):
             outcome.sides["stream"] = from_stream(
@@ -288,20 +300,22 @@ def _print_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
         click.echo("  " + "  ".join(cells))
 
 
-async def run(path: Path, limit: int | None, root: Path, kill: bool) -> Outcome:
-    """Do it all on an empty folder."""
+async def run(
+    path: Path, limit: int | None, root: Path, kill: bool, settings: Mapping[str, str]
+) -> Outcome:
+    """Do it all on an empty folder; `settings` are Spark's."""
     flights = Flights.load(path, limit)
     outcome = Outcome(len(flights.rows))
     broker = BrokerProcess(root, "ASYNC_FLUSH")
     await broker.start()
-    job = ArchiveJob(root, broker.namesrv, outcome.rows_a_batch)
+    job = ArchiveJob(root, broker.namesrv, outcome.rows_a_batch, settings)
     try:
         with Progress("archiving", shown=True) as progress, outcome.timed("archive"):
             job.start()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(publish_all(flights, broker.namesrv, outcome))
                 tasks.create_task(asyncio.to_thread(archive, job, outcome, progress, kill))
-        await asyncio.to_thread(compute, path, job, broker.namesrv, root, outcome)
+        await asyncio.to_thread(compute, path, job, broker.namesrv, root, outcome, settings)
     finally:
         job.kill()
         await broker.stop()
@@ -310,19 +324,46 @@ async def run(path: Path, limit: int | None, root: Path, kill: bool) -> Outcome:
 
 @click.command()
 @click.option("--rows", type=click.IntRange(1), help="Only the first so many rows.")
-@click.option("--flights", type=click.Path(exists=True, path_type=Path), help="Another file.")
-@click.option("--kill/--no-kill", default=True, help="Kill the archive job in the middle.")
-@click.option("--plot", "picture", type=click.Path(path_type=Path), default="var/delays.png")
+@click.option(
+    "--flights",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="FILE",
+    help="Another flights.csv.zip than the package's.",
+)
+@click.option(
+    "--kill/--no-kill", default=True, show_default=True, help="Kill the archive job in the middle."
+)
+@click.option(
+    "--plot",
+    "picture",
+    type=click.Path(path_type=Path),
+    default="var/delays.png",
+    show_default=True,
+    metavar="FILE",
+    help="Where the picture goes, a PNG.",
+)
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark.")
 @click.option("--keep", is_flag=True, help="Keep the store, the archive and the logs.")
-def main(rows: int | None, flights: Path | None, kill: bool, picture: Path, keep: bool) -> None:
+def main(
+    rows: int | None,
+    flights: Path | None,
+    kill: bool,
+    picture: Path,
+    conf: tuple[str, ...],
+    keep: bool,
+) -> None:
     """Archive a year of flights, compute delays from stream and archive, and compare."""
     path = flights or flights_file()
+    settings = {**QUIET, **{name: value for name, _, value in (one.partition("=") for one in conf)}}
     root = Path(tempfile.mkdtemp(prefix="skylarkmq-pipeline-"))
     logging.basicConfig(filename=root / "client.log", level=logging.INFO)
     click.echo(f"store, archive and logs in {root}", err=True)
     try:
-        outcome = asyncio.run(run(path, rows, root, kill))
+        outcome = asyncio.run(run(path, rows, root, kill, settings))
         report(outcome, picture)
+    except BaseExceptionGroup as group:  # what ends one of the tasks ends the others
+        told = group.subgroup(click.ClickException)
+        raise group if told is None else told.exceptions[0] from None
     finally:
         if not keep:
             shutil.rmtree(root, ignore_errors=True)

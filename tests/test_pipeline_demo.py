@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime
 import importlib.util
 import json
+import re
+import subprocess
+import sys
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -18,8 +21,10 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 from skylarkmq import pipeline_figures as figures
 from skylarkmq.demo import Flights
 from skylarkmq.pipeline_demo import Outcome
+from tests.spark.conftest import QUICK
 
 HEADER = "year,month,day,dep_time,dep_delay,carrier,flight,tailnum"
+LIMIT_S = 300
 JANUARY = datetime.date(2013, 1, 1)
 
 
@@ -117,3 +122,20 @@ def test_bodies_have_the_fields_that_spark_reads(tmp_path: Path) -> None:
     assert {name: body[name] for name in names} == {
         "row": 0, "carrier": "UA", "year": 2013, "month": 1, "day": 1, "dep_delay": None,
     }  # fmt: skip
+
+
+@pytest.mark.spark
+def test_a_small_year(tmp_path: Path) -> None:
+    """The whole demo in processes of its own, its archive job killed and started again."""
+    rows = [(["UA", "B6", "9E"][row % 3], row % 31 + 1, row % 100 - 30) for row in range(2000)]
+    path = write_flights(tmp_path / "flights.csv.zip", [*rows, ("UA", 1, None)])
+    command = [sys.executable, "-m", "skylarkmq.pipeline_demo", "--flights", str(path)]
+    command += ["--plot", str(tmp_path / "delays.png")]
+    for name, value in QUICK.items():
+        command += ["--conf", f"{name}={str(value).lower()}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "killed -9 in a batch" in done.stderr
+    assert done.stdout.rstrip().endswith("all equal")
+    assert re.search(r"carriers and days compared +93$", done.stdout, re.MULTILINE)
+    assert (tmp_path / "delays.png").is_file()
