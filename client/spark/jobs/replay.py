@@ -17,6 +17,7 @@ under way. A run that has nothing left to send says so; --restart sends all agai
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ import click
 
 from skylarkmq.client.spark import archive_table
 from skylarkmq.client.spark.client import BlockingClient
+from skylarkmq.client.spark.clock import SystemClock
 from skylarkmq.client.spark.jobs.common import (
     DONE,
     INTERRUPTED,
@@ -55,7 +57,7 @@ from skylarkmq.client.spark.jobs.replay_run import (
     share_out,
     tasks_at_once,
 )
-from skylarkmq.client.spark.jobs.replay_task import ReplaySetup
+from skylarkmq.client.spark.jobs.replay_task import RECORD_S, ReplaySetup
 from skylarkmq.client.spark.offsets import describe
 from skylarkmq.client.spark.positions import instant_ms
 from skylarkmq.client.spark.sink_options import SinkOptions
@@ -273,14 +275,17 @@ class _Replay:
         plan = extended(plan, self.selection, left, targets)
         if not left:
             return self._summary(plan, before, left, DONE)
+        run_id = uuid.uuid4().hex
         self.ledger.begin(plan)
+        self.ledger.begin_run(run_id)
         tasks = share_out({queue: each.count for queue, each in left.items()},
                           tasks_at_once(self.spark))  # fmt: skip
         share = None if rate is None else rate / (max(tasks.values()) + 1)
         numbers = {queue: number for number, queue in enumerate(plan.targets)}
         setup = ReplaySetup(
-            self.sink, self.ledger, numbers, dict(plan.targets), share, self.selection.keep_ids
-        )
+            self.sink, self.ledger, run_id, numbers, dict(plan.targets), share,
+            self.selection.keep_ids,
+        )  # fmt: skip
         total = sum(each.count for each in left.values())
         sent_before = sum(done.sent for done in before.values())
         with self.settings.progress(f"replaying into {self.selection.target}") as progress:
@@ -295,6 +300,9 @@ class _Replay:
                     f"{explain(error)} ({self._sent(plan) - sent_before:,} of {total:,} messages "
                     "are sent; the same command goes on behind them)"
                 ) from error
+            if not complete:  # tasks live on for a moment: let them write down what they have done
+                SystemClock().sleep(RECORD_S)
+                self.ledger.end_run()
             poll()
         return self._summary(plan, before, left, DONE if complete else INTERRUPTED)
 

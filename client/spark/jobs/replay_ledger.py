@@ -3,12 +3,16 @@
     <ledger>/
       plan.json       what is replayed where; written before the first message is sent
       lock            held (flock) by the run at work
+      run             that run's id; gone at its end
       queue-7.json    how far source queue number 7 of the plan is
 
 Each file is replaced whole and synced: {"v":1,"next":120,"sent":118,"size":90112}: all selected
 messages of the source queue below offset 120 are acknowledged by the target's broker, 118 of them,
 with bodies of 90,112 bytes. It is written behind the acknowledgements, never before; killed between
 the two, the messages since the last write are sent again, with the same unique keys.
+
+A task may outlive its run by a while, as when the driver was killed. It looks for its run's id
+whenever it writes, and stops when there is none or another's, so that two runs do not mix.
 
 The plan fixes the target queue of each source queue, since its order would be lost by another one.
 The folder lies where driver and executors see it, as the archive does.
@@ -32,11 +36,16 @@ from skylarkmq.protocol.message import MessageQueue
 VERSION: Final = 1
 PLAN: Final = "plan.json"
 LOCK: Final = "lock"
+RUN: Final = "run"
 _NAME_LENGTH: Final = 12
 
 
 class LedgerError(RocketMQError):
     """A replay's ledger is damaged, in use, or of another replay."""
+
+
+class RunEndedError(LedgerError):
+    """The run that a task belongs to has ended; seen by the task alone."""
 
 
 class Done(NamedTuple):
@@ -175,8 +184,27 @@ class Ledger:
         trace: TracebackType | None,
     ) -> None:
         if self._lock is not None:
+            self.end_run()
             os.close(self._lock)
             self._lock = None
+
+    def begin_run(self, run_id: str) -> None:
+        """Let tasks of this run write, and those of earlier ones no more."""
+        self._write(RUN, run_id.encode())
+
+    def end_run(self) -> None:
+        """Let no task write."""
+        (self.folder / RUN).unlink(missing_ok=True)
+
+    def require_run(self, run_id: str) -> None:
+        """See that a run is still the one at work.
+
+        Raises:
+            RunEndedError: it has ended.
+        """
+        found = self._read(RUN)
+        if found != run_id.encode():
+            raise RunEndedError("the replay that this task belongs to has ended")
 
     def plan(self) -> ReplayPlan | None:
         """Return the plan of an earlier run, None when there was none.

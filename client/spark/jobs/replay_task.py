@@ -60,6 +60,7 @@ class ReplaySetup:
     options: SinkOptions
     """With `topic` set to the target."""
     ledger: Ledger
+    run_id: str
     numbers: dict[MessageQueue, int]
     """Source queue to its number in the ledger."""
     targets: dict[MessageQueue, MessageQueue]
@@ -123,6 +124,7 @@ class ReplayTask:
 
         Raises:
             RowError, RocketMQError: a message could not be sent; the ledger has those before it.
+            RunEndedError: the driver is gone, or was told to stop.
         """
         for batch in batches:
             for source, part in runs(batch):
@@ -137,6 +139,7 @@ class ReplayTask:
     # Inside
 
     def _begin(self, source: MessageQueue) -> None:
+        self._setup.ledger.require_run(self._setup.run_id)
         self._source = source
         self._done = self._setup.ledger.done(self._setup.numbers[source])
         self._record_at_s = self._clock.monotonic() + RECORD_S
@@ -171,6 +174,7 @@ class ReplayTask:
         if self._unrecorded:
             self._setup.ledger.record(self._setup.numbers[source], self._done)
             self._unrecorded = 0
+        self._setup.ledger.require_run(self._setup.run_id)
         self._record_at_s = self._clock.monotonic() + RECORD_S
 
     def _end_of_queue(self, source: MessageQueue) -> tuple[int, Done]:

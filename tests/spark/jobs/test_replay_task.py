@@ -14,7 +14,7 @@ import pytest
 
 from skylarkmq.client.errors import ConnectionFailed
 from skylarkmq.client.spark.jobs import replay_task as replay_task_module
-from skylarkmq.client.spark.jobs.replay_ledger import Done, Ledger
+from skylarkmq.client.spark.jobs.replay_ledger import Done, Ledger, RunEndedError
 from skylarkmq.client.spark.jobs.replay_task import (
     COLUMNS,
     Pace,
@@ -103,7 +103,9 @@ def batches(rows: list[dict[str, object]], step: int) -> Iterator[pa.RecordBatch
 def setup_in(folder: Path, **more: object) -> ReplaySetup:
     numbers = {source: number for number, source in enumerate(SOURCES)}
     targets = {source: TARGETS[number % 2] for source, number in numbers.items()}
-    setup = ReplaySetup(OPTIONS, Ledger(folder), numbers, targets)
+    ledger = Ledger(folder)
+    ledger.begin_run("run")
+    setup = ReplaySetup(OPTIONS, ledger, "run", numbers, targets)
     return replace(setup, **more)  # type: ignore[arg-type]
 
 
@@ -189,6 +191,29 @@ def test_the_ledger_follows_the_acknowledgements(tmp_path: Path) -> None:
     with pytest.raises(ConnectionFailed):
         run(setup, window, [row(SOURCES[0], offset) for offset in range(20)])
     assert setup.ledger.done(0) == Done()
+
+
+def test_a_task_does_not_outlive_its_run(tmp_path: Path) -> None:
+    setup = setup_in(tmp_path)
+    stored: dict[Queue, list[Outgoing]] = defaultdict(list)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replay_task_module, "RECORD_ROWS", 10)
+        task = ReplayTask(setup, Window(stored), lambda topic: TARGETS, Clock())
+
+        def ended() -> Iterator[pa.RecordBatch]:
+            for number, batch in enumerate(batches([row(SOURCES[0], n) for n in range(40)], 1)):
+                if number == 15:
+                    setup.ledger.begin_run("another")
+                yield batch
+
+        with pytest.raises(RunEndedError):
+            list(task.run(ended()))
+    assert len(stored[TARGETS[0]]) == 20
+    assert setup.ledger.done(0).next_offset == 20  # they are sent: the next run need not
+    setup.ledger.end_run()
+    with pytest.raises(RunEndedError):
+        run(setup, Window(stored), [row(SOURCES[1], 0)])
+    assert not stored[TARGETS[1]]
 
 
 def test_a_message_that_cannot_be_sent_says_where_it_is_from(tmp_path: Path) -> None:
