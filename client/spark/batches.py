@@ -43,7 +43,6 @@ assert _WALK.size == FIXED_IPV4_SIZE
 _fields: Final[Callable[[bytes, int], tuple[int, ...]]] = _WALK.unpack_from
 # Queue id, queue offset, physical offset.
 _PLACE: Final = struct.Struct(">12xi4xqq")
-_NOTHING: Final = b""
 _TAGS_AND_SEPARATOR: Final = TAGS.encode() + b"\x01"
 _COMPRESSED: Final = MessageSysFlag.COMPRESSED_FLAG
 
@@ -185,8 +184,10 @@ class BatchBuilder:
         """
         data, view, _, start, end, wanted = block
         rows, stop, with_body = self._gathered, len(data), self._with_body
-        with_properties, limit = self._with_properties, self._max_bytes
-        room = self._max_rows - len(rows.heads)
+        heads, topics, bodies, properties = rows.heads, rows.topics, rows.bodies, rows.properties
+        with_properties, limit, kept = self._with_properties, self._max_bytes, self._size
+        topic, room = self._topic, self._max_rows - len(heads)
+        at, is_plain = len(topic), wanted is None
         while position < stop and room:
             if stop - position < MIN_RECORD_SIZE:
                 raise self._fault(block, position, "it is cut")
@@ -201,48 +202,51 @@ class BatchBuilder:
             if body_size < 0 or tail + LENGTHS_SIZE > following:
                 raise self._fault(block, position, "the body is larger than the record")
             text = data[tail:following]
-            if not text.startswith(self._topic):
-                self._take_topic(block, position, text)
-            at = len(self._topic)
+            if not text.startswith(topic):
+                topic = self._take_topic(block, position, text)
+                at = len(topic)
             encoded = text[at + 2 :]
             if len(text) < at + 2 or text[at] << 8 | text[at + 1] != len(encoded):
                 raise self._fault(block, position, "topic and properties do not add up")
-            if not start <= queue_offset < end or (
-                wanted is not None and find_property(encoded, _TAGS_AND_SEPARATOR) not in wanted
-            ):
+            if not (start <= queue_offset < end and (is_plain or _has_tag(encoded, wanted))):
                 position = following
                 continue
-            body: bytes | memoryview = _NOTHING
+            gain = size - body_size
             if with_body:
-                body = view[body_start:tail]
+                body: bytes | memoryview = view[body_start:tail]
                 if crc32(body) & BODY_CRC_MASK != crc:
                     raise self._fault(block, position, "the body's checksum is wrong")
                 if sys_flag & _COMPRESSED:
                     body = self._opened(block, position, body, sys_flag)
-            kept = self._size + size - body_size + len(body)
-            if kept > limit and rows.heads:
-                return position
-            self._size = kept
+                gain += len(body)
+                if kept + gain > limit and heads:
+                    break
+                bodies.append(body)
+            elif kept + gain > limit and heads:
+                break
+            kept += gain
             room -= 1
             position = following
             if hosts is not None:
-                rows.long_hosts[len(rows.heads)] = hosts
-            rows.heads.append(head)
-            rows.topics.append(self._topic_text)
-            if with_body:
-                rows.bodies.append(body)
+                rows.long_hosts[len(heads)] = hosts
+            heads.append(head)
+            topics.append(self._topic_text)
             if with_properties:
-                rows.properties.append(encoded)
+                properties.append(encoded)
+        self._size = kept
         return position
 
-    def _take_topic(self, block: _Block, position: int, text: bytes) -> None:
-        """Remember the topic that a record's tail begins with."""
+    def _take_topic(self, block: _Block, position: int, text: bytes) -> bytes:
+        """Remember the topic that a record's tail begins with, and return it with its size."""
         if text[0] > MAX_TOPIC_SIZE:
             raise self._fault(block, position, "topic and properties do not add up")
         self._topic = text[: text[0] + 1]
         self._topic_text = self._topic_name(self._topic[1:].decode("utf-8", "replace"))
+        return self._topic
 
-    def _opened(self, block: _Block, position: int, body: memoryview, sys_flag: int) -> bytes:
+    def _opened(
+        self, block: _Block, position: int, body: bytes | memoryview, sys_flag: int
+    ) -> bytes:
         try:
             return decompress(bytes(body), sys_flag, OPENED_SIZE_MAX)
         except RemoteProtocolError as error:
@@ -256,6 +260,10 @@ class BatchBuilder:
         self.bytes += self._size
         self._size = 0
         return build_batch(rows, self._schema)
+
+
+def _has_tag(encoded: bytes, wanted: frozenset[bytes] | None) -> bool:
+    return wanted is None or find_property(encoded, _TAGS_AND_SEPARATOR) in wanted
 
 
 def fault_of(

@@ -22,7 +22,7 @@ import logging
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import pyarrow as pa
@@ -46,6 +46,7 @@ from skylarkmq.protocol.record_layout import (
     MESSAGE_MAGIC,
     MIN_RECORD_SIZE,
     PHYSICAL_OFFSET_POSITION,
+    SYS_FLAG_POSITION,
     RecordStatus,
 )
 
@@ -54,16 +55,15 @@ LOGGER: Final = logging.getLogger(__name__)
 _WALK: Final = struct.Struct(">iii16xqi16xq20xi")
 assert _WALK.size == FIXED_IPV4_SIZE
 _fields: Final[Callable[[bytes, int], tuple[int, ...]]] = _WALK.unpack_from
-_NOTHING: Final = b""
 _TOPICS_MAX: Final = 10_000
 _UNKNOWN: Final = "\0"  # stands for a topic that is none
 _QUIET: Final = (RecordStatus.UNWRITTEN, RecordStatus.TORN)
-KINDS: Final = {
-    MessageSysFlag.TRANSACTION_NOT_TYPE: "message",
-    MessageSysFlag.TRANSACTION_PREPARED_TYPE: "prepared",
-    MessageSysFlag.TRANSACTION_COMMIT_TYPE: "commit",
-    MessageSysFlag.TRANSACTION_ROLLBACK_TYPE: "rollback",
-}
+KINDS: Final = ("message", "prepared", "commit", "rollback")
+"""By the transaction's two bits of the system flag."""
+_KIND_BY_FLAG: Final = bytes(
+    (flag & MessageSysFlag.TRANSACTION_MASK) // MessageSysFlag.TRANSACTION_PREPARED_TYPE
+    for flag in range(256)
+)
 
 
 class DamagedLogError(RocketMQError):
@@ -115,14 +115,15 @@ class LogBatches:
         self._options: Final = options
         self._with_body: Final = "body" in names
         self._with_properties: Final = not OF_PROPERTIES.isdisjoint(names)
-        self._with_kind: Final = "recordKind" in names
-        self._with_crc: Final = "crcOk" in names and not options.verify_crc
+        self._verify: Final = options.verify_crc
+        self._with_crc: Final = options.verify_crc or "crcOk" in names
+        self._rows_max: Final = options.batch_rows
+        self._size_max: Final = options.batch_bytes
         self._topics: dict[bytes, str | None] = {}
         self._gathered = Gathered()
         self._size = 0
         self._is_full = False
-        self._sound: list[bool] = []
-        self._kinds: list[str] = []
+        self._unsound: list[int] = []  # rows whose body has a wrong checksum
         self._fault = ""  # why the record that the walk stopped at is no good
         self.rows = 0
         self.damages: list[Damage] = []
@@ -187,8 +188,8 @@ class LogBatches:
             if topic is _UNKNOWN or (encoded.find(0) >= 0 and not lenient):
                 break
             if topic is not None and start_ms <= stored_ms < end_ms:
-                part = _Part(head, hosts, topic, view[body_start:tail], encoded, crc, sys_flag)
-                if not self._take(part):
+                body = view[body_start:tail]
+                if not self._take(head, hosts, topic, body, encoded, crc, sys_flag):
                     break
                 if self._is_full:
                     return following
@@ -208,41 +209,45 @@ class LogBatches:
             self._topics[key] = topic
         return topic
 
-    def _take(self, part: _Part) -> bool:
+    def _take(
+        self,
+        head: bytes,
+        hosts: tuple[bytes, bytes] | None,
+        topic: str,
+        body: bytes | memoryview,
+        encoded: bytes,
+        crc: int,
+        sys_flag: int,
+    ) -> bool:
         """Gather a record; False when it is damaged or there is no room for it in the batch."""
-        head, hosts, topic, body, encoded, crc, sys_flag = part
-        rows, shown = self._gathered, _NOTHING
-        is_sound = True
-        if self._options.verify_crc or self._with_crc:
-            is_sound = crc32(body) & BODY_CRC_MASK == crc
-            if not is_sound and self._options.verify_crc:
-                return False
-        opened: bytes | memoryview = body if self._with_body else shown
-        if self._with_body and sys_flag & MessageSysFlag.COMPRESSED_FLAG:
-            try:
-                opened = decompress(bytes(body), sys_flag, OPENED_SIZE_MAX)
-            except RemoteProtocolError as error:
-                self._fault = str(error)
-                return False
-        size = self._size + len(head) + len(encoded) + len(opened)
+        rows, size = self._gathered, self._size + FIXED_IPV4_SIZE + len(encoded)
+        is_sound = not self._with_crc or crc32(body) & BODY_CRC_MASK == crc
+        if not is_sound and self._verify:
+            return False
+        if self._with_body:
+            if sys_flag & MessageSysFlag.COMPRESSED_FLAG:
+                try:
+                    body = decompress(bytes(body), sys_flag, OPENED_SIZE_MAX)
+                except RemoteProtocolError as error:
+                    self._fault = str(error)
+                    return False
+            size += len(body)
         count = len(rows.heads)
-        if size > self._options.batch_bytes and count:
+        if size > self._size_max and count:
             self._is_full = True
             return False
         self._size = size
-        self._is_full = count + 1 >= self._options.batch_rows or size >= self._options.batch_bytes
+        self._is_full = count + 1 >= self._rows_max or size >= self._size_max
         if hosts is not None:
             rows.long_hosts[count] = hosts
         rows.heads.append(head)
         rows.topics.append(topic)
         if self._with_body:
-            rows.bodies.append(opened)
+            rows.bodies.append(body)
         if self._with_properties:
             rows.properties.append(encoded)
-        if self._with_crc:
-            self._sound.append(is_sound)
-        if self._with_kind:
-            self._kinds.append(record_kind(topic, sys_flag))
+        if not is_sound:
+            self._unsound.append(count)
         return True
 
     def _settle(self, file: SegmentFile, span: SegmentRange, place: int) -> int:
@@ -291,43 +296,42 @@ class LogBatches:
     def _flush(self, span: SegmentRange) -> pa.RecordBatch:
         rows, self._gathered = self._gathered, Gathered()
         self._size, self._is_full = 0, False
+        unsound, self._unsound = self._unsound, []
         count = len(rows.heads)
         self.rows += count
-        name = span.path.rpartition("/")[2]
-        offsets = int64_column(b"".join(rows.heads), PHYSICAL_OFFSET_POSITION, count)
-        sound, self._sound = self._sound, []
-        kinds, self._kinds = self._kinds, []
+        fixed = b"".join(rows.heads)
+        base = pa.scalar(span.base, pa.int64())
         rows.extra = {
-            "segment": pa.repeat(pa.scalar(name, pa.string()), count),
-            "position": compute.subtract(offsets, pa.scalar(span.base, pa.int64())),
-            "crcOk": pa.array(sound, pa.bool_()) if self._with_crc else pa.repeat(True, count),
-            "recordKind": pa.array(kinds, pa.string()),
+            "segment": pa.repeat(pa.scalar(span.path.rpartition("/")[2], pa.string()), count),
+            "position": compute.subtract(
+                int64_column(fixed, PHYSICAL_OFFSET_POSITION, count), base
+            ),
+            "crcOk": pa.array([row not in unsound for row in range(count)], pa.bool_())
+            if unsound
+            else pa.repeat(True, count),
+            "recordKind": kind_column(fixed, rows.topics),
         }
         return build_batch(rows, self._schema)
 
 
-class _Part(NamedTuple):
-    """A record taken apart, its topic decoded."""
-
-    head: bytes
-    hosts: tuple[bytes, bytes] | None
-    topic: str
-    body: memoryview
-    encoded: bytes
-    crc: int
-    sys_flag: int
-
-
-def record_kind(topic: str, sys_flag: int) -> str:
-    """Return message, prepared, commit or rollback.
+def kind_column(fixed: bytes, topics: Sequence[str]) -> pa.Array[Any]:
+    """Return message, prepared, commit or rollback for each fixed part.
 
     RocketMQ takes the transaction's bits off a prepared message when it puts it into the topic of
     half messages, so the topic counts as well.
     Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../TransactionalMessageBridge.java
     (parseHalfMessageInner)
     """
-    kind = KINDS[sys_flag & MessageSysFlag.TRANSACTION_MASK]
-    return "prepared" if kind == "message" and topic == RMQ_SYS_TRANS_HALF_TOPIC else kind
+    codes = fixed[SYS_FLAG_POSITION + 3 :: FIXED_IPV4_SIZE].translate(_KIND_BY_FLAG)
+    indices = pa.Array.from_buffers(pa.int8(), len(codes), [None, pa.py_buffer(codes)])
+    kinds: pa.Array[Any] = pa.array(KINDS, pa.string()).take(indices)
+    if RMQ_SYS_TRANS_HALF_TOPIC not in topics:
+        return kinds
+    named = zip(kinds.to_pylist(), topics, strict=True)
+    return pa.array(
+        [KINDS[1] if topic == RMQ_SYS_TRANS_HALF_TOPIC else kind for kind, topic in named],
+        pa.string(),
+    )
 
 
 def _is_end(found: Look, place: int) -> bool:

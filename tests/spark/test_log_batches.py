@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from skylarkmq.client.errors import RocketMQError
-from skylarkmq.client.spark.log_batches import DamagedLogError, LogBatches, record_kind
+from skylarkmq.client.spark.log_batches import DamagedLogError, LogBatches
 from skylarkmq.client.spark.log_options import LogOptions
 from skylarkmq.client.spark.segments import SegmentFile, SegmentRange
 from skylarkmq.protocol.compression import CompressionKind, compression_flags
@@ -195,11 +195,13 @@ def test_damage_to_what_was_not_asked_for() -> None:
 
 
 def test_kinds_of_records() -> None:
-    flags = [0, 4, 8, 12, 0x100, 0x3C & ~0x30]
-    log, _ = written_log([Written(n, sys_flag=flag) for n, flag in enumerate(flags)])
-    kinds = [row["recordKind"] for row in read_log(log, ("position", "recordKind"))]
-    assert kinds == ["message", "prepared", "commit", "rollback", "message", "rollback"]
-    assert record_kind("RMQ_SYS_TRANS_HALF_TOPIC", 0) == "prepared"
+    flags = [0, 4, 8, 12, 0x100, 0x1C & ~0x10]
+    records = [Written(n, sys_flag=flag) for n, flag in enumerate(flags)]
+    kinds = ["message", "prepared", "commit", "rollback", "message", "rollback"]
+    for half in ([], [Written(7, topic=b"RMQ_SYS_TRANS_HALF_TOPIC")]):
+        log, _ = written_log([*records, *half])
+        rows = read_log(log, ("position", "recordKind"))
+        assert [row["recordKind"] for row in rows] == [*kinds, *["prepared" for _ in half]]
 
 
 def test_a_body_that_cannot_be_opened_is_damage() -> None:

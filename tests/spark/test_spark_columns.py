@@ -26,7 +26,9 @@ def test_arrow_schemas_are_those_that_spark_derives(spark: SparkSession) -> None
     from pyspark.sql.types import StructType
 
     for columns in (COLUMNS, LOG_COLUMNS, COLUMNS[::-1], LOG_COLUMNS[3:9]):
-        derived = to_arrow_schema(StructType.fromDDL(ddl(columns)), timezone="UTC")
+        struct = StructType.fromDDL(ddl(columns))
+        assert isinstance(struct, StructType)
+        derived = to_arrow_schema(struct, timezone="UTC")
         ours = arrow_schema(names(columns), columns)
         assert ours == derived
         assert [field.nullable for field in ours] == [field.nullable for field in derived]
