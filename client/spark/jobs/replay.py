@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -163,7 +163,8 @@ def run(options: ReplayOptions, settings: JobSettings) -> Summary:
         RocketMQError: no archive, no target, another run at work.
     """
     selection = selection_of(options)
-    sink = SinkOptions.from_options(settings.connector_options(topic=options.target))
+    sink = SinkOptions.from_options(settings.connector_options())
+    sink = replace(sink, topic=options.target)
     client = BlockingClient(sink.connection)
     try:
         client.route(options.target)  # unlike a send, a replay creates no topic
