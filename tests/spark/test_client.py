@@ -19,6 +19,7 @@ from skylarkmq.client.errors import (
     RocketMQError,
     RouteNotFound,
 )
+from skylarkmq.client.spark import connections
 from skylarkmq.client.spark.client import BlockingClient
 from skylarkmq.client.spark.pool import client_for, close_all
 from skylarkmq.client.spark.settings import ConnectionSettings
@@ -263,6 +264,36 @@ def test_a_broker_that_does_not_answer_costs_its_own_queues_alone() -> None:
         assert len(failed) == 2
         with pytest.raises(RocketMQError):
             client.max_offset(QUEUE)
+        client.close()
+
+
+def test_a_broker_that_is_gone_is_connected_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedPeer(lambda request: None) as gone:
+        pass
+    tried: list[str] = []
+
+    def connect(address: str, *rest: object) -> None:
+        tried.append(address)
+        raise ConnectionFailed(address, "connection refused")
+
+    with named(gone.address) as names:
+        client = BlockingClient(settings_of(names, retries=1))
+        client.route("T")
+        monkeypatch.setattr(connections, "connect", connect)
+        failed: dict[MessageQueue, RocketMQError] = {}
+        queues = [QUEUE._replace(queue_id=number) for number in range(100)]
+        assert client.max_offsets(queues, failed) == {}
+        assert (len(failed), len(tried)) == (100, 2)
+        client.close()
+
+
+def test_a_group_that_never_committed() -> None:
+    def script(request: RemotingCommand) -> RemotingCommand:
+        return request.reply(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group is new")
+
+    with ScriptedPeer(script) as peer, named(peer.address) as names:
+        client = BlockingClient(settings_of(names))
+        assert client.committed_offset("g", QUEUE) is None
         client.close()
 
 

@@ -258,6 +258,20 @@ def test_files_that_are_being_removed(subscription: SubscriptionData | None) -> 
     assert sum(it.lost for it in lost) == 20
 
 
+def test_with_a_filter_what_expired_before_a_match_is_told() -> None:
+    def plan(client: FakePullClient, pending: FakePending) -> RemotingCommand | None:
+        if pending.offset >= 40:
+            return None
+        answer = client.model.pull(40, pending.wanted)  # looked from the first that is left
+        answer.ext_fields["minOffset"] = "40"
+        return answer
+
+    client = FakePullClient(QueueModel(0, 100), plan)
+    offsets, lost = read(client, 10, 100, subscription=TAG_A)
+    assert offsets == list(range(40, 100))
+    assert [(it.wanted, it.available, it.lost) for it in lost] == [(10, 40, 30)]
+
+
 def test_a_gap_between_records_is_told() -> None:
     def plan(client: FakePullClient, pending: FakePending) -> RemotingCommand:
         answer = client.model.pull(pending.offset, pending.wanted)

@@ -168,6 +168,17 @@ def test_the_window_is_bounded(others: tuple[MessageQueue, ...]) -> None:
     assert 6000 <= brokers.most_size <= 10_000
 
 
+def test_a_flush_makes_room() -> None:
+    brokers = FakeBrokers()
+    sends = window(brokers, max_in_flight=5, max_in_flight_bytes=10_000)
+    for _ in range(4):
+        brokers.most_count = 0
+        for number in range(3):
+            sends.send(A0, [outgoing(str(number), 3000)], others=(A1,))
+        assert brokers.most_count == 3
+        sends.flush()
+
+
 def test_one_request_larger_than_the_window_goes_alone() -> None:
     brokers = FakeBrokers()
     sends = window(brokers, max_in_flight_bytes=100)
