@@ -144,7 +144,7 @@ def resolve(
         "group": lambda: _committed(calls, group, queues),
         "time": lambda: _at_times(position, dict.fromkeys(queues, position.time_ms), calls),
         "times": lambda: _at_times(position, _complete(position, queues), calls),
-        "offsets": lambda: _exact(_complete(position, queues), calls),
+        "offsets": lambda: _exact(position, _complete(position, queues), calls),
     }
     return QueueOffsets(resolvers[position.kind]())
 
@@ -247,14 +247,22 @@ def _complete(position: Position, queues: Sequence[QueueKey]) -> dict[QueueKey, 
     return given
 
 
-def _exact(wanted: dict[QueueKey, int], calls: OffsetCalls) -> dict[QueueKey, int]:
-    found = dict(wanted)
+def _exact(
+    position: Position, wanted: dict[QueueKey, int], calls: OffsetCalls
+) -> dict[QueueKey, int]:
+    ends = calls.max_offsets(wanted)
+    found = {key: ends[key] if offset == LATEST_MARK else offset for key, offset in wanted.items()}
     earliest = [key for key, offset in wanted.items() if offset == EARLIEST_MARK]
-    latest = [key for key, offset in wanted.items() if offset == LATEST_MARK]
     if earliest:
         found.update(calls.min_offsets(earliest))
-    if latest:
-        found.update(calls.max_offsets(latest))
+    behind = [key for key, offset in found.items() if offset > ends[key]]
+    if behind and position.option == "startingOffsets":
+        key = min(behind)
+        raise OptionError(
+            f"option {position.option}: {describe(key)} ends at {ends[key]}, and {found[key]} is "
+            "asked for: correct it, or use -1 for latest",
+            position.option,
+        )
     return found
 
 

@@ -81,6 +81,12 @@ def test_exact_offsets_name_all_queues_and_no_others() -> None:
     assert "does not have: T/a/2" in refusal(lambda: resolved(more))
 
 
+def test_a_start_behind_the_end_of_its_queue() -> None:
+    far = starting(startingOffsets={"T": {"a": {"0": 21, "1": 7}, "b": {"0": 0}}})
+    text = refusal(lambda: resolved(far))
+    assert "queue 0 of topic T on broker a ends at 20, and 21 is asked for" in text
+
+
 def test_times() -> None:
     at = starting(startingTimestamp=950, startingOffsetsByTimestampStrategy="latest")
     assert resolved(at) == {A0: 10, A1: 7, B0: 0}
