@@ -10,6 +10,7 @@ from typing import Final
 
 from skylarkmq.client.spark.clock import BlockingClock
 from skylarkmq.client.spark.errors import DataLost
+from skylarkmq.client.spark.filter_check import check_filter
 from skylarkmq.client.spark.narrowing import EVERYTHING, Narrowing
 from skylarkmq.client.spark.offsets import OffsetRange, QueueKey, describe
 from skylarkmq.client.spark.option_reading import OptionError
@@ -46,6 +47,7 @@ class BatchPlanner:
         """
         view, options = self._view, self._options
         queues = view.patiently(view.queues)
+        view.patiently(lambda: check_filter(view.brokers, queues, options.reading))
         firsts = view.patiently(lambda: view.brokers.min_offsets(queues))
         ends = view.patiently(lambda: view.brokers.max_offsets(queues))
         # Positions are resolved for all queues, so that a filter hides no error of the options.

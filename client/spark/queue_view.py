@@ -17,11 +17,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
-from skylarkmq.client.errors import NotFound, RocketMQError, RouteNotFound
+from skylarkmq.client.errors import NotFound, RocketMQError, RouteNotFound, TopicNotExist
+from skylarkmq.client.spark.asking import may_repeat
 from skylarkmq.client.spark.clock import BlockingClock
 from skylarkmq.client.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.client.spark.options import Subject
 from skylarkmq.client.spark.positions import listed
+from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -35,6 +37,7 @@ ASKING_SHARE: Final = 10
 """Ends are kept at least this many times as long as it took to ask for them."""
 OWN_TOPIC_MARK: Final = "%"
 """Retry and dead-letter topics begin with it; a pattern finds them only when it names it."""
+_TOPIC_AWAY: Final = (RouteNotFound, TopicNotExist)
 _NO_SUCH_TOPIC: Final = frozenset({"topic_missing", "auto_create_off"})
 
 
@@ -69,6 +72,17 @@ class Brokers(Protocol):
         queues: Iterable[QueueKey],
         failed: dict[QueueKey, RocketMQError] | None = None,
     ) -> dict[QueueKey, int | None]: ...
+
+    def pull(
+        self,
+        queue: QueueKey,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        *,
+        group: str,
+        subscription: SubscriptionData | None = None,
+    ) -> object: ...
 
 
 class Away:
@@ -284,7 +298,7 @@ class QueueView:
                     log.warning("%s answers again", _place_text(place))
         now_s = self._clock.monotonic()
         lacking = {
-            (key.broker_name, key.topic if isinstance(error, RouteNotFound) else ""): error
+            (key.broker_name, key.topic if isinstance(error, _TOPIC_AWAY) else ""): error
             for key, error in failed.items()
         }
         for place, error in lacking.items():
@@ -307,5 +321,5 @@ def _place_text(place: tuple[str, str]) -> str:
 
 
 def _passing(error: RocketMQError) -> bool:
-    """Return whether trying again later may help."""
-    return error.retryable
+    """Return whether asking again later may help, as far as the error tells."""
+    return may_repeat(error) or isinstance(error, _TOPIC_AWAY)

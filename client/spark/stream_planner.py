@@ -30,6 +30,7 @@ from typing import Final, Protocol
 
 from skylarkmq.client.spark.clock import BlockingClock
 from skylarkmq.client.spark.errors import DataLost
+from skylarkmq.client.spark.filter_check import check_filter
 from skylarkmq.client.spark.offsets import INT64_MAX, OffsetRange, QueueKey, QueueOffsets
 from skylarkmq.client.spark.options import SourceOptions
 from skylarkmq.client.spark.planning import shares, split
@@ -101,6 +102,7 @@ class StreamPlanner:
         """
         view = self._view
         queues = view.patiently(view.queues)
+        view.patiently(lambda: check_filter(view.brokers, queues, self._options.reading))
         return view.patiently(
             lambda: resolve(
                 self._options.starting, queues, view.brokers, self._options.reading.group

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.client.errors import AuthError, ConnectionFailed, NotFound
+from skylarkmq.client.errors import (
+    AuthError,
+    ConnectionFailed,
+    NoPermission,
+    NotFound,
+    RequestTimeout,
+    RocketMQError,
+    RouteNotFound,
+    SystemBusy,
+    TlsError,
+    TopicNotExist,
+)
 from skylarkmq.client.spark.offsets import QueueKey
 from skylarkmq.client.spark.options import Subject
 from skylarkmq.client.spark.queue_view import QueueView
@@ -108,9 +119,8 @@ def test_a_topic_that_went_away_stops_no_other_on_its_broker() -> None:
     del place.brokers.queues[OTHER]
     place.brokers.send(A0, "x")
     place.pass_s(31)
-    # The fake says "refused" for it, as of a broker; a route that is gone says so.
-    from skylarkmq.client.errors import RouteNotFound
 
+    # The fake says "refused" for it, as of a broker; a route that is gone says so.
     def each(queues: object, failed: object, **_: object) -> dict[QueueKey, int]:
         assert isinstance(failed, dict)
         if OTHER in queues:  # type: ignore[operator]
@@ -193,3 +203,26 @@ def test_a_refusal_is_final() -> None:
         with pytest.raises(AuthError):
             ask()
     assert place.clock.slept_s == []
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"),
+    [
+        (ConnectionFailed("a", "refused"), True),
+        (RequestTimeout("late"), True),
+        (SystemBusy(2, "later", "a"), True),
+        (TopicNotExist(17, "not here", "a"), True),
+        (NoPermission(16, "no", "a"), False),
+        (TlsError("a", "no such issuer"), False),
+        (AuthError(1, "no", "a"), False),
+    ],
+)
+def test_what_is_waited_for(error: RocketMQError, waits: bool) -> None:
+    place = Place(A0)
+
+    def ask() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        place.view.patiently(ask)
+    assert bool(place.clock.slept_s) == waits

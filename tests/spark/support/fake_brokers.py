@@ -49,6 +49,7 @@ class FakeBrokers:
         self.down: set[str] = set()
         self.name_server_down = False
         self.refusal: RocketMQError | None = None
+        self.filter_refusal: RocketMQError | None = None
         self.committed: dict[tuple[str, QueueKey], int] = {}
         self.times: dict[QueueKey, list[int]] = {}
         self.asked: list[str] = []
@@ -99,6 +100,21 @@ class FakeBrokers:
     ) -> dict[QueueKey, int | None]:
         self.asked.append("committed")
         return {key: self.committed.get((group, key)) for key in queues}
+
+    def pull(
+        self,
+        queue: QueueKey,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        *,
+        group: str,
+        subscription: object = None,
+    ) -> object:
+        self.asked.append("pull")
+        if self.filter_refusal is not None:
+            raise self.filter_refusal
+        return None
 
     def read(self, start: int, end: int, key: QueueKey) -> list[object] | None:
         """Messages of a range; None when one of them is not there."""
