@@ -91,6 +91,9 @@ def plan_archive(state: TableState, topics: Sequence[str], brokers: Brokers) -> 
         live.add(key, max(first, begin), min(stop, end))
         for low, high in runs:
             expired.add(key, low, min(high, begin))
-        holes += [(*key, low, high) for low, high in gaps(runs, first, min(begin, stop))]
+        holes += [
+            (key.topic, key.broker_name, key.queue_id, low, high)
+            for low, high in gaps(runs, first, min(begin, stop))
+        ]
     rows = sum(file.rows for file in state.files.values() if file.value("topic") in chosen)
     return ArchivePlan(chosen, live, expired, holes, ahead, rows, notes)
