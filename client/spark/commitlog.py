@@ -23,10 +23,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
-from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.errors import NotSupported, RocketMQError
 from skylarkmq.client.spark.log_batches import LogBatches
 from skylarkmq.client.spark.log_options import LogOptions
 from skylarkmq.client.spark.schema import LOG_COLUMNS, ddl, struct_projection
@@ -87,6 +94,21 @@ class CommitLogSource(DataSource):
         names = struct_projection(schema.fields, LOG_COLUMNS)
         return CommitLogReader(LogOptions.parse(self.options), names)
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Refuse: files end, topics go on."""
+        raise NotSupported(
+            "skylarkmq-commitlog reads a log as it is now and has no stream",
+            hint="Use spark.read, or readStream.format('skylarkmq') to follow a topic",
+        )
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Refuse: a store has one writer, its broker."""
+        raise _read_only()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Refuse: a store has one writer, its broker."""
+        raise _read_only()
+
 
 class CommitLogReader(DataSourceReader):
     """Plans in the driver, reads in executors. Picklable; holds no open file."""
@@ -115,6 +137,13 @@ class CommitLogReader(DataSourceReader):
         """
         assert isinstance(partition, LogPartition)
         return read_spans(partition.spans, self._names, self._options)
+
+
+def _read_only() -> NotSupported:
+    return NotSupported(
+        "skylarkmq-commitlog only reads",
+        hint="To send rows to a topic use write.format('skylarkmq').mode('append')",
+    )
 
 
 def list_log(path: str) -> list[LogFile]:

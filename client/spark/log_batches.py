@@ -283,7 +283,7 @@ class LogBatches:
             raise DamagedLogError(damage)
         self.damages.append(damage)
         self.stopped = self._options.on_corruption == "stop"
-        LOGGER.warning("%s %s", "reading ends at" if self.stopped else "passed over", damage)
+        LOGGER.warning("damage %s: %s", "ends the log" if self.stopped else "passed over", damage)
 
     def _look(self, file: SegmentFile, span: SegmentRange, place: int) -> Look:
         with _named(span, place):

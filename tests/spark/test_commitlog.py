@@ -8,21 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
+from skylarkmq.client.errors import NotSupported
 from skylarkmq.client.spark.commitlog import (
     CommitLogReader,
+    CommitLogSource,
     LogNotFoundError,
     list_log,
     plan,
 )
 from skylarkmq.client.spark.log_options import LogOptions
-from skylarkmq.client.spark.schema import LOG_COLUMNS, arrow_schema, names
+from skylarkmq.client.spark.schema import LOG_COLUMNS, arrow_schema, ddl, names
 from skylarkmq.protocol.record import decode_message
 from skylarkmq.store.tools.reader import StoppedStore
 from skylarkmq.store.tools.walk import PlaceKind, walk
 from tests.spark.support.records import row_of, rows_in
-from tests.store.test_golden_stores import FOLDER, STORES
+from tests.store.test_golden_stores import FOLDER, SIZES, STORES
 from tests.support.archives import unpack
+from tests.support.disk_store import DiskStore
+from tests.support.store_samples import Fields, sample_commands
 
 ALL = names(LOG_COLUMNS)
 
@@ -161,3 +166,36 @@ def test_columns_are_a_projection(clean: Path) -> None:
     expected = read_all(clean)
     for columns in (("queueOffset", "topic"), ("segment",), ("crcOk", "body")):
         assert read_all(clean, columns) == [{n: row[n] for n in columns} for row in expected]
+
+
+def test_our_own_store_while_its_broker_writes(tmp_path: Path) -> None:
+    """Opened, so locked and marked unclean, with a file made ahead and zeros behind the end."""
+    store = DiskStore(tmp_path, SIZES)
+    store.start()
+    stored: list[Fields] = []
+    for number, command in enumerate(sample_commands(30)):
+        stored += store.run(command)
+        if number % 40 == 0:
+            rows = read_all(tmp_path, ("physicalOffset",))
+            assert [row["physicalOffset"] for row in rows] == placed(stored)
+    expected = expected_rows(tmp_path)
+    assert placed(stored) == [row["physicalOffset"] for row in expected]
+    assert read_all(tmp_path) == expected
+    store.stop()
+    assert read_all(tmp_path, maxBytesPerPartition=10_000) == expected
+
+
+def placed(stored: list[Fields]) -> list[int]:
+    return sorted(message["physical_offset"] for message in stored)
+
+
+def test_what_the_format_does_not_do() -> None:
+    source = CommitLogSource({"path": "/data"})
+    assert source.name() == "skylarkmq-commitlog"
+    assert source.schema() == ddl(LOG_COLUMNS)
+    schema = StructType([])
+    with pytest.raises(NotSupported, match=r"readStream\.format\('skylarkmq'\)"):
+        source.streamReader(schema)
+    for write in (source.writer, source.streamWriter):
+        with pytest.raises(NotSupported, match="only reads"):
+            write(schema, False)
