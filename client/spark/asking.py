@@ -204,5 +204,5 @@ class Asker:
             known = self._routes.known(topic)
             if known is None:
                 raise
-            log.warning("route of %s not refreshed: %s", topic, error)
+            log.info("route of %s not refreshed: %s", topic, error)
             return known

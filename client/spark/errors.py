@@ -12,6 +12,7 @@ objects.
 from __future__ import annotations
 
 from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.spark.offsets import describe
 from skylarkmq.protocol.message import MessageQueue
 
 
@@ -23,7 +24,7 @@ class DataLost(RocketMQError):
     """
 
     def __init__(self, queue: MessageQueue, wanted: int, available: int, lost: int) -> None:
-        topic, broker_name, queue_id = self.queue = MessageQueue(*queue)
+        self.queue = MessageQueue(*queue)
         self.wanted = wanted
         self.available = available
         self.lost = lost
@@ -33,9 +34,8 @@ class DataLost(RocketMQError):
             else "the topic was made anew, or the broker lost its last messages in a crash"
         )
         super().__init__(
-            f"{lost} messages lost: topic {topic}, broker {broker_name}, queue {queue_id}: wanted "
-            f"from queue offset {wanted}, available "
-            f"{'from' if available > wanted else 'up to'} {available}: {why}",
+            f"{lost} messages lost: {describe(self.queue)}: wanted from queue offset {wanted}, "
+            f"available {'from' if available > wanted else 'up to'} {available}: {why}",
             hint="Set failOnDataLoss=false to go on without them",
         )
 

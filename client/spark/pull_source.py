@@ -12,6 +12,7 @@ import logging
 
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.spark.client import BlockingClient
+from skylarkmq.client.spark.offsets import describe
 from skylarkmq.client.spark.routes import MASTER_ID, ROUTE_RETRY_AGE_S
 from skylarkmq.protocol.message import MessageQueue
 
@@ -56,7 +57,7 @@ class PullSource:
         that is news."""
         news, self._takes_suggestions = self._takes_suggestions, False
         if news:
-            log.info("%s: a slave lags behind, going on at the master", self._queue)
+            log.info("%s: a slave lags behind, going on at the master", describe(self._queue))
         self._broker_id = MASTER_ID
         self._refresh()
         return news
@@ -73,4 +74,4 @@ class PullSource:
         try:
             self._members = self._client.members_of(self._queue, max_age_s=ROUTE_RETRY_AGE_S)
         except RocketMQError as error:
-            log.debug("%s: no fresh route: %s", self._queue, error)
+            log.debug("%s: no fresh route: %s", describe(self._queue), error)

@@ -33,6 +33,7 @@ from skylarkmq.client.errors import ProtocolError, RocketMQError, RouteNotFound
 from skylarkmq.client.spark.asking import may_repeat
 from skylarkmq.client.spark.client import BlockingClient, Pending, Pulled
 from skylarkmq.client.spark.errors import DataLost, NoProgress
+from skylarkmq.client.spark.offsets import describe
 from skylarkmq.client.spark.pull_source import PullSource
 from skylarkmq.client.spark.record_spans import Span, SpanError, cut, first_gap, span_of
 from skylarkmq.client.spark.requests import PullRequests, pulled_in
@@ -105,7 +106,7 @@ class RangeReader:
             on_data_loss: told what is lost, and reading goes on behind; None: raised.
         """
         self._client = client
-        self._queue = queue
+        self._queue = MessageQueue(*queue)
         self._next, self._end = start, end
         self._filters = subscription is not None and subscription.sub_string != "*"
         self._in_flight = 1 if self._filters else in_flight
@@ -284,7 +285,7 @@ class RangeReader:
         return None
 
     def _lose(self, at: int, available: int, go_on_at: int) -> None:
-        lost = DataLost(self._shown_queue, at, available, go_on_at - at)
+        lost = DataLost(self._queue, at, available, go_on_at - at)
         if self._on_data_loss is None:
             raise lost
         log.warning("%s", lost)
@@ -304,7 +305,7 @@ class RangeReader:
             raise error
         if not (broken or may_repeat(error) or isinstance(error, RouteNotFound)):
             raise error
-        log.warning("%s: %s; asking again", self._shown_queue, error)
+        log.warning("%s: %s; asking again", describe(self._queue), error)
         self._pause(self._no_progress(str(error)), error)
         self._source.failed()
 
@@ -319,12 +320,10 @@ class RangeReader:
         clock.sleep(pause_s)
 
     def _no_progress(self, why: str) -> NoProgress:
-        topic, broker_name, queue_id = self._shown_queue
         at = self._slots[0].at if self._slots else self._next
         return NoProgress(
-            f"topic {topic}, broker {broker_name}, queue {queue_id}: nothing came at queue offset "
-            f"{at} of a range up to {self._end} for {self._client.settings.retry_timeout_s:g} s: "
-            f"{why}",
+            f"{describe(self._queue)}: nothing came at queue offset {at} of a range up to "
+            f"{self._end} for {self._client.settings.retry_timeout_s:g} s: {why}",
             hint="Option retryTimeoutMs says how long a task waits for its broker",
         )
 
@@ -342,10 +341,6 @@ class RangeReader:
         for slot in self._slots:
             self._forget(slot)
         self._slots.clear()
-
-    @property
-    def _shown_queue(self) -> MessageQueue:
-        return MessageQueue(*self._queue)
 
 
 def _said(answer: Pulled) -> str:

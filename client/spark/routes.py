@@ -60,12 +60,15 @@ ROUTE_RETRY_AGE_S: Final = 1.0
 NO_NAME_SERVER_HINT: Final = (
     "Option nameServer names name servers, mostly at port 9876; brokers go into option brokers"
 )
+NO_BROKER_HINT: Final = (
+    "Option brokers names brokers, mostly at port 10911; name servers go into option nameServer"
+)
 UNREACHED_HINT: Final = (
     "Is it running there, and can this machine reach it? Driver and every executor need to"
 )
 MISSING_HINT: Final = (
-    "The topic does not exist, or its brokers are not registered (any more): see the spelling, the "
-    "namespace, and `skylarkmq admin topic list`"
+    "The topic does not exist, or its brokers are not registered (any more): see the spelling, "
+    "option namespace, and whether these are the right name servers"
 )
 
 
@@ -211,7 +214,8 @@ class Routes:
         for error in errors:
             if isinstance(error, BrokerError):
                 if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                    return NotFound(str(error), hint=NO_NAME_SERVER_HINT)
+                    text = f"{error.broker_addr} is no name server: {error.remark}"
+                    return NotFound(text, hint=NO_NAME_SERVER_HINT)
                 return error
         text = "; ".join(map(str, errors))
         if any(isinstance(error, RequestTimeout) for error in errors):
@@ -259,6 +263,8 @@ class Routes:
         if found is not None and now_s - found[0] < TABLES_MAX_AGE_S:
             return found[1]
         answer = self._call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise NotFound(f"{address} is no broker: {answer.remark}", hint=NO_BROKER_HINT)
         table = body_in(TopicConfigSerializeWrapper, answer, address).topic_config_table
         self._tables[address] = (now_s, table)
         return table

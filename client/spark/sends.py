@@ -37,6 +37,7 @@ from skylarkmq.client.send_result import STORED_CODES, SendStatus
 from skylarkmq.client.spark.client import BlockingClient
 from skylarkmq.client.spark.connections import Pending
 from skylarkmq.client.spark.errors import SendFailed
+from skylarkmq.client.spark.offsets import describe
 from skylarkmq.client.spark.outgoing import Outgoing, Queue, Receipt
 from skylarkmq.client.spark.requests import fields_in, refusal
 from skylarkmq.client.spark.send_requests import SendRequests, Unsent
@@ -63,13 +64,13 @@ class _Quiet:
         self.failure_count = 0
         self.until_s = 0.0
 
-    def failed(self, now_s: float) -> None:
-        """Leave it alone, longer than the last time; what failed meanwhile counts once."""
-        if now_s >= self.until_s:
-            self.until_s = now_s + min(
-                PAUSE_FIRST_S * 2 ** min(self.failure_count, 16), PAUSE_MAX_S
-            )
-            self.failure_count += 1
+    def failed(self, now_s: float) -> bool:
+        """Leave it alone, longer than the last time; False for what failed meanwhile as well."""
+        if now_s < self.until_s:
+            return False
+        self.until_s = now_s + min(PAUSE_FIRST_S * 2 ** min(self.failure_count, 16), PAUSE_MAX_S)
+        self.failure_count += 1
+        return True
 
 
 class SendWindow:
@@ -245,19 +246,18 @@ class SendWindow:
             self._failure = self._final(request, error)
             self._failure.__cause__ = error
             raise self._failure
-        log.warning("%s: %s; sending again", request.queue, error)
-        self._quiet.setdefault(request.queue.broker_name, _Quiet()).failed(now_s)
+        if self._quiet.setdefault(request.queue.broker_name, _Quiet()).failed(now_s):
+            log.warning("%s: %s; sending again", describe(request.queue), error)
         client.forget_routes(request.queue)
         self._due.append(request)
 
     def _final(self, request: Unsent, error: RocketMQError) -> SendFailed:
-        topic, broker_name, queue_id = request.queue
         hint = error.hint or (ILLEGAL_HINT if isinstance(error, MessageIllegal) else "")
         keys = request.first_unique_key
         if request.count > 1:
             keys += f" to {request.last_unique_key}"
         return SendFailed(
-            f"topic {topic}, broker {broker_name}, queue {queue_id}: {request.count} messages, "
+            f"{describe(request.queue)}: {request.count} messages, "
             f"{request.body_size} bytes, msgId {keys}, are not acknowledged: {error}",
             hint="" if hint in str(error) else hint,
         )

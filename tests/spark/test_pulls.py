@@ -152,7 +152,7 @@ def test_a_refusal_that_stays_is_raised(error: RocketMQError) -> None:
 def test_a_broker_that_stays_away_ends_the_range_after_a_while() -> None:
     gone = ConnectionFailed("master:1", "connection refused")
     client = FakePullClient(QueueModel(0, 100), lambda client, pending: gone)
-    with pytest.raises(NoProgress, match=r"T.*broker-a.*queue 0.*offset 7.*refused.*retryTimeout"):
+    with pytest.raises(NoProgress, match=r"queue 0.*T.*broker-a.*offset 7.*refused.*retryTimeout"):
         read(client, 7, 100)
     assert 5 <= sum(client.clock.slept) < 8
 
@@ -343,7 +343,7 @@ def covered(offsets: Iterable[int], lost: Iterable[DataLost]) -> list[int]:
     return sorted([*offsets, *gone])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     end=st.integers(1, 300),

@@ -228,7 +228,7 @@ def test_a_request_that_finds_no_place_fails_after_a_while() -> None:
     brokers = FakeBrokers(lambda broker, keys: ConnectionFailed(broker, "connection refused"))
     sends = window(brokers)
     sends.send(A0, [outgoing("1"), outgoing("2")])
-    text = r"topic T, broker broker-a, queue 0: 2 messages, 20 bytes, msgId 1 to 2.*refused"
+    text = r"queue 0 of topic T on broker broker-a: 2 messages, 20 bytes, msgId 1 to 2.*refused"
     with pytest.raises(SendFailed, match=text) as caught:
         sends.flush()
     assert isinstance(caught.value.__cause__, ConnectionFailed)
