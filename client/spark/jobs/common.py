@@ -120,6 +120,12 @@ class JobSettings:
         return Progress(what, shown=self.shows_progress, unit=unit)
 
     @property
+    def names_cluster(self) -> bool:
+        """Whether name servers or brokers were given."""
+        given = {name.lower() for name in self.options}
+        return bool(self.name_server or given & {"nameserver", "brokers"})
+
+    @property
     def shows_progress(self) -> bool:
         """As --progress says; else on a terminal, and not with --json."""
         if self.show_progress is not None:
@@ -139,11 +145,13 @@ class Duration(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
+        if not str(value).strip():
+            self.fail("it is empty; give a time such as 30s", param, ctx)
         name = "" if param is None else param.opts[-1]
         try:
             return OptionReader({name: value}, [name]).milliseconds(name, 0, low=self._low)
         except OptionError as error:
-            self.fail(str(error).removeprefix(f"option {name} "), param, ctx)
+            self.fail(f"it {str(error).removeprefix(f'option {name} ')}", param, ctx)
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -240,7 +248,10 @@ def run_job(job: str, settings: JobSettings, work: Callable[[], Summary]) -> NoR
     except Exception as error:  # the job's root: whatever it was, the caller gets text and a code
         if settings.verbose:
             traceback.print_exc()
-        summary = Summary(job, {"error": explain(error)}, exit_code=exit_code_of(error))
+        text = explain(error)
+        if isinstance(error, OptionError) and "nameServer" in text and not settings.names_cluster:
+            text = f"{text}: give --name-server HOST:PORT, or --option brokers=HOST:PORT"
+        summary = Summary(job, {"error": text}, exit_code=exit_code_of(error))
     if settings.as_json:
         click.echo(summary.as_json())
     elif "error" in summary.figures:

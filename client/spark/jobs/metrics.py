@@ -107,7 +107,8 @@ def main(settings: JobSettings, **options: Any) -> None:
     Windows go to Parquet files below --output, each once; run it again and it goes on where it
     ended. Late messages are rows of their own: nothing is dropped.
     """
-    chosen = MetricsOptions(**options)
+    names = [name.strip() for text in options.pop("topics") for name in text.split(",")]
+    chosen = MetricsOptions(topics=tuple(name for name in names if name), **options)
     run_job("metrics", settings, lambda: run(chosen, settings))
 
 

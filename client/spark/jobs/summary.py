@@ -25,7 +25,7 @@ INTERRUPTED: Final = 130
 OUTCOMES: Final = {
     DONE: "done",
     DIFFERENCES: "differences",
-    USAGE: "usage",
+    USAGE: "usage error",
     FAILED: "failed",
     INTERRUPTED: "interrupted",
 }

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from skylarkmq.client.spark.jobs import common
 from skylarkmq.client.spark.jobs.common import (
+    Duration,
     JobError,
     JobSettings,
     StopRequest,
@@ -135,6 +136,26 @@ def test_an_error_is_a_summary_with_its_code(error: BaseException, code: int) ->
     if str(error):
         assert text.stdout == ""
         assert str(error).rpartition(": ")[2] in text.stderr
+
+
+def test_a_cluster_that_was_not_named_is_asked_for() -> None:
+    def work() -> Summary:
+        raise OptionError("one of the options nameServer or brokers is needed")
+
+    assert "needed: give --name-server HOST:PORT, or --option" in invoke(work=work).stderr
+    assert "give --name-server" not in invoke("--name-server", "a:1", work=work).stderr
+
+
+@pytest.mark.parametrize(("text", "ms"), [("5s", 5000), ("250", 250), ("1h", 3_600_000)])
+def test_durations(text: str, ms: int) -> None:
+    assert Duration().convert(text, None, None) == ms
+    assert Duration().convert(ms, None, None) == ms
+
+
+@pytest.mark.parametrize("text", ["5x", "", "-1", "0"])
+def test_a_wrong_duration_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="it is"):
+        Duration(low=1).convert(text, None, None)
 
 
 def test_differences_exit_with_1() -> None:
