@@ -2,6 +2,7 @@
 
 skylarkmq   ours (default)
 apache      RocketMQ's own broker, which shows that the tests themselves are right
+apache53    that of 5.3
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import pytest
 
 from tests.interop import java
 from tests.interop.admin_tools import JavaAdmin
-from tests.interop.apache_server import ApacheBroker
+from tests.interop.apache_server import Apache5Broker, ApacheBroker
 from tests.interop.children import Children
 from tests.interop.servers import Broker
 from tests.interop.skylark_server import SkylarkBroker
 from tests.interop.tools import JavaTools
 
-SERVERS: dict[str, type[Broker]] = {"skylarkmq": SkylarkBroker, "apache": ApacheBroker}
+SERVERS: dict[str, type[Broker]] = {
+    server.kind: server for server in (SkylarkBroker, ApacheBroker, Apache5Broker)
+}
 KINDS = os.environ.get("INTEROP_BROKER", "skylarkmq").split(",")
 SHOWN_LINES = 60
 
@@ -34,7 +37,7 @@ def start_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     brokers: list[Broker] = []
 
     def start(server: type[Broker]) -> Broker:
-        if server is ApacheBroker and (why := java.missing()):
+        if issubclass(server, ApacheBroker) and (why := java.missing()):
             pytest.skip(why)
         folder = tmp_path_factory.mktemp(server.kind)
         broker = server(Children(folder), folder)
@@ -57,7 +60,7 @@ def broker(request: pytest.FixtureRequest, start_broker: Start) -> Broker:
 def own_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
     """A broker that the test may stop and start again; a parameter is a table of its keys."""
     server = SERVERS[KINDS[0]]
-    if server is ApacheBroker and (why := java.missing()):
+    if issubclass(server, ApacheBroker) and (why := java.missing()):
         pytest.skip(why)
     folder = tmp_path / server.kind
     folder.mkdir()
