@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from skylarkmq.client.spark.jobs import tally_query
 from skylarkmq.client.spark.jobs.common import (
@@ -237,6 +239,39 @@ class Counting:
             tuple(notes),
             dry_run=self._options.dry_run,
         )
+
+
+class WindowMetrics:
+    """The book's figures for Prometheus, made at scrape; a collector for a registry, any thread.
+
+    skylarkmq_spark_window_messages_total{kind}    messages in final rows, since the first run
+    skylarkmq_spark_windows_open
+    skylarkmq_spark_windows_watermark_timestamp_seconds
+    """
+
+    def __init__(self, book: WindowBook) -> None:
+        self._book = book
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families, as prometheus_client asks for them."""
+        book, totals = self._book, self._book.totals
+        messages = CounterMetricFamily(
+            "skylarkmq_spark_window_messages", "Messages in final rows.", labels=["kind"]
+        )
+        for kind, count in (
+            ("window", totals.closed), ("late", totals.late), ("ahead", totals.ahead),
+        ):  # fmt: skip
+            messages.add_metric([kind], count)
+        yield messages
+        yield GaugeMetricFamily(
+            "skylarkmq_spark_windows_open", "Windows that still get messages.", len(book.open)
+        )
+        if book.watermark_ms is not None:
+            yield GaugeMetricFamily(
+                "skylarkmq_spark_windows_watermark_timestamp_seconds",
+                "Windows that end before are final.",
+                book.watermark_ms / 1000,
+            )
 
 
 SUMMARY_COLUMNS: Final = (

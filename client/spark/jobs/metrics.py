@@ -22,6 +22,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import click
+from prometheus_client import REGISTRY
 
 from skylarkmq.client.spark.client import BlockingClient
 from skylarkmq.client.spark.jobs.common import (
@@ -33,7 +34,7 @@ from skylarkmq.client.spark.jobs.common import (
     open_session,
     run_job,
 )
-from skylarkmq.client.spark.jobs.counting import Counting, MetricsOptions
+from skylarkmq.client.spark.jobs.counting import Counting, MetricsOptions, WindowMetrics
 from skylarkmq.client.spark.jobs.window_files import WindowFiles
 from skylarkmq.client.spark.options import SourceOptions
 from skylarkmq.client.spark.progress import watch
@@ -98,7 +99,9 @@ from skylarkmq.client.spark.progress import watch
     metavar="TIME",
     help="Go on with a batch every TIME. Default: what is there now, then end.",
 )
-@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve lag to Prometheus.")
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), help="Serve lag and windows to Prometheus."
+)
 @click.option("--dry-run", is_flag=True, help="Count from the start, and write nothing.")
 @job_options
 def main(settings: JobSettings, **options: Any) -> None:
@@ -146,6 +149,9 @@ def run(options: MetricsOptions, settings: JobSettings) -> Summary:
         if options.metrics_port is not None:
             watching = watch(spark, port=options.metrics_port)
             stack.callback(watching.close)
+            windows = WindowMetrics(book)
+            REGISTRY.register(windows)
+            stack.callback(REGISTRY.unregister, windows)
         progress = stack.enter_context(settings.progress("counting"))
         counting = Counting(options, settings, files, book, query_id)
         counting.stream(spark, checkpoint, progress)

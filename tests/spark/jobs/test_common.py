@@ -230,7 +230,11 @@ def test_a_query_is_awaited() -> None:
 def test_a_signal_stops_a_query_and_the_handlers_come_back() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     query = FakeQuery(1000)
-    assert not await_query(query, lambda _: os.kill(os.getpid(), signal.SIGTERM))  # type: ignore[arg-type]
+
+    def ask(_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert not await_query(query, ask)  # type: ignore[arg-type]
     assert query.stopped
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 

@@ -11,11 +11,17 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from prometheus_client import CollectorRegistry
 
 from skylarkmq.client.spark.archive_files import TableFiles
 from skylarkmq.client.spark.jobs import tally_query
 from skylarkmq.client.spark.jobs.common import JobError, JobSettings
-from skylarkmq.client.spark.jobs.counting import Counting, MetricsOptions, row_text
+from skylarkmq.client.spark.jobs.counting import (
+    Counting,
+    MetricsOptions,
+    WindowMetrics,
+    row_text,
+)
 from skylarkmq.client.spark.jobs.window_files import WindowFiles
 from skylarkmq.client.spark.jobs.windows import Partial, Tally, WindowKey, WindowRow
 
@@ -110,6 +116,21 @@ def test_all_messages_are_there_once(tmp_path: Path) -> None:
     expected = sum(partial.tally.messages for number in range(5) for partial in batch(number))
     assert kinds["late"] == 3
     assert sum(kinds.values()) + opened == expected
+
+
+@pytest.mark.usefixtures("batches")
+def test_figures_for_prometheus(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    counting = run(tmp_path, range(5))
+    registry.register(WindowMetrics(counting._book))
+    name = "skylarkmq_spark_window_messages_total"
+    assert registry.get_sample_value(name, {"kind": "late"}) == 3
+    assert registry.get_sample_value(name, {"kind": "window"}) == sum(
+        row["messages"] for row in rows_in(tmp_path) if row["kind"] == "window"
+    )
+    assert registry.get_sample_value("skylarkmq_spark_windows_open") == 1
+    watermark = registry.get_sample_value("skylarkmq_spark_windows_watermark_timestamp_seconds")
+    assert watermark == 0.46
 
 
 @pytest.mark.usefixtures("batches")
