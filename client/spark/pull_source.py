@@ -9,6 +9,7 @@ good while the name servers are away or have lost it, because the broker may be 
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.spark.client import BlockingClient
@@ -17,6 +18,9 @@ from skylarkmq.client.spark.routes import MASTER_ID, ROUTE_RETRY_AGE_S
 from skylarkmq.protocol.message import MessageQueue
 
 log = logging.getLogger(__name__)
+
+STAY_S: Final = 30.0
+"""How long suggestions are passed over after a failure."""
 
 
 class PullSource:
@@ -27,7 +31,9 @@ class PullSource:
         self._queue = queue
         self._members: dict[int, str] = {}
         self._broker_id = MASTER_ID
-        self._takes_suggestions = True
+        self._slave_lags = False
+        # Suggestions count from then on: a slave names a master that is away.
+        self._suggestions_from_s = 0.0
 
     @property
     def address(self) -> str:
@@ -49,13 +55,15 @@ class PullSource:
 
     def suggested(self, broker_id: int) -> None:
         """Take the suggestion that came with an answer, when there is such a member."""
-        if self._takes_suggestions and broker_id in self._members:
+        if broker_id == self._broker_id or self._slave_lags or broker_id not in self._members:
+            return
+        if self._client.clock.monotonic() >= self._suggestions_from_s:
             self._broker_id = broker_id
 
     def back_to_master(self) -> bool:
         """Ask the master from now on, because a slave has not what is asked for; return whether
         that is news."""
-        news, self._takes_suggestions = self._takes_suggestions, False
+        news, self._slave_lags = not self._slave_lags, True
         if news:
             log.info("%s: a slave lags behind, going on at the master", describe(self._queue))
         self._broker_id = MASTER_ID
@@ -63,7 +71,8 @@ class PullSource:
         return news
 
     def failed(self) -> None:
-        """Turn to the next member, after the one that is asked has failed."""
+        """Turn to the next member, after the one that is asked has failed; stay there a while."""
+        self._suggestions_from_s = self._client.clock.monotonic() + STAY_S
         self._refresh()
         members = sorted(self._members)
         if members:

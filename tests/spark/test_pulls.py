@@ -196,8 +196,10 @@ def test_a_slave_serves_while_the_master_is_away() -> None:
     def plan(client: FakePullClient, pending: FakePending) -> RocketMQError | None:
         return ConnectionFailed(MASTER, "refused") if pending.address == MASTER else None
 
-    client = FakePullClient(QueueModel(0, 200), plan, members={0: MASTER, 1: SLAVE})
-    assert read(client, 0, 200)[0] == list(range(200))
+    client = FakePullClient(QueueModel(0, 2000), plan, members={0: MASTER, 1: SLAVE})
+    assert read(client, 0, 2000)[0] == list(range(2000))
+    masters = [pull for pull in client.pulls if pull.address == MASTER]
+    assert len(masters) == 1  # although every answer of the slave names the master
 
 
 def test_a_slave_alone_never_proves_a_loss() -> None:
