@@ -136,6 +136,14 @@ def test_ids_may_be_kept(tmp_path: Path) -> None:
     assert stored[TARGETS[0]][0].unique_key == "a0-4"
 
 
+def test_every_queue_is_written_down(tmp_path: Path) -> None:
+    setup, window = setup_in(tmp_path), Window(defaultdict(list))
+    rows = [row(source, offset, b"12") for source in SOURCES for offset in range(3)]
+    found = run(setup, window, rows)
+    assert found == [(number, Done(3, 3, 6)) for number in range(3)]
+    assert [setup.ledger.done(number) for number in range(3)] == [done for _, done in found]
+
+
 def test_an_earlier_runs_messages_are_passed_over(tmp_path: Path) -> None:
     setup = setup_in(tmp_path)
     setup.ledger.record(0, Done(7, 3, 30))
