@@ -265,8 +265,8 @@ class ArchiveWriter:
         )
         if self._broken:
             raise ArchiveError("the commit before this one failed", hint="Run the job again")
-        self._check_staged(commit)
         self.state.check(commit)
+        self._check_staged(commit)
         self._broken = True
         try:
             self.files.write_new(_file_name(COMMITS, commit.number), commit.to_json())

@@ -193,10 +193,7 @@ class StagedWriter:
         if not batch.num_rows:
             return
         unit = _HOUR_US if self._plan.hourly else _DAY_US
-        times = batch.column("storeTimestamp")
-        if times.null_count:
-            raise ArchiveError("a row has no storeTimestamp, so its date is not known")
-        units = pc.divide(times.cast(pa.int64()), unit)
+        units = pc.divide(batch.column("storeTimestamp").cast(pa.int64()), unit)
         keys = pa.table({"topic": batch.column("topic"), "unit": units})
         found = keys.group_by(["topic", "unit"], use_threads=False).aggregate([]).to_pylist()
         for entry in found:
@@ -306,8 +303,8 @@ def _stretches(batch: pa.RecordBatch) -> Iterator[_Rows]:
         return
     columns = [batch.column(name) for name in ("topic", "brokerName", "queueId")]
     offsets = batch.column("queueOffset")
-    if any(column.null_count for column in (*columns, offsets)):
-        raise ArchiveError("a row lacks its topic, broker, queue or offset")
+    if any(column.null_count for column in (*columns, offsets, batch.column("storeTimestamp"))):
+        raise ArchiveError("a row lacks its topic, broker, queue, offset or storeTimestamp")
     steps = pc.subtract(offsets.slice(1), offsets.slice(0, count - 1))
     follows = pc.equal(steps, pa.scalar(1, pa.int64()))
     for column in columns:
