@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -46,8 +47,9 @@ def blocks(*spans: tuple[int, int], tags: str = "") -> Open:
     return give
 
 
-def offsets(open_range: Open, **changes: object) -> list[int]:
-    batches = read_range(WANTED, replace(SETTINGS, **changes), COLUMNS, open_range=open_range)  # type: ignore[arg-type]
+def offsets(open_range: Open, **changes: Any) -> list[int]:
+    settings = replace(SETTINGS, **changes)
+    batches = read_range(WANTED, settings, COLUMNS, open_range=open_range)
     return [row["queueOffset"] for batch in batches for row in batch.to_pylist()]
 
 
@@ -104,8 +106,8 @@ def cluster(broker: SyncBroker, topic: str) -> Iterator[tuple[SourceOptions, Blo
     close_all()
 
 
-def bodies(options: SourceOptions, client: BlockingClient, **changes: object) -> list[int]:
-    reading = replace(options.reading, **changes)  # type: ignore[arg-type]
+def bodies(options: SourceOptions, client: BlockingClient, **changes: Any) -> list[int]:
+    reading = replace(options.reading, **changes)
     reading = pickle.loads(pickle.dumps(reading))
     ranges = BatchPlanner(client, options, client.clock).plan()
     return sorted(
