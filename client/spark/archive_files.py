@@ -127,7 +127,7 @@ class TableFiles:
             other = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
             os.close(descriptor)
             raise ArchiveError(
-                f"another job writes into the archive {self.root}: {other or 'unknown'}",
+                f"another job writes into {self.root}: {other or 'unknown'}",
                 hint="Wait for it, or stop it; readers need not wait",
             ) from None
         os.ftruncate(descriptor, 0)
