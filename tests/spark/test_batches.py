@@ -131,6 +131,13 @@ def test_of_names_that_repeat_the_last_value_counts() -> None:
     ]
 
 
+def test_properties_that_are_no_text() -> None:
+    texts = [b"a\x01\xff\xfe\x02TAGS\x01t", b"a\x01b\x02TAGS\x01u"]
+    rows = built(block(*[Written(properties=text) for text in texts]), ("properties", "tags"))
+    assert [row["tags"] for row in rows] == ["t", "u"]
+    assert [row["properties"]["a"] for row in rows] == ["\ufffd\ufffd", "b"]
+
+
 @pytest.mark.parametrize("end", [b"", b"\x02"])
 @pytest.mark.parametrize("count", [1, 5])
 def test_rows_of_one_shape_and_of_many(end: bytes, count: int) -> None:

@@ -226,22 +226,25 @@ def test_what_the_disk_cannot_read() -> None:
     assert placed(rows) == [place for place in places if place not in lost]
 
 
-def test_a_broker_that_writes_on_makes_no_damage() -> None:
-    """The record looked at is torn, then it is whole, and the next one follows already."""
+@pytest.mark.parametrize("moment", range(1, 8))
+def test_a_broker_that_writes_on_makes_no_damage(moment: int) -> None:
+    """Between two reads a torn record becomes whole, and the next ones follow already."""
     log, places = written_log(MANY[:8], size=9000, blank=False)
     torn = bytearray(log)
     torn[places[5] + 95 :] = bytes(len(log) - places[5] - 95)
-    file = MemoryFile(torn)
-    reads = 0
+    file, reads = MemoryFile(torn), 0
 
     def grow() -> None:
         nonlocal reads
         reads += 1
-        if reads == 3:  # behind the first window and the look at the torn record
+        if reads == moment:
             file.data = log
 
     file.before_read = grow
-    assert placed(read_log(file)) == places
+    rows = read_log(file)
+    assert placed(rows) in (places, places[:5])
+    if moment == 4:  # behind both windows and the look at the torn record
+        assert placed(rows) == places
 
 
 def test_zeros_in_properties_that_a_client_sent() -> None:
