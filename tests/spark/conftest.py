@@ -7,7 +7,9 @@ so each takes topics, folders and query names of its own.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,10 +39,26 @@ QUICK: dict[str, object] = {
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local[2] session with both formats; skipped, with the reason, where Spark can not run."""
+    folder = tmp_path_factory.mktemp("spark")
+    with without_pandas(folder / "blocked"):
+        yield from running_session(folder)
+
+
+@contextmanager
+def without_pandas(folder: Path) -> Iterator[None]:
+    """Neither this process nor its workers can load pandas: the extra `spark` does not have it."""
+    (folder / "pandas").mkdir(parents=True)
+    (folder / "pandas" / "__init__.py").write_text("raise ImportError('not in the extra')\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "pandas", None)
+        patch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        yield
+
+
+def running_session(folder: Path) -> Iterator[SparkSession]:
     from skylarkmq.client.spark.session import build_session
 
     before = dict(os.environ)
-    folder = tmp_path_factory.mktemp("spark")
     settings = {
         **QUICK,
         "spark.sql.warehouse.dir": folder / "warehouse",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skylarkmq.client.spark import archive_table
 from skylarkmq.client.spark.jobs.common import USAGE, JobError, StopRequest, explain
 from skylarkmq.client.spark.jobs.replay_ledger import Selection
-from skylarkmq.client.spark.jobs.replay_task import COLUMNS, RESULT, ReplaySetup, sender
+from skylarkmq.client.spark.jobs.replay_task import COLUMNS, ReplaySetup
 from skylarkmq.protocol.message import MessageQueue
 
 if TYPE_CHECKING:
@@ -139,12 +139,13 @@ def send(
     Raises:
         Exception: what Spark raised because a task failed.
     """
+    from skylarkmq.client.spark.jobs.replay_sink import write
+
     names = [name for name, _ in COLUMNS]
     plan = (
         rows.select(*names)
         .repartitionById(max(tasks.values()) + 1, _looked_up(tasks))
         .sortWithinPartitions(*_QUEUE, "queueOffset")
-        .mapInArrow(sender(setup), RESULT)
     )
     context = spark.sparkContext
     failures: list[BaseException] = []
@@ -152,7 +153,7 @@ def send(
     def act() -> None:
         try:
             context.setJobGroup(JOB_GROUP, "replay", interruptOnCancel=True)
-            plan.collect()
+            write(plan, setup)
         except BaseException as error:  # raised again below, in the main thread
             failures.append(error)
 

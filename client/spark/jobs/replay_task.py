@@ -44,9 +44,6 @@ COLUMNS: Final[tuple[tuple[str, str], ...]] = (
 )
 """The columns of the rows, in this order."""
 IDENTITY: Final = ("topic", "brokerName", "queueId", "queueOffset")
-RESULT: Final = "number int, next bigint, sent bigint, size bigint"
-"""What a task gives back for each source queue, as Spark's DDL."""
-RESULT_NAMES: Final = tuple(part.split()[0] for part in RESULT.split(", "))
 RECORD_ROWS: Final = 10_000
 RECORD_S: Final = 1.0
 SMOOTH_S: Final = 0.2
@@ -203,19 +200,8 @@ def _to(target: MessageQueue, item: Addressed) -> Addressed:
     return item._replace(queue_id=target.queue_id, broker_name=target.broker_name)
 
 
-def sender(setup: ReplaySetup) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that each Spark task runs over its rows; it imports this module there."""
-
-    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from send_rows(setup, batches)
-
-    return send
-
-
-def send_rows(setup: ReplaySetup, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Send a task's rows with the worker's client; yield rows of RESULT."""
-    import pyarrow as pa
-
+def send_rows(setup: ReplaySetup, batches: Iterable[pa.RecordBatch]) -> None:
+    """Send a task's rows with the worker's client; raises what `ReplayTask.run` does."""
     from skylarkmq.client.spark.clock import SystemClock
     from skylarkmq.client.spark.pool import client_for
     from skylarkmq.client.spark.sends import SendWindow
@@ -230,8 +216,5 @@ def send_rows(setup: ReplaySetup, batches: Iterator[pa.RecordBatch]) -> Iterator
         accepted=options.accepted,
     )
     task = ReplayTask(setup, window, client.write_queues, SystemClock())
-    for number, done in task.run(batches):
-        row = dict(zip(RESULT_NAMES, (number, *done), strict=True))
-        yield pa.RecordBatch.from_pylist([row], schema=pa.schema([
-            (RESULT_NAMES[0], pa.int32()), *((name, pa.int64()) for name in RESULT_NAMES[1:])
-        ]))  # fmt: skip
+    for _ in task.run(batches):
+        pass  # the ledger has it
