@@ -80,7 +80,7 @@ LOG_COLUMNS: Final[tuple[Column, ...]] = (
     Column("recordKind", "string"),
 )
 """What a record of a log file has: no broker's name, but its file, its byte place in it, whether
-its body has the checksum it says, and message, prepared, commit, rollback or unknown."""
+its body has the checksum it says, and message, prepared, commit or rollback."""
 
 
 def names(columns: Sequence[Column] = COLUMNS) -> tuple[str, ...]:
