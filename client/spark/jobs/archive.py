@@ -160,6 +160,7 @@ def run(options: ArchiveOptions, settings: JobSettings) -> Summary:
     view = view_of(options, settings)
     if options.dry_run:
         return dry_run(options, files, view)
+    view.patiently(view.queues)  # no folder is made for a topic that is not there
     writer = ArchiveWriter(files, hourly=options.hourly, now_ms=SystemClock().now_ms)
     with writer:
         found = survey(options, writer.state, view)

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from skylarkmq.client import Message
+from skylarkmq.client.errors import NotFound
 from skylarkmq.client.spark import archive_table
 from skylarkmq.client.spark.jobs import archive
 from skylarkmq.client.spark.jobs.archive_survey import HOLE_COLUMNS
@@ -154,3 +155,9 @@ def test_not_an_archive(broker: SyncBroker, topic: str, tmp_path: Path) -> None:
     with pytest.raises(archive_table.ArchiveError, match="is not empty, and no archive"):
         go(broker, [topic], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+
+def test_no_such_topic(broker: SyncBroker, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="topic nowhere does not exist"):
+        go(broker, ["nowhere"], tmp_path / "table")
+    assert not (tmp_path / "table").exists()
