@@ -29,7 +29,9 @@ class ReplayWriter(DataSourceArrowWriter):
     def __init__(self, setup: ReplaySetup) -> None:
         self._setup = setup
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+    def write(  # type: ignore[override]
+        self, iterator: Iterator[pa.RecordBatch]
+    ) -> WriterCommitMessage:
         """Send a task's rows, in their order; on an executor."""
         send_rows(self._setup, iterator)
         return WriterCommitMessage()

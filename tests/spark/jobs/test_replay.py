@@ -114,10 +114,11 @@ def test_through_spark(spark: SparkSession, broker: SyncBroker, topic: str, tmp_
     settings = JobSettings(name_server=broker.namesrv_addr, show_progress=False)
     start_ms, end_ms = T0_MS + 60_000, T0_MS + 60_001
 
-    def run(target: str = topic, **more: object) -> Summary:
-        where = "queueId < 2 OR queueOffset % 2 = 0"
-        options = ReplayOptions(path, target, (), start_ms, end_ms, where, **more)  # type: ignore[arg-type]
-        return replay.run(options, settings)
+    where = "queueId < 2 OR queueOffset % 2 = 0"
+    options = ReplayOptions(path, topic, (), start_ms, end_ms, where)
+
+    def run(rate: float | None = None, *, dry_run: bool = False) -> Summary:
+        return replay.run(replace(options, rate=rate, dry_run=dry_run), settings)
 
     dry = run(dry_run=True)
     assert dry.figures["messages_to_send"] == 100
@@ -127,11 +128,11 @@ def test_through_spark(spark: SparkSession, broker: SyncBroker, topic: str, tmp_
 
     # As an earlier run left it: queue 0 is done up to its offset 50.
     plan = extended(
-        None, selection_of(ReplayOptions(path, topic, (), start_ms, end_ms,
-                                         "queueId < 2 OR queueOffset % 2 = 0")),
+        None,
+        selection_of(options),
         [MessageQueue("orders", "broker-a", number) for number in range(3)],
         [MessageQueue(topic, "broker-a", number) for number in range(4)],
-    )  # fmt: skip
+    )
     with Ledger(Path(dry.figures["ledger"])) as ledger:
         ledger.begin(plan)
         ledger.record(0, Done(50, 10, 200))
