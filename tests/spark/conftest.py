@@ -50,7 +50,9 @@ def without_pandas(folder: Path) -> Iterator[None]:
     (folder / "pandas").mkdir(parents=True)
     (folder / "pandas" / "__init__.py").write_text("raise ImportError('not in the extra')\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "pandas", None)
+        # Not None in its place: pyarrow, which looks for pandas late, would take that for pandas.
+        patch.delitem(sys.modules, "pandas", raising=False)
+        patch.syspath_prepend(str(folder))
         patch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
         yield
 
