@@ -365,6 +365,7 @@ def main(
     }
     root = Path(tempfile.mkdtemp(prefix="skylarkmq-pipeline-"))
     logging.basicConfig(filename=root / "client.log", level=logging.INFO)
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it speaks up when the folder is gone
     click.echo(f"store, archive and logs in {root}", err=True)
     try:
         outcome = asyncio.run(run(path, rows, root, kill, settings))
