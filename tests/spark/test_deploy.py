@@ -79,6 +79,6 @@ def test_the_archive_job_on_a_cluster(
         cluster.wait(60)
     assert done.returncode == 0, done.stderr[-4000:]
     sys.stdout.write(done.stdout)  # shown by -s, and when the test fails
-    assert json.loads(done.stdout.splitlines()[-1])
+    assert json.loads(done.stdout.splitlines()[-1])["figures"]["messages"] == COUNT
     workers = sorted((tmp_path / "work").glob("worker-*/app-*/*/environment/bin/python"))
     assert {path.parts[len(tmp_path.parts) + 1] for path in workers} == {"worker-1", "worker-2"}
