@@ -43,10 +43,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from skylarkmq.client.spark import archive_commits, schema
-from skylarkmq.client.spark.archive_commits import STAGING, staged_name
-from skylarkmq.client.spark.archive_files import TableFiles
-from skylarkmq.client.spark.archive_state import ArchiveError, DataFile, TableState
+from skylarkmq.client.spark import schema
+from skylarkmq.client.spark.archive import commits as archive_commits
+from skylarkmq.client.spark.archive.commits import STAGING, staged_name
+from skylarkmq.client.spark.archive.files import TableFiles
+from skylarkmq.client.spark.archive.state import ArchiveError, DataFile, TableState
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.message_view import OPENED_SIZE_MAX
-from skylarkmq.client.spark.gathered import Gathered, narrowed
-from skylarkmq.client.spark.record_columns import OF_PROPERTIES, build_batch
+from skylarkmq.client.spark.columns.gathered import Gathered, narrowed
+from skylarkmq.client.spark.columns.record_columns import OF_PROPERTIES, build_batch
 from skylarkmq.client.spark.schema import COLUMNS, arrow_schema
 from skylarkmq.protocol.compression import decompress
 from skylarkmq.protocol.crc import BODY_CRC_MASK

@@ -16,13 +16,13 @@ from typing import Final, TypeVar
 from skylarkmq.client.errors import ProtocolError, RocketMQError
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.route import TopicRoute
-from skylarkmq.client.spark import requests
-from skylarkmq.client.spark.asking import Asker, Question, Reader
-from skylarkmq.client.spark.clock import BlockingClock, SystemClock
-from skylarkmq.client.spark.connections import Connections, Pending
-from skylarkmq.client.spark.pulled import Pulled
-from skylarkmq.client.spark.routes import ROUTE_MAX_AGE_S, Routes
-from skylarkmq.client.spark.settings import ConnectionSettings
+from skylarkmq.client.spark.remoting import requests
+from skylarkmq.client.spark.remoting.asking import Asker, Question, Reader
+from skylarkmq.client.spark.remoting.clock import BlockingClock, SystemClock
+from skylarkmq.client.spark.remoting.connections import Connections, Pending
+from skylarkmq.client.spark.remoting.pulled import Pulled
+from skylarkmq.client.spark.remoting.routes import ROUTE_MAX_AGE_S, Routes
+from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.message import MessageQueue

@@ -34,10 +34,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from skylarkmq.client.errors import NotSupported, RocketMQError
-from skylarkmq.client.spark.log_batches import LogBatches
-from skylarkmq.client.spark.log_options import LogOptions
+from skylarkmq.client.spark.log.log_batches import LogBatches
+from skylarkmq.client.spark.log.log_options import LogOptions
+from skylarkmq.client.spark.log.segments import SegmentFile, SegmentRange
 from skylarkmq.client.spark.schema import LOG_COLUMNS, ddl, struct_projection
-from skylarkmq.client.spark.segments import SegmentFile, SegmentRange
 from skylarkmq.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, is_valid_unit
 from skylarkmq.store.errors import StoreError
 from skylarkmq.store.mapped_file import NAME_DIGITS

@@ -36,9 +36,9 @@ from typing import Any, Final, cast
 from skylarkmq.client.consumer.subscription import ALL, Selector, Sql92, Subscription, Tag
 from skylarkmq.client.spark.offsets import INT32_MAX, QueueKey
 from skylarkmq.client.spark.option_reading import OptionError, OptionReader
-from skylarkmq.client.spark.positions import Position, read_ending, read_starting
-from skylarkmq.client.spark.settings import CONNECTION_OPTIONS, ConnectionSettings
-from skylarkmq.client.spark.sink_options import SINK_OPTIONS
+from skylarkmq.client.spark.reading.positions import Position, read_ending, read_starting
+from skylarkmq.client.spark.remoting.settings import CONNECTION_OPTIONS, ConnectionSettings
+from skylarkmq.client.spark.writing.sink_options import SINK_OPTIONS
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.flags import validate_group, validate_topic
 

@@ -32,14 +32,14 @@ from pyspark.sql.datasource import (
 )
 
 from skylarkmq.client.spark.option_reading import OptionError
-from skylarkmq.client.spark.outgoing import Queue
-from skylarkmq.client.spark.pool import client_for
-from skylarkmq.client.spark.rows import RowReader
-from skylarkmq.client.spark.sends import SendWindow
-from skylarkmq.client.spark.sink_columns import RowPlan, plan_rows
-from skylarkmq.client.spark.sink_options import SinkOptions
-from skylarkmq.client.spark.sink_task import QueueTotal, SinkTask
-from skylarkmq.client.spark.unique_keys import PlaceKeys
+from skylarkmq.client.spark.remoting.outgoing import Queue
+from skylarkmq.client.spark.remoting.pool import client_for
+from skylarkmq.client.spark.remoting.sends import SendWindow
+from skylarkmq.client.spark.writing.rows import RowReader
+from skylarkmq.client.spark.writing.sink_columns import RowPlan, plan_rows
+from skylarkmq.client.spark.writing.sink_options import SinkOptions
+from skylarkmq.client.spark.writing.sink_task import QueueTotal, SinkTask
+from skylarkmq.client.spark.writing.unique_keys import PlaceKeys
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,9 +16,9 @@ from skylarkmq.client.spark.options import SourceOptions
 from skylarkmq.client.spark.schema import ddl, struct_projection
 
 if TYPE_CHECKING:
-    from skylarkmq.client.spark.batch_reader import BatchReader
+    from skylarkmq.client.spark.reading.batch_reader import BatchReader
+    from skylarkmq.client.spark.reading.stream_reader import StreamReader
     from skylarkmq.client.spark.sink import BatchSink, StreamSink
-    from skylarkmq.client.spark.stream_reader import StreamReader
 
 
 class SkylarkSource(DataSource):
@@ -35,7 +35,7 @@ class SkylarkSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of a batch."""
-        from skylarkmq.client.spark.batch_reader import BatchReader, FilteringBatchReader
+        from skylarkmq.client.spark.reading.batch_reader import BatchReader, FilteringBatchReader
 
         options = SourceOptions.from_options(self.options, streaming=False)
         kind = FilteringBatchReader if options.filter_pushdown else BatchReader
@@ -43,7 +43,7 @@ class SkylarkSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """Return the reader of a stream."""
-        from skylarkmq.client.spark.stream_reader import StreamReader
+        from skylarkmq.client.spark.reading.stream_reader import StreamReader
 
         options = SourceOptions.from_options(self.options, streaming=True)
         return StreamReader(options, struct_projection(schema.fields))

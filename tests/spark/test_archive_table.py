@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.client.spark import archive_commits
-from skylarkmq.client.spark.archive_compaction import compact, groups
-from skylarkmq.client.spark.archive_files import TableFiles
+from skylarkmq.client.spark.archive import commits as archive_commits
+from skylarkmq.client.spark.archive.compaction import compact, groups
+from skylarkmq.client.spark.archive.files import TableFiles
 from skylarkmq.client.spark.offsets import QueueKey
 from tests.spark.support.archives import (
     DAY_MS,

@@ -19,10 +19,10 @@ from skylarkmq.client.errors import (
     RocketMQError,
     RouteNotFound,
 )
-from skylarkmq.client.spark import connections
 from skylarkmq.client.spark.client import BlockingClient
-from skylarkmq.client.spark.pool import client_for, close_all
-from skylarkmq.client.spark.settings import ConnectionSettings
+from skylarkmq.client.spark.remoting import connections
+from skylarkmq.client.spark.remoting.pool import client_for, close_all
+from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 from skylarkmq.client.sync import Producer
 from skylarkmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from skylarkmq.protocol.bodies.text import encode_body

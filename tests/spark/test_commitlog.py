@@ -18,7 +18,7 @@ from skylarkmq.client.spark.commitlog import (
     list_log,
     plan,
 )
-from skylarkmq.client.spark.log_options import LogOptions
+from skylarkmq.client.spark.log.log_options import LogOptions
 from skylarkmq.client.spark.schema import LOG_COLUMNS, arrow_schema, ddl, names
 from skylarkmq.protocol.record import decode_message
 from skylarkmq.store.tools.reader import StoppedStore

@@ -11,8 +11,8 @@ from skylarkmq.client.consumer.subscription import Sql92, Subscription, Tag
 from skylarkmq.client.errors import FilterRefused
 from skylarkmq.client.spark.client import BlockingClient
 from skylarkmq.client.spark.errors import DataLost
-from skylarkmq.client.spark.pulls import RangeReader
-from skylarkmq.client.spark.settings import ConnectionSettings
+from skylarkmq.client.spark.remoting.pulls import RangeReader
+from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 from skylarkmq.client.sync import Producer
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.record import decode_messages

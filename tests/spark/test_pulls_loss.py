@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skylarkmq.client.spark.errors import DataLost
-from skylarkmq.client.spark.record_spans import offsets_of
+from skylarkmq.client.spark.remoting.record_spans import offsets_of
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand

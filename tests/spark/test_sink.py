@@ -15,14 +15,14 @@ from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from skylarkmq.client.queue_selector import by_hash
-from skylarkmq.client.spark import pool
 from skylarkmq.client.spark.option_reading import OptionError
-from skylarkmq.client.spark.outgoing import Queue
-from skylarkmq.client.spark.rows import RowError
+from skylarkmq.client.spark.remoting import pool
+from skylarkmq.client.spark.remoting.outgoing import Queue
 from skylarkmq.client.spark.schema import SchemaError
 from skylarkmq.client.spark.sink import SendReceipt, StreamSink, batch_sink, stream_sink
-from skylarkmq.client.spark.sink_task import QueueTotal
-from skylarkmq.client.spark.unique_keys import PlaceKeys
+from skylarkmq.client.spark.writing.rows import RowError
+from skylarkmq.client.spark.writing.sink_task import QueueTotal
+from skylarkmq.client.spark.writing.unique_keys import PlaceKeys
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing.threaded import SyncBroker
 

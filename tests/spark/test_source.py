@@ -10,8 +10,8 @@ import pytest
 
 from skylarkmq.client import Message
 from skylarkmq.client.spark.client import BlockingClient
+from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 from skylarkmq.client.spark.schema import COLUMNS, arrow_schema, names
-from skylarkmq.client.spark.settings import ConnectionSettings
 from skylarkmq.client.sync import Producer
 from skylarkmq.testing.threaded import SyncBroker
 

@@ -20,7 +20,7 @@ from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.spark.errors import DataLost
 from skylarkmq.client.spark.offsets import OffsetRange, QueueKey, QueueOffsets
 from skylarkmq.client.spark.options import SourceOptions
-from skylarkmq.client.spark.stream_planner import StreamPlanner
+from skylarkmq.client.spark.reading.stream_planner import StreamPlanner
 from tests.spark.support.fake_brokers import FakeBrokers, FakeClock, FakeQueue
 
 QUEUES = [QueueKey("T", "a", 0), QueueKey("T", "b", 0), QueueKey("T", "a", 1)]

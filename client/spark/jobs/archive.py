@@ -21,10 +21,9 @@ from typing import Any, Final
 
 import click
 
-from skylarkmq.client.spark.archive_commits import TABLE, ArchiveWriter, open_files
-from skylarkmq.client.spark.archive_compaction import compact, groups
-from skylarkmq.client.spark.archive_writer import COMPRESSIONS
-from skylarkmq.client.spark.clock import SystemClock
+from skylarkmq.client.spark.archive.commits import TABLE, ArchiveWriter, open_files
+from skylarkmq.client.spark.archive.compaction import compact, groups
+from skylarkmq.client.spark.archive.writer import COMPRESSIONS
 from skylarkmq.client.spark.jobs.archive_survey import (
     dry_run,
     holes_table,
@@ -42,6 +41,7 @@ from skylarkmq.client.spark.jobs.common import (
     open_session,
     run_job,
 )
+from skylarkmq.client.spark.remoting.clock import SystemClock
 
 _WHOLE: Final = "an archive holds whole topics: select when you read it"
 REFUSED: Final = {

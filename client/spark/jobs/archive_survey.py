@@ -9,23 +9,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from skylarkmq.client.spark.archive_commits import TABLE, load
-from skylarkmq.client.spark.archive_files import TableFiles
-from skylarkmq.client.spark.archive_state import TableState
+from skylarkmq.client.spark.archive.commits import TABLE, load
+from skylarkmq.client.spark.archive.files import TableFiles
+from skylarkmq.client.spark.archive.spans import gaps
+from skylarkmq.client.spark.archive.state import TableState
 from skylarkmq.client.spark.client import BlockingClient
 from skylarkmq.client.spark.jobs.common import USAGE, Cell, JobError, JobSettings, Summary, Table
 from skylarkmq.client.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.client.spark.options import Subject
-from skylarkmq.client.spark.positions import (
+from skylarkmq.client.spark.reading.positions import (
     EARLIEST,
     LATEST,
     Position,
     instant_ms,
     resolve,
 )
-from skylarkmq.client.spark.queue_view import QueueView
-from skylarkmq.client.spark.settings import ConnectionSettings
-from skylarkmq.client.spark.spans import gaps
+from skylarkmq.client.spark.reading.queue_view import QueueView
+from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from skylarkmq.client.spark.jobs.archiving import ArchiveOptions

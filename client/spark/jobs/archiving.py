@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from skylarkmq.client.spark.archive_commits import RUNS, STAGING, ArchiveWriter
-from skylarkmq.client.spark.archive_compaction import CompactPlan, compact, compact_group, groups
-from skylarkmq.client.spark.archive_state import DataFile
-from skylarkmq.client.spark.archive_writer import WritePlan
+from skylarkmq.client.spark.archive.commits import RUNS, STAGING, ArchiveWriter
+from skylarkmq.client.spark.archive.compaction import CompactPlan, compact, compact_group, groups
+from skylarkmq.client.spark.archive.state import DataFile
+from skylarkmq.client.spark.archive.writer import WritePlan
 from skylarkmq.client.spark.jobs.archive_survey import Survey, holes_table
 from skylarkmq.client.spark.jobs.common import (
     JobSettings,
@@ -141,7 +141,7 @@ class Archiving:
 
     def take(self, frame: DataFrame, batch: str) -> None:
         """Archive a batch: tasks stage, then one commit."""
-        from skylarkmq.client.spark.archive_sink import stage
+        from skylarkmq.client.spark.archive.sink import stage
 
         reports = stage(frame.coalesce(self._tasks), self._plan(batch))
         count = self._writer.append(batch, reports)

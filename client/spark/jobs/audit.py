@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skylarkmq.client.spark import archive_table
+from skylarkmq.client.spark.archive.spans import Spans
 from skylarkmq.client.spark.client import BlockingClient
 from skylarkmq.client.spark.jobs import comparing
 from skylarkmq.client.spark.jobs.audit_plan import ArchivePlan, plan_archive
@@ -41,8 +42,7 @@ from skylarkmq.client.spark.jobs.common import (
 )
 from skylarkmq.client.spark.jobs.comparing import PLACE, Run
 from skylarkmq.client.spark.offsets import QueueOffsets
-from skylarkmq.client.spark.settings import ConnectionSettings
-from skylarkmq.client.spark.spans import Spans
+from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -173,7 +173,7 @@ def audit_store(folder: str, settings: JobSettings) -> Summary:
         LogNotFoundError: the folder holds no store.
     """
     from skylarkmq.client.spark.commitlog import list_log, list_queue_files, removed_ends
-    from skylarkmq.client.spark.queue_units import FORMAT, QueueUnitsSource
+    from skylarkmq.client.spark.log.queue_units import FORMAT, QueueUnitsSource
 
     begin = list_log(folder)[0].base
     queue_files = list_queue_files(folder)

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from skylarkmq.client.spark.archive_state import ArchiveError, TableState
+from skylarkmq.client.spark.archive.spans import Spans, gaps
+from skylarkmq.client.spark.archive.state import ArchiveError, TableState
 from skylarkmq.client.spark.jobs.common import USAGE, JobError
 from skylarkmq.client.spark.offsets import QueueKey, describe
-from skylarkmq.client.spark.spans import Spans, gaps
 
 Hole = tuple[str, str, int, int, int]
 """Topic, broker, queue, start, end."""

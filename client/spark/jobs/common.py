@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import click
 
-from skylarkmq.client.spark.clock import BlockingClock
 from skylarkmq.client.spark.jobs.reporting import Progress
 from skylarkmq.client.spark.jobs.summary import (
     DIFFERENCES,
@@ -48,6 +47,7 @@ from skylarkmq.client.spark.jobs.summary import (
     Table,
 )
 from skylarkmq.client.spark.option_reading import OptionError, OptionReader
+from skylarkmq.client.spark.remoting.clock import BlockingClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

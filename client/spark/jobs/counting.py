@@ -30,8 +30,8 @@ from skylarkmq.client.spark.jobs.summary import Cell
 from skylarkmq.client.spark.jobs.window_files import WindowFiles, row_values
 from skylarkmq.client.spark.jobs.windows import Tally, WindowBook, WindowKey, WindowRow
 from skylarkmq.client.spark.progress import last_progress
-from skylarkmq.client.spark.settings import CONNECTION_OPTIONS
-from skylarkmq.client.spark.unique_keys import key_of_values
+from skylarkmq.client.spark.remoting.settings import CONNECTION_OPTIONS
+from skylarkmq.client.spark.writing.unique_keys import key_of_values
 from skylarkmq.protocol.flags import dlq_topic, retry_topic
 
 if TYPE_CHECKING:

@@ -30,7 +30,6 @@ import click
 
 from skylarkmq.client.errors import RouteNotFound
 from skylarkmq.client.spark.client import BlockingClient
-from skylarkmq.client.spark.clock import SystemClock
 from skylarkmq.client.spark.jobs.common import (
     DIFFERENCES,
     DONE,
@@ -48,7 +47,8 @@ from skylarkmq.client.spark.jobs.common import (
 from skylarkmq.client.spark.jobs.letters import COLUMNS, Letter, age_of, letter_of
 from skylarkmq.client.spark.jobs.redrive import RedriveCounts, Redriver
 from skylarkmq.client.spark.jobs.redrive_ledger import RedriveLedger
-from skylarkmq.client.spark.settings import ConnectionSettings
+from skylarkmq.client.spark.remoting.clock import SystemClock
+from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 from skylarkmq.protocol.flags import dlq_topic, validate_group
 from skylarkmq.protocol.properties import RETRY_TOPIC
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from skylarkmq.client.admin.dead_letters import DROPPED_NAMES
 from skylarkmq.client.queue_selector import by_hash
-from skylarkmq.client.spark.unique_keys import key_of_values
+from skylarkmq.client.spark.writing.unique_keys import key_of_values
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.compression import COMPRESSION_SHIFT, CompressionKind, compress
 from skylarkmq.protocol.compression import compression_flags as flags_of

@@ -22,7 +22,6 @@ from typing import Final, Literal, NamedTuple
 from skylarkmq.client.errors import BrokerError, ConnectionFailed, RocketMQError, broker_error
 from skylarkmq.client.send_result import STORED_CODES
 from skylarkmq.client.spark.client import BlockingClient
-from skylarkmq.client.spark.connections import Pending
 from skylarkmq.client.spark.jobs.letters import (
     Letter,
     choose_queue,
@@ -31,6 +30,7 @@ from skylarkmq.client.spark.jobs.letters import (
 )
 from skylarkmq.client.spark.jobs.redrive_ledger import Entry, RedriveLedger
 from skylarkmq.client.spark.jobs.replay_task import Pace
+from skylarkmq.client.spark.remoting.connections import Pending
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.compression import CompressionUnavailableError
 from skylarkmq.protocol.headers.send import encode_send_header_v2

@@ -27,7 +27,6 @@ import click
 
 from skylarkmq.client.spark import archive_table
 from skylarkmq.client.spark.client import BlockingClient
-from skylarkmq.client.spark.clock import SystemClock
 from skylarkmq.client.spark.jobs.common import (
     DONE,
     INTERRUPTED,
@@ -59,8 +58,9 @@ from skylarkmq.client.spark.jobs.replay_run import (
 )
 from skylarkmq.client.spark.jobs.replay_task import RECORD_S, ReplaySetup
 from skylarkmq.client.spark.offsets import describe
-from skylarkmq.client.spark.positions import instant_ms
-from skylarkmq.client.spark.sink_options import SinkOptions
+from skylarkmq.client.spark.reading.positions import instant_ms
+from skylarkmq.client.spark.remoting.clock import SystemClock
+from skylarkmq.client.spark.writing.sink_options import SinkOptions
 from skylarkmq.protocol.message import MessageQueue
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from skylarkmq.client.spark.clock import BlockingClock
 from skylarkmq.client.spark.jobs.replay_ledger import Done, Ledger
-from skylarkmq.client.spark.outgoing import Window
-from skylarkmq.client.spark.rows import Addressed, RowError, RowReader
-from skylarkmq.client.spark.sink_columns import plan_rows
-from skylarkmq.client.spark.sink_options import SinkOptions
-from skylarkmq.client.spark.sink_task import SinkTask
+from skylarkmq.client.spark.remoting.clock import BlockingClock
+from skylarkmq.client.spark.remoting.outgoing import Window
+from skylarkmq.client.spark.writing.rows import Addressed, RowError, RowReader
+from skylarkmq.client.spark.writing.sink_columns import plan_rows
+from skylarkmq.client.spark.writing.sink_options import SinkOptions
+from skylarkmq.client.spark.writing.sink_task import SinkTask
 from skylarkmq.protocol.message import MessageQueue
 
 if TYPE_CHECKING:
@@ -202,9 +202,9 @@ def _to(target: MessageQueue, item: Addressed) -> Addressed:
 
 def send_rows(setup: ReplaySetup, batches: Iterable[pa.RecordBatch]) -> None:
     """Send a task's rows with the worker's client; raises what `ReplayTask.run` does."""
-    from skylarkmq.client.spark.clock import SystemClock
-    from skylarkmq.client.spark.pool import client_for
-    from skylarkmq.client.spark.sends import SendWindow
+    from skylarkmq.client.spark.remoting.clock import SystemClock
+    from skylarkmq.client.spark.remoting.pool import client_for
+    from skylarkmq.client.spark.remoting.sends import SendWindow
 
     options = setup.sink_options
     client = client_for(options.connection)

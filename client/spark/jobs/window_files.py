@@ -31,7 +31,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from skylarkmq.client.spark.archive_files import META, TableFiles
+from skylarkmq.client.spark.archive.files import META, TableFiles
 from skylarkmq.client.spark.jobs.common import JobError
 from skylarkmq.client.spark.jobs.windows import PERCENTS, StateError, WindowBook, WindowRow
 

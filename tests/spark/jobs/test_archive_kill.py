@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.client import Message
-from skylarkmq.client.spark.archive_commits import COMMITS, STAGING
+from skylarkmq.client.spark.archive.commits import COMMITS, STAGING
 from skylarkmq.client.sync import Producer
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.archives import Place, committed, listed

@@ -11,8 +11,8 @@ import pytest
 
 from skylarkmq.client import Message
 from skylarkmq.client.spark import archive_table
-from skylarkmq.client.spark.archive_commits import STAGING
-from skylarkmq.client.spark.archive_writer import StagedFile
+from skylarkmq.client.spark.archive.commits import STAGING
+from skylarkmq.client.spark.archive.writer import StagedFile
 from skylarkmq.client.spark.jobs import archive, audit
 from skylarkmq.client.spark.jobs.archiving import ArchiveOptions
 from skylarkmq.client.spark.jobs.common import JobSettings

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from prometheus_client import CollectorRegistry
 
-from skylarkmq.client.spark.archive_files import TableFiles
+from skylarkmq.client.spark.archive.files import TableFiles
 from skylarkmq.client.spark.jobs import tally_query
 from skylarkmq.client.spark.jobs.common import JobError, JobSettings
 from skylarkmq.client.spark.jobs.counting import (

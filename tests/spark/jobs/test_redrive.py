@@ -14,7 +14,7 @@ from skylarkmq.client.spark.jobs.dlq import RedriveOptions, check_readable, summ
 from skylarkmq.client.spark.jobs.letters import Letter, LetterKey
 from skylarkmq.client.spark.jobs.redrive import GIVE_UP_AFTER, RedriveCounts, Redriver
 from skylarkmq.client.spark.jobs.redrive_ledger import Entry, RedriveLedger
-from skylarkmq.client.spark.settings import ConnectionSettings
+from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 from skylarkmq.client.sync import Admin, Client, Consumer, Producer
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import dlq_topic

@@ -17,7 +17,7 @@ from skylarkmq.client.spark.jobs.common import JobError, JobSettings, Summary
 from skylarkmq.client.spark.jobs.replay import ReplayOptions, extended, ledger_folder, selection_of
 from skylarkmq.client.spark.jobs.replay_ledger import Done, Ledger, ReplayPlan, Selection
 from skylarkmq.client.spark.jobs.replay_run import share_out
-from skylarkmq.client.spark.unique_keys import key_of_values
+from skylarkmq.client.spark.writing.unique_keys import key_of_values
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.archives import T0_MS, append, open_writer, run_of

@@ -22,12 +22,12 @@ from skylarkmq.client.spark.jobs.replay_task import (
     ReplayTask,
     runs,
 )
-from skylarkmq.client.spark.outgoing import Outgoing, Queue, Receipt
-from skylarkmq.client.spark.rows import RowError
+from skylarkmq.client.spark.remoting.outgoing import Outgoing, Queue, Receipt
+from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 from skylarkmq.client.spark.schema import arrow_schema
-from skylarkmq.client.spark.settings import ConnectionSettings
-from skylarkmq.client.spark.sink_options import SinkOptions
-from skylarkmq.client.spark.unique_keys import key_of_values
+from skylarkmq.client.spark.writing.rows import RowError
+from skylarkmq.client.spark.writing.sink_options import SinkOptions
+from skylarkmq.client.spark.writing.unique_keys import key_of_values
 from skylarkmq.protocol.properties import decode_properties
 
 SCHEMA = arrow_schema([name for name, _ in COLUMNS])

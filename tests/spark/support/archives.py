@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from skylarkmq.client.spark import archive_table, schema
-from skylarkmq.client.spark.archive_commits import STAGING, ArchiveWriter, open_files
-from skylarkmq.client.spark.archive_files import TableFiles
-from skylarkmq.client.spark.archive_writer import WritePlan, write_batches
+from skylarkmq.client.spark.archive.commits import STAGING, ArchiveWriter, open_files
+from skylarkmq.client.spark.archive.files import TableFiles
+from skylarkmq.client.spark.archive.writer import WritePlan, write_batches
 from skylarkmq.client.spark.offsets import QueueOffsets
 
 DAY_MS = 86_400_000

@@ -14,7 +14,7 @@ from typing import cast
 from skylarkmq.client.errors import ConnectionFailed, RocketMQError
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.spark.client import BlockingClient
-from skylarkmq.client.spark.settings import ConnectionSettings
+from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.record import encode_record

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from skylarkmq.client.spark.errors import DataLost
-from skylarkmq.client.spark.pulls import RangeReader
-from skylarkmq.client.spark.record_spans import offsets_of
+from skylarkmq.client.spark.remoting.pulls import RangeReader
+from skylarkmq.client.spark.remoting.record_spans import offsets_of
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from tests.spark.support.queue_model import QUEUE, FakePullClient
 

@@ -1,0 +1,1 @@
+"""An archive: messages in Parquet files, each exactly once."""

@@ -1,0 +1,1 @@
+"""Store files without a broker; `commitlog.py` is the door to them."""

@@ -1,0 +1,1 @@
+"""The source's decisions and readers; `source.py` is the door to them."""

@@ -1,0 +1,257 @@
+"""What a streaming query reads next: the decisions of the source, without Spark.
+
+    initial()             a new query's first offsets
+    latest(start, limit)  how far the next batch goes; `start` when there is nothing (yet)
+    plan(start, end)      the ranges of a batch; the same for the same arguments, for Spark asks
+                          again after a crash
+    commit(end)           all below is in the sink
+
+Everything below `start` in `latest` is in the sink, so the group's offsets are written back from
+there as well: Spark never calls `commit` for the last batch of a run.
+
+Rules of data loss; with failOnDataLoss=false each is logged and counted instead:
+- `start` lies before the first message: those between have expired; goes on at the first.
+- A queue ends before `start`: its topic was made anew, or its broker lost its last messages in a
+  crash and gives their offsets to others. A queue that begins at 0 is taken for a new one and read
+  from there, others go on at their end. Such a queue's end in a batch lies before its start.
+- Queues come: read from their first message. Queues go: they stay in the offsets, and what they
+  hold is read; were they dropped, their return would read them twice.
+- A broker is away: its queues stay where they are.
+
+Driver process (Spark's runner of the query), one thread. Imports no pyspark.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from skylarkmq.client.spark.errors import DataLost
+from skylarkmq.client.spark.offsets import INT64_MAX, OffsetRange, QueueKey, QueueOffsets
+from skylarkmq.client.spark.options import SourceOptions
+from skylarkmq.client.spark.reading.filter_check import check_filter
+from skylarkmq.client.spark.reading.planning import shares, split
+from skylarkmq.client.spark.reading.positions import listed, resolve
+from skylarkmq.client.spark.reading.queue_view import Brokers, QueueView
+from skylarkmq.client.spark.remoting.clock import BlockingClock
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How much a batch may, and should at least, hold; None: no bound."""
+
+    max_rows: int | None = None
+    min_rows: int | None = None
+
+
+NO_LIMIT: Final = Limit()
+
+
+class WriteBack(Protocol):
+    """Where the group's offsets go; best effort."""
+
+    def put(self, offsets: Mapping[QueueKey, int]) -> None: ...
+
+    def close(self, timeout_s: float = 3.0) -> None: ...
+
+
+class StreamPlanner:
+    """One query's decisions. Keeps nothing that a restart would need."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        options: SourceOptions,
+        clock: BlockingClock,
+        write_back: WriteBack | None = None,
+    ) -> None:
+        """Ask nobody yet."""
+        self._options = options
+        self._clock = clock
+        self._write_back = write_back
+        self._written: QueueOffsets | None = None
+        self._view = QueueView(
+            brokers,
+            options.subject,
+            clock,
+            refresh_s=options.metadata_refresh_s,
+            cache_s=options.offset_cache_s,
+            patience_s=options.connection.retry_timeout_s,
+        )
+        self._target: QueueOffsets | None = None
+        self._last_batch_s: float | None = None
+        self.lost_count = 0
+        """Messages passed over with failOnDataLoss=false, as far as this process has seen."""
+
+    @property
+    def default_limit(self) -> Limit:
+        """What the options say."""
+        options = self._options
+        return Limit(options.max_offsets_per_trigger, options.min_offsets_per_trigger)
+
+    def initial(self) -> QueueOffsets:
+        """Return where a new query starts.
+
+        Raises:
+            NotFound, OptionError: see `queue_view`, `positions`.
+            RocketMQError: brokers did not answer for `retryTimeoutMs`.
+        """
+        view = self._view
+        queues = view.patiently(view.queues)
+        view.patiently(lambda: check_filter(view.brokers, queues, self._options.reading))
+        return view.patiently(
+            lambda: resolve(
+                self._options.starting, queues, view.brokers, self._options.reading.group
+            )
+        )
+
+    def freeze(self) -> None:
+        """Let this run end where the queues end now (Trigger.AvailableNow).
+
+        Raises:
+            RocketMQError: a broker did not answer; a run without its queues would claim too much.
+        """
+        self._view.patiently(self._view.queues)
+        self._target = self._view.ends_now()
+
+    def latest(self, start: QueueOffsets, limit: Limit) -> QueueOffsets:
+        """Return how far the batch that starts at `start` goes.
+
+        Raises:
+            DataLost: with failOnDataLoss.
+            RocketMQError: nothing is known yet and nobody answers, or a broker refuses.
+        """
+        self._put(start)
+        ends = self._ends(start)
+        begins = self._begins(start, ends)
+        backlogs = {key: ends[key] - begin for key, begin in begins.items()}
+        if not self._is_due(sum(backlogs.values()), limit):
+            return start
+        if limit.max_rows is not None:
+            backlogs = shares(backlogs, limit.max_rows)
+        end = start.updated({key: begin + backlogs[key] for key, begin in begins.items()})
+        if end != start:
+            self._last_batch_s = self._clock.monotonic()
+        elif self._target is not None and self._write_back is not None:
+            self._write_back.close()  # the run ends here, and Spark then ends this process
+        return end
+
+    def report(self) -> QueueOffsets | None:
+        """Return where the queues end, for the query's progress; asks nobody."""
+        return self._target or self._view.last_ends()
+
+    def plan(self, start: QueueOffsets, end: QueueOffsets) -> list[OffsetRange]:
+        """Return the ranges of a batch, cut as the options say.
+
+        Raises:
+            DataLost: with failOnDataLoss.
+            RocketMQError: a new queue's broker did not answer.
+        """
+        changed = [key for key, until in end.items() if start.get(key) != until]
+        firsts = self._view.beginnings(changed)
+        unsure = [
+            key for key in changed if key not in firsts and end[key] < start.get(key, INT64_MAX)
+        ]
+        if unsure:
+            firsts |= self._view.patiently(lambda: self._view.brokers.min_offsets(unsure))
+        ranges: list[OffsetRange] = []
+        for key in changed:
+            begin, loss = begin_of(key, start.get(key), end[key], firsts.get(key))
+            self._note(loss)
+            if begin < end[key]:
+                ranges.append(OffsetRange(*key, begin, end[key]))
+        return split(
+            ranges,
+            min_partitions=self._options.min_partitions,
+            max_records=self._options.max_records_per_partition,
+        )
+
+    def commit(self, end: QueueOffsets) -> None:
+        """Take note that all below `end` is in the sink."""
+        self._put(end)
+
+    def close(self) -> None:
+        """Write the group's offsets and end their thread."""
+        if self._write_back is not None:
+            self._write_back.close()
+
+    def _ends(self, start: QueueOffsets) -> dict[QueueKey, int]:
+        """Return the ends to go to, without queues that have nothing new."""
+        target = self._target
+        if target is None:
+            ends = self._view.patiently(lambda: self._view.ends(start))
+        else:
+            ends = target
+            self._warn_unreached(start, target)
+        return {
+            key: until
+            for key, until in ends.items()
+            if until != start.get(key) and (until > 0 or key in start)
+        }
+
+    def _begins(self, start: QueueOffsets, ends: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
+        """Return from where each queue is read; new ones whose broker is silent wait."""
+        if not ends:
+            return {}
+        firsts = self._view.beginnings(ends)
+        begins: dict[QueueKey, int] = {}
+        for key, until in ends.items():
+            if key in start or key in firsts:
+                begins[key], loss = begin_of(key, start.get(key), until, firsts.get(key))
+                self._refuse(loss)
+        return begins
+
+    def _refuse(self, loss: DataLost | None) -> None:
+        if loss is not None and self._options.reading.fail_on_data_loss:
+            raise loss
+
+    def _note(self, loss: DataLost | None) -> None:
+        self._refuse(loss)
+        if loss is not None:
+            self.lost_count += loss.lost
+            log.warning("failOnDataLoss=false, going on: %s", loss)
+
+    def _is_due(self, count: int, limit: Limit) -> bool:
+        """Return whether a batch of so many messages is to be read now.
+
+        A run to a target ignores the minimum: it might never be reached.
+        """
+        if limit.min_rows is None or count >= limit.min_rows or self._target is not None:
+            return True
+        last_s = self._last_batch_s
+        waited_s = self._clock.monotonic() - last_s if last_s is not None else None
+        return waited_s is None or waited_s >= self._options.max_trigger_delay_s
+
+    def _warn_unreached(self, start: QueueOffsets, target: QueueOffsets) -> None:
+        gone = [key for key in start if key not in target]
+        if gone and self._last_batch_s is None:
+            log.warning(
+                "no broker serves %s now: this run leaves them where they are", listed(gone)
+            )
+
+    def _put(self, offsets: QueueOffsets) -> None:
+        if self._write_back is not None and offsets != self._written:
+            self._written = offsets
+            self._write_back.put(offsets)
+
+
+def begin_of(
+    key: QueueKey, start: int | None, end: int, first: int | None
+) -> tuple[int, DataLost | None]:
+    """Return from where a queue is read up to `end`, at most `end`, and what is lost meanwhile.
+
+    Args:
+        start: where the batch starts, None for a queue that is new.
+        first: the queue's first message, None when its broker does not say.
+    """
+    if start is None:
+        return min(first or 0, end), None
+    if end < start:
+        return (0 if first == 0 else end), DataLost(key, start, end, start - end)
+    if first is not None and first > start:
+        return min(first, end), DataLost(key, start, first, min(first, end) - start)
+    return start, None

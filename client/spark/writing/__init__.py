@@ -1,0 +1,1 @@
+"""The sink's parts; `sink.py` is the door to them."""

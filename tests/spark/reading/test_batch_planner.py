@@ -1,0 +1,99 @@
+"""What a batch reads."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from skylarkmq.client.errors import NotFound
+from skylarkmq.client.spark.errors import DataLost
+from skylarkmq.client.spark.offsets import OffsetRange, QueueKey
+from skylarkmq.client.spark.option_reading import OptionError
+from skylarkmq.client.spark.options import SourceOptions
+from skylarkmq.client.spark.reading.batch_planner import BatchPlanner
+from skylarkmq.client.spark.reading.narrowing import EVERYTHING, Narrowing
+from tests.spark.support.fake_brokers import FakeBrokers, FakeClock
+
+A0, A1, B0 = QueueKey("T", "a", 0), QueueKey("T", "a", 1), QueueKey("T", "b", 0)
+
+
+def cluster() -> FakeBrokers:
+    brokers = FakeBrokers([A0, A1, B0])
+    for key, first, end in ((A0, 5, 20), (A1, 0, 7), (B0, 0, 0)):
+        brokers.send(key, *range(end))
+        brokers.queues[key].first = first
+    brokers.times = {A0: [100 * n for n in range(20)], A1: [50] * 7}
+    return brokers
+
+
+def plan(
+    brokers: FakeBrokers | None = None, narrowing: Narrowing = EVERYTHING, **given: object
+) -> list[OffsetRange]:
+    texts = {name: json.dumps(v) if isinstance(v, dict) else str(v) for name, v in given.items()}
+    options = SourceOptions.from_options(
+        {"nameServer": "n:1", "topic": "T", **texts}, streaming=False
+    )
+    return BatchPlanner(brokers or cluster(), options, FakeClock()).plan(narrowing)
+
+
+def exact(a0: int, a1: int, b0: int) -> dict[str, object]:
+    return {"T": {"a": {"0": a0, "1": a1}, "b": {"0": b0}}}
+
+
+def test_all_there_is() -> None:
+    assert plan() == [OffsetRange(*A0, 5, 20), OffsetRange(*A1, 0, 7)]
+    assert len(plan(minPartitions=9)) == 9
+    assert max(each.message_count for each in plan(maxRecordsPerPartition=4)) == 4
+
+
+def test_between_exact_offsets() -> None:
+    ranges = plan(startingOffsets=exact(6, 7, -2), endingOffsets=exact(9, -1, 0))
+    assert ranges == [OffsetRange(*A0, 6, 9)]
+
+
+def test_between_times() -> None:
+    ranges = plan(
+        startingTimestamp=1000, startingOffsetsByTimestampStrategy="latest", endingTimestamp=1200
+    )
+    assert ranges == [OffsetRange(*A0, 10, 12)]
+    assert plan(startingTimestamp=1700, startingOffsetsByTimestampStrategy="latest",
+                endingTimestamp=1200) == []  # fmt: skip
+
+
+def test_a_start_behind_its_end() -> None:
+    with pytest.raises(OptionError, match=r"queue 0 of topic T on broker a starts at 9 and ends"):
+        plan(startingOffsets=exact(9, 0, 0), endingOffsets=exact(8, -1, -1))
+    with pytest.raises(OptionError, match="ends at 20, and 21 is asked for"):
+        plan(startingOffsets=exact(21, 0, 0))
+
+
+def test_expired() -> None:
+    with pytest.raises(DataLost) as error:
+        plan(startingOffsets=exact(2, 0, 0))
+    assert (error.value.wanted, error.value.available, error.value.lost) == (2, 5, 3)
+    assert plan(startingOffsets=exact(2, 0, 0), failOnDataLoss=False)[0].start == 5
+    assert plan(startingOffsets=exact(2, 7, 0), endingOffsets=exact(4, 7, 0),
+                failOnDataLoss=False) == []  # fmt: skip
+
+
+def test_an_end_too_far() -> None:
+    with pytest.raises(OptionError, match="ends at 20, and 25 is asked for"):
+        plan(endingOffsets=exact(25, -1, -1))
+    assert plan(endingOffsets=exact(25, 0, -1), failOnDataLoss=False) == [OffsetRange(*A0, 5, 20)]
+
+
+def test_narrowed() -> None:
+    assert plan(narrowing=Narrowing(queue_ids=frozenset({1}))) == [OffsetRange(*A1, 0, 7)]
+    assert plan(narrowing=Narrowing(low_offset=6, end_offset=9)) == [
+        OffsetRange(*A0, 6, 9),
+        OffsetRange(*A1, 6, 7),
+    ]
+    assert plan(narrowing=Narrowing(low_ms=950, end_ms=1201)) == [OffsetRange(*A0, 10, 13)]
+    with pytest.raises(DataLost):  # a filter hides no loss of the queues that it wants
+        plan(narrowing=Narrowing(low_offset=6), startingOffsets=exact(2, 0, 0))
+
+
+def test_what_does_not_exist() -> None:
+    with pytest.raises(NotFound, match="topic T does not exist"):
+        plan(FakeBrokers())

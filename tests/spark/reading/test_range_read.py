@@ -1,0 +1,156 @@
+"""A task: blocks of records become batches, all of the range or an error."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from skylarkmq.client import Message
+from skylarkmq.client.spark.client import BlockingClient
+from skylarkmq.client.spark.errors import DataLost, NoProgress
+from skylarkmq.client.spark.offsets import OffsetRange, QueueKey
+from skylarkmq.client.spark.options import ReadSettings, SourceOptions
+from skylarkmq.client.spark.reading.batch_planner import BatchPlanner
+from skylarkmq.client.spark.reading.range_read import OnLoss, Open, read_range
+from skylarkmq.client.spark.remoting.pool import close_all
+from skylarkmq.client.spark.remoting.pulls import Block
+from skylarkmq.client.spark.remoting.settings import ConnectionSettings
+from skylarkmq.client.sync import Producer
+from skylarkmq.testing.threaded import SyncBroker
+from tests.spark.support.records import Written, block
+
+SETTINGS = ReadSettings(ConnectionSettings(name_servers=("n:1",)), "g", batch_rows=4)
+WANTED = OffsetRange("T", "a", 0, 10, 20)
+COLUMNS = ("queueOffset", "brokerName")
+
+
+def blocks(*spans: tuple[int, int], tags: str = "") -> Open:
+    """Opens blocks of these offsets."""
+
+    def give(wanted: OffsetRange, settings: ReadSettings, on_loss: OnLoss) -> Iterable[Block]:
+        for start, end in spans:
+            if end < start:
+                loss = DataLost(wanted.key, end, start, start - end)
+                if on_loss is None:
+                    raise loss
+                on_loss(loss)
+                continue
+            records = [Written(number, properties=tags.encode()) for number in range(start, end)]
+            yield Block(block(*records), start, end)
+
+    return give
+
+
+def offsets(open_range: Open, **changes: Any) -> list[int]:
+    settings = replace(SETTINGS, **changes)
+    batches = read_range(WANTED, settings, COLUMNS, open_range=open_range)
+    return [row["queueOffset"] for batch in batches for row in batch.to_pylist()]
+
+
+def test_blocks_become_batches() -> None:
+    batches = list(read_range(WANTED, SETTINGS, COLUMNS, open_range=blocks((10, 13), (13, 20))))
+    assert [batch.num_rows for batch in batches] == [4, 4, 2]
+    assert batches[0].to_pylist()[0] == {"queueOffset": 10, "brokerName": "a"}
+
+
+def test_blocks_that_reach_beyond_the_range_or_back() -> None:
+    assert offsets(blocks((8, 14), (12, 25))) == list(range(10, 20))
+
+
+@pytest.mark.parametrize("spans", [[], [(10, 19)], [(11, 20)], [(10, 13), (14, 20)]])
+def test_fewer_messages_are_an_error(spans: list[tuple[int, int]]) -> None:
+    with pytest.raises(NoProgress, match=r"queue 0 of topic T on broker a \[10, 20\) gave"):
+        offsets(blocks(*spans))
+
+
+def test_losses() -> None:
+    lost = blocks((10, 12), (15, 12), (15, 20))
+    with pytest.raises(DataLost):
+        offsets(lost)
+    assert offsets(lost, fail_on_data_loss=False) == [10, 11, *range(15, 20)]
+
+
+def test_nothing_to_read() -> None:
+    assert list(read_range(None, SETTINGS, COLUMNS)) == []
+
+
+def test_tags_are_compared_as_text() -> None:
+    with_tag = blocks((10, 20), tags="TAGS\x01Aa\x02")  # "BB" has the same hash in Java
+    assert offsets(with_tag, expression="Aa || C") == list(range(10, 20))
+    assert offsets(with_tag, expression="BB") == []
+    assert list(
+        read_range(WANTED, SETTINGS, COLUMNS, frozenset({"BB"}), open_range=with_tag)
+    ) == []  # fmt: skip
+
+
+@pytest.fixture
+def cluster(broker: SyncBroker, topic: str) -> Iterator[tuple[SourceOptions, BlockingClient]]:
+    """A topic with 300 messages: those of tags Aa and BB, which Java's hash does not tell apart."""
+    with Producer(broker.namesrv_addr) as producer:
+        for number in range(300):
+            tag = "Aa" if number % 2 else "BB"
+            producer.send(Message(topic, str(number), tags=tag, properties={"n": str(number)}))
+    options = SourceOptions.from_options(
+        {"nameServer": broker.namesrv_addr, "topic": topic, "maxRecordsPerPartition": "30"},
+        streaming=False,
+    )
+    client = BlockingClient(options.connection)
+    yield options, client
+    client.close()
+    close_all()
+
+
+def bodies(options: SourceOptions, client: BlockingClient, **changes: Any) -> list[int]:
+    reading = replace(options.reading, **changes)
+    reading = pickle.loads(pickle.dumps(reading))
+    ranges = BatchPlanner(client, options, client.clock).plan()
+    return sorted(
+        int(row["body"])
+        for wanted in ranges
+        for batch in read_range(wanted, reading, ("body",))
+        for row in batch.to_pylist()
+    )
+
+
+def test_a_real_broker(cluster: tuple[SourceOptions, BlockingClient]) -> None:
+    options, client = cluster
+    assert bodies(options, client) == list(range(300))
+    assert bodies(options, client, expression="Aa") == list(range(1, 300, 2))
+    assert bodies(options, client, expression="Aa || BB") == list(range(300))
+    assert bodies(options, client, expression="C") == []
+    assert bodies(options, client, pull_count=3, batch_rows=1, pulls_in_flight=2) == [*range(300)]
+
+
+def test_a_range_that_the_broker_does_not_have(
+    cluster: tuple[SourceOptions, BlockingClient],
+) -> None:
+    options, client = cluster
+    key = QueueKey(*client.read_queues(options.subject.topics[0])[0])
+    end = client.max_offset(key)
+    wanted = OffsetRange(*key, end - 5, end + 5)
+    with pytest.raises(DataLost):
+        list(read_range(wanted, options.reading, ("body",)))
+    lenient = replace(options.reading, fail_on_data_loss=False)
+    assert sum(batch.num_rows for batch in read_range(wanted, lenient, ("body",))) == 5
+
+
+def test_topics_are_the_applications(broker: SyncBroker) -> None:
+    broker.create_topic("shop%orders", 1)
+    with Producer(broker.namesrv_addr) as producer:
+        producer.send(Message("shop%orders", "one"))
+    options = SourceOptions.from_options(
+        {"nameServer": broker.namesrv_addr, "topic": "orders", "namespace": "shop"},
+        streaming=False,
+    )
+    client = BlockingClient(options.connection)
+    (wanted,) = BatchPlanner(client, options, client.clock).plan()
+    (batch,) = read_range(wanted, options.reading, ("topic", "body"))
+    assert batch.to_pylist() == [{"topic": "orders", "body": b"one"}]
+    client.close()
+    close_all()

@@ -1,0 +1,122 @@
+"""What Spark sees of the stream and of the batch, without a JVM: limits, JSON, pickles."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from skylarkmq.client import Message
+from skylarkmq.client.spark.option_reading import OptionError
+from skylarkmq.client.spark.reading.batch_reader import BatchReader, FilteringBatchReader
+from skylarkmq.client.spark.reading.stream_planner import NO_LIMIT, Limit
+from skylarkmq.client.spark.reading.stream_reader import StreamReader
+from skylarkmq.client.spark.remoting.pool import close_all
+from skylarkmq.client.spark.schema import SchemaError
+from skylarkmq.client.spark.source import SkylarkSource
+from skylarkmq.client.sync import Producer
+from skylarkmq.testing.threaded import SyncBroker
+
+BODY = StructType([StructField("body", BinaryType()), StructField("queueOffset", LongType())])
+
+
+def source(**given: object) -> SkylarkSource:
+    texts = {"nameServer": "n:1", "topic": "T", **{name: str(v) for name, v in given.items()}}
+    return SkylarkSource(texts)
+
+
+def stream(**given: object) -> StreamReader:
+    return source(**given).streamReader(BODY)
+
+
+@pytest.mark.parametrize(
+    ("options", "spark_limit", "limit"),
+    [
+        ({}, ReadAllAvailable(), NO_LIMIT),
+        ({"maxOffsetsPerTrigger": 5}, ReadMaxRows(5), Limit(5)),
+        ({"minOffsetsPerTrigger": 2}, ReadMinRows(2), Limit(None, 2)),
+        ({"maxOffsetsPerTrigger": 5, "minOffsetsPerTrigger": 2}, ReadMaxRows(5), Limit(5, 2)),
+    ],
+)
+def test_limits(options: dict[str, object], spark_limit: ReadLimit, limit: Limit) -> None:
+    reader = stream(**options)
+    assert reader.getDefaultReadLimit() == spark_limit
+    assert reader._limit(spark_limit) == limit
+    assert reader._limit(ReadAllAvailable()) == NO_LIMIT  # Trigger.Once ignores the options
+
+
+def test_readers_travel_and_are_connected_to_nobody() -> None:
+    reader = stream(secretKey="hush", accessKey="ak")
+    reader._planner()
+    copy = pickle.loads(pickle.dumps(reader))
+    assert copy._made is None and copy._columns == ("body", "queueOffset")
+    batch = source().reader(BODY)
+    assert pickle.loads(pickle.dumps(batch))._columns == ("body", "queueOffset")
+
+
+def test_only_the_filtering_reader_takes_filters() -> None:
+    """With `pushFilters` and without the session's setting Spark would plan no read at all."""
+    plain, filtering = source().reader(BODY), source(filterPushdown=True).reader(BODY)
+    assert type(plain) is BatchReader and type(filtering) is FilteringBatchReader
+    assert type(plain).pushFilters is DataSourceReader.pushFilters
+    assert type(filtering).pushFilters is not DataSourceReader.pushFilters
+
+
+def test_errors_come_early() -> None:
+    with pytest.raises(OptionError, match="did you mean topic"):
+        source(topics="T").streamReader(BODY)
+    with pytest.raises(SchemaError, match="Did you mean body"):
+        source().reader(StructType([StructField("bodi", StringType())]))
+    assert SkylarkSource.name() == "skylarkmq"
+
+
+@pytest.fixture
+def filled(broker: SyncBroker, topic: str) -> Iterator[dict[str, object]]:
+    with Producer(broker.namesrv_addr) as producer:
+        for number in range(20):
+            producer.send(Message(topic, str(number)))
+    yield {"nameServer": broker.namesrv_addr, "topic": topic, "offsetCacheMs": 0}
+    close_all()
+
+
+def rows(reader: StreamReader | BatchReader, partitions: list[InputPartition]) -> list[int]:
+    batches = [batch for each in partitions for batch in reader.read(each)]
+    return sorted(int(row["body"]) for batch in batches for row in batch.to_pylist())
+
+
+def test_a_query(filled: dict[str, object]) -> None:
+    reader = stream(**filled, startingOffsets="earliest", maxOffsetsPerTrigger=8)
+    task_side = pickle.loads(pickle.dumps(reader))
+    assert reader.reportLatestOffset() is None
+    at = json.loads(json.dumps(reader.initialOffset()))
+    found: list[int] = []
+    reader.prepareForTriggerAvailableNow()
+    while True:
+        end = json.loads(json.dumps(reader.latestOffset(at, reader.getDefaultReadLimit())))
+        if json.dumps(end) == json.dumps(at):
+            break
+        partitions = pickle.loads(pickle.dumps(reader.partitions(at, end)))
+        batch = rows(task_side, partitions)
+        assert len(batch) <= 8
+        found += batch
+        reader.commit(end)
+        at = end
+    assert sorted(found) == list(range(20))
+    assert json.dumps(reader.reportLatestOffset()) == json.dumps(at)
+    reader.stop()
+
+
+def test_a_batch(filled: dict[str, object]) -> None:
+    reader = source(**filled, minPartitions=9).reader(BODY)
+    partitions = reader.partitions()
+    assert type(partitions) is list and len(partitions) == 9
+    assert rows(reader, partitions) == list(range(20))
+    assert list(reader.read(InputPartition(None))) == []  # Spark's one task of an empty read

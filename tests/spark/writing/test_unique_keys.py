@@ -1,0 +1,82 @@
+"""Keys that a repeated task makes again, and that no other row gets."""
+
+import datetime
+import decimal
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skylarkmq.client.spark.writing.unique_keys import KEY_LENGTH, PlaceKeys, Value, key_of_values
+
+VALUES = st.one_of(
+    st.none(),
+    st.text(max_size=8),
+    st.binary(max_size=8),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.dates(),
+)
+
+
+def place(write_id: str = "query", batch_id: str = "7", partition: int = 2) -> PlaceKeys:
+    return PlaceKeys(write_id, batch_id, partition)
+
+
+def test_a_row_gets_its_key_again() -> None:
+    assert [place().key(row) for row in range(100)] == [place().key(row) for row in range(100)]
+
+
+def test_keys_stay_what_they_were() -> None:
+    """A newer release must give rows of a batch that it repeats the keys of the older one."""
+    assert place().key(0) == "514DB24ADE591F238B50000000006AEA"
+    assert key_of_values(["T", "broker-a", 0, 17]) == "60AC53463A380BC0498900000000FF07"
+
+
+def test_every_place_has_its_own_key() -> None:
+    places = [
+        place(), place("other"), place(batch_id="8"), place(partition=3),
+        place("que", "ry7"), place("query7", ""), place("query", "72", 0),
+    ]  # fmt: skip
+    keys = [each.key(row) for each in places for row in range(300)]
+    assert len(set(keys)) == len(keys)
+
+
+def test_the_form_of_a_producers_id() -> None:
+    for key in (place().key(0), key_of_values(["a", 1])):
+        assert re.fullmatch(r"[0-9A-F]{32}", key)
+        assert len(key) == KEY_LENGTH
+        assert key[20:28] == "00000000"  # Java's tools search from the month's first day on
+
+
+@given(st.lists(VALUES, max_size=4), st.lists(VALUES, max_size=4))
+def test_other_values_other_keys(one: list[Value], two: list[Value]) -> None:
+    same = [(type(value), value) for value in one] == [(type(value), value) for value in two]
+    assert (key_of_values(one) == key_of_values(two)) == same
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (["ab", "c"], ["a", "bc"]),
+        (["1"], [1]),
+        ([1], [True]),
+        ([None], [""]),
+        (["a"], [b"a"]),
+        (["s1:a"], ["s", "1:a"]),
+        ([datetime.date(2020, 1, 2)], ["2020-01-02"]),
+    ],
+)
+def test_values_that_look_alike(one: list[Value], two: list[Value]) -> None:
+    assert key_of_values(one) != key_of_values(two)
+
+
+def test_a_number_is_the_same_in_any_type() -> None:
+    assert key_of_values([decimal.Decimal("1.50")]) == key_of_values([decimal.Decimal("1.5")])
+    assert key_of_values([decimal.Decimal(100)]) == key_of_values([100])
+
+
+def test_what_has_no_one_spelling() -> None:
+    with pytest.raises(TypeError, match="float"):
+        key_of_values([0.1])  # type: ignore[list-item]
