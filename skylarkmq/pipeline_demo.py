@@ -33,7 +33,7 @@ import click
 
 from skylarkmq.client import Client
 from skylarkmq.client.spark import archive_table
-from skylarkmq.client.spark.archive_state import ArchiveError
+from skylarkmq.client.spark.archive.state import ArchiveError
 from skylarkmq.client.spark.jobs.reporting import Progress
 from skylarkmq.demo import TOPIC, BrokerProcess, Flights, flights_file, publish
 from skylarkmq.demo import Figures as Published

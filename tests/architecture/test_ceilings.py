@@ -16,7 +16,7 @@ DEPTH_MAX = 2  # folders below a package
 CLOCKS = {
     "broker/clock.py",
     "client/clock.py",
-    "client/spark/clock.py",
+    "client/spark/remoting/clock.py",
     "skylarkmq/testing/clock.py",
 }
 COMMANDS = {

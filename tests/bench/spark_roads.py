@@ -19,12 +19,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from skylarkmq.client.spark.batches import BatchBuilder
 from skylarkmq.client.spark.commitlog import CommitLogReader
-from skylarkmq.client.spark.log_options import LogOptions
+from skylarkmq.client.spark.log.log_options import LogOptions
 from skylarkmq.client.spark.offsets import OffsetRange
-from skylarkmq.client.spark.pool import client_for
-from skylarkmq.client.spark.pulls import Block, RangeReader
+from skylarkmq.client.spark.remoting.pool import client_for
+from skylarkmq.client.spark.remoting.pulls import Block, RangeReader
+from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 from skylarkmq.client.spark.schema import COLUMNS, LOG_COLUMNS, ddl, names
-from skylarkmq.client.spark.settings import ConnectionSettings
 from skylarkmq.protocol.record import decode_messages
 
 if TYPE_CHECKING:

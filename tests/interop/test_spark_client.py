@@ -10,11 +10,11 @@ import pytest
 from skylarkmq.client.consumer.subscription import Subscription, Tag
 from skylarkmq.client.spark.client import BlockingClient
 from skylarkmq.client.spark.errors import DataLost, SendFailed
-from skylarkmq.client.spark.outgoing import Outgoing
-from skylarkmq.client.spark.pulls import RangeReader
-from skylarkmq.client.spark.sends import SendWindow
-from skylarkmq.client.spark.settings import ConnectionSettings
-from skylarkmq.client.spark.write_back import OffsetWriteBack
+from skylarkmq.client.spark.remoting.outgoing import Outgoing
+from skylarkmq.client.spark.remoting.pulls import RangeReader
+from skylarkmq.client.spark.remoting.sends import SendWindow
+from skylarkmq.client.spark.remoting.settings import ConnectionSettings
+from skylarkmq.client.spark.remoting.write_back import OffsetWriteBack
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.record import decode_messages
 from tests.interop.servers import Broker
