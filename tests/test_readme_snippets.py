@@ -26,6 +26,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PROMISE = re.compile(r"# -> (.+)$", re.MULTILINE)
 NAME_SERVER = "127.0.0.1:9876"
 PYTEST_MARK = "def test_"
+SPARK_MARK = "skylarkmq.client.spark"
 TIMEOUT_S = 60
 
 
@@ -77,7 +78,13 @@ def missing_in(lines: list[str], promised: list[str]) -> list[str]:
     return [each for each in promised if not fnmatch.filter(lines, each)]
 
 
-@pytest.mark.parametrize("name", [name for name in SNIPPETS if PYTEST_MARK not in SNIPPETS[name]])
+def are_programs() -> list[str]:
+    """Those with Spark have a test beside the others that need its session."""
+    marks = (PYTEST_MARK, SPARK_MARK)
+    return [name for name, block in SNIPPETS.items() if not any(mark in block for mark in marks)]
+
+
+@pytest.mark.parametrize("name", are_programs())
 async def test_a_program(name: str, tmp_path: Path) -> None:
     block = SNIPPETS[name]
     async with live_broker(

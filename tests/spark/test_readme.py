@@ -1,0 +1,29 @@
+"""The README's program for Spark, as it stands, in the tests' session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from skylarkmq.testing.threaded import SyncBroker
+from tests.test_readme_snippets import NAME_SERVER, PROMISE, SNIPPETS, SPARK_MARK
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.spark
+def test_the_program(
+    spark: SparkSession,
+    broker: SyncBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    [block] = [block for block in SNIPPETS.values() if SPARK_MARK in block]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block.replace(NAME_SERVER, broker.namesrv_addr), "README.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [text.strip() for text in PROMISE.findall(block)]
