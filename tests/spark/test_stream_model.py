@@ -13,7 +13,7 @@ from collections import Counter
 from itertools import count
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from skylarkmq.client.errors import RocketMQError
@@ -211,6 +211,7 @@ SCRIPTS = st.lists(
 
 @settings(max_examples=400, deadline=None)
 @given(SCRIPTS, st.booleans(), st.none() | st.integers(1, 20))
+@example([("grow", QUEUES[2], 0), ("send", QUEUES[2], 1), ("expire", QUEUES[2], 1)], False, None)
 def test_every_message_once_or_an_error(
     script: list[tuple[str, QueueKey, int]], lenient: bool, maximum: int | None
 ) -> None:

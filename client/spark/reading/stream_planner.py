@@ -14,8 +14,10 @@ Rules of data loss; with failOnDataLoss=false each is logged and counted instead
 - A queue ends before `start`: its topic was made anew, or its broker lost its last messages in a
   crash and gives their offsets to others. A queue that begins at 0 is taken for a new one and read
   from there, others go on at their end. Such a queue's end in a batch lies before its start.
-- Queues come: read from their first message. Queues go: they stay in the offsets, and what they
-  hold is read; were they dropped, their return would read them twice.
+- Queues come: read from their first message. One that begins behind offset 0 has lost what it had
+  before, or its broker joined with an older disk.
+- Queues go: they stay in the offsets, and what they hold is read; were they dropped, their return
+  would read them twice.
 - A broker is away: its queues stay where they are.
 
 Driver process (Spark's runner of the query), one thread. Imports no pyspark.
@@ -249,7 +251,8 @@ def begin_of(
         first: the queue's first message, None when its broker does not say.
     """
     if start is None:
-        return min(first or 0, end), None
+        begin = min(first or 0, end)
+        return begin, DataLost(key, 0, first or 0, begin, is_new=True) if begin > 0 else None
     if end < start:
         return (0 if first == 0 else end), DataLost(key, start, end, start - end)
     if first is not None and first > start:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 
 import pytest
@@ -11,7 +12,7 @@ from skylarkmq.client.spark.errors import DataLost
 from skylarkmq.client.spark.offsets import OffsetRange, QueueKey, QueueOffsets
 from skylarkmq.client.spark.options import SourceOptions
 from skylarkmq.client.spark.reading.stream_planner import NO_LIMIT, Limit, StreamPlanner
-from tests.spark.support.fake_brokers import FakeBrokers, FakeClock
+from tests.spark.support.fake_brokers import FakeBrokers, FakeClock, FakeQueue
 
 A0, A1, A2 = (QueueKey("T", "a", number) for number in range(3))
 B0 = QueueKey("T", "b", 0)
@@ -186,11 +187,52 @@ def test_queues_come_and_start_at_their_first_message() -> None:
     place.clock.now_s += 30
     assert place.latest(start) == start  # without messages it changes nothing
     place.brokers.send(A1, *"abcd")
-    place.brokers.queues[A1].first = 1
     end = place.latest(start)
     assert end == {A0: 0, A1: 4}
-    assert place.plan(start, end) == [OffsetRange(*A1, 1, 4)]
-    assert place.latest(start, Limit(2)) == {A0: 0, A1: 3}
+    assert place.plan(start, end) == [OffsetRange(*A1, 0, 4)]
+    assert place.latest(start, Limit(2)) == {A0: 0, A1: 2}
+
+
+@pytest.mark.parametrize("subject", [{"topic": "T"}, {"topic": "", "subscribePattern": "[TU]"}])
+def test_a_queue_that_comes_without_its_first_messages(subject: dict[str, str]) -> None:
+    """Of a broker with an old disk, or one whose messages expired before anybody looked."""
+    new = B0 if "subscribePattern" not in subject else QueueKey("U", "b", 0)
+    place = Place(A0, **subject)
+    start = place.planner.initial()
+    place.brokers.queues[new] = FakeQueue(first=3, messages=[*range(7)])
+    place.clock.now_s += 30
+    with pytest.raises(DataLost) as error:
+        place.latest(start)
+    assert (error.value.available, error.value.lost, error.value.is_new) == (3, 3, True)
+    for word in (f"topic {new.topic}", "broker b", "queue 0", "new", "offset 3", "failOnDataLoss"):
+        assert word in str(error.value)
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
+    with pytest.raises(DataLost):  # they expired between the two questions
+        place.plan(start, {**start, new: 7})
+    place = Place(A0, failOnDataLoss=False, **subject)
+    place.brokers.queues[new] = FakeQueue(first=3, messages=[*range(7)])
+    end = place.latest(start)
+    assert end == {A0: 0, new: 7}
+    assert place.plan(start, end) == [OffsetRange(*new, 3, 7)]
+    assert place.planner.lost_count == 3
+    assert place.latest(start, Limit(2)) == {A0: 0, new: 5}
+
+
+def test_a_queue_that_comes_when_all_it_had_is_gone() -> None:
+    place = Place(A0)
+    start = place.planner.initial()
+    place.brokers.queues[A1] = FakeQueue(first=2, messages=["x", "y"])
+    place.clock.now_s += 30
+    with pytest.raises(DataLost, match="begins at queue offset 2"):
+        place.latest(start)
+    place.given["failOnDataLoss"] = "false"
+    place.restart()
+    end = place.latest(start)
+    assert end == {A0: 0, A1: 2}
+    assert place.plan(start, end) == []
+    assert place.planner.lost_count == 2
+    place.brokers.send(A1, "z")
+    assert place.plan(end, place.latest(end)) == [OffsetRange(*A1, 2, 3)]
 
 
 def test_queues_go_and_are_read_to_their_end() -> None:
