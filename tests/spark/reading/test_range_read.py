@@ -141,11 +141,11 @@ def test_a_range_that_the_broker_does_not_have(
 
 
 def test_topics_are_the_applications(broker: SyncBroker) -> None:
-    broker.create_topic("shop%orders", 1)
+    broker.create_topic("market%orders", 1)
     with Producer(broker.namesrv_addr) as producer:
-        producer.send(Message("shop%orders", "one"))
+        producer.send(Message("market%orders", "one"))
     options = SourceOptions.from_options(
-        {"nameServer": broker.namesrv_addr, "topic": "orders", "namespace": "shop"},
+        {"nameServer": broker.namesrv_addr, "topic": "orders", "namespace": "market"},
         streaming=False,
     )
     client = BlockingClient(options.connection)
