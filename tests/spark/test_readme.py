@@ -19,11 +19,11 @@ def test_the_program(
     spark: SparkSession,
     broker: SyncBroker,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     [block] = [block for block in SNIPPETS.values() if SPARK_MARK in block]
-    monkeypatch.chdir(tmp_path)
-    exec(compile(block.replace(NAME_SERVER, broker.namesrv_addr), "README.md", "exec"), {})
+    program = block.replace(NAME_SERVER, broker.namesrv_addr)
+    program = program.replace('"paid.', f'"{tmp_path}/paid.')  # else where the JVM was started
+    exec(compile(program, "README.md", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
     assert printed == [text.strip() for text in PROMISE.findall(block)]
