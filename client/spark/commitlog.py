@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -169,27 +169,41 @@ def list_log(path: str) -> list[LogFile]:
             f"{folder} holds no log file: none with a name of {NAME_DIGITS} digits",
             hint="Name the store's folder, which holds the folder commitlog, or that folder itself",
         )
-    return [LogFile(str(folder / name), int(name), files.size(folder / name)) for name in names]
+    found: list[LogFile] = []
+    for name in names:
+        with suppress(FileNotFoundError):  # it expired just now
+            found.append(LogFile(str(folder / name), int(name), files.size(folder / name)))
+    return found
 
 
 def plan(log: Sequence[LogFile], options: LogOptions) -> list[SegmentRange]:
-    """Return the ranges that hold all records, in order; files never written to have none."""
+    """Return the ranges that hold all records, in order; files made ahead of need have none."""
+    files = list(log)
+    while files and _is_blank(files[-1], options):
+        files.pop()
     spans: list[SegmentRange] = []
-    for found in log:
-        with_cuts = 0 < options.max_partition_bytes < found.size
+    for place, found in enumerate(files):
         with open_log(found.path, found.base, options) as opened:
-            if opened is None or opened.is_empty():
-                continue
-            starts = opened.cuts(options.max_partition_bytes, opened.size) if with_cuts else [0]
-            ends = [*starts[1:], opened.size]
+            starts, size = [0], found.size  # gone: `read_spans` tells what that means
+            if opened is not None:
+                size = opened.size
+                if 0 < options.max_partition_bytes < size:
+                    starts = opened.cuts(options.max_partition_bytes, size)
         spans += [
-            SegmentRange(found.path, found.base, begin, end, is_cut=end != ends[-1])
-            for begin, end in zip(starts, ends, strict=True)
+            SegmentRange(found.path, found.base, begin, end, is_cut=end != size)
+            for begin, end in zip(starts, [*starts[1:], size], strict=True)
         ]
+        if place + 1 < len(log):
+            following = log[place + 1].base - found.base
+            spans[-1] = replace(spans[-1], next_file=following)
     if spans:
-        last = spans[-1]
-        spans[-1] = replace(last, is_last=True)
+        spans[-1] = replace(spans[-1], is_last=True)
     return spans
+
+
+def _is_blank(found: LogFile, options: LogOptions) -> bool:
+    with open_log(found.path, found.base, options) as opened:
+        return opened is not None and opened.is_blank()
 
 
 def read_spans(
@@ -201,13 +215,17 @@ def read_spans(
         with open_log(span.path, span.base, options) as opened:
             if opened is not None:
                 yield from reader.read(opened, span)
+            elif _has_older(Path(span.path)):
+                reader.miss(span, "the file is gone, and it did not expire: older ones are there")
+            else:
+                LOGGER.warning("%s was deleted since the log was listed: it expired", span.path)
         if reader.stopped:
             return
 
 
 @contextmanager
 def open_log(path: str, base: int, options: LogOptions) -> Generator[SegmentFile | None]:
-    """Open a log file for reading alone; None when it expired in the meantime.
+    """Open a log file for reading alone; None when it was deleted in the meantime.
 
     Raises:
         LogNotFoundError: its whole folder is not there.
@@ -221,13 +239,18 @@ def open_log(path: str, base: int, options: LogOptions) -> Generator[SegmentFile
                 f"{Path(path).parent} is not a folder on this executor",
                 hint="Mount or copy the store so that every executor sees it under the same path",
             ) from None
-        LOGGER.warning("%s was deleted since the log was listed: it counts as expired", path)
         yield None
         return
     try:
         yield SegmentFile(file, base, patient=options.on_corruption != "fail")
     finally:
         file.close()
+
+
+def _has_older(path: Path) -> bool:
+    """Return whether an older log file is there: brokers delete the oldest first."""
+    names = ReadOnlyFiles().list(path.parent)
+    return any(_is_log_name(name) and name < path.name for name in names)
 
 
 class QueueFile(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from skylarkmq.client.spark.commitlog import (
     list_log,
     plan,
 )
-from skylarkmq.client.spark.log.log_options import LogOptions
+from skylarkmq.client.spark.log.log_batches import DamagedLogError
+from skylarkmq.client.spark.log.log_options import LogOptions, OnCorruption
 from skylarkmq.client.spark.schema import LOG_COLUMNS, arrow_schema, ddl, names
 from skylarkmq.protocol.record import decode_message
 from skylarkmq.store.tools.reader import StoppedStore
@@ -131,10 +133,88 @@ def test_a_file_that_expires_meanwhile(clean: Path, caplog: pytest.LogCaptureFix
     os.unlink(clean / "commitlog" / f"{0:020d}")
     rows = [row for part in partitions for batch in reader.read(part) for row in rows_in(batch)]
     assert rows == [row for row in expected if row["segment"] != f"{0:020d}"]
-    assert "was deleted since the log was listed" in caplog.text
+    assert "was deleted since the log was listed: it expired" in caplog.text
     (clean / "commitlog").rename(clean / "elsewhere")
     with pytest.raises(LogNotFoundError, match="every executor"):
         list(reader.read(partitions[1]))
+
+
+def name_of(number: int) -> str:
+    return f"{131072 * number:020d}"
+
+
+def of_files(rows: list[dict[str, Any]], *numbers: int) -> list[dict[str, Any]]:
+    return [row for row in rows if row["segment"] in map(name_of, numbers)]
+
+
+POLICIES: tuple[OnCorruption, ...] = ("fail", "skip", "stop")
+LOSSES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "missing": (os.unlink, r"physical offset 131072\), 131072 bytes: no file has them"),
+    "cut to nothing": (lambda file: os.truncate(file, 0), r"131072 bytes: no file has them"),
+    "zeros": (lambda file: _write(file, 0, bytes(131072)), r"at byte 0 .* 131072 bytes: nothing"),
+}
+
+
+def _write(file: Path, place: int, data: bytes) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(place)
+        opened.write(data)
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("cut", [0, 20_000])
+def test_a_file_lost_from_the_middle_is_damage(clean: Path, kind: str, cut: int) -> None:
+    expected = read_all(clean)
+    lose, text = LOSSES[kind]
+    lose(clean / "commitlog" / name_of(1))
+    with pytest.raises(DamagedLogError, match=text):
+        read_all(clean, maxBytesPerPartition=cut)
+    skipped = read_all(clean, onCorruption="skip", maxBytesPerPartition=cut)
+    assert skipped == of_files(expected, 0, 2)
+    assert read_all(clean, onCorruption="stop", maxBytesPerPartition=cut) == of_files(expected, 0)
+
+
+def test_a_file_cut_short_behind_a_record_is_damage(clean: Path) -> None:
+    expected = read_all(clean)
+    lost = of_files(expected, 1)[4:]
+    os.truncate(clean / "commitlog" / name_of(1), lost[0]["position"])
+    with pytest.raises(DamagedLogError, match="this one is cut short"):
+        read_all(clean)
+    assert read_all(clean, onCorruption="skip") == [row for row in expected if row not in lost]
+
+
+def test_files_that_overlap_are_damage(clean: Path) -> None:
+    os.truncate(clean / "commitlog" / name_of(0), 131072 + 4096)
+    with pytest.raises(DamagedLogError):
+        read_all(clean)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_file_whose_front_is_zeros_is_read(clean: Path, number: int) -> None:
+    """As a disk leaves it that was copied without its unreadable sectors."""
+    expected = read_all(clean)
+    _write(clean / "commitlog" / name_of(number), 0, bytes(512))
+    with pytest.raises(DamagedLogError, match="nothing was written here"):
+        read_all(clean)
+    lost = [row for row in of_files(expected, number) if row["position"] < 512]
+    assert 0 < len(lost) < 5
+    skipped = read_all(clean, onCorruption="skip")
+    assert skipped == [row for row in expected if row not in lost]
+
+
+def test_a_file_that_vanishes_from_the_middle(
+    clean: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = read_all(clean)
+    readers = [CommitLogReader(LogOptions(str(clean), on_corruption=it), ALL) for it in POLICIES]
+    planned = [reader.partitions() for reader in readers]
+    (clean / "commitlog" / name_of(1)).unlink()
+    with pytest.raises(DamagedLogError, match="it did not expire: older ones are there"):
+        list(readers[0].read(planned[0][1]))
+    for reader, partitions, numbers in zip(readers[1:], planned[1:], [(0, 2), (0,)], strict=True):
+        batches = [batch for part in partitions for batch in reader.read(part)]
+        assert [row for batch in batches for row in rows_in(batch)] == of_files(expected, *numbers)
+    assert caplog.text.count("it did not expire") == 2
 
 
 def test_a_file_that_is_deleted_while_it_is_read_stays_readable(clean: Path) -> None:

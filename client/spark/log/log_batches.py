@@ -153,6 +153,17 @@ class LogBatches:
             yield self._flush(span)
         if span.is_cut and place > span.end:
             raise _misaligned(span)
+        following = span.end if span.next_file is None else span.next_file
+        if following != span.end and not self.stopped:
+            self._meet(_unjoined(span, following))
+
+    def miss(self, span: SegmentRange, why: str) -> None:
+        """Deal with a range that cannot be read at all.
+
+        Raises:
+            DamagedLogError: the policy is `fail`.
+        """
+        self._meet(Damage(span.path, span.base, span.begin, span.end, why))
 
     def _walk(
         self, data: bytes, position: int, base: int, limit: int, *, lenient: bool = False
@@ -349,6 +360,17 @@ def _is_end(found: Look, place: int) -> bool:
     if found.claimed:
         return found.data[at + found.claimed - 1 : at + found.claimed] == b"\0"
     return not any(found.data[at + FIXED_IPV4_SIZE :])
+
+
+def _unjoined(span: SegmentRange, following: int) -> Damage:
+    name = f"{span.base + following:020d}"
+    why = (
+        f"no file has them: this one is cut short, or one before {name} is missing"
+        if following > span.end
+        else f"file {name} begins within this one"
+    )
+    begin, end = sorted((span.end, following))
+    return Damage(span.path, span.base, begin, end, why)
 
 
 def _misaligned(span: SegmentRange) -> RocketMQError:

@@ -68,6 +68,7 @@ class SegmentRange:
         base: physical offset of the file's first byte.
         is_cut: `end` is the begin of a record, which another range has.
         is_last: nothing was written behind `end`.
+        next_file: where the next file begins, a byte place as `end` is; None when none follows.
     """
 
     path: str
@@ -76,6 +77,7 @@ class SegmentRange:
     end: int
     is_cut: bool = False
     is_last: bool = False
+    next_file: int | None = None
 
 
 class Look(NamedTuple):
@@ -167,9 +169,14 @@ class SegmentFile:
                 place = start + 1
         return found
 
-    def is_empty(self) -> bool:
-        """Return whether nothing was ever written here: a file made ahead of need."""
-        return not any(self._pread(min(HEAD.size, self.size), 0))
+    def is_blank(self) -> bool:
+        """Return whether nothing was ever written here: a file made ahead of need.
+
+        Zeros in front are not enough: a disk that was rescued has zeros where it was unreadable.
+        """
+        if any(self._pread(min(HEAD.size, self.size), 0)):
+            return False
+        return self.find_record(0, self.size) is None
 
     def _is_record(self, place: int) -> bool:
         found = self.look(place, check_crc=True).record
