@@ -77,8 +77,12 @@ INHERITED = skylarkmq.client.producer_calls skylarkmq.client.consumer.calls skyl
 	$(addprefix skylarkmq.client.admin.,topics groups offsets queries dead_letters connections cluster traces results stored_message scan) \
 	$(addprefix skylarkmq.client.sync.,admin_topics admin_groups admin_messages)
 
+# Where the options of the Spark connector stand, and what programs call.
+SPARK_PAGES = $(addprefix skylarkmq.client.spark.,session options remoting.settings writing.sink_options log.log_options \
+	reading.positions schema archive_table progress)
+
 docs: $(VENV)/.dev
-	$(BIN)/pdoc skylarkmq.client skylarkmq.client.sync $(INHERITED) skylarkmq.testing.broker skylarkmq.testing.faults skylarkmq.testing.threaded skylarkmq.testing.clock -o var/api $(ARGS)
+	$(BIN)/pdoc skylarkmq.client skylarkmq.client.sync $(INHERITED) $(SPARK_PAGES) skylarkmq.testing.broker skylarkmq.testing.faults skylarkmq.testing.threaded skylarkmq.testing.clock -o var/api $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(OLDEST) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
