@@ -21,38 +21,37 @@ class DataLost(RocketMQError):
 
     `wanted` is the queue offset to go on from, `available` the one where the broker has messages
     again (or its end, when the queue is shorter than it was), `lost` how many lie between.
-    `is_new` when a running query found the queue and has read nothing of it.
+    `why` and `cure` are told when the places alone do not tell them.
     """
 
     def __init__(
-        self, queue: MessageQueue, wanted: int, available: int, lost: int, is_new: bool = False
+        self,
+        queue: MessageQueue,
+        wanted: int,
+        available: int,
+        lost: int,
+        why: str = "",
+        cure: str = "",
     ) -> None:
         self.queue = MessageQueue(*queue)
         self.wanted = wanted
         self.available = available
         self.lost = lost
-        self.is_new = is_new
-        if is_new:
-            super().__init__(
-                f"{lost} messages lost: {describe(self.queue)} is new to this query and begins at "
-                f"queue offset {available}, not at {wanted}: those before expired before the query "
-                "saw the queue, or its broker joined with an older disk",
-                hint="Set failOnDataLoss=false to begin with its first message",
+        self._told = (why, cure)
+        if not why:
+            why = (
+                "they have expired on the broker, which keeps messages for fileReservedTime"
+                if available > wanted
+                else "the topic was made anew, or the broker lost its last messages in a crash"
             )
-            return
-        why = (
-            "they have expired on the broker, which keeps messages for fileReservedTime"
-            if available > wanted
-            else "the topic was made anew, or the broker lost its last messages in a crash"
-        )
         super().__init__(
             f"{lost} messages lost: {describe(self.queue)}: wanted from queue offset {wanted}, "
             f"available {'from' if available > wanted else 'up to'} {available}: {why}",
-            hint="Set failOnDataLoss=false to go on without them",
+            hint=f"{cure}{' or s' if cure else 'S'}et failOnDataLoss=false to go on without them",
         )
 
-    def __reduce__(self) -> tuple[type[DataLost], tuple[MessageQueue, int, int, int, bool]]:
-        return DataLost, (self.queue, self.wanted, self.available, self.lost, self.is_new)
+    def __reduce__(self) -> tuple[type[DataLost], tuple[MessageQueue, int, int, int, str, str]]:
+        return DataLost, (self.queue, self.wanted, self.available, self.lost, *self._told)
 
 
 class NoProgress(RocketMQError):

@@ -102,3 +102,24 @@ def test_a_gap_between_records_is_told() -> None:
     offsets, lost = read(FakePullClient(QueueModel(0, 100), plan), 0, 100, batch_size=16)
     assert offsets == [it for it in range(100) if it not in (30, 31, 50)]
     assert [(it.wanted, it.lost) for it in lost] == [(30, 2), (50, 1)]
+
+
+@pytest.mark.parametrize("from_offset", [0, 8, 20, 64])
+def test_a_topic_that_has_fewer_read_queues_than_it_had(from_offset: int) -> None:
+    """Brokers refuse such a queue's pulls, though its messages are there."""
+
+    def plan(client: FakePullClient, pending: FakePending) -> RemotingCommand | None:
+        if pending.offset < from_offset:
+            return None
+        answer = client.model.pull(pending.offset, 1)
+        answer.code, answer.body = ResponseCode.SYSTEM_ERROR, b""
+        answer.remark = "queueId[3] is illegal, topic:[T] topicConfig.readQueueNums:[2]"
+        return answer
+
+    offsets, lost = read(FakePullClient(QueueModel(0, 100), plan), 0, 100, batch_size=8)
+    assert offsets == list(range(-(-from_offset // 8) * 8))
+    assert sum(it.lost for it in lost) == 100 - len(offsets)
+    with pytest.raises(
+        DataLost, match=r"fewer read queues.*queueId\[3\].*updateTopic.*or set fail"
+    ):
+        read(FakePullClient(QueueModel(0, 100), plan), 0, 100, on_data_loss=None)

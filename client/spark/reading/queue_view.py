@@ -184,6 +184,18 @@ class QueueView:
         self._ends.update(ends)
         return QueueOffsets(ends)
 
+    def ends_of(self, queues: Iterable[QueueKey]) -> dict[QueueKey, int]:
+        """Return the ends, as they are now, of the queues whose broker answers.
+
+        Raises:
+            RocketMQError: a broker refuses to answer at all.
+        """
+        failed: dict[QueueKey, RocketMQError] = {}
+        found = self.brokers.max_offsets(queues, failed, master_only=True)
+        self._note(failed, found)
+        self._ends.update(found)
+        return found
+
     def beginnings(self, queues: Iterable[QueueKey]) -> dict[QueueKey, int]:
         """Return the first offsets of the queues whose broker answers.
 

@@ -51,6 +51,10 @@ class Limit:
 
 
 NO_LIMIT: Final = Limit()
+NEW_QUEUE: Final = (
+    "the queue is new to this query and does not begin at 0: they expired before the query saw it, "
+    "or its broker joined with an older disk"
+)
 
 
 class WriteBack(Protocol):
@@ -85,6 +89,7 @@ class StreamPlanner:
             patience_s=options.connection.retry_timeout_s,
         )
         self._target: QueueOffsets | None = None
+        self._knows_unrouted = False
         self._last_batch_s: float | None = None
         self.lost_count = 0
         """Messages passed over with failOnDataLoss=false, as far as this process has seen."""
@@ -119,6 +124,7 @@ class StreamPlanner:
         """
         self._view.patiently(self._view.queues)
         self._target = self._view.ends_now()
+        self._knows_unrouted = False
 
     def latest(self, start: QueueOffsets, limit: Limit) -> QueueOffsets:
         """Return how far the batch that starts at `start` goes.
@@ -159,7 +165,8 @@ class StreamPlanner:
             key for key in changed if key not in firsts and end[key] < start.get(key, INT64_MAX)
         ]
         if unsure:
-            firsts |= self._view.patiently(lambda: self._view.brokers.min_offsets(unsure))
+            ask = self._view.brokers.min_offsets
+            firsts |= self._view.patiently(lambda: ask(unsure, master_only=True))
         ranges: list[OffsetRange] = []
         for key in changed:
             begin, loss = begin_of(key, start.get(key), end[key], firsts.get(key))
@@ -187,8 +194,7 @@ class StreamPlanner:
         if target is None:
             ends = self._view.patiently(lambda: self._view.ends(start))
         else:
-            ends = target
-            self._warn_unreached(start, target)
+            ends = target = self._target = self._with_unrouted(start, target)
         return {
             key: until
             for key, until in ends.items()
@@ -228,12 +234,19 @@ class StreamPlanner:
         waited_s = self._clock.monotonic() - last_s if last_s is not None else None
         return waited_s is None or waited_s >= self._options.max_trigger_delay_s
 
-    def _warn_unreached(self, start: QueueOffsets, target: QueueOffsets) -> None:
+    def _with_unrouted(self, start: QueueOffsets, target: QueueOffsets) -> QueueOffsets:
+        """Add the queues that only the query's offsets know any more, once in a run to a target."""
         gone = [key for key in start if key not in target]
-        if gone and self._last_batch_s is None:
+        if not gone or self._knows_unrouted:
+            return target
+        self._knows_unrouted = True
+        found = self._view.ends_of(gone)
+        left = [key for key in gone if key not in found]
+        if left:
             log.warning(
-                "no broker serves %s now: this run leaves them where they are", listed(gone)
+                "no broker serves %s now: this run leaves them where they are", listed(left)
             )
+        return target.updated(found)
 
     def _put(self, offsets: QueueOffsets) -> None:
         if self._write_back is not None and offsets != self._written:
@@ -252,7 +265,7 @@ def begin_of(
     """
     if start is None:
         begin = min(first or 0, end)
-        return begin, DataLost(key, 0, first or 0, begin, is_new=True) if begin > 0 else None
+        return begin, DataLost(key, 0, first or 0, begin, NEW_QUEUE) if begin > 0 else None
     if end < start:
         return (0 if first == 0 else end), DataLost(key, start, end, start - end)
     if first is not None and first > start:

@@ -24,12 +24,13 @@ broker/.../processor/PullMessageProcessor.java (the codes of its answers)
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from skylarkmq.client.api_pull import PullStatus
-from skylarkmq.client.errors import ProtocolError, RocketMQError, RouteNotFound
+from skylarkmq.client.errors import BrokerError, ProtocolError, RocketMQError, RouteNotFound
 from skylarkmq.client.spark.client import BlockingClient, Pending, Pulled
 from skylarkmq.client.spark.errors import DataLost, NoProgress
 from skylarkmq.client.spark.offsets import describe
@@ -39,6 +40,7 @@ from skylarkmq.client.spark.remoting.record_spans import Span, SpanError, cut, f
 from skylarkmq.client.spark.remoting.requests import PullRequests, pulled_in
 from skylarkmq.client.spark.remoting.strides import Stride
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,10 @@ PAUSE_MAX_S: Final = 2.0
 """Between tries after a failure: doubling, capped."""
 REMOVING: Final = "MESSAGE_WAS_REMOVING"
 """The remark of an answer that passed over messages whose file is being deleted."""
+
+CLOSED_QUEUE: Final = "its topic has fewer read queues than it had"
+CLOSED_CURE: Final = "Give the topic its read queues back (updateTopic -r) until all is read,"
+_CLOSED: Final = re.compile(r"queueId\[\d+\] is illegal")
 
 
 class Block(NamedTuple):
@@ -284,8 +290,8 @@ class RangeReader:
             return answer.max_offset
         return None
 
-    def _lose(self, at: int, available: int, go_on_at: int) -> None:
-        lost = DataLost(self._queue, at, available, go_on_at - at)
+    def _lose(self, at: int, available: int, go_on_at: int, why: str = "", cure: str = "") -> None:
+        lost = DataLost(self._queue, at, available, go_on_at - at, why, cure)
         if self._on_data_loss is None:
             raise lost
         log.warning("%s", lost)
@@ -300,6 +306,11 @@ class RangeReader:
         """Ask again after a failure; raise it when that helps no more."""
         for slot in self._slots:
             self._forget(slot)
+        if isinstance(error, BrokerError) and is_closed_queue(error):
+            front = self._slots[0]
+            if not front.blocks:  # else it is asked again once they are yielded
+                self._lose(front.at, self._end, self._end, f"{CLOSED_QUEUE} ({error})", CLOSED_CURE)
+            return
         broken = isinstance(error, ProtocolError)
         if broken and self._failure_count >= self._client.settings.retries:
             raise error
@@ -341,6 +352,14 @@ class RangeReader:
         for slot in self._slots:
             self._forget(slot)
         self._slots.clear()
+
+
+def is_closed_queue(error: BrokerError) -> bool:
+    """Return whether a broker refuses a queue because its topic has fewer read queues.
+
+    Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProcessor.java
+    """
+    return error.code == ResponseCode.SYSTEM_ERROR and _CLOSED.match(error.remark) is not None
 
 
 def _said(answer: Pulled) -> str:
