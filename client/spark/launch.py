@@ -13,9 +13,8 @@ import sys
 from collections.abc import MutableMapping, Sequence
 from typing import Final
 
-from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.spark import java, requirements
-from skylarkmq.client.spark.submit import USAGE_ERROR, Exec, SubmitError, spark_home
+from skylarkmq.client.spark.submit import Exec, SubmitError, spark_home, start
 
 NAME: Final = "python -m skylarkmq.client.spark.launch"
 
@@ -32,14 +31,8 @@ def main(
         environment: the variables to start from; changed.
         become: takes the place of `os.execve`.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    environment = os.environ if environment is None else environment
-    try:
-        command = prepare(given, environment)
-    except RocketMQError as error:
-        sys.stderr.write(f"{NAME}: {error}\n")
-        sys.exit(USAGE_ERROR)
-    become(command[0], command, environment)
+    given = sys.argv[1:] if arguments is None else arguments
+    start(NAME, prepare, given, environment, become)
 
 
 def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:

@@ -61,15 +61,31 @@ def main(
         become: takes the place of `os.execve`.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    asks_for_help = not given or given[0] in ("--help", "-h")
+    start(NAME, prepare, given, environment, become, HELP + "\n" if asks_for_help else "")
+
+
+def start(
+    name: str,
+    make_command: Callable[[Sequence[str], MutableMapping[str, str]], list[str]],
+    arguments: Sequence[str],
+    environment: MutableMapping[str, str] | None,
+    become: Exec,
+    greeting: str = "",
+) -> None:
+    """Become what `make_command` returns; as `name`, say what is in the way and exit with 2.
+
+    Args:
+        greeting: printed before.
+    """
     environment = os.environ if environment is None else environment
     try:
-        command = prepare(given, environment)
+        command = make_command(arguments, environment)
     except RocketMQError as error:
-        sys.stderr.write(f"{NAME}: {error}\n")
+        sys.stderr.write(f"{name}: {error}\n")
         sys.exit(USAGE_ERROR)
-    if not given or given[0] in ("--help", "-h"):
-        sys.stdout.write(HELP + "\n")
-        sys.stdout.flush()
+    sys.stdout.write(greeting)
+    sys.stdout.flush()
     become(command[0], command, environment)
 
 
