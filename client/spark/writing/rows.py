@@ -109,11 +109,13 @@ class RowReader:
             RowError: a row cannot be a message; those before it were yielded.
         """
         count = batch.num_rows
-        if not count:
-            return
-        step = max(1, min(SLICE_ROWS, SLICE_SIZE * count // max(1, batch.nbytes)))
-        for start in range(0, count, step):
-            yield from self._slice(batch.slice(start, step))
+        if count > SLICE_ROWS or (count > 1 and batch.nbytes > SLICE_SIZE):
+            # By halves, for a few rows may have most of the bytes.
+            half = count // 2
+            yield from self.messages(batch.slice(0, half))
+            yield from self.messages(batch.slice(half))
+        elif count:
+            yield from self._slice(batch)
 
     # Inside
 

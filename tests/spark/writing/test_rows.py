@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -218,6 +218,22 @@ def test_large_bodies_are_taken_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch)
     assert [each.message.body for each in found] == bodies
     assert max(taken) == 3
     assert [each.message.unique_key for each in found] == [f"K{row}" for row in range(10)]
+
+
+def test_a_few_large_bodies_among_many_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    original = RowReader._slice
+
+    def watched(self: RowReader, batch: pa.RecordBatch) -> Iterator[Addressed]:
+        sizes.append(batch.nbytes)
+        return original(self, batch)
+
+    monkeypatch.setattr(rows_module, "SLICE_SIZE", 1000)
+    monkeypatch.setattr(RowReader, "_slice", watched)
+    bodies = [b"x"] * 900 + [bytes(300)] * 50 + [b"y"] * 50
+    found = messages([{"body": body} for body in bodies])
+    assert [each.message.body for each in found] == bodies
+    assert max(sizes) <= 1000
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=12)
