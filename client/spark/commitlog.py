@@ -17,6 +17,7 @@ Source: apache/spark@v4.3.0 python/pyspark/sql/datasource.py (DataSource, DataSo
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -52,7 +53,7 @@ LOGGER: Final = logging.getLogger(__name__)
 
 
 class LogNotFoundError(RocketMQError):
-    """There is no log where one was asked for."""
+    """There is no log where one was asked for, or none that may be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +151,13 @@ def list_log(path: str) -> list[LogFile]:
     """Return the log files of a store, in order: its folder, its commitlog folder, or one file.
 
     Raises:
-        LogNotFoundError: there is none.
+        LogNotFoundError: there is none, or it may not be read.
     """
+    with _permitted(path):
+        return _listed(path)
+
+
+def _listed(path: str) -> list[LogFile]:
     files, given = ReadOnlyFiles(), Path(path)
     if _is_log_name(given.name) and files.exists(given) and not files.is_folder(given):
         return [LogFile(str(given), int(given.name), files.size(given))]
@@ -228,11 +234,12 @@ def open_log(path: str, base: int, options: LogOptions) -> Generator[SegmentFile
     """Open a log file for reading alone; None when it was deleted in the meantime.
 
     Raises:
-        LogNotFoundError: its whole folder is not there.
+        LogNotFoundError: its whole folder is not there, or the file may not be read.
     """
     files = ReadOnlyFiles()
     try:
-        file = files.open(Path(path))
+        with _permitted(path):
+            file = files.open(Path(path))
     except FileNotFoundError:
         if not files.is_folder(Path(path).parent):
             raise LogNotFoundError(
@@ -245,6 +252,18 @@ def open_log(path: str, base: int, options: LogOptions) -> Generator[SegmentFile
         yield SegmentFile(file, base, patient=options.on_corruption != "fail")
     finally:
         file.close()
+
+
+@contextmanager
+def _permitted(path: str) -> Generator[None]:
+    try:
+        yield
+    except PermissionError as error:
+        raise LogNotFoundError(
+            f"{error.filename or path} may not be read by user {os.getuid()}",
+            hint="The user that Spark runs as, in driver and executors, needs the right to read "
+            "the files and to list and enter their folders; it needs no right to write",
+        ) from error
 
 
 def _has_older(path: Path) -> bool:

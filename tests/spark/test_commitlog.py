@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 from collections.abc import Callable
@@ -200,6 +201,46 @@ def test_a_file_whose_front_is_zeros_is_read(clean: Path, number: int) -> None:
     assert 0 < len(lost) < 5
     skipped = read_all(clean, onCorruption="skip")
     assert skipped == [row for row in expected if row not in lost]
+
+
+@pytest.mark.parametrize("size", [0, 500, 20_000])
+def test_a_file_that_is_cut_short_meanwhile(clean: Path, size: int) -> None:
+    """As by a broker that starts on the files, and takes off what it finds torn."""
+    expected = read_all(clean)
+    options = [
+        LogOptions(str(clean), on_corruption=it, max_partition_bytes=9000) for it in POLICIES
+    ]
+    readers = [CommitLogReader(each, ALL) for each in options]
+    planned = [reader.partitions() for reader in readers]
+    os.truncate(clean / "commitlog" / name_of(1), size)
+    whole = [row for row in of_files(expected, 1) if row["position"] + row["storeSize"] <= size]
+    with pytest.raises(DamagedLogError):
+        [list(readers[0].read(part)) for part in planned[0]]
+    for reader, partitions, more in zip(readers[1:], planned[1:], [(2,), ()], strict=True):
+        batches = [batch for part in partitions for batch in reader.read(part)]
+        rows = [row for batch in batches for row in rows_in(batch)]
+        assert rows == [*of_files(expected, 0), *whole, *of_files(expected, *more)]
+
+
+@pytest.mark.parametrize("name", ["", "commitlog", f"commitlog/{131072:020d}"])
+def test_what_may_not_be_read(clean: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The system is stood in for: tests may run as root, who may read everything."""
+    forbidden = clean / name
+
+    def checked(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *more: Any, **named: Any) -> Any:
+            if forbidden in (Path(path), Path(path).parent if forbidden.is_dir() else None):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return original(path, *more, **named)
+
+        return call
+
+    for function in ("open", "listdir"):
+        monkeypatch.setattr(os, function, checked(getattr(os, function)))
+    with pytest.raises(
+        LogNotFoundError, match=r"may not be read by user \d+\. The user that Spark"
+    ):
+        read_all(clean)
 
 
 def test_a_file_that_vanishes_from_the_middle(

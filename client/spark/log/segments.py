@@ -115,7 +115,8 @@ class SegmentFile:
         begin = place - place % SECTOR_SIZE
         stop = place + size
         stop += -stop % SECTOR_SIZE
-        return self._pread(min(stop, self.size) - begin, begin), begin
+        # Behind the end is what a range still has that was planned before the file was cut short.
+        return self._pread(max(0, min(stop, self.size) - begin), begin), begin
 
     def look(self, place: int, *, check_crc: bool) -> Look:
         """Return what stands at `place`; a message, however large, lies whole in the piece."""
