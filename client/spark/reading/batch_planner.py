@@ -49,9 +49,9 @@ class BatchPlanner:
         queues = view.patiently(view.queues)
         view.patiently(lambda: check_filter(view.brokers, queues, options.reading))
         firsts = view.patiently(lambda: view.brokers.min_offsets(queues))
-        ends = view.patiently(lambda: view.brokers.max_offsets(queues))
         # Positions are resolved for all queues, so that a filter hides no error of the options.
         starting = self._resolved(options.starting, queues)
+        ends = view.patiently(lambda: view.brokers.max_offsets(queues))
         ending = self._resolved(options.ending, queues)
         ranges: list[OffsetRange] = []
         for key in filter(narrowing.wants, queues):
@@ -86,6 +86,9 @@ class BatchPlanner:
         self, key: QueueKey, start: int, end: int, first: int, max_end: int
     ) -> tuple[int, int]:
         """Return the range as far as the broker has it; the rest is lost."""
+        if start > max_end and self._options.starting.kind == "group":  # made anew: see begin_of
+            self._lose(DataLost(key, start, max_end, start - max_end))
+            start = 0 if first == 0 else max_end
         if start >= end:
             return start, start
         if end > max_end and self._options.ending.kind in _ASKED_FOR:

@@ -164,8 +164,10 @@ class QueueView:
         now_s = self._clock.monotonic()
         missing = asked - self._ends.keys()
         if self._ends_until_s is None or now_s >= self._ends_until_s:
-            self._ask_ends(asked)
-        elif missing:
+            took_s = self._ask_ends(asked)
+            kept_s = max(self._cache_s, ASKING_SHARE * took_s)
+            self._ends_until_s = self._clock.monotonic() + kept_s
+        elif missing:  # of a broker that is away, perhaps; the others' are no newer for it
             self._ask_ends(missing)
         return QueueOffsets({key: self._ends[key] for key in asked if key in self._ends})
 
@@ -280,15 +282,16 @@ class QueueView:
             )
         return [QueueKey(*queue) for queue in queues]
 
-    def _ask_ends(self, asked: Iterable[QueueKey]) -> None:
+    def _ask_ends(self, asked: Iterable[QueueKey]) -> float:
+        """Ask for the ends of queues whose broker is not away; return how long it took, in s."""
         failed: dict[QueueKey, RocketMQError] = {}
         began_s = self._clock.monotonic()
         wanted = sorted(key for key in asked if not self._is_away(key))
         found = self.brokers.max_offsets(wanted, failed, master_only=True) if wanted else {}
-        now_s = self._clock.monotonic()
-        self._ends_until_s = now_s + max(self._cache_s, ASKING_SHARE * (now_s - began_s))
+        took_s = self._clock.monotonic() - began_s
         self._ends.update(found)
         self._note(failed, found)
+        return took_s
 
     def _is_away(self, key: QueueKey) -> bool:
         now_s = self._clock.monotonic()

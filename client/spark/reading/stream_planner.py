@@ -135,10 +135,10 @@ class StreamPlanner:
         """
         self._put(start)
         ends = self._ends(start)
+        if not self._is_due(start, ends, limit):
+            return start
         begins = self._begins(start, ends)
         backlogs = {key: ends[key] - begin for key, begin in begins.items()}
-        if not self._is_due(sum(backlogs.values()), limit):
-            return start
         if limit.max_rows is not None:
             backlogs = shares(backlogs, limit.max_rows)
         end = start.updated({key: begin + backlogs[key] for key, begin in begins.items()})
@@ -223,12 +223,15 @@ class StreamPlanner:
             self.lost_count += loss.lost
             log.warning("failOnDataLoss=false, going on: %s", loss)
 
-    def _is_due(self, count: int, limit: Limit) -> bool:
-        """Return whether a batch of so many messages is to be read now.
+    def _is_due(self, start: QueueOffsets, ends: Mapping[QueueKey, int], limit: Limit) -> bool:
+        """Return whether what there is makes a batch now; expired messages count.
 
-        A run to a target ignores the minimum: it might never be reached.
+        A run to a target ignores the minimum: it might never be reached. So does a queue that went
+        back: it may grow beyond `start` again, and then nobody could tell.
         """
-        if limit.min_rows is None or count >= limit.min_rows or self._target is not None:
+        gains = [until - start.get(key, 0) for key, until in ends.items()]
+        enough = limit.min_rows is None or sum(gains) >= limit.min_rows
+        if enough or self._target is not None or any(gain < 0 for gain in gains):
             return True
         last_s = self._last_batch_s
         waited_s = self._clock.monotonic() - last_s if last_s is not None else None

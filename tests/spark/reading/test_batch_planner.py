@@ -97,3 +97,15 @@ def test_narrowed() -> None:
 def test_what_does_not_exist() -> None:
     with pytest.raises(NotFound, match="topic T does not exist"):
         plan(FakeBrokers())
+
+
+def test_from_a_group_that_stands_behind_the_end() -> None:
+    """Its topic was made anew: not nothing to read, but a loss."""
+    brokers = cluster()
+    brokers.committed = {("g", A0): 25, ("g", A1): 9, ("g", B0): 0}
+    given = {"startingOffsets": "group", "consumerGroup": "g"}
+    with pytest.raises(DataLost, match=r"wanted from queue offset 25, available up to 20.*anew"):
+        plan(brokers, **given)
+    assert plan(brokers, **given, failOnDataLoss=False) == [OffsetRange(*A1, 0, 7)]
+    brokers.committed = {("g", A0): 20, ("g", A1): 6, ("g", B0): 0}
+    assert plan(brokers, **given) == [OffsetRange(*A1, 6, 7)]

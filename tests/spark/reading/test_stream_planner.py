@@ -2,62 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Mapping
-
 import pytest
 
 from skylarkmq.client.errors import ConnectionFailed, NotFound
-from skylarkmq.client.spark.errors import DataLost
-from skylarkmq.client.spark.offsets import OffsetRange, QueueKey, QueueOffsets
-from skylarkmq.client.spark.options import SourceOptions
-from skylarkmq.client.spark.reading.stream_planner import NO_LIMIT, Limit, StreamPlanner
-from tests.spark.support.fake_brokers import FakeBrokers, FakeClock, FakeQueue
-
-A0, A1, A2 = (QueueKey("T", "a", number) for number in range(3))
-B0 = QueueKey("T", "b", 0)
-
-
-class FakeWriteBack:
-    def __init__(self) -> None:
-        self.put_: list[dict[QueueKey, int]] = []
-        self.closed = 0
-
-    def put(self, offsets: Mapping[QueueKey, int]) -> None:
-        self.put_.append(dict(offsets))
-
-    def close(self, timeout_s: float = 3.0) -> None:
-        self.closed += 1
-
-
-class Place:
-    """A cluster, and a query on it."""
-
-    def __init__(self, *queues: QueueKey, **options: object) -> None:
-        self.brokers = FakeBrokers(queues)
-        self.clock = FakeClock()
-        self.write_back = FakeWriteBack()
-        self.given = {
-            "nameServer": "n:1",
-            "topic": "T",
-            "startingOffsets": "earliest",
-            "retryTimeoutMs": "10s",
-            "offsetCacheMs": "0",
-            **{name: str(value) for name, value in options.items()},
-        }
-        self.restart()
-
-    def restart(self) -> None:
-        options = SourceOptions.from_options(self.given, streaming=True)
-        self.planner = StreamPlanner(self.brokers, options, self.clock, self.write_back)
-
-    def latest(self, start: Mapping[QueueKey, int], limit: Limit | None = None) -> QueueOffsets:
-        return self.planner.latest(
-            QueueOffsets(start), self.planner.default_limit if limit is None else limit
-        )
-
-    def plan(self, start: Mapping[QueueKey, int], end: Mapping[QueueKey, int]) -> list[OffsetRange]:
-        return self.planner.plan(QueueOffsets(start), QueueOffsets(end))
+from skylarkmq.client.spark.offsets import OffsetRange, QueueOffsets
+from skylarkmq.client.spark.reading.stream_planner import NO_LIMIT, Limit
+from tests.spark.support.stream_place import A0, A1, A2, B0, Place
 
 
 def test_initial() -> None:
@@ -193,48 +143,6 @@ def test_queues_come_and_start_at_their_first_message() -> None:
     assert place.latest(start, Limit(2)) == {A0: 0, A1: 2}
 
 
-@pytest.mark.parametrize("subject", [{"topic": "T"}, {"topic": "", "subscribePattern": "[TU]"}])
-def test_a_queue_that_comes_without_its_first_messages(subject: dict[str, str]) -> None:
-    """Of a broker with an old disk, or one whose messages expired before anybody looked."""
-    new = B0 if "subscribePattern" not in subject else QueueKey("U", "b", 0)
-    place = Place(A0, **subject)
-    start = place.planner.initial()
-    place.brokers.queues[new] = FakeQueue(first=3, messages=[*range(7)])
-    place.clock.now_s += 30
-    with pytest.raises(DataLost) as error:
-        place.latest(start)
-    assert (error.value.available, error.value.lost) == (3, 3)
-    for word in (f"topic {new.topic}", "broker b", "queue 0", "is new", "from 3", "failOnDataLoss"):
-        assert word in str(error.value)
-    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
-    with pytest.raises(DataLost):  # they expired between the two questions
-        place.plan(start, {**start, new: 7})
-    place = Place(A0, failOnDataLoss=False, **subject)
-    place.brokers.queues[new] = FakeQueue(first=3, messages=[*range(7)])
-    end = place.latest(start)
-    assert end == {A0: 0, new: 7}
-    assert place.plan(start, end) == [OffsetRange(*new, 3, 7)]
-    assert place.planner.lost_count == 3
-    assert place.latest(start, Limit(2)) == {A0: 0, new: 5}
-
-
-def test_a_queue_that_comes_when_all_it_had_is_gone() -> None:
-    place = Place(A0)
-    start = place.planner.initial()
-    place.brokers.queues[A1] = FakeQueue(first=2, messages=["x", "y"])
-    place.clock.now_s += 30
-    with pytest.raises(DataLost, match=r"2 messages lost.*does not begin at 0"):
-        place.latest(start)
-    place.given["failOnDataLoss"] = "false"
-    place.restart()
-    end = place.latest(start)
-    assert end == {A0: 0, A1: 2}
-    assert place.plan(start, end) == []
-    assert place.planner.lost_count == 2
-    place.brokers.send(A1, "z")
-    assert place.plan(end, place.latest(end)) == [OffsetRange(*A1, 2, 3)]
-
-
 def test_queues_go_and_are_read_to_their_end() -> None:
     place = Place(A0, A1)
     start = place.planner.initial()
@@ -282,77 +190,36 @@ def test_a_broker_that_is_away_stops_nobody_else() -> None:
     assert place.latest(end) == {A0: 1, B0: 1}
 
 
+def test_a_broker_that_was_never_there_stops_nobody_else() -> None:
+    """After a restart nothing is known of it; Spark asks an idle query without a pause."""
+    place = Place(A0, B0, offsetCacheMs=100)
+    place.brokers.down.add("b")
+    start = QueueOffsets({A0: 0, B0: 0})
+    assert place.latest(start) == start
+    place.brokers.send(A0, "x")
+    for _ in range(12):
+        place.clock.now_s += 0.011
+        end = place.latest(start)
+    assert end == {A0: 1, B0: 0}
+
+
+def test_a_query_that_waits_for_a_minimum_asks_no_more_than_an_idle_one() -> None:
+    place = Place(A0, A1, minOffsetsPerTrigger=10, offsetCacheMs=100)
+    place.brokers.send(A0, "x")
+    first = place.latest({A0: 0, A1: 0})
+    place.brokers.send(A0, *"abc")
+    place.clock.now_s += 1
+    del place.brokers.asked[:]
+    for _ in range(90):
+        assert place.latest(first) == first
+    assert place.brokers.asked == ["max"]
+
+
 def test_a_planned_batch_of_a_broker_that_went_away_is_left_to_the_tasks() -> None:
     place = Place(A0)
     place.brokers.send(A0, *"abc")
     place.brokers.down.add("a")
     assert place.plan({A0: 1}, {A0: 3}) == [OffsetRange(*A0, 1, 3)]
-
-
-def test_expired_messages() -> None:
-    for lenient in (False, True):
-        place = Place(A0, failOnDataLoss=not lenient, maxOffsetsPerTrigger=5)
-        place.brokers.send(A0, *range(100))
-        place.brokers.queues[A0].first = 40
-        start = {A0: 10}
-        if lenient:
-            end = place.latest(start)
-            assert end == {A0: 45}
-            assert place.plan(start, end) == [OffsetRange(*A0, 40, 45)]
-            assert place.planner.lost_count == 30
-            continue
-        with pytest.raises(DataLost) as error:
-            place.latest(start)
-        assert (error.value.wanted, error.value.available, error.value.lost) == (10, 40, 30)
-        for word in ("topic T", "broker a", "queue 0", "10", "40", "30 messages", "failOnDataLoss"):
-            assert word in str(error.value)
-        with pytest.raises(DataLost):  # a batch that is planned again after a restart
-            place.plan(start, {A0: 45})
-
-
-def test_all_of_a_batch_has_expired() -> None:
-    place = Place(A0, failOnDataLoss=False)
-    place.brokers.send(A0, *range(100))
-    place.brokers.queues[A0].first = 100
-    end = place.latest({A0: 10})
-    assert end == {A0: 100}
-    assert place.plan({A0: 10}, end) == []
-    assert place.plan({A0: 10}, {A0: 50}) == []
-
-
-def test_a_topic_that_was_made_anew() -> None:
-    place = Place(A0)
-    place.brokers.send(A0, *"ab")
-    with pytest.raises(DataLost, match="made anew"):
-        place.latest({A0: 100})
-    with pytest.raises(DataLost, match="made anew"):
-        place.plan({A0: 100}, {A0: 2})
-    place = Place(A0, failOnDataLoss=False, maxOffsetsPerTrigger=1)
-    place.brokers.send(A0, *"ab")
-    first = place.latest({A0: 100})
-    assert first == {A0: 1}
-    assert place.plan({A0: 100}, first) == [OffsetRange(*A0, 0, 1)]
-    second = place.latest(first)
-    assert place.plan(first, second) == [OffsetRange(*A0, 1, 2)]
-
-
-def test_a_queue_that_is_empty_now_is_noticed_before_it_grows() -> None:
-    place = Place(A0, failOnDataLoss=False)
-    end = place.latest({A0: 100})
-    assert end == {A0: 0}
-    place.brokers.send(A0, *range(200))
-    assert place.latest(end) == {A0: 200}
-    assert place.plan(end, {A0: 200}) == [OffsetRange(*A0, 0, 200)]
-
-
-def test_an_old_queue_that_lost_its_last_messages_is_not_read_again() -> None:
-    place = Place(A0, failOnDataLoss=False)
-    place.brokers.send(A0, *range(90))
-    place.brokers.queues[A0].first = 50
-    end = place.latest({A0: 100})
-    assert end == {A0: 90}
-    assert place.plan({A0: 100}, end) == []
-    assert place.planner.lost_count == 10
 
 
 def test_what_is_done_is_written_back() -> None:

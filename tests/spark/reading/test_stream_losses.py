@@ -1,0 +1,136 @@
+"""Messages that a stream finds gone: expired, of a topic made anew, of a queue that comes late."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from skylarkmq.client.spark.errors import DataLost
+from skylarkmq.client.spark.offsets import OffsetRange, QueueKey
+from skylarkmq.client.spark.reading.stream_planner import Limit
+from tests.spark.support.fake_brokers import FakeQueue
+from tests.spark.support.stream_place import A0, A1, B0, Place
+
+
+@pytest.mark.parametrize("subject", [{"topic": "T"}, {"topic": "", "subscribePattern": "[TU]"}])
+def test_a_queue_that_comes_without_its_first_messages(subject: dict[str, str]) -> None:
+    """Of a broker with an old disk, or one whose messages expired before anybody looked."""
+    new = B0 if "subscribePattern" not in subject else QueueKey("U", "b", 0)
+    place = Place(A0, **subject)
+    start = place.planner.initial()
+    place.brokers.queues[new] = FakeQueue(first=3, messages=[*range(7)])
+    place.clock.now_s += 30
+    with pytest.raises(DataLost) as error:
+        place.latest(start)
+    assert (error.value.available, error.value.lost) == (3, 3)
+    for word in (f"topic {new.topic}", "broker b", "queue 0", "is new", "from 3", "failOnDataLoss"):
+        assert word in str(error.value)
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
+    with pytest.raises(DataLost):  # they expired between the two questions
+        place.plan(start, {**start, new: 7})
+    place = Place(A0, failOnDataLoss=False, **subject)
+    place.brokers.queues[new] = FakeQueue(first=3, messages=[*range(7)])
+    end = place.latest(start)
+    assert end == {A0: 0, new: 7}
+    assert place.plan(start, end) == [OffsetRange(*new, 3, 7)]
+    assert place.planner.lost_count == 3
+    assert place.latest(start, Limit(2)) == {A0: 0, new: 5}
+
+
+def test_a_queue_that_comes_when_all_it_had_is_gone() -> None:
+    place = Place(A0)
+    start = place.planner.initial()
+    place.brokers.queues[A1] = FakeQueue(first=2, messages=["x", "y"])
+    place.clock.now_s += 30
+    with pytest.raises(DataLost, match=r"2 messages lost.*does not begin at 0"):
+        place.latest(start)
+    place.given["failOnDataLoss"] = "false"
+    place.restart()
+    end = place.latest(start)
+    assert end == {A0: 0, A1: 2}
+    assert place.plan(start, end) == []
+    assert place.planner.lost_count == 2
+    place.brokers.send(A1, "z")
+    assert place.plan(end, place.latest(end)) == [OffsetRange(*A1, 2, 3)]
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a_topic_made_anew_is_noticed_before_there_is_a_minimum(lenient: bool) -> None:
+    """Else it would grow beyond where the query stands, and nobody could tell any more."""
+    place = Place(A0, minOffsetsPerTrigger=10, failOnDataLoss=not lenient)
+    place.brokers.send(A0, *range(20))
+    start = place.latest({A0: 0})
+    place.brokers.queues[A0] = FakeQueue(messages=["x"])
+    if lenient:
+        assert place.latest(start) == {A0: 1}
+        assert place.plan(start, {A0: 1}) == [OffsetRange(*A0, 0, 1)]
+        return
+    with pytest.raises(DataLost, match="made anew"):
+        place.latest(start)
+
+
+def test_expired_messages() -> None:
+    for lenient in (False, True):
+        place = Place(A0, failOnDataLoss=not lenient, maxOffsetsPerTrigger=5)
+        place.brokers.send(A0, *range(100))
+        place.brokers.queues[A0].first = 40
+        start = {A0: 10}
+        if lenient:
+            end = place.latest(start)
+            assert end == {A0: 45}
+            assert place.plan(start, end) == [OffsetRange(*A0, 40, 45)]
+            assert place.planner.lost_count == 30
+            continue
+        with pytest.raises(DataLost) as error:
+            place.latest(start)
+        assert (error.value.wanted, error.value.available, error.value.lost) == (10, 40, 30)
+        for word in ("topic T", "broker a", "queue 0", "10", "40", "30 messages", "failOnDataLoss"):
+            assert word in str(error.value)
+        with pytest.raises(DataLost):  # a batch that is planned again after a restart
+            place.plan(start, {A0: 45})
+
+
+def test_all_of_a_batch_has_expired() -> None:
+    place = Place(A0, failOnDataLoss=False)
+    place.brokers.send(A0, *range(100))
+    place.brokers.queues[A0].first = 100
+    end = place.latest({A0: 10})
+    assert end == {A0: 100}
+    assert place.plan({A0: 10}, end) == []
+    assert place.plan({A0: 10}, {A0: 50}) == []
+
+
+def test_a_topic_that_was_made_anew() -> None:
+    place = Place(A0)
+    place.brokers.send(A0, *"ab")
+    with pytest.raises(DataLost, match="made anew"):
+        place.latest({A0: 100})
+    with pytest.raises(DataLost, match="made anew"):
+        place.plan({A0: 100}, {A0: 2})
+    place = Place(A0, failOnDataLoss=False, maxOffsetsPerTrigger=1)
+    place.brokers.send(A0, *"ab")
+    first = place.latest({A0: 100})
+    assert first == {A0: 1}
+    assert place.plan({A0: 100}, first) == [OffsetRange(*A0, 0, 1)]
+    second = place.latest(first)
+    assert place.plan(first, second) == [OffsetRange(*A0, 1, 2)]
+
+
+def test_a_queue_that_is_empty_now_is_noticed_before_it_grows() -> None:
+    place = Place(A0, failOnDataLoss=False)
+    end = place.latest({A0: 100})
+    assert end == {A0: 0}
+    place.brokers.send(A0, *range(200))
+    assert place.latest(end) == {A0: 200}
+    assert place.plan(end, {A0: 200}) == [OffsetRange(*A0, 0, 200)]
+
+
+def test_an_old_queue_that_lost_its_last_messages_is_not_read_again() -> None:
+    place = Place(A0, failOnDataLoss=False)
+    place.brokers.send(A0, *range(90))
+    place.brokers.queues[A0].first = 50
+    end = place.latest({A0: 100})
+    assert end == {A0: 90}
+    assert place.plan({A0: 100}, end) == []
+    assert place.planner.lost_count == 10

@@ -1,0 +1,55 @@
+"""A cluster in memory and a stream that is planned on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from skylarkmq.client.spark.offsets import OffsetRange, QueueKey, QueueOffsets
+from skylarkmq.client.spark.options import SourceOptions
+from skylarkmq.client.spark.reading.stream_planner import Limit, StreamPlanner
+from tests.spark.support.fake_brokers import FakeBrokers, FakeClock
+
+A0, A1, A2 = (QueueKey("T", "a", number) for number in range(3))
+B0 = QueueKey("T", "b", 0)
+
+
+class FakeWriteBack:
+    def __init__(self) -> None:
+        self.put_: list[dict[QueueKey, int]] = []
+        self.closed = 0
+
+    def put(self, offsets: Mapping[QueueKey, int]) -> None:
+        self.put_.append(dict(offsets))
+
+    def close(self, timeout_s: float = 3.0) -> None:
+        self.closed += 1
+
+
+class Place:
+    """A cluster, and a query on it."""
+
+    def __init__(self, *queues: QueueKey, **options: object) -> None:
+        self.brokers = FakeBrokers(queues)
+        self.clock = FakeClock()
+        self.write_back = FakeWriteBack()
+        self.given = {
+            "nameServer": "n:1",
+            "topic": "T",
+            "startingOffsets": "earliest",
+            "retryTimeoutMs": "10s",
+            "offsetCacheMs": "0",
+            **{name: str(value) for name, value in options.items()},
+        }
+        self.restart()
+
+    def restart(self) -> None:
+        options = SourceOptions.from_options(self.given, streaming=True)
+        self.planner = StreamPlanner(self.brokers, options, self.clock, self.write_back)
+
+    def latest(self, start: Mapping[QueueKey, int], limit: Limit | None = None) -> QueueOffsets:
+        return self.planner.latest(
+            QueueOffsets(start), self.planner.default_limit if limit is None else limit
+        )
+
+    def plan(self, start: Mapping[QueueKey, int], end: Mapping[QueueKey, int]) -> list[OffsetRange]:
+        return self.planner.plan(QueueOffsets(start), QueueOffsets(end))
