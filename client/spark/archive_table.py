@@ -105,15 +105,12 @@ def files(
     Raises:
         ArchiveError: no archive there, or a damaged one.
     """
-    table = archive_commits.open_files(path)
-    for _ in range(archive_commits.TRIES):
-        found = _placed(table, archive_commits.load(table))
-        if found is not None:
-            break
-    else:
+    found, gone = whereabouts(path)
+    if gone:
+        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
         raise ArchiveError(
-            f"files of the last commit of the archive {table.root} are gone",
-            hint="Restore them from a backup, or archive into another folder",
+            f"{gone[0].name}{more} of the archive {archive_commits.open_files(path).root} is gone",
+            hint="The job audit lists what was in it. Restore it from a backup",
         )
     return [
         file
@@ -122,6 +119,25 @@ def files(
         and (start_ms is None or file.last_ms >= start_ms)
         and (end_ms is None or file.first_ms < end_ms)
     ]
+
+
+def whereabouts(path: str | Path) -> tuple[list[ArchivedFile], list[DataFile]]:
+    """Return the committed files where they lie, and those that lie nowhere; waits for nobody.
+
+    Raises what `files` does, but for files that are gone.
+    """
+    table = archive_commits.open_files(path)
+    state = archive_commits.load(table)
+    while True:
+        found, gone = _placed(table, state)
+        if not gone:
+            return found, gone
+        # A writer may just have moved or replaced them; then there is another commit.
+        again = archive_commits.load(table)
+        back = any(table.size(file.name) is not None for file in gone)
+        if again.number == state.number and not back:
+            return found, gone
+        state = again
 
 
 def state(path: str | Path) -> TableState:
@@ -146,8 +162,12 @@ def read(
     Arguments choose FILES as in `files`: filter storeTimestamp for exact times. No order is
     promised: sort by queueOffset where it counts.
     """
+    return read_files(spark, path, files(path, topics=topics, start_ms=start_ms, end_ms=end_ms))
+
+
+def read_files(spark: SparkSession, path: str | Path, chosen: Sequence[ArchivedFile]) -> DataFrame:
+    """Return the messages of some of the files of the archive `path`, as `read` does."""
     hourly = archive_commits.table_hourly(archive_commits.open_files(path))
-    chosen = files(path, topics=topics, start_ms=start_ms, end_ms=end_ms)
     found = spark.createDataFrame([], ddl(hourly))
     parts: list[DataFrame] = []
     for base in sorted({file.base for file in chosen}):
@@ -213,21 +233,22 @@ def _expression(file: ArchivedFile, keys: pa.Schema) -> ds.Expression:
     return found
 
 
-def _placed(table: TableFiles, state: TableState) -> list[ArchivedFile] | None:
-    """Return where the files lie; None when one is in neither place: a writer is at work."""
+def _placed(table: TableFiles, state: TableState) -> tuple[list[ArchivedFile], list[DataFile]]:
+    """Return where the files lie, and those that are neither in place nor staged."""
     root = str(table.root)
     last = {file.name for file in state.last.add} if state.last else set[str]()
     stage = state.last.stage if state.last else ""
     found: list[ArchivedFile] = []
+    gone: list[DataFile] = []
     for file in state.files.values():
-        if file.name not in last or table.size(file.name) is not None:
+        if table.size(file.name) is not None:
             found.append(_archived(file, f"{root}/{file.name}", root))
-        elif table.size(staged_name(stage, file.name)) is not None:
+        elif file.name in last and table.size(staged_name(stage, file.name)) is not None:
             staged = staged_name(stage, file.name)
             found.append(_archived(file, f"{root}/{staged}", f"{root}/{STAGING}/{stage}"))
         else:
-            return None
-    return found
+            gone.append(file)
+    return found, gone
 
 
 def _archived(file: DataFile, path: str, base: str) -> ArchivedFile:

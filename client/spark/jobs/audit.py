@@ -9,6 +9,8 @@
     duplicate   the right side has it more than once
     differing   both have it, and they differ in what the column `what` names
 
+    gone, unreadable, stray    files of an archive: see `audit_files`
+
 Exit code 1 when anything is found. Nothing is changed.
 
     topic   Messages that have expired on the brokers are held against what the archive's commits
@@ -22,6 +24,7 @@ Exit code 1 when anything is found. Nothing is changed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,18 +33,21 @@ from skylarkmq.client.spark import archive_table
 from skylarkmq.client.spark.archive.spans import Spans
 from skylarkmq.client.spark.client import BlockingClient
 from skylarkmq.client.spark.jobs import comparing
+from skylarkmq.client.spark.jobs.audit_files import check_files
 from skylarkmq.client.spark.jobs.audit_plan import ArchivePlan, plan_archive
 from skylarkmq.client.spark.jobs.common import (
     DIFFERENCES,
     DONE,
     JobSettings,
     Summary,
+    Table,
     job_options,
     open_session,
     run_job,
 )
 from skylarkmq.client.spark.jobs.comparing import PLACE, Run
-from skylarkmq.client.spark.offsets import QueueOffsets
+from skylarkmq.client.spark.jobs.replay_run import by_queue
+from skylarkmq.client.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 
 if TYPE_CHECKING:
@@ -95,7 +101,8 @@ def audit_topic(table: str, topics: tuple[str, ...], settings: JobSettings) -> S
         settings.progress("comparing") as progress,
     ):
         progress.say(f"{plan.live.count():,} messages on the brokers, {plan.rows:,} archived")
-        right = archive_table.read(spark, table, topics=plan.topics)
+        files = check_files(table, plan.topics)
+        right = within(archive_table.read_files(spark, table, files.sound), plan.stops)
         left = promised(spark, plan.expired)
         if plan.live.count():
             left = left.unionAll(facts(live(spark, plan, settings)))
@@ -107,7 +114,17 @@ def audit_topic(table: str, topics: tuple[str, ...], settings: JobSettings) -> S
         "messages_in_archive": plan.rows,
         "messages_not_archived_yet": plan.ahead,
     }
-    return report(figures, found, plan.notes)
+    return report(figures, found, [*plan.notes, *files.notes()], files.tables())
+
+
+def within(rows: DataFrame, stops: Mapping[QueueKey, int]) -> DataFrame:
+    """Return the rows below these offsets: a job may archive more while this one compares.
+
+    Queues that are not named came later, and have none.
+    """
+    from pyspark.sql import functions as F
+
+    return rows.where(F.col("queueOffset") < by_queue(stops))
 
 
 def live(spark: SparkSession, plan: ArchivePlan, settings: JobSettings) -> DataFrame:
@@ -233,15 +250,17 @@ def log_records(
     return records.selectExpr(*UNIT_PLACE, *UNIT_FACTS, "crcOk")
 
 
-def report(figures: dict[str, Any], found: list[Run], notes: list[str]) -> Summary:
+def report(
+    figures: dict[str, Any], found: list[Run], notes: list[str], more: tuple[Table, ...] = ()
+) -> Summary:
     """Return the summary; its exit code says whether anything was found."""
     listed = found[: comparing.RUNS_MAX]
     if len(found) > len(listed):
         notes = [*notes, f"Only the first {len(listed):,} runs are listed and counted."]
     figures = {**figures, "differences": sum(run.messages for run in listed)}
     figures |= comparing.counts(listed)
-    tables = (comparing.table(listed),) if listed else ()
-    code = DIFFERENCES if found else DONE
+    tables = ((comparing.table(listed),) if listed else ()) + more
+    code = DIFFERENCES if tables else DONE
     return Summary("audit", figures, tables, tuple(notes), exit_code=code)
 
 

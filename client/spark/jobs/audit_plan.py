@@ -44,6 +44,8 @@ class ArchivePlan:
     """Messages behind the archive's end."""
     rows: int
     """Messages in the archive's files of these topics, by its commits."""
+    stops: dict[QueueKey, int]
+    """The archive's end in each queue that it knows: what came behind it later is not compared."""
     notes: list[str]
 
 
@@ -96,4 +98,6 @@ def plan_archive(state: TableState, topics: Sequence[str], brokers: Brokers) -> 
             for low, high in gaps(runs, first, min(begin, stop))
         ]
     rows = sum(file.rows for file in state.files.values() if file.value("topic") in chosen)
-    return ArchivePlan(chosen, live, expired, holes, ahead, rows, notes)
+    known_queues = state.queues(chosen)
+    stops = {key: stop for key in known_queues if (stop := state.next_offset(key)) is not None}
+    return ArchivePlan(chosen, live, expired, holes, ahead, rows, stops, notes)

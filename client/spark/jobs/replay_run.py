@@ -113,7 +113,7 @@ def from_on(rows: DataFrame, from_offsets: Mapping[MessageQueue, int]) -> DataFr
     known = {queue: offset for queue, offset in from_offsets.items() if offset}
     if not known:
         return rows
-    return rows.where(f.col("queueOffset") >= f.coalesce(_looked_up(known), f.lit(0)))
+    return rows.where(f.col("queueOffset") >= f.coalesce(by_queue(known), f.lit(0)))
 
 
 def share_out(counts: Mapping[MessageQueue, int], tasks_max: int) -> dict[MessageQueue, int]:
@@ -144,7 +144,7 @@ def send(
     names = [name for name, _ in COLUMNS]
     plan = (
         rows.select(*names)
-        .repartitionById(max(tasks.values()) + 1, _looked_up(tasks))
+        .repartitionById(max(tasks.values()) + 1, by_queue(tasks))
         .sortWithinPartitions(*_QUEUE, "queueOffset")
     )
     context = spark.sparkContext
@@ -172,9 +172,12 @@ def send(
     return not failures
 
 
-def _looked_up(values: Mapping[MessageQueue, int]) -> Column:
+def by_queue(values: Mapping[MessageQueue, int]) -> Column:
     """Return a column with the value of a row's source queue, null where there is none."""
     from pyspark.sql import functions as f
+
+    if not values:
+        return f.lit(None)
 
     pairs: list[Any] = [
         f.lit(part)

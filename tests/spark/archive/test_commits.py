@@ -153,9 +153,12 @@ def test_damage_is_told(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="version 2, this release knows 1"):
         archive_table.files(tmp_path)
     second.write_bytes(whole)
-    last = archive_table.files(tmp_path)[-1]
+    first, *_, last = archive_table.files(tmp_path)
     Path(last.path).unlink()
-    with pytest.raises(ArchiveError, match="files of the last commit"):
+    with pytest.raises(ArchiveError, match=rf"{Path(last.path).name} of the archive .* is gone"):
+        archive_table.files(tmp_path)
+    Path(first.path).unlink()
+    with pytest.raises(ArchiveError, match=rf"{Path(first.path).name} and 1 more of the archive"):
         archive_table.files(tmp_path)
     with pytest.raises(ArchiveError, match="is gone"):
         open_writer(tmp_path).__enter__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,12 @@ from skylarkmq.client.spark.archive.commits import STAGING
 from skylarkmq.client.spark.archive.writer import StagedFile
 from skylarkmq.client.spark.jobs import archive, audit
 from skylarkmq.client.spark.jobs.archiving import ArchiveOptions
+from skylarkmq.client.spark.jobs.audit_files import check_files
 from skylarkmq.client.spark.jobs.common import JobSettings
 from skylarkmq.client.sync import Producer
 from skylarkmq.testing.threaded import SyncBroker, run_broker_sync
-from tests.spark.support.archives import batch, open_writer
+from tests.spark.support.archives import append, batch, open_writer
+from tests.spark.support.archives import row as message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +57,21 @@ def tamper(table: Path) -> None:
         writer.replace("tampered", [out.close()], [file.name for file in old])
 
 
+def archived_meanwhile(table: Path) -> Any:
+    """`check_files` behind a run of the archive; then its first file is somewhere else."""
+
+    def check(path: str, topics: tuple[str, ...]) -> Any:
+        file = Path(archive_table.files(table)[0].path)
+        with open_writer(table) as writer:
+            place = (*writer.state.queues()[0], 20)
+            append(writer, "more", [[message(place)]])
+        shutil.copy(file, file.with_name("copy.parquet"))
+        file.unlink()
+        return check_files(path, topics)
+
+    return check
+
+
 def found(summary: Any) -> list[tuple[object, ...]]:
     """Kind, queue, first offset, number and what of each difference."""
     rows = summary.tables[0].rows if summary.tables else []
@@ -83,6 +101,14 @@ def test_topic_and_store(spark: SparkSession, tmp_path: Path) -> None:
             ("missing", 0, 3, 1, ""),
         ]
         assert pq.read_metadata(archive_table.files(table)[0].path).num_rows == 80
+
+        with pytest.MonkeyPatch.context() as patch:
+            # More is archived while the two sides are compared: that is no difference.
+            patch.setattr(audit, "check_files", archived_meanwhile(table))
+            lost = audit.audit_topic(str(table), (), settings)
+        assert found(lost) == [("missing", queue, 0, 20, "") for queue in range(4)]
+        assert [row[0] for row in lost.tables[1].rows] == ["gone", "stray"]
+        assert len(lost.notes) == 2
 
     sound = audit.audit_store(str(store), JobSettings())
     assert (sound.exit_code, found(sound)) == (0, [])

@@ -51,6 +51,7 @@ def test_parts() -> None:
     assert plan.holes == [(*Q, 0, 2), (*Q, 5, 7)]
     assert plan.ahead == 10 + 3
     assert (plan.rows, plan.notes) == (26, [])
+    assert plan.stops == {Q: 40}
 
 
 def test_a_queue_that_is_gone_and_one_that_ends_early() -> None:
