@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from skylarkmq.client.spark.archive.files import META, TableFiles
-from skylarkmq.client.spark.jobs.common import JobError
+from skylarkmq.client.spark.jobs.common import USAGE, JobError
 from skylarkmq.client.spark.jobs.windows import PERCENTS, StateError, WindowBook, WindowRow
 
 STATES: Final = f"{META}/state"
@@ -73,10 +73,18 @@ class WindowFiles:
         """Make the folders and take the lock; `close` gives it back.
 
         Raises:
+            JobError: the folder holds something else.
             RocketMQError: another job has it.
             OSError: the disk refuses.
         """
         if not self._dry:
+            there = {*self._files.names(""), *self._files.names(META)} - {META, "lock"}
+            if there and not (self._files.root / STATES).is_dir():
+                raise JobError(
+                    f"{self._files.root} is not empty, and holds no windows of an earlier run: "
+                    "give another --output",
+                    exit_code=USAGE,
+                )
             self._files.make_folder(STATES)
             self._files.lock(holder)
 

@@ -24,6 +24,7 @@ from skylarkmq.client.spark.jobs.counting import (
 )
 from skylarkmq.client.spark.jobs.window_files import WindowFiles
 from skylarkmq.client.spark.jobs.windows import Partial, Tally, WindowKey, WindowRow
+from tests.spark.support.archives import open_writer
 
 WINDOW_MS = 100
 QUERY = "query-1"
@@ -187,6 +188,30 @@ def test_a_damaged_state_is_told(tmp_path: Path) -> None:
     (tmp_path / "_skylarkmq/state/000000000000.json").write_text('{"query_id": "x"}')
     with pytest.raises(JobError, match=r"000000000000\.json is damaged"):
         WindowFiles(tmp_path).load(WINDOW_MS, 0, "store")
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "topic=T/date=2026-01-01/x.parquet"])
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).touch()
+    with pytest.raises(JobError, match="holds no windows of an earlier run") as raised:
+        WindowFiles(tmp_path).open("me")
+    assert raised.value.exit_code == 2
+    assert not (tmp_path / "_skylarkmq").exists()
+
+
+def test_an_archive_is_left_alone_even_an_empty_one(tmp_path: Path) -> None:
+    with open_writer(tmp_path):
+        pass
+    with pytest.raises(JobError, match="holds no windows"):
+        WindowFiles(tmp_path).open("me")
+
+
+def test_killed_before_it_had_all_its_folders(tmp_path: Path) -> None:
+    (tmp_path / "_skylarkmq").mkdir()
+    files = WindowFiles(tmp_path)
+    files.open("me")
+    files.close()
 
 
 def test_one_job_at_a_time(tmp_path: Path) -> None:
