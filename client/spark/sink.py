@@ -33,12 +33,11 @@ from pyspark.sql.datasource import (
 
 from skylarkmq.client.spark.option_reading import OptionError
 from skylarkmq.client.spark.remoting.outgoing import Queue
-from skylarkmq.client.spark.remoting.pool import client_for
-from skylarkmq.client.spark.remoting.sends import SendWindow
 from skylarkmq.client.spark.writing.rows import RowReader
 from skylarkmq.client.spark.writing.sink_columns import RowPlan, plan_rows
 from skylarkmq.client.spark.writing.sink_options import SinkOptions
 from skylarkmq.client.spark.writing.sink_task import QueueTotal, SinkTask
+from skylarkmq.client.spark.writing.task_window import task_window
 from skylarkmq.client.spark.writing.unique_keys import PlaceKeys
 
 if TYPE_CHECKING:
@@ -79,16 +78,9 @@ class _Sink:
         place = task_place(self._write_id)
         keys = PlaceKeys(place.write_id, place.batch_id, place.partition)
         options = self._options
-        client = client_for(options.connection)
-        window = SendWindow(
-            client,
-            group=options.producer_group,
-            max_in_flight=options.requests_max,
-            max_in_flight_bytes=options.unacknowledged_size,
-            accepted=options.accepted,
-        )
+        window, write_queues = task_window(options)
         rows = RowReader(self._plan, options, keys.key, place.partition)
-        task = SinkTask(window, client.write_queues, options, rows.error, place.partition)
+        task = SinkTask(window, write_queues, options, rows.error, place.partition)
         for batch in batches:
             task.send(rows.messages(batch))
         queues = task.finish()

@@ -203,18 +203,9 @@ def _to(target: MessageQueue, item: Addressed) -> Addressed:
 def send_rows(setup: ReplaySetup, batches: Iterable[pa.RecordBatch]) -> None:
     """Send a task's rows with the worker's client; raises what `ReplayTask.run` does."""
     from skylarkmq.client.spark.remoting.clock import SystemClock
-    from skylarkmq.client.spark.remoting.pool import client_for
-    from skylarkmq.client.spark.remoting.sends import SendWindow
+    from skylarkmq.client.spark.writing.task_window import task_window
 
-    options = setup.sink_options
-    client = client_for(options.connection)
-    window = SendWindow(
-        client,
-        group=options.producer_group,
-        max_in_flight=options.requests_max,
-        max_in_flight_bytes=options.unacknowledged_size,
-        accepted=options.accepted,
-    )
-    task = ReplayTask(setup, window, client.write_queues, SystemClock())
+    window, write_queues = task_window(setup.sink_options)
+    task = ReplayTask(setup, window, write_queues, SystemClock())
     for _ in task.run(batches):
         pass  # the ledger has it

@@ -123,11 +123,21 @@ class Routes:
     def for_publish(self, topic: str, queue_count: int, max_age_s: float = 0.0) -> TopicRoute:
         """Return a route with queues to write to; a topic of nobody borrows that of TBW102.
 
+        While nobody answers, what was found before goes on to count, as for RocketMQ's producers.
+
         Raises:
             RouteNotFound: nobody takes messages of this topic.
-            RocketMQError: nobody answered.
+            RocketMQError: nobody answered, and nothing is remembered.
         """
-        route = self._remembered(topic, max_age_s) or self._fetch(topic)
+        route = self._remembered(topic, max_age_s)
+        if route is None:
+            try:
+                route = self._fetch(topic)
+            except RocketMQError as error:
+                route = self.known(topic)
+                if route is None:
+                    raise
+                log.info("route of %s not refreshed: %s", topic, error)
         if route is None:
             data = self._data(AUTO_CREATE_TOPIC_KEY_TOPIC)
             if data is None:

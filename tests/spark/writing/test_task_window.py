@@ -1,0 +1,59 @@
+"""What a task sends with: how long it waits for the name server, and what it goes on with."""
+
+from __future__ import annotations
+
+import pytest
+
+from skylarkmq.client.errors import ConnectionFailed
+from skylarkmq.client.spark.client import BlockingClient
+from skylarkmq.client.spark.remoting.settings import ConnectionSettings
+from skylarkmq.client.spark.writing.task_window import lasting_write_queues
+from skylarkmq.protocol.remoting_command import RemotingCommand
+from tests.spark.support.blocking_clock import TestClock
+from tests.spark.support.scripted_brokers import scripted_brokers
+from tests.spark.support.scripted_peer import CLOSE, Said, ScriptedPeer
+
+
+def client_of(name_server: str, **more: float) -> BlockingClient:
+    settings = ConnectionSettings((name_server,), retries=0, **more)  # type: ignore[arg-type]
+    return BlockingClient(settings, TestClock())
+
+
+def relayed(name_server: str, failures: list[int]) -> ScriptedPeer:
+    """A name server that is away for a number of questions, `failures[0]`."""
+    client = client_of(name_server)
+
+    def script(request: RemotingCommand) -> Said:
+        if failures[0]:
+            failures[0] -= 1
+            return CLOSE
+        opaque = request.opaque
+        answer = client.call(name_server, request)
+        answer.opaque = opaque
+        return answer
+
+    return ScriptedPeer(script)
+
+
+def test_a_name_server_that_is_away_is_waited_for() -> None:
+    failures = [5]
+    with (
+        scripted_brokers(lambda request: None, queue_count=3) as (real, _),
+        relayed(real, failures) as names,
+    ):
+        client = client_of(names.address)
+        assert [queue.queue_id for queue in lasting_write_queues(client, "T")] == [0, 1, 2]
+        assert failures == [0]
+        # Once a topic's queues are known, it makes no difference to sending.
+        failures[0] = 1000
+        assert len(lasting_write_queues(client, "T")) == 3
+        assert failures == [999]
+        client.close()
+
+
+def test_not_for_ever() -> None:
+    with ScriptedPeer(lambda request: CLOSE) as gone:
+        client = client_of(gone.address, retry_timeout_s=1.0)
+        with pytest.raises(ConnectionFailed, match=r"no name server answered.*running there"):
+            lasting_write_queues(client, "T")
+        assert 3 <= len(gone.requests) <= 5
