@@ -23,13 +23,12 @@ from skylarkmq.client.spark.options import Subject
 from skylarkmq.client.spark.reading.positions import listed
 from skylarkmq.client.spark.remoting.asking import may_repeat
 from skylarkmq.client.spark.remoting.clock import BlockingClock
+from skylarkmq.client.spark.remoting.patience import patiently
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-RETRY_FIRST_S: Final = 0.1
-RETRY_MAX_S: Final = 2.0
 AWAY_FIRST_S: Final = 1.0
 AWAY_MAX_S: Final = 30.0
 """How long a broker that did not answer is left alone; doubling."""
@@ -216,17 +215,7 @@ class QueueView:
         Raises:
             RocketMQError: the last failure; at once when trying again cannot help.
         """
-        deadline_s = self._clock.monotonic() + self._patience_s
-        delay_s = RETRY_FIRST_S
-        while True:
-            try:
-                return ask()
-            except RocketMQError as error:
-                if not _passing(error) or self._clock.monotonic() + delay_s > deadline_s:
-                    raise
-                log.warning("%s: trying again in %.1f s: %s", self, delay_s, error)
-            self._clock.sleep(delay_s)
-            delay_s = min(delay_s * 2, RETRY_MAX_S)
+        return patiently(ask, self._clock, self._patience_s, self, _passing)
 
     def __str__(self) -> str:
         return str(self.subject)
