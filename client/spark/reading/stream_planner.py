@@ -110,11 +110,16 @@ class StreamPlanner:
         view = self._view
         queues = view.patiently(view.queues)
         view.patiently(lambda: check_filter(view.brokers, queues, self._options.reading))
-        return view.patiently(
+        found = view.patiently(
             lambda: resolve(
                 self._options.starting, queues, view.brokers, self._options.reading.group
             )
         )
+        target = self._target
+        if target is not None:  # frozen before; what came in between is behind the start
+            late = {key: at for key, at in found.items() if at > target.get(key, at)}
+            self._target = target.updated(late)
+        return found
 
     def freeze(self) -> None:
         """Let this run end where the queues end now (Trigger.AvailableNow).

@@ -122,6 +122,22 @@ def test_a_run_to_a_target_ends_there() -> None:
     assert place.latest(ends[-1], NO_LIMIT)[A0] == 109
 
 
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a_new_query_that_starts_behind_its_target_reads_nothing(lenient: bool) -> None:
+    """Spark asks for the target first, and then for where the query starts."""
+    place = Place(A0, A1, startingOffsets="latest", failOnDataLoss=not lenient)
+    place.brokers.send(A0, *"ab")
+    place.planner.freeze()
+    place.brokers.send(A0, *"cd")
+    start = place.planner.initial()
+    assert start == {A0: 4, A1: 0}
+    assert place.latest(start) == start
+    assert place.planner.report() == start
+    place.restart()
+    place.planner.freeze()
+    assert place.latest(start) == start
+
+
 def test_a_run_to_a_target_needs_all_brokers() -> None:
     place = Place(A0, B0)
     place.brokers.down.add("b")
