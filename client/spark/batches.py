@@ -77,7 +77,7 @@ class CorruptRecordError(RocketMQError):
         super().__init__(
             f"corrupt record ({place or 'of an unknown place'}): {why}",
             hint="Check the broker's disk (on a copy: skylarkmq store verify); to read on without "
-            "this record start behind its offset (startingOffsets)",
+            "this record start behind its offset (startingOffsets; a stream with a new checkpoint)",
         )
         self.broker_name = broker_name
         self.topic = topic

@@ -12,7 +12,7 @@
     maxRecordsPerPartition    messages of one task at most
     consumerGroup             the name under which brokers know the reader; else made of
     groupIdPrefix             `spark-skylarkmq` and a hash of what is read from where
-    commitOffsets             write the group's offsets back; true when consumerGroup is set
+    commitOffsets             a stream writes the group's offsets back; true with consumerGroup
     subExpression             tags as in `A || B`, default *
     expressionType            TAG, or SQL92: the broker selects by subExpression's SQL92
     pullBatchSize, pullMaxBytes, pullsInFlight      1024, 1 MiB, 8: of each task; asked for more
@@ -30,7 +30,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from skylarkmq.client.consumer.subscription import ALL, Selector, Sql92, Subscription, Tag
@@ -79,6 +79,8 @@ SOURCE_OPTIONS: Final = (
 KNOWN: Final = (*SOURCE_OPTIONS, *CONNECTION_OPTIONS)
 DEFAULT_GROUP_PREFIX: Final = "spark-skylarkmq"
 _ASSIGN_EXAMPLE: Final = '{"T":{"broker-a":[0,1]}}'
+_NARROWED_TAGS_MAX: Final = 64
+"""Tags that a filter may name for brokers to select by them; they stand in every pull."""
 _KIB: Final = 1024
 _HINTS: Final = {
     "kafka.bootstrap.servers": "the addresses of name servers go into nameServer",
@@ -139,6 +141,19 @@ class ReadSettings:
         """The tags wanted, to be compared as text: brokers compare hashes. None: all."""
         return frozenset(Tag(self.expression).tags) or None if not self.sql92 else None
 
+    def narrowed_to(self, tags: frozenset[str] | None) -> ReadSettings:
+        """Return these settings with the broker selecting by those tags as well, if it can.
+
+        What is wanted of them is compared as text nevertheless; None: no tags are named.
+        """
+        if tags is None or self.sql92:
+            return self
+        wanted = sorted(tags if self.tags is None else tags & self.tags)
+        plain = all(re.fullmatch(r"[^\s|]+", tag) and tag != ALL for tag in wanted)
+        if not 0 < len(wanted) <= _NARROWED_TAGS_MAX or not plain:
+            return self
+        return replace(self, expression=" || ".join(wanted))
+
     def subscription(self, topic: str) -> SubscriptionData | None:
         """Return what pulls of the topic carry; None: everything."""
         selector: Selector = Sql92(self.expression) if self.sql92 else Tag(self.expression)
@@ -190,6 +205,8 @@ class SourceOptions:
                 "no batch can be as large as the one and as small as the other",
                 "minOffsetsPerTrigger",
             )
+        if not streaming and options.flag("commitOffsets", False):
+            options.refuse(("commitOffsets",), "is for streams: a batch commits no offsets")
         if low is None:
             options.refuse(("maxTriggerDelay",), "goes with minOffsetsPerTrigger")
         connection = ConnectionSettings.from_options(given)

@@ -45,8 +45,9 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a range; a read without any has one partition of None."""
-        reading = self._options.reading
-        return read_range(partition.value, reading, self._columns, self._narrowing.tags)
+        tags = self._narrowing.tags
+        reading = self._options.reading.narrowed_to(tags)
+        return read_range(partition.value, reading, self._columns, tags)
 
 
 class FilteringBatchReader(BatchReader):
