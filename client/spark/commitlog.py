@@ -183,13 +183,16 @@ def _listed(path: str) -> list[LogFile]:
 
 
 def plan(log: Sequence[LogFile], options: LogOptions) -> list[SegmentRange]:
-    """Return the ranges that hold all records, in order; files made ahead of need have none."""
+    """Return the ranges that hold all records, in order; files made ahead of need have none.
+
+    What the disk cannot read is for the task to tell that has it in its range.
+    """
     files = list(log)
-    while files and _is_blank(files[-1], options):
+    while files and _is_blank(files[-1]):
         files.pop()
     spans: list[SegmentRange] = []
     for place, found in enumerate(files):
-        with open_log(found.path, found.base, options) as opened:
+        with open_log(found.path, found.base, patient=True) as opened:
             starts, size = [0], found.size  # gone: `read_spans` tells what that means
             if opened is not None:
                 size = opened.size
@@ -207,8 +210,8 @@ def plan(log: Sequence[LogFile], options: LogOptions) -> list[SegmentRange]:
     return spans
 
 
-def _is_blank(found: LogFile, options: LogOptions) -> bool:
-    with open_log(found.path, found.base, options) as opened:
+def _is_blank(found: LogFile) -> bool:
+    with open_log(found.path, found.base, patient=True) as opened:
         return opened is not None and opened.is_blank()
 
 
@@ -218,7 +221,8 @@ def read_spans(
     """Yield the records of ranges, one after the other."""
     reader = LogBatches(names, options)
     for span in spans:
-        with open_log(span.path, span.base, options) as opened:
+        patient = options.on_corruption != "fail"
+        with open_log(span.path, span.base, patient=patient) as opened:
             if opened is not None:
                 yield from reader.read(opened, span)
             elif _has_older(Path(span.path)):
@@ -230,8 +234,11 @@ def read_spans(
 
 
 @contextmanager
-def open_log(path: str, base: int, options: LogOptions) -> Generator[SegmentFile | None]:
+def open_log(path: str, base: int, *, patient: bool) -> Generator[SegmentFile | None]:
     """Open a log file for reading alone; None when it was deleted in the meantime.
+
+    Args:
+        patient: what the disk cannot read counts as damage instead of raising OSError.
 
     Raises:
         LogNotFoundError: its whole folder is not there, or the file may not be read.
@@ -249,7 +256,7 @@ def open_log(path: str, base: int, options: LogOptions) -> Generator[SegmentFile
         yield None
         return
     try:
-        yield SegmentFile(file, base, patient=options.on_corruption != "fail")
+        yield SegmentFile(file, base, patient=patient)
     finally:
         file.close()
 

@@ -243,6 +243,29 @@ def test_what_may_not_be_read(clean: Path, monkeypatch: pytest.MonkeyPatch, name
         read_all(clean)
 
 
+@pytest.mark.parametrize(("number", "block"), [(0, 0), (1, 9000), (2, 0)])
+def test_blocks_that_the_disk_cannot_read(
+    clean: Path, monkeypatch: pytest.MonkeyPatch, number: int, block: int
+) -> None:
+    expected, original = read_all(clean), os.pread
+    bad = os.stat(clean / "commitlog" / name_of(number)).st_ino
+    begin = block - block % 4096
+
+    def pread(fd: int, size: int, position: int) -> bytes:
+        if os.fstat(fd).st_ino == bad and position < begin + 4096 and position + size > begin:
+            raise OSError(errno.EIO, "Input/output error")
+        return original(fd, size, position)
+
+    monkeypatch.setattr(os, "pread", pread)
+    with pytest.raises(DamagedLogError, match=r"the disk cannot read it.*onCorruption=skip"):
+        read_all(clean, maxBytesPerPartition=4096)
+    places = {(row["segment"], row["position"]) for row in expected}
+    skipped = read_all(clean, onCorruption="skip", maxBytesPerPartition=4096)
+    lost = places - {(row["segment"], row["position"]) for row in skipped}
+    assert 0 < len(lost) < 10
+    assert skipped == [row for row in expected if (row["segment"], row["position"]) not in lost]
+
+
 def test_a_file_that_vanishes_from_the_middle(
     clean: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
