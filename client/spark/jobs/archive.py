@@ -27,6 +27,7 @@ from skylarkmq.client.spark.archive.writer import COMPRESSIONS
 from skylarkmq.client.spark.jobs.archive_survey import (
     dry_run,
     holes_table,
+    starting,
     survey,
     view_of,
 )
@@ -41,6 +42,8 @@ from skylarkmq.client.spark.jobs.common import (
     open_session,
     run_job,
 )
+from skylarkmq.client.spark.offsets import QueueOffsets
+from skylarkmq.client.spark.options import SourceOptions
 from skylarkmq.client.spark.remoting.clock import SystemClock
 
 _WHOLE: Final = "an archive holds whole topics: select when you read it"
@@ -149,7 +152,7 @@ def run(options: ArchiveOptions, settings: JobSettings) -> Summary:
     """Do the job; what it has archived is durable when it returns.
 
     Raises:
-        JobError: options that contradict.
+        JobError, OptionError: options that contradict, or that are not known.
         ArchiveError: the table is in use, damaged, or would be given an offset again.
         RocketMQError: a topic is not there, messages have expired, no answer.
     """
@@ -214,7 +217,7 @@ def check(options: ArchiveOptions, settings: JobSettings) -> None:
     """Refuse options that contradict, or that would break the promise.
 
     Raises:
-        JobError: which, and what to do.
+        JobError, OptionError: which, and what to do.
     """
     refused = {name.lower(): why for name, why in REFUSED.items()}
     for name in settings.options:
@@ -239,6 +242,9 @@ def check(options: ArchiveOptions, settings: JobSettings) -> None:
             re.compile(options.pattern)
         except re.error as error:
             raise JobError(f"--pattern: {error}", exit_code=USAGE) from error
+    starting(options.starting)
+    # Before anything is asked or made: a misspelled option is not found out by a query later.
+    SourceOptions.from_options(options.source_options(settings, QueueOffsets()), streaming=True)
 
 
 if __name__ == "__main__":
