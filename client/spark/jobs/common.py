@@ -274,6 +274,8 @@ _END_OF_MESSAGE: Final = re.compile(
     r"\n\s*(?:at [\w.$]+\(|JVM stacktrace:|Driver stacktrace:|During handling of|===)"
     r"|(?<= SQLSTATE: .{5})\W"
 )
+_PY4J: Final = re.compile(r"^An error occurred while calling \S+\.\s*:\s*(?:[\w$]+\.)+[\w$]+:\s*")
+"""What stands before the text of an error of the JVM's."""
 _TRACE_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """PySpark's, which print the stack traces of errors that it raises as well."""
 
@@ -294,7 +296,7 @@ def explain(error: BaseException) -> str:
             first = behind[number].partition(": ")[2]
             more = _END_OF_MESSAGE.split("\n".join(["", *behind[number + 1 :]]))[0]
             return " ".join([first, *more.split()]).strip()
-    text = " ".join(_END_OF_MESSAGE.split(text)[0].split())
+    text = " ".join(_PY4J.sub("", _END_OF_MESSAGE.split(text)[0]).split())
     return text or type(error).__name__
 
 

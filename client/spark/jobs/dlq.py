@@ -230,7 +230,7 @@ def summarise_redrive(counts: RedriveCounts, options: RedriveOptions) -> Summary
     """Return what a run of the redrive did."""
     outcomes = counts.outcomes
     bad = sum(outcomes[name] for name in BAD_OUTCOMES)
-    names = ("would_send",) if options.dry_run else ("sent", "found")
+    names = ("would_send" if options.dry_run else "sent", "found")
     figures: dict[str, Any] = {
         "group": options.group,
         "letters": outcomes.total(),

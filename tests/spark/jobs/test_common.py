@@ -194,6 +194,11 @@ def test_explain_keeps_the_cause_and_the_cure() -> None:
     [
         ("plain", "plain"),
         ("[CODE] bad\n\nJVM stacktrace:\nx\n\tat y", "[CODE] bad"),
+        (
+            "An error occurred while calling o25.collectToPython.\n: org.apache.spark."
+            "SparkException: [FAILED_READ_FILE] File x. SQLSTATE: KD001\n\tat org.x.Y.z(A.scala:1)",
+            "[FAILED_READ_FILE] File x. SQLSTATE: KD001",
+        ),
         ("bad\n\tat org.apache.x.Y.z(A.scala:1)", "bad"),
         ("[C] no x. SQLSTATE: 42703; line 1 pos 0;\n'Filter x", "[C] no x. SQLSTATE: 42703"),
         ("[C] ended. SQLSTATE: XXKST\nfoo", "[C] ended. SQLSTATE: XXKST"),
