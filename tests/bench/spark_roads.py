@@ -41,38 +41,52 @@ class Timed:
     rows: int
     seconds: float
     cpu_s: float
-    """Of this process and its children, the JVM and its Python workers among them, but for one."""
+    """Of this process and its Python workers."""
+    jvm_cpu_s: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Rows a second."""
+        return self.rows / self.seconds
+
+    def a_row_us(self, seconds: float) -> float:
+        """Some of its seconds as microseconds a row."""
+        return seconds / self.rows * 1e6
 
 
 def timed(road: Callable[[], int], but: int = 0) -> Timed:
     """Run a road, which returns how many rows it moved; the CPU time of child `but` is not its."""
-    cpu, started = cpu_of_tree(os.getpid(), but), time.perf_counter()
+    before, started = cpu_of_tree(os.getpid(), but), time.perf_counter()
     rows = road()
     seconds = time.perf_counter() - started
-    return Timed(rows, seconds, cpu_of_tree(os.getpid(), but) - cpu)
+    after = cpu_of_tree(os.getpid(), but)
+    return Timed(rows, seconds, after[0] - before[0], after[1] - before[1])
 
 
-def cpu_of_tree(pid: int, but: int = 0) -> float:
-    """CPU seconds of a process, its threads that ended among them, and of all below it."""
+def cpu_of_tree(pid: int, but: int = 0) -> tuple[float, float]:
+    """CPU seconds of a process and of all below it, without JVMs, and that of the JVMs.
+
+    Threads that ended count, and processes that ended and were waited for.
+    """
     parents: dict[int, list[int]] = {}
-    spent: dict[int, float] = {}
+    spent: dict[int, tuple[bool, float]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = path.read_text().rpartition(")")[2].split()
+            name, _, rest = path.read_text().partition("(")[2].rpartition(")")
         except OSError:  # it has just ended
             continue
-        number = int(path.parent.name)
+        fields, number = rest.split(), int(path.parent.name)
         parents.setdefault(int(fields[1]), []).append(number)
-        # Its own, and that of its children that ended and were waited for.
-        spent[number] = sum(map(int, fields[11:15])) / TICKS
-    total, waiting = 0.0, [pid]
+        spent[number] = name == "java", sum(map(int, fields[11:15])) / TICKS
+    totals, waiting = [0.0, 0.0], [pid]
     while waiting:
         number = waiting.pop()
-        if number == but:
+        if number == but or number not in spent:
             continue
-        total += spent.get(number, 0.0)
+        is_java, seconds = spent[number]
+        totals[is_java] += seconds
         waiting += parents.get(number, [])
-    return total
+    return totals[0], totals[1]
 
 
 def ranges_of(name_server: str, topic: str) -> list[OffsetRange]:
