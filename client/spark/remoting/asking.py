@@ -11,7 +11,6 @@ refused for a reason that stays is not asked again.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
@@ -24,7 +23,6 @@ from skylarkmq.client.errors import (
     SystemBusy,
     TlsError,
 )
-from skylarkmq.client.route import TopicRoute
 from skylarkmq.client.spark.remoting.clock import BlockingClock
 from skylarkmq.client.spark.remoting.connections import Connections, Pending
 from skylarkmq.client.spark.remoting.routes import (
@@ -40,8 +38,6 @@ from skylarkmq.protocol.remoting_command import RemotingCommand
 T = TypeVar("T")
 Question = Callable[[MessageQueue], RemotingCommand]
 Reader = Callable[[RemotingCommand, str], T]
-
-log = logging.getLogger(__name__)
 
 QUEUE_COUNT: Final = 4
 """Queues that a borrowed route is taken to have; only its brokers count here."""
@@ -83,9 +79,11 @@ class Asker:
             ConnectionFailed: its broker is not registered.
             RocketMQError: no name server answered, and nothing is remembered.
         """
-        members = self._route(queue.topic, max_age_s).brokers.get(queue.broker_name)
+        route = self._routes.lasting(queue.topic, max_age_s)
+        members = route.brokers.get(queue.broker_name)
         if not members and max_age_s > ROUTE_RETRY_AGE_S:
-            members = self._route(queue.topic, ROUTE_RETRY_AGE_S).brokers.get(queue.broker_name)
+            route = self._routes.lasting(queue.topic, ROUTE_RETRY_AGE_S)
+            members = route.brokers.get(queue.broker_name)
         if not members:
             raise ConnectionFailed(
                 queue.broker_name,
@@ -194,15 +192,3 @@ class Asker:
             return self.master(queue, max_age_s)
         members = self.members(queue, max_age_s)
         return members[sorted(members)[round_index % len(members)]]
-
-    def _route(self, topic: str, max_age_s: float) -> TopicRoute:
-        try:
-            return self._routes.find(topic, max_age_s)
-        except RouteNotFound:
-            raise
-        except RocketMQError as error:
-            known = self._routes.known(topic)
-            if known is None:
-                raise
-            log.info("route of %s not refreshed: %s", topic, error)
-            return known

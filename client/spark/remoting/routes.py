@@ -115,10 +115,16 @@ class Routes:
             RouteNotFound: no broker has the topic.
             RocketMQError: nobody answered.
         """
-        route = self._remembered(topic, max_age_s) or self._fetch(topic)
-        if route is None:
-            raise RouteNotFound(topic, "topic_missing", MISSING_HINT)
-        return route
+        return _there(topic, self._remembered(topic, max_age_s) or self._fetch(topic))
+
+    def lasting(self, topic: str, max_age_s: float) -> TopicRoute:
+        """Return what `find` does; while nobody answers, what was found before goes on to count.
+
+        Raises:
+            RouteNotFound: no broker has the topic.
+            RocketMQError: nobody answered, and nothing is remembered.
+        """
+        return _there(topic, self._lasting(topic, max_age_s))
 
     def for_publish(self, topic: str, queue_count: int, max_age_s: float = 0.0) -> TopicRoute:
         """Return a route with queues to write to; a topic of nobody borrows that of TBW102.
@@ -129,15 +135,7 @@ class Routes:
             RouteNotFound: nobody takes messages of this topic.
             RocketMQError: nobody answered, and nothing is remembered.
         """
-        route = self._remembered(topic, max_age_s)
-        if route is None:
-            try:
-                route = self._fetch(topic)
-            except RocketMQError as error:
-                route = self.known(topic)
-                if route is None:
-                    raise
-                log.info("route of %s not refreshed: %s", topic, error)
+        route = self._lasting(topic, max_age_s)
         if route is None:
             data = self._data(AUTO_CREATE_TOPIC_KEY_TOPIC)
             if data is None:
@@ -152,11 +150,6 @@ class Routes:
             raise RouteNotFound(topic, "no_broker", "No broker with a master takes writes for it")
         return route
 
-    def known(self, topic: str) -> TopicRoute | None:
-        """Return the route that was found last, however long ago; no I/O."""
-        found = self._known.get(topic)
-        return None if found is None else found[1]
-
     def age(self, topic: str) -> None:
         """Let what is remembered of a topic be too old in ROUTE_RETRY_AGE_S, if not before."""
         found = self._known.get(topic)
@@ -169,6 +162,15 @@ class Routes:
         if found is None or self._clock.monotonic() - found[0] >= max_age_s:
             return None
         return found[1]
+
+    def _lasting(self, topic: str, max_age_s: float) -> TopicRoute | None:
+        try:
+            return self._remembered(topic, max_age_s) or self._fetch(topic)
+        except RocketMQError as error:
+            if topic not in self._known:
+                raise
+            log.info("route of %s not refreshed: %s", topic, error)
+            return self._known[topic][1]
 
     def _fetch(self, topic: str) -> TopicRoute | None:
         data = self._data(topic)
@@ -305,3 +307,9 @@ class Routes:
 
 def _topic_list(answer: RemotingCommand, address: str) -> TopicList:
     return body_in(TopicList, answer, address)
+
+
+def _there(topic: str, route: TopicRoute | None) -> TopicRoute:
+    if route is None:
+        raise RouteNotFound(topic, "topic_missing", MISSING_HINT)
+    return route
