@@ -7,6 +7,7 @@ What comes to a place of a file, and what is done:
     the blank rest of a file   its end
     zeros or a torn record,    the end of the log, where a broker writes or was killed
       nothing sound behind
+    a hole between two files   damage, as
     anything else              damage: fail, skip to the next sound record, or stop
 
 A body with a wrong checksum is damage under `verifyCrc`, else a row whose `crcOk` is false. Bodies

@@ -1,6 +1,7 @@
 """Options of `format("skylarkmq-commitlog")`.
 
-    path                  the store's folder, or its commitlog folder, or one log file
+    path                  the store's folder, or its commitlog folder, or one log file, which is
+                          taken for the last: it may end in zeros or a torn record
     topic                 these alone, a comma list; all when it is not given
     startTimestamp        store times from here on: ms since 1970, or ISO 8601 with a zone
     endTimestamp          store times before this
