@@ -25,6 +25,7 @@ Exit code 1 when anything is found. Nothing is changed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,11 +34,12 @@ from skylarkmq.client.spark import archive_table
 from skylarkmq.client.spark.archive.spans import Spans
 from skylarkmq.client.spark.client import BlockingClient
 from skylarkmq.client.spark.jobs import comparing
-from skylarkmq.client.spark.jobs.audit_files import check_files
+from skylarkmq.client.spark.jobs.audit_files import CheckedFiles, check_files
 from skylarkmq.client.spark.jobs.audit_plan import ArchivePlan, plan_archive
 from skylarkmq.client.spark.jobs.common import (
     DIFFERENCES,
     DONE,
+    JobError,
     JobSettings,
     Summary,
     Table,
@@ -58,6 +60,8 @@ COMPRESSED = 1
 """The bit of sysFlag that says that the stored body, and so its checksum, is of packed bytes."""
 STEP = 100_000
 """Offsets that one row is exploded into."""
+TRIES = 5
+"""How often to begin anew while another job takes files away."""
 
 
 @click.group()
@@ -101,12 +105,7 @@ def audit_topic(table: str, topics: tuple[str, ...], settings: JobSettings) -> S
         settings.progress("comparing") as progress,
     ):
         progress.say(f"{plan.live.count():,} messages on the brokers, {plan.rows:,} archived")
-        files = check_files(table, plan.topics)
-        right = within(archive_table.read_files(spark, table, files.sound), plan.stops)
-        left = promised(spark, plan.expired)
-        if plan.live.count():
-            left = left.unionAll(facts(live(spark, plan, settings)))
-        found = comparing.runs(comparing.differences(left, facts(right), FACTS))
+        files, found = compare(spark, table, plan, settings)
     found = sorted([*found, *(Run("missing", *hole, "expired") for hole in plan.holes)])
     figures = {
         "messages_compared": plan.live.count(),
@@ -115,6 +114,34 @@ def audit_topic(table: str, topics: tuple[str, ...], settings: JobSettings) -> S
         "messages_not_archived_yet": plan.ahead,
     }
     return report(figures, found, [*plan.notes, *files.notes()], files.tables())
+
+
+def compare(
+    spark: SparkSession, table: str, plan: ArchivePlan, settings: JobSettings
+) -> tuple[CheckedFiles, list[Run]]:
+    """Return what is wrong with the archive's files, and where the sides do not agree.
+
+    Begins anew when a job compacts files while they are read.
+
+    Raises:
+        JobError: it did so each time.
+    """
+    from pyspark.errors import PySparkException
+
+    left = promised(spark, plan.expired)
+    if plan.live.count():
+        left = left.unionAll(facts(live(spark, plan, settings)))
+    for _ in range(TRIES):
+        files = check_files(table, plan.topics)
+        try:
+            right = within(archive_table.read_files(spark, table, files.sound), plan.stops)
+            return files, comparing.runs(comparing.differences(left, facts(right), FACTS))
+        except PySparkException:
+            if all(Path(file.path).exists() for file in files.sound):
+                raise
+    raise JobError(
+        f"a job compacts files of {table} faster than they can be read: audit when it has ended"
+    )
 
 
 def within(rows: DataFrame, stops: Mapping[QueueKey, int]) -> DataFrame:
