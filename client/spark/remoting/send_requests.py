@@ -34,6 +34,7 @@ class Unsent:
         "others",
         "properties",
         "queue",
+        "refused",
         "resent",
         "sys_flag",
         "unconfirmed",
@@ -69,6 +70,8 @@ class Unsent:
         """Tries that may have stored it without saying so."""
         self.unconfirmed = 0
         """How often it was stored with a status that is not accepted."""
+        self.refused = 0
+        """How often a broker refused it for a reason that waiting does not change."""
         self.failed_s: float | None = None
         """When it first failed."""
 

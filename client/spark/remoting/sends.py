@@ -9,7 +9,8 @@ A request that was refused for a reason that passes, that has no answer, or whos
 accepted, is sent again: to the same queue, or to one of `others` on another broker. A broker that
 refuses or is away is left alone for a doubling time, for all requests. What was sent again after no
 answer may be stored twice, under the same unique keys. A request that finds no place for
-`retry_timeout_s` fails, and with it the window: Spark repeats the task.
+`retry_timeout_s` fails, and with it the window: Spark repeats the task. A topic that is not there
+or may not be written to is tried at other brokers, `retries` times in all, and not for that long.
 
 A Spark worker's main thread.
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../producer/DefaultMQProducer.java
@@ -52,6 +53,15 @@ PAUSE_FIRST_S: Final = 0.02
 PAUSE_MAX_S: Final = 2.0
 """How long a broker is left alone after a failure: doubling, capped."""
 RETRY_CODES: Final = DEFAULT_RETRY_CODES | {int(ResponseCode.FLOW_CONTROL)}
+ELSEWHERE_CODES: Final = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+    }
+)
+"""Of these the answers that waiting does not change: only another broker may give another one."""
 ILLEGAL_HINT: Final = "See maxMessageSize of the broker and the message's topic, keys and tags"
 
 
@@ -238,12 +248,15 @@ class SendWindow:
             request.failed_s = now_s
         if _may_be_stored(error):
             request.resent += 1
+        if isinstance(error, BrokerError) and error.code in ELSEWHERE_CODES:
+            request.refused += 1
+        tried_s = now_s - request.failed_s
         if (
             not _passes(error)
-            or now_s - request.failed_s >= settings.retry_timeout_s
-            or request.unconfirmed > settings.retries
+            or tried_s >= settings.retry_timeout_s
+            or max(request.unconfirmed, request.refused) > settings.retries
         ):
-            self._failure = self._final(request, error)
+            self._failure = self._final(request, error, tried_s)
             self._failure.__cause__ = error
             raise self._failure
         if self._quiet.setdefault(request.queue.broker_name, _Quiet()).failed(now_s):
@@ -251,14 +264,15 @@ class SendWindow:
         client.forget_routes(request.queue)
         self._due.append(request)
 
-    def _final(self, request: Unsent, error: RocketMQError) -> SendFailed:
+    def _final(self, request: Unsent, error: RocketMQError, tried_s: float) -> SendFailed:
         hint = error.hint or (ILLEGAL_HINT if isinstance(error, MessageIllegal) else "")
         keys = request.first_unique_key
         if request.count > 1:
             keys += f" to {request.last_unique_key}"
         return SendFailed(
             f"{describe(request.queue)}: {request.count} messages, "
-            f"{request.body_size} bytes, msgId {keys}, are not acknowledged: {error}",
+            f"{request.body_size} bytes, msgId {keys}, are not acknowledged"
+            f"{f', tried for {tried_s:.3g} s' if tried_s else ''}: {error}",
             hint="" if hint in str(error) else hint,
         )
 

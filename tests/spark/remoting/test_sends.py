@@ -275,6 +275,18 @@ def test_a_status_that_is_not_accepted(code: int) -> None:
     assert sends.flush()[0].resent == 0
 
 
+@pytest.mark.parametrize("code", [16, 17, 204, 205])
+def test_a_refusal_that_only_another_broker_may_lift(code: int) -> None:
+    brokers = FakeBrokers(lambda broker, keys: code if broker == "broker-a" else OK)
+    sends = window(brokers)
+    sends.send(A0, [outgoing("1")], others=(A1, B0))
+    assert sends.flush()[0].queue == B0
+    sends.send(A0, [outgoing("2")])
+    with pytest.raises(SendFailed, match=r"not acknowledged, tried for 0\.\d+ s: .*why"):
+        sends.flush()
+    assert len(brokers.tries) == 2 + 1 + brokers.settings.retries
+
+
 def test_names_are_wrapped_on_the_wire_alone() -> None:
     brokers = FakeBrokers(namespace=Namespace("shop"))
     sends = window(brokers)
