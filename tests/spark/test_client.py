@@ -73,6 +73,20 @@ def test_brokers_named_by_hand(client: BlockingClient, topic: str) -> None:
     direct.close()
 
 
+def test_a_broker_named_by_hand_that_is_away(client: BlockingClient, topic: str) -> None:
+    """Its queues would be missing in what is read, and are not needed to send."""
+    with ScriptedPeer(lambda request: CLOSE) as peer:
+        gone = peer.address
+    address = client.members_of(client.read_queues(topic)[0])[0]
+    both = BlockingClient(ConnectionSettings(brokers=(("", address), ("broker-b", gone))))
+    with pytest.raises(ConnectionFailed, match=gone):
+        both.read_queues(topic)
+    queues = both.write_queues(topic)
+    assert len(queues) == 4
+    assert both.master_of(queues[0]) == address
+    both.close()
+
+
 def test_a_topic_that_nobody_has(client: BlockingClient) -> None:
     with pytest.raises(RouteNotFound, match=r"nowhere.*does not exist.*spelling"):
         client.read_queues("nowhere")

@@ -57,6 +57,8 @@ ROUTE_MAX_AGE_S: Final = 30.0
 """How old a route may be that says where a queue's broker is."""
 ROUTE_RETRY_AGE_S: Final = 1.0
 """How old after a failure: the broker may have moved."""
+ASKING_SHARE: Final = 10
+"""While nobody answers, a known route is good for this many times as long as asking took."""
 NO_NAME_SERVER_HINT: Final = (
     "Option nameServer names name servers, mostly at port 9876; brokers go into option brokers"
 )
@@ -83,6 +85,7 @@ class Routes:
         self._clock = clock
         self._first = 0
         self._known: dict[str, tuple[float, TopicRoute]] = {}
+        self._unasked_until_s = 0.0
         self._names: dict[str, str] = {address: name for name, address in settings.brokers if name}
         self._tables: dict[str, tuple[float, dict[str, TopicConfig]]] = {}
 
@@ -113,9 +116,11 @@ class Routes:
 
         Raises:
             RouteNotFound: no broker has the topic.
-            RocketMQError: nobody answered.
+            RocketMQError: nobody answered; or one of the brokers named by hand did not, whose
+                queues nobody should take for missing.
         """
-        return _there(topic, self._remembered(topic, max_age_s) or self._fetch(topic))
+        route = self._remembered(topic, max_age_s) or self._fetch(topic, all_answer=True)
+        return _there(topic, route)
 
     def lasting(self, topic: str, max_age_s: float) -> TopicRoute:
         """Return what `find` does; while nobody answers, what was found before goes on to count.
@@ -164,25 +169,34 @@ class Routes:
         return found[1]
 
     def _lasting(self, topic: str, max_age_s: float) -> TopicRoute | None:
+        route = self._remembered(topic, max_age_s)
+        if route is not None:
+            return route
+        began_s = self._clock.monotonic()
+        if topic in self._known and began_s < self._unasked_until_s:
+            return self._known[topic][1]
         try:
-            return self._remembered(topic, max_age_s) or self._fetch(topic)
+            return self._fetch(topic)
         except RocketMQError as error:
             if topic not in self._known:
                 raise
             log.info("route of %s not refreshed: %s", topic, error)
+            now_s = self._clock.monotonic()
+            wait_s = max(ROUTE_RETRY_AGE_S, ASKING_SHARE * (now_s - began_s))
+            self._unasked_until_s = now_s + wait_s
             return self._known[topic][1]
 
-    def _fetch(self, topic: str) -> TopicRoute | None:
-        data = self._data(topic)
+    def _fetch(self, topic: str, *, all_answer: bool = False) -> TopicRoute | None:
+        data = self._data(topic, all_answer=all_answer)
         if data is None:
             return None
         route = parse_route(topic, data, self._settings.dialled)
         self._known[topic] = (self._clock.monotonic(), route)
         return route
 
-    def _data(self, topic: str) -> TopicRouteData | None:
+    def _data(self, topic: str, *, all_answer: bool = False) -> TopicRouteData | None:
         if not self._settings.name_servers:
-            return self._data_by_hand(topic)
+            return self._data_by_hand(topic, all_answer=all_answer)
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
 
         def read(answer: RemotingCommand, address: str) -> TopicRouteData | None:
@@ -237,11 +251,11 @@ class Routes:
 
     # Brokers named by hand
 
-    def _data_by_hand(self, topic: str) -> TopicRouteData | None:
+    def _data_by_hand(self, topic: str, *, all_answer: bool) -> TopicRouteData | None:
         """Return a route made of the brokers that have the topic and answer.
 
         Raises:
-            RocketMQError: none of them answered.
+            RocketMQError: none of them answered; with `all_answer`, one of all did not.
         """
         brokers: list[BrokerData] = []
         queues: list[QueueData] = []
@@ -265,7 +279,7 @@ class Routes:
                         write_queue_nums=config.write_queue_nums,
                     )
                 )
-        if errors and not brokers:
+        if errors and (all_answer or not brokers):
             raise errors[0]
         return TopicRouteData(broker_datas=brokers, queue_datas=queues) if brokers else None
 

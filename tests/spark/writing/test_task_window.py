@@ -57,3 +57,26 @@ def test_not_for_ever() -> None:
         with pytest.raises(ConnectionFailed, match=r"no name server answered.*running there"):
             lasting_write_queues(client, "T")
         assert 3 <= len(gone.requests) <= 5
+
+
+def test_a_name_server_that_stays_away_is_not_asked_for_every_request() -> None:
+    failures = [0]
+    with (
+        scripted_brokers(lambda request: None) as (real, brokers),
+        relayed(real, failures) as names,
+    ):
+        clock = TestClock()
+        client = BlockingClient(ConnectionSettings((names.address,), retries=2), clock)
+        queue = lasting_write_queues(client, "T")[0]
+        failures[0] = 10_000
+        for _ in range(300):
+            clock.advance(0.5)
+            assert client.master_of(queue) == brokers[0].address
+        # 150 s, and each time it takes 0.03 s of waiting between three tries.
+        assert 60 < 10_000 - failures[0] < 3 * 125
+        failures[0] = 0
+        clock.advance(60)
+        asked = len(names.requests)
+        client.master_of(queue)
+        assert len(names.requests) == asked + 1
+        client.close()
