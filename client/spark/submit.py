@@ -13,8 +13,10 @@ Source: options without a value from apache/spark@v4.3.0 launcher/.../SparkSubmi
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
+import stat
 import sys
 from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
@@ -26,6 +28,7 @@ from skylarkmq.client.spark.session import LOOPBACK, is_local
 
 NAME: Final = "skylarkmq-spark-submit"
 USAGE_ERROR: Final = 2
+STDERR: Final = 2
 SWITCHES: Final = frozenset(
     {"--help", "-h", "--supervise", "--usage-error", "--verbose", "-v", "--version"}
 )
@@ -87,6 +90,12 @@ def start(
     sys.stdout.write(greeting)
     sys.stdout.flush()
     become(command[0], command, environment)
+
+
+def share_errors() -> None:
+    """Let a file that standard error goes to be appended to: `run_module` opens it once more."""
+    if stat.S_ISREG(os.fstat(STDERR).st_mode):
+        fcntl.fcntl(STDERR, fcntl.F_SETFL, fcntl.fcntl(STDERR, fcntl.F_GETFL) | os.O_APPEND)
 
 
 def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:

@@ -202,3 +202,37 @@ def test_the_runner_leaves_no_trace_of_itself(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert done.stdout.splitlines() == ["['--a', 'b c'] __main__", "clean"]
+
+
+LAUNCHER = """
+import os, subprocess, sys
+os.write(2, b"first\\n")
+done = subprocess.run([sys.executable, *sys.argv[1:]], stdout=subprocess.PIPE,
+                      stderr=subprocess.STDOUT, env={**os.environ, "PYSPARK_GATEWAY_PORT": "1"})
+os.write(2, b"last\\n")
+os.write(1, done.stdout)
+"""
+"""Does what spark-submit's JVM does with the streams of its Python."""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc")
+@pytest.mark.parametrize("kind", ["pipe", "shared file", "file"])
+def test_what_a_job_prints_is_its_summary_alone(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "shown.py").write_text(
+        "import os, sys\nprint('summary')\nsys.stdout.flush()\nos.write(2, b'progress\\n')\n"
+    )
+    launcher = tmp_path / "launcher.py"
+    share = "from skylarkmq.client.spark.submit import share_errors\nshare_errors()\n"
+    launcher.write_text((share if kind == "shared file" else "") + LAUNCHER)
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        done = subprocess.run(
+            [sys.executable, str(launcher), RUNNER, "shown"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE if kind == "pipe" else file,
+            text=True, check=True, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )  # fmt: skip
+    errors = done.stderr if kind == "pipe" else log.read_text()
+    if kind == "file":  # which may be written over: better in the wrong place than lost
+        assert (done.stdout, errors) == ("summary\nprogress\n", "first\nlast\n")
+    else:
+        assert (done.stdout, errors) == ("summary\n", "first\nprogress\nlast\n")
