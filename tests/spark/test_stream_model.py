@@ -20,10 +20,11 @@ from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.spark.errors import DataLost
 from skylarkmq.client.spark.offsets import OffsetRange, QueueKey, QueueOffsets
 from skylarkmq.client.spark.options import SourceOptions
-from skylarkmq.client.spark.reading.stream_planner import StreamPlanner
+from skylarkmq.client.spark.reading.stream_planner import NO_LIMIT, StreamPlanner
 from tests.spark.support.fake_brokers import FakeBrokers, FakeClock, FakeQueue
 
 QUEUES = [QueueKey("T", "a", 0), QueueKey("T", "b", 0), QueueKey("T", "a", 1)]
+POSITIONS = ["earliest", "latest"]
 ACTIONS = [
     *["send"] * 5,
     *["batch"] * 5,
@@ -43,11 +44,11 @@ ACTIONS = [
 class World:
     """Cluster, engine and sink."""
 
-    def __init__(self, lenient: bool, maximum: int | None) -> None:
+    def __init__(self, lenient: bool, maximum: int | None, position: str) -> None:
         self.lenient = lenient
         self.brokers = FakeBrokers(QUEUES[:2])
         self.clock = FakeClock()
-        given = {"nameServer": "n:1", "topic": "T", "startingOffsets": "earliest"}
+        given = {"nameServer": "n:1", "topic": "T", "startingOffsets": position}
         given |= {"failOnDataLoss": str(not lenient), "retryTimeoutMs": "0"}
         given |= {"maxRecordsPerPartition": "3", "offsetCacheMs": "0", "metadataRefreshMs": "100"}
         if maximum is not None:
@@ -64,6 +65,8 @@ class World:
         self.may_miss: set[Any] = set()
         self.restart()
         self.log.append(json.dumps(self.planner.initial().to_json()))
+        if position == "latest":  # its first batch says that it begins before all messages
+            self.log.append(json.dumps(self.planner.latest(QueueOffsets(), NO_LIMIT).to_json()))
 
     # What happens
 
@@ -210,12 +213,17 @@ SCRIPTS = st.lists(
 
 
 @settings(max_examples=400, deadline=None)
-@given(SCRIPTS, st.booleans(), st.none() | st.integers(1, 20))
-@example([("grow", QUEUES[2], 0), ("send", QUEUES[2], 1), ("expire", QUEUES[2], 1)], False, None)
+@given(SCRIPTS, st.booleans(), st.none() | st.integers(1, 20), st.sampled_from(POSITIONS))
+@example(
+    [("grow", QUEUES[2], 0), ("send", QUEUES[2], 1), ("expire", QUEUES[2], 1)],
+    False,
+    None,
+    "earliest",
+)
 def test_every_message_once_or_an_error(
-    script: list[tuple[str, QueueKey, int]], lenient: bool, maximum: int | None
+    script: list[tuple[str, QueueKey, int]], lenient: bool, maximum: int | None, position: str
 ) -> None:
-    world = World(lenient, maximum)
+    world = World(lenient, maximum, position)
     unlucky = 0
     for action, key, size in script:
         try:

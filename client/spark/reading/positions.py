@@ -55,6 +55,14 @@ class Position:
     option: str = ""
     """The option that says so, for errors."""
 
+    @property
+    def moves(self) -> bool:
+        """Whether it may be another place when it is resolved again: an end, in some queue."""
+        if self.kind in ("time", "times"):
+            return self.missing == "latest"
+        marked = self.kind == "offsets" and any(at == LATEST_MARK for _, at in self.by_queue)
+        return self.kind == "latest" or marked
+
 
 EARLIEST: Final = Position("earliest")
 LATEST: Final = Position("latest")

@@ -1,6 +1,6 @@
 """What a streaming query reads next: the decisions of the source, without Spark.
 
-    initial()             a new query's first offsets
+    initial()             where a new query starts; nowhere when that moves, see there
     latest(start, limit)  how far the next batch goes; `start` when there is nothing (yet)
     plan(start, end)      the ranges of a batch; the same for the same arguments, for Spark asks
                           again after a crash
@@ -51,6 +51,8 @@ class Limit:
 
 
 NO_LIMIT: Final = Limit()
+NOWHERE: Final = QueueOffsets()
+"""Where the first batch of a query starts that begins at the ends, or that has no queues yet."""
 NEW_QUEUE: Final = (
     "the queue is new to this query and does not begin at 0: they expired before the query saw it, "
     "or its broker joined with an older disk"
@@ -88,6 +90,7 @@ class StreamPlanner:
             cache_s=options.offset_cache_s,
             patience_s=options.connection.retry_timeout_s,
         )
+        self._began: QueueOffsets | None = None
         self._target: QueueOffsets | None = None
         self._knows_unrouted = False
         self._last_batch_s: float | None = None
@@ -103,23 +106,20 @@ class StreamPlanner:
     def initial(self) -> QueueOffsets:
         """Return where a new query starts.
 
+        Spark asks more than once, and again when the first batch was cut short. So the answer is
+        kept, and a place that moves is none: `latest` writes it down in a batch without messages.
+
         Raises:
             NotFound, OptionError: see `queue_view`, `positions`.
             RocketMQError: brokers did not answer for `retryTimeoutMs`.
         """
-        view = self._view
-        queues = view.patiently(view.queues)
-        view.patiently(lambda: check_filter(view.brokers, queues, self._options.reading))
-        found = view.patiently(
-            lambda: resolve(
-                self._options.starting, queues, view.brokers, self._options.reading.group
-            )
-        )
-        target = self._target
-        if target is not None:  # frozen before; what came in between is behind the start
-            late = {key: at for key, at in found.items() if at > target.get(key, at)}
-            self._target = target.updated(late)
-        return found
+        if self._began is None:
+            self._began = self._resolved()
+            target = self._target
+            if target is not None:  # frozen before; what came in between is behind the start
+                late = {key: at for key, at in self._began.items() if at > target.get(key, at)}
+                self._target = target.updated(late)
+        return NOWHERE if self._options.starting.moves else self._began
 
     def freeze(self) -> None:
         """Let this run end where the queues end now (Trigger.AvailableNow).
@@ -138,6 +138,8 @@ class StreamPlanner:
             DataLost: with failOnDataLoss.
             RocketMQError: nothing is known yet and nobody answers, or a broker refuses.
         """
+        if not start:
+            return self._first()
         self._put(start)
         ends = self._ends(start)
         if not self._is_due(start, ends, limit):
@@ -164,6 +166,8 @@ class StreamPlanner:
             DataLost: with failOnDataLoss.
             RocketMQError: a new queue's broker did not answer.
         """
+        if not start:
+            return []  # see `_first`
         changed = [key for key, until in end.items() if start.get(key) != until]
         firsts = self._view.beginnings(changed)
         unsure = [
@@ -192,6 +196,21 @@ class StreamPlanner:
         """Write the group's offsets and end their thread."""
         if self._write_back is not None:
             self._write_back.close()
+
+    def _resolved(self) -> QueueOffsets:
+        view, reading = self._view, self._options.reading
+        queues = view.patiently(view.queues)
+        view.patiently(lambda: check_filter(view.brokers, queues, reading))
+        return view.patiently(
+            lambda: resolve(self._options.starting, queues, view.brokers, reading.group)
+        )
+
+    def _first(self) -> QueueOffsets:
+        """Return the end of a batch that starts nowhere and holds no message: it only lets Spark
+        write down where the query stands. A query that began without queues waits for them."""
+        if self._began:
+            return self._began
+        return QueueOffsets(dict.fromkeys(self._ends(NOWHERE), 0))
 
     def _ends(self, start: QueueOffsets) -> dict[QueueKey, int]:
         """Return the ends to go to, without queues that have nothing new."""

@@ -18,7 +18,7 @@ def test_a_queue_that_comes_without_its_first_messages(subject: dict[str, str]) 
     """Of a broker with an old disk, or one whose messages expired before anybody looked."""
     new = B0 if "subscribePattern" not in subject else QueueKey("U", "b", 0)
     place = Place(A0, **subject)
-    start = place.planner.initial()
+    start = place.begin()
     place.brokers.queues[new] = FakeQueue(first=3, messages=[*range(7)])
     place.clock.now_s += 30
     with pytest.raises(DataLost) as error:
@@ -40,7 +40,7 @@ def test_a_queue_that_comes_without_its_first_messages(subject: dict[str, str]) 
 
 def test_a_queue_that_comes_when_all_it_had_is_gone() -> None:
     place = Place(A0)
-    start = place.planner.initial()
+    start = place.begin()
     place.brokers.queues[A1] = FakeQueue(first=2, messages=["x", "y"])
     place.clock.now_s += 30
     with pytest.raises(DataLost, match=r"2 messages lost.*does not begin at 0"):

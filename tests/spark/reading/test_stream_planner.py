@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from skylarkmq.client.errors import ConnectionFailed, NotFound
+from skylarkmq.client.spark.errors import DataLost
 from skylarkmq.client.spark.offsets import OffsetRange, QueueOffsets
 from skylarkmq.client.spark.reading.stream_planner import NO_LIMIT, Limit
+from tests.spark.support.fake_brokers import FakeQueue
 from tests.spark.support.stream_place import A0, A1, A2, B0, Place
 
 
@@ -14,25 +16,25 @@ def test_initial() -> None:
     place = Place(A0, A1)
     place.brokers.send(A0, *"abc")
     place.brokers.queues[A0].first = 1
-    assert place.planner.initial() == {A0: 1, A1: 0}
+    assert place.begin() == {A0: 1, A1: 0}
     place = Place(A0, startingOffsets="latest")
     place.brokers.send(A0, *"abc")
-    assert place.planner.initial() == {A0: 3}
+    assert place.begin() == {A0: 3}
 
 
 def test_initial_waits_for_brokers_but_not_for_ever() -> None:
     place = Place(A0)
     place.brokers.down.add("a")
     with pytest.raises(ConnectionFailed):
-        place.planner.initial()
+        place.begin()
     assert 8 <= sum(place.clock.slept_s) <= 10
     with pytest.raises(NotFound):
-        Place().planner.initial()
+        Place().begin()
 
 
 def test_a_batch() -> None:
     place = Place(A0, A1)
-    start = place.planner.initial()
+    start = place.begin()
     assert place.latest(start) == start
     place.brokers.send(A0, *"abc")
     end = place.latest(start)
@@ -44,7 +46,7 @@ def test_a_batch() -> None:
 
 def test_an_idle_query_asks_once() -> None:
     place = Place(A0, offsetCacheMs=100)
-    start = place.planner.initial()
+    start = place.begin()
     del place.brokers.asked[:]
     for _ in range(90):
         place.latest(start)
@@ -58,7 +60,7 @@ def test_maximum_is_shared_out() -> None:
     place.brokers.send(A0, *range(900))
     place.brokers.send(A1, *range(90))
     place.brokers.send(A2, *range(10))
-    start = place.planner.initial()
+    start = place.begin()
     end = place.latest(start)
     assert end == {A0: 90, A1: 9, A2: 1}
     assert place.latest(end, NO_LIMIT) == {A0: 900, A1: 90, A2: 10}
@@ -66,7 +68,7 @@ def test_maximum_is_shared_out() -> None:
 
 def test_no_queue_starves() -> None:
     place = Place(A0, A1, A2, maxOffsetsPerTrigger=2)
-    at: QueueOffsets = place.planner.initial()
+    at: QueueOffsets = place.begin()
     place.brokers.send(A1, "x")
     for _ in range(3):
         place.brokers.send(A0, *range(1000))
@@ -102,10 +104,65 @@ def test_minimum_and_maximum() -> None:
     assert place.latest(first) == {A0: 25}
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("startingOffsets", "latest"),
+        ("startingOffsets", '{"T":{"a":{"0":-1}}}'),
+        ("startingTimestamp", "5000"),
+    ],
+)
+def test_a_start_that_moves_is_written_down(option: str, value: str) -> None:
+    """Spark asks for the start of the first batch more than once, also after a crash."""
+    given = {"startingOffsets": "", option: value}
+    if option == "startingTimestamp":
+        given["startingOffsetsByTimestampStrategy"] = "latest"
+    place = Place(A0, **given)
+    place.brokers.send(A0, *"ab")
+    assert place.planner.initial() == {}
+    first = place.latest({})
+    place.brokers.send(A0, *"cd")
+    assert place.planner.initial() == {}
+    assert first == {A0: 2} == place.latest({})
+    assert place.plan({}, first) == []
+    place.restart()
+    place.brokers.send(A0, *"ef")
+    assert place.planner.initial() == {}
+    assert place.plan({}, first) == []
+    second = place.latest(first)
+    assert place.plan(first, second) == [OffsetRange(*A0, 2, 6)]
+    assert place.write_back.put_ == [{A0: 2}]
+
+
+def test_a_start_that_stays_is_told_once() -> None:
+    place = Place(A0)
+    place.brokers.send(A0, *"abc")
+    assert place.planner.initial() == {A0: 0}
+    place.brokers.queues[A0].first = 2
+    assert place.planner.initial() == {A0: 0}  # the same batch still; what expired is lost
+    with pytest.raises(DataLost):
+        place.latest({A0: 0})
+
+
+@pytest.mark.parametrize("position", ["earliest", "latest"])
+def test_a_query_that_begins_before_its_topics(position: str) -> None:
+    """The first messages of a topic are read whatever the start, and the crash in between."""
+    place = Place(topic="", subscribePattern="T", startingOffsets=position)
+    assert place.planner.initial() == {}
+    assert place.latest({}) == {}
+    place.brokers.queues[A0] = FakeQueue(messages=["a", "b"])
+    place.clock.now_s += 30
+    first = place.latest({})
+    assert first == {A0: 0}
+    place.restart()
+    assert place.plan({}, first) == []
+    assert place.plan(first, place.latest(first)) == [OffsetRange(*A0, 0, 2)]
+
+
 def test_a_run_to_a_target_ends_there() -> None:
     place = Place(A0, maxOffsetsPerTrigger=4, minOffsetsPerTrigger=4)
     place.brokers.send(A0, *range(9))
-    start = place.planner.initial()
+    start = place.begin()
     place.planner.freeze()
     place.brokers.send(A0, *range(100))
     place.brokers.queues[A1] = place.brokers.queues[A0]
@@ -129,7 +186,7 @@ def test_a_new_query_that_starts_behind_its_target_reads_nothing(lenient: bool) 
     place.brokers.send(A0, *"ab")
     place.planner.freeze()
     place.brokers.send(A0, *"cd")
-    start = place.planner.initial()
+    start = place.begin()
     assert start == {A0: 4, A1: 0}
     assert place.latest(start) == start
     assert place.planner.report() == start
@@ -147,7 +204,7 @@ def test_a_run_to_a_target_needs_all_brokers() -> None:
 
 def test_queues_come_and_start_at_their_first_message() -> None:
     place = Place(A0)
-    start = place.planner.initial()
+    start = place.begin()
     place.latest(start)
     place.brokers.queues[A1] = place.brokers.queues[A0].__class__()
     place.clock.now_s += 30
@@ -161,7 +218,7 @@ def test_queues_come_and_start_at_their_first_message() -> None:
 
 def test_queues_go_and_are_read_to_their_end() -> None:
     place = Place(A0, A1)
-    start = place.planner.initial()
+    start = place.begin()
     place.brokers.send(A1, *"ab")
     place.brokers.queues[A1].routed = False
     end = place.latest(start)
@@ -172,7 +229,7 @@ def test_queues_go_and_are_read_to_their_end() -> None:
 
 def test_a_run_to_a_target_reads_queues_that_went(caplog: pytest.LogCaptureFixture) -> None:
     place = Place(A0, A1, B0, maxOffsetsPerTrigger=1)
-    start = place.planner.initial()
+    start = place.begin()
     place.brokers.send(A1, *"ab")
     place.brokers.send(B0, "x")
     for key in (A1, B0):
@@ -193,7 +250,7 @@ def test_a_run_to_a_target_reads_queues_that_went(caplog: pytest.LogCaptureFixtu
 
 def test_a_broker_that_is_away_stops_nobody_else() -> None:
     place = Place(A0, B0)
-    start = place.planner.initial()
+    start = place.begin()
     place.brokers.send(A0, "x")
     place.brokers.send(B0, "x")
     place.brokers.down.add("b")

@@ -46,6 +46,15 @@ class Place:
         options = SourceOptions.from_options(self.given, streaming=True)
         self.planner = StreamPlanner(self.brokers, options, self.clock, self.write_back)
 
+    def begin(self) -> QueueOffsets:
+        """Where a new query starts, be it in a batch without messages."""
+        start = self.planner.initial()
+        if start:
+            return start
+        end = self.planner.latest(start, self.planner.default_limit)
+        assert self.planner.plan(start, end) == []
+        return end
+
     def latest(self, start: Mapping[QueueKey, int], limit: Limit | None = None) -> QueueOffsets:
         return self.planner.latest(
             QueueOffsets(start), self.planner.default_limit if limit is None else limit
