@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def test_arrow_schemas_are_those_that_spark_derives(spark: SparkSession) -> None:
+def assert_arrow_schemas_are_those_that_spark_derives() -> None:
     """Spark refuses a batch whose names, order, types or nullability differ from its own."""
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
@@ -35,6 +35,7 @@ def test_arrow_schemas_are_those_that_spark_derives(spark: SparkSession) -> None
 
 
 def test_a_log_is_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    assert_arrow_schemas_are_those_that_spark_derives()
     unpack(FOLDER / STORES["clean"]["file"], tmp_path)
     store = next(path.parent for path in tmp_path.rglob("commitlog"))
     reader = CommitLogReader(LogOptions(str(store)), names(LOG_COLUMNS))
