@@ -147,8 +147,8 @@ class BlockingClient:
 
         Args:
             failed: takes the queues that nobody answered for; None: the first error is raised.
-            master_only: no slave is asked while a master is away; it may lag behind.
-            master_only: no slave answers instead, which may have expired more, or lag behind.
+            master_only: no slave is asked while a master is away: it may lag behind, or have
+                expired more.
 
         Raises:
             RocketMQError: no answer, or a refusal.
