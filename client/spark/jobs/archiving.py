@@ -26,7 +26,9 @@ from skylarkmq.client.spark.jobs.common import (
     Summary,
     Table,
     await_query,
+    explain,
 )
+from skylarkmq.client.spark.jobs.quiet import BatchError
 from skylarkmq.client.spark.offsets import QueueOffsets
 
 if TYPE_CHECKING:
@@ -137,7 +139,7 @@ class Archiving:
                 self.take(frame, str(batch_id))
             except Exception as error:
                 self._failure = error  # Spark gives back its text alone
-                raise
+                raise BatchError(explain(error)) from None
 
     def take(self, frame: DataFrame, batch: str) -> None:
         """Archive a batch: tasks stage, then one commit."""

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import click
 
+from skylarkmq.client.spark.jobs.quiet import PY4J, hush, kept_level
 from skylarkmq.client.spark.jobs.reporting import Progress
 from skylarkmq.client.spark.jobs.summary import (
     DIFFERENCES,
@@ -317,10 +318,12 @@ def open_session(app: str, settings: JobSettings, **conf: str) -> Generator[Spar
     if not settings.verbose:
         for name in _TRACE_LOGGERS:
             PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+        logging.getLogger(PY4J).setLevel(logging.CRITICAL)
     there = Session.getActiveSession()
     if there is not None:
         register(there)
-        yield there
+        with kept_level(there):
+            yield there
         return
     quiet = {} if settings.verbose else {"spark.log.level": "ERROR"}
     spark = build_session(app, settings.master, **{**quiet, **conf, **settings.conf})
@@ -387,6 +390,7 @@ def await_query(
                 on_progress(query)
             late = deadline_s is not None and clock is not None and clock.monotonic() >= deadline_s
             if stop.asked or late or (until is not None and until()):
+                hush()
                 query.stop()
                 return False
     if on_progress is not None:

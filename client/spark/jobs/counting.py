@@ -25,7 +25,9 @@ from skylarkmq.client.spark.jobs.common import (
     Summary,
     Table,
     await_query,
+    explain,
 )
+from skylarkmq.client.spark.jobs.quiet import BatchError
 from skylarkmq.client.spark.jobs.summary import Cell
 from skylarkmq.client.spark.jobs.window_files import WindowFiles, row_values
 from skylarkmq.client.spark.jobs.windows import Tally, WindowBook, WindowKey, WindowRow
@@ -143,7 +145,7 @@ class Counting:
             self.take(frame, batch_id)
         except Exception as error:
             self._failure = error  # Spark gives back its text alone
-            raise
+            raise BatchError(explain(error)) from None
 
     def take(self, frame: DataFrame, batch_id: int) -> None:
         """Count a batch, keep its rows, and say that it is done.

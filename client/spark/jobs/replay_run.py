@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from skylarkmq.client.spark import archive_table
 from skylarkmq.client.spark.jobs.common import USAGE, JobError, StopRequest, explain
+from skylarkmq.client.spark.jobs.quiet import hush
 from skylarkmq.client.spark.jobs.replay_ledger import Selection
 from skylarkmq.client.spark.jobs.replay_task import COLUMNS, ReplaySetup
 from skylarkmq.protocol.message import MessageQueue
@@ -165,6 +166,7 @@ def send(
             thread.join(POLL_S)
             on_poll()
             if stop.asked and not cancelled:
+                hush()
                 context.cancelJobGroup(JOB_GROUP)
                 cancelled = True
     if failures and not cancelled:
