@@ -89,6 +89,7 @@ def start(
         sys.exit(USAGE_ERROR)
     sys.stdout.write(greeting)
     sys.stdout.flush()
+    share_errors()
     become(command[0], command, environment)
 
 

@@ -222,7 +222,10 @@ def test_what_a_job_prints_is_its_summary_alone(tmp_path: Path, kind: str) -> No
         "import os, sys\nprint('summary')\nsys.stdout.flush()\nos.write(2, b'progress\\n')\n"
     )
     launcher = tmp_path / "launcher.py"
-    share = "from skylarkmq.client.spark.submit import share_errors\nshare_errors()\n"
+    share = (
+        "from skylarkmq.client.spark import submit\n"
+        "submit.start('x', lambda *_: ['x'], [], {}, lambda *_: None)\n"
+    )
     launcher.write_text((share if kind == "shared file" else "") + LAUNCHER)
     log = tmp_path / "log"
     with log.open("wb") as file:
