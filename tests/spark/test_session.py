@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
-from skylarkmq.client import Message
 from skylarkmq.client.spark import java, session
-from skylarkmq.client.sync import Producer
-from skylarkmq.testing.threaded import SyncBroker
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 TIME_ZONE = "spark.sql.session.timeZone"
@@ -61,25 +54,3 @@ def test_workers_run_the_python_of_the_driver(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PYSPARK_PYTHON", "./environment/bin/python")
     session.prepare()
     assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"
-
-
-@pytest.mark.spark
-def test_a_session_has_our_settings_and_shows_no_secret(
-    spark: SparkSession, broker: SyncBroker, topic: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert spark.conf.get(TIME_ZONE) == "UTC"
-    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
-    assert session.build_session("again", **{TIME_ZONE: "CET"}) is spark
-    assert spark.conf.get(TIME_ZONE) == "CET"
-    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
-    spark.conf.set(TIME_ZONE, "UTC")
-    with Producer(broker.namesrv_addr) as producer:
-        producer.send(Message(topic, b"body"))
-    options = {"accessKey": "who", "secretKey": "hush", "securityToken": "hush"}
-    options |= {"nameServer": broker.namesrv_addr, "topic": topic}
-    messages = spark.read.format("skylarkmq").options(**options).load()
-    messages.explain(extended=True)
-    assert messages.count() == 1
-    out, err = capfd.readouterr()
-    assert "hush" not in out + err
-    assert "Relation" in out

@@ -12,12 +12,14 @@ from skylarkmq.client import Message
 from skylarkmq.client.spark.client import BlockingClient
 from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 from skylarkmq.client.spark.schema import COLUMNS, arrow_schema, names
+from skylarkmq.client.spark.session import build_session
 from skylarkmq.client.sync import Producer
 from skylarkmq.testing.threaded import SyncBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+TIME_ZONE = "spark.sql.session.timeZone"
 COUNT = 400
 """Messages of a topic, over four queues in turn."""
 
@@ -109,7 +111,12 @@ def test_stream(spark: SparkSession, broker: SyncBroker, topic: str, tmp_path: P
 
 
 @pytest.mark.spark
-def test_errors_reach_the_engineer(spark: SparkSession, broker: SyncBroker, topic: str) -> None:
+def test_what_an_engineer_sees(
+    spark: SparkSession, broker: SyncBroker, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert_settings_are_ours(spark)
+    assert_a_plan_shows_no_secret(spark, broker, topic, capfd)
+
     def text(**options: object) -> str:
         reader = spark.read.format("skylarkmq").options(nameServer=broker.namesrv_addr)
         with pytest.raises(Exception) as error:
@@ -121,3 +128,27 @@ def test_errors_reach_the_engineer(spark: SparkSession, broker: SyncBroker, topi
     secret = text(topic=topic, accessKey="ak", secretKey="hush", nameServer="127.0.0.1:1",
                   retryTimeoutMs=1, **{"fetchOffset.numRetries": 0})  # fmt: skip
     assert "127.0.0.1:1" in secret and "hush" not in secret
+
+
+def assert_settings_are_ours(spark: SparkSession) -> None:
+    assert spark.conf.get(TIME_ZONE) == "UTC"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert build_session("again", **{TIME_ZONE: "CET"}) is spark
+    assert spark.conf.get(TIME_ZONE) == "CET"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    spark.conf.set(TIME_ZONE, "UTC")
+
+
+def assert_a_plan_shows_no_secret(
+    spark: SparkSession, broker: SyncBroker, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Producer(broker.namesrv_addr) as producer:
+        producer.send(Message(topic, b"body"))
+    options = {"accessKey": "who", "secretKey": "hush", "securityToken": "hush"}
+    options |= {"nameServer": broker.namesrv_addr, "topic": topic}
+    messages = spark.read.format("skylarkmq").options(**options).load()
+    messages.explain(extended=True)
+    assert messages.count() == 1
+    out, err = capfd.readouterr()
+    assert "hush" not in out + err
+    assert "Relation" in out
