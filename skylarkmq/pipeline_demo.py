@@ -58,6 +58,7 @@ SETTINGS: Final = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 BATCHES: Final = 8  # micro-batches that the topic is read in
+SMALLEST_BATCH: Final = 700  # messages; what a batch costs beside them is a second or two
 POLL_S: Final = 0.05
 STEP_LIMIT_S: Final = 600.0  # for one step, on the slowest machine
 STOP_LIMIT_S: Final = 60.0
@@ -88,7 +89,7 @@ class Outcome:
     @property
     def rows_a_batch(self) -> int:
         """How many messages a micro-batch takes."""
-        return max(1, self.total // BATCHES)
+        return max(SMALLEST_BATCH, self.total // BATCHES)
 
 
 class ArchiveJob:

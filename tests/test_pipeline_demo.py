@@ -110,9 +110,9 @@ def test_plot_is_a_picture(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_rows_a_batch_never_are_none() -> None:
-    assert Outcome(3).rows_a_batch == 1
-    assert Outcome(80).rows_a_batch == 10
+def test_batches_are_an_eighth_but_not_tiny() -> None:
+    assert Outcome(3).rows_a_batch == 700
+    assert Outcome(80_000).rows_a_batch == 10_000
 
 
 def test_bodies_have_the_fields_that_spark_reads(tmp_path: Path) -> None:
