@@ -1,3 +1,4 @@
+# pyright: reportUnknownMemberType=false
 """How rows come to the tasks of a replay: a data source that only writes.
 
     rows.write.format("skylarkmq-replay").mode("append").save()
