@@ -45,7 +45,7 @@ FIX: Final = (
     f"or set JAVA_HOME to a JDK of version {OLDEST_JAVA} or later"
 )
 
-logger = logging.getLogger("skylarkmq.client.spark.java")
+logger = logging.getLogger(__name__)
 
 
 class JavaNotFoundError(RocketMQError):
