@@ -196,18 +196,15 @@ def sink_through(spark: SparkSession, name_server: str, topic: str, size: int, c
     return count
 
 
-def log_plain(store: Path, topic: str) -> int:
-    """Read and decode a store's log, all columns, without Spark."""
-    reader = CommitLogReader(
-        LogOptions.parse({"path": str(store), "topic": topic}), names(LOG_COLUMNS)
-    )
+def log_plain(store: Path) -> int:
+    """Read and decode a store's whole log, all columns, without Spark."""
+    reader = CommitLogReader(LogOptions.parse({"path": str(store)}), names(LOG_COLUMNS))
     return sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
 
 
-def log_through(spark: SparkSession, store: Path, topic: str, count: int) -> int:
-    """Read a store's log, all columns."""
-    reader = spark.read.format("skylarkmq-commitlog").option("topic", topic)
-    drop(reader.load(str(store)))
+def log_through(spark: SparkSession, store: Path, count: int) -> int:
+    """Read a store's log, all columns; `count` is how many messages it has by now."""
+    drop(spark.read.format("skylarkmq-commitlog").load(str(store)))
     return count
 
 
