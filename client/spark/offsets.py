@@ -138,13 +138,6 @@ class QueueOffsets(Mapping[QueueKey, int]):
         gone = set(keys)
         return QueueOffsets({key: at for key, at in self._offsets.items() if key not in gone})
 
-    def count_to(self, end: Mapping[QueueKey, int]) -> int:
-        """Return how many messages lie between these offsets and `end`.
-
-        A queue that one of the two lacks, or that lies behind, counts nothing.
-        """
-        return sum(max(0, end[key] - start) for key, start in self._offsets.items() if key in end)
-
     def __getitem__(self, key: QueueKey) -> int:
         return self._offsets[key]
 

@@ -10,20 +10,12 @@ medians over rounds in which they take turns; asserts nothing.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import statistics
-import tempfile
-from pathlib import Path
-
-import uvloop
 
 from skylarkmq.client import Client, Consumer, Message, Producer, ReceivedMessage, StartFrom
 from skylarkmq.client.api_pull import PullRequest, pull
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
-from tests.bench import peers
-from tests.bench.client_send import cost_of
+from tests.bench.client_send import compare, cost_of
 
 TOPIC = "client-consume"
 BATCH = 256
@@ -96,26 +88,5 @@ async def measure(namesrv: str, count: int, size: int) -> dict[str, list[float]]
     return costs
 
 
-def main() -> None:
-    """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--count", type=int, default=20_000, help="messages a round")
-    parser.add_argument("--size", type=int, default=1024)
-    parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
-    options = parser.parse_args()
-    factory = uvloop.new_event_loop if options.loop == "uvloop" else asyncio.new_event_loop
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        with peers.broker(root, "ASYNC_FLUSH"), asyncio.Runner(loop_factory=factory) as runner:
-            log = (root / "broker.log").read_text().splitlines()
-            ready = next(line for line in log if '"event":"ready"' in line)
-            namesrv = json.loads(ready)["namesrvAddr"]
-            costs = runner.run(measure(namesrv, options.count, options.size))
-    for name, values in costs.items():
-        ratio = statistics.median(a / b for a, b in zip(values, costs["pulls"], strict=True))
-        cost = statistics.median(values)
-        print(f"{name:7} {cost:6.2f} us CPU a message of {options.size} B, {ratio:.2f} of pulls")
-
-
 if __name__ == "__main__":
-    main()
+    compare(measure, __doc__, 20_000, "pulls", {})

@@ -19,8 +19,9 @@ import statistics
 import struct
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import uvloop
@@ -187,10 +188,13 @@ async def measure(namesrv: str, count: int, size: int) -> dict[str, list[float]]
     return costs
 
 
-def main() -> None:
-    """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--count", type=int, default=6_000, help="messages a round")
+Measure = Callable[[str, int, int], Coroutine[Any, Any, dict[str, list[float]]]]
+
+
+def compare(measure: Measure, about: str, count: int, floor: str, aims: dict[str, float]) -> None:
+    """Read the command line, measure beside a broker, and print each way's ratio to `floor`."""
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
+    parser.add_argument("--count", type=int, default=count, help="messages a round")
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
     options = parser.parse_args()
@@ -203,11 +207,12 @@ def main() -> None:
             namesrv = json.loads(ready)["namesrvAddr"]
             costs = runner.run(measure(namesrv, options.count, options.size))
     for name, values in costs.items():
-        ratio = statistics.median(a / b for a, b in zip(values, costs["raw"], strict=True))
-        aim = f", target <= {TARGET:g}" if name == "sdk" else ""
+        ratio = statistics.median(a / b for a, b in zip(values, costs[floor], strict=True))
+        aim = f", target <= {aims[name]:g}" if name in aims else ""
         cost = statistics.median(values)
-        print(f"{name:5} {cost:6.2f} us CPU a message of {options.size} B, {ratio:.2f} of raw{aim}")
+        shown = f"{cost:6.2f} us CPU a message of {options.size} B"
+        print(f"{name:7} {shown}, {ratio:.2f} of {floor}{aim}")
 
 
 if __name__ == "__main__":
-    main()
+    compare(measure, __doc__, 6_000, "raw", {"sdk": TARGET})

@@ -55,12 +55,6 @@ def test_updated_and_without(first: dict[QueueKey, int], second: dict[QueueKey, 
     assert offsets == first
 
 
-def test_count_to() -> None:
-    a, b, c = (QueueKey("T", "b", number) for number in range(3))
-    start = QueueOffsets({a: 5, b: 10})
-    assert start.count_to({a: 8, b: 3, c: 100}) == 3
-
-
 @pytest.mark.parametrize(
     "text",
     [

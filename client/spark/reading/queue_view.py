@@ -20,11 +20,11 @@ from typing import Final, Protocol, TypeVar
 from skylarkmq.client.errors import NotFound, RocketMQError, RouteNotFound, TopicNotExist
 from skylarkmq.client.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.client.spark.options import Subject
+from skylarkmq.client.spark.reading.filter_check import Puller
 from skylarkmq.client.spark.reading.positions import listed
 from skylarkmq.client.spark.remoting.asking import may_repeat
 from skylarkmq.client.spark.remoting.clock import BlockingClock
 from skylarkmq.client.spark.remoting.patience import patiently
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -40,7 +40,7 @@ _TOPIC_AWAY: Final = (RouteNotFound, TopicNotExist)
 _NO_SUCH_TOPIC: Final = frozenset({"topic_missing", "auto_create_off"})
 
 
-class Brokers(Protocol):
+class Brokers(Puller, Protocol):
     """What is asked of the cluster; the blocking client has it."""
 
     def topics(self) -> list[str]: ...
@@ -71,17 +71,6 @@ class Brokers(Protocol):
         queues: Iterable[QueueKey],
         failed: dict[QueueKey, RocketMQError] | None = None,
     ) -> dict[QueueKey, int | None]: ...
-
-    def pull(
-        self,
-        queue: QueueKey,
-        offset: int,
-        max_count: int,
-        max_bytes: int,
-        *,
-        group: str,
-        subscription: SubscriptionData | None = None,
-    ) -> object: ...
 
 
 class Away:
