@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -60,12 +59,17 @@ def test_report_has_the_ratios_beside_their_targets(capsys: pytest.CaptureFixtur
 
 
 def test_cpu_time_of_children_counts() -> None:
-    before = cpu_of_tree(os.getpid())
     busy = "import time\nwhile time.process_time() < 0.2: pass"
-    subprocess.run([sys.executable, "-c", busy], check=True)
-    after = cpu_of_tree(os.getpid())
-    assert after[0] - before[0] >= 0.15
-    assert after[1] == before[1] == 0.0
+    parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {busy!r}])\n"
+    command = [sys.executable, "-c", parent + "print(flush=True)\nsys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()  # its own child has ended by now
+        python_s, jvm_s = cpu_of_tree(child.pid)
+        assert cpu_of_tree(child.pid, but=child.pid) == (0.0, 0.0)
+        child.communicate()
+    assert python_s >= 0.15
+    assert jvm_s == 0.0
 
 
 def test_a_road_is_timed_by_its_rows() -> None:
