@@ -127,25 +127,26 @@ class Workers:
         outcome: ConsumeOutcome = "cancelled"
         failure: BaseException | None = None
         try:
-            result = self._handler(messages[0] if self._max_batch == 1 else messages)
-            if inspect.isawaitable(result):
-                await result
-            if self._config.ack == "auto":
-                for message in messages:
-                    message.finish()
-            outcome = messages[0].outcome or "ok"
-        except asyncio.CancelledError as error:
-            failure = error
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                self._put_back(messages)
-                raise
-            await self._failed(messages, error)
-            outcome = messages[-1].outcome or "retry"
-        except Exception as error:
-            failure = error
-            await self._failed(messages, error)
-            outcome = messages[-1].outcome or "retry"
+            try:
+                result = self._handler(messages[0] if self._max_batch == 1 else messages)
+                if inspect.isawaitable(result):
+                    await result
+                if self._config.ack == "auto":
+                    for message in messages:
+                        message.finish()
+                outcome = messages[0].outcome or "ok"
+            except (Exception, asyncio.CancelledError) as error:
+                failure = error
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                    raise
+                await self._failed(messages, error)
+                outcome = messages[-1].outcome or "retry"
+        except BaseException as error:
+            # Wherever that was: also while the handler's failure was being answered.
+            failure = failure or error
+            self._put_back(messages)
+            raise
         finally:
             process_queue = messages[0].process_queue
             self._counters.handled(process_queue, len(messages), began_s, ok=outcome == "ok")

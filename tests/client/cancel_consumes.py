@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from skylarkmq.client import Consumer, MessageQueue, PeekReader, ReceivedMessage, StartFrom
+from skylarkmq.client.config import SUSPEND_S
 from skylarkmq.protocol.flags import retry_topic
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.client.cancel_place import Place, Row
@@ -164,18 +165,51 @@ async def run_all(place: Place, consumer: Consumer) -> None:
     await consumer.run(handle, concurrency=3)
 
 
+async def giving_up(place: Place) -> Consumer:
+    """What its handler fails on is a dead letter at once."""
+    return await a_member(place, orderly=True, max_reconsume=0)
+
+
+async def run_failing(place: Place, consumer: Consumer) -> None:
+    """The handler fails on each message the first time, so that each failure is answered."""
+    failed: set[bytes] = set()
+    seen: set[bytes] = set()
+    once = consumer._config.max_reconsume == 0
+
+    async def handle(message: ReceivedMessage) -> None:
+        await asyncio.sleep(0)
+        (seen if message.body in failed else failed).add(message.body)
+        if len(failed if once else seen) == 6:
+            place.at_step(3, lambda: asyncio.ensure_future(consumer.stop()))
+        if message.body not in seen:
+            raise KeyError(message.body)
+
+    await consumer.run(handle, concurrency=3)
+
+
 async def ran(place: Place, consumer: Consumer, driven: Driven) -> None:
+    """What was at work is handed out again, here or, when it was to stop, to the next member."""
+
+    def is_done(member: Consumer) -> bool:
+        if member._stopped:
+            return True
+        (held,) = [q for q in member._running.rebalance.assigned.values() if q.queue == FIRST]
+        return held.commit_offset == 6
+
+    async def rest(member: Consumer) -> None:
+        runs = asyncio.create_task(member.run(lambda _: None))
+        await place.until(lambda: is_done(member), every_s=SUSPEND_S / 10)
+        runs.cancel()
+        await asyncio.gather(runs, return_exceptions=True)
+
     if driven.reached:
-        seen: list[bytes] = []
-
-        async def rest() -> None:
-            runs = asyncio.create_task(consumer.run(lambda message: seen.append(message.body)))
-            await place.until(lambda: not held_count(consumer))
-            runs.cancel()
-            await asyncio.gather(runs, return_exceptions=True)
-
-        await place.run(rest())
+        await place.run(rest(consumer))
     await place.run(consumer.stop())
+    if place.it.offset(0) != 6:
+        assert driven.reached
+        following = await place.consumer("orders")
+        await place.run(rest(following))
+        await place.run(following.stop())
     assert place.it.offset(0) == 6
 
 
@@ -311,6 +345,9 @@ CONSUMES = [
     Row(C + "stop (orderly)", ordered, stop_at_work, run_ended),
     Row(C + "run", a_member, run_all, ran),
     Row(C + "run (orderly)", ordered, run_all, ran),
+    Row(C + "run (failing)", a_member, run_failing, ran),
+    Row(C + "run (failing, orderly)", ordered, run_failing, ran),
+    Row(C + "run (failing, dead letters)", giving_up, run_failing, ran),
     Row(C + "getone", waiting, lambda _, c: c.getone(), consumes),
     Row(C + "getone (two wait)", two_waiting, lambda _, c: c.getone(), one_has_it),
     Row(C + "getone (in time)", waiting, lambda _, c: c.getone(5), consumes),

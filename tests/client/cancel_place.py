@@ -67,12 +67,12 @@ class Place:
         else:
             what()
 
-    async def until(self, met: Callable[[], object]) -> None:
+    async def until(self, met: Callable[[], object], every_s: float = LATENCY_S / 2) -> None:
         """Look again and again; a part of what `run` runs."""
         for _ in range(1000):
             if met():
                 return
-            await sleep(self.clock, LATENCY_S / 2)
+            await sleep(self.clock, every_s)
         raise AssertionError("it never comes")
 
     async def run(self, work: Coroutine[Any, Any, Any]) -> Any:
