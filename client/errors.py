@@ -154,6 +154,10 @@ class OffsetIllegal(BrokerError):
 class FilterRefused(BrokerError):
     """The broker does not filter by SQL92, or cannot read the expression."""
 
+    def __init__(self, code: int, remark: str, broker_addr: str, *, hint: str = "") -> None:
+        super().__init__(code, remark, broker_addr, hint=hint)
+        self.retryable = False
+
 
 class AuthError(BrokerError):
     """Access control refused the caller; the remark says why, and trying again does not help."""

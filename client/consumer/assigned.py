@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from typing import Final
 
 from skylarkmq.client.consumer.pull_service import PullService
 from skylarkmq.client.consumer.rebalance import Rebalance
 from skylarkmq.client.consumer.received_message import Returner
 from skylarkmq.client.consumer.shares import FixedShares, Shares
-from skylarkmq.client.consumer.subscription import Selector, Subscription
+from skylarkmq.client.consumer.subscription import Selector, Subscription, check_filter
 from skylarkmq.client.errors import IllegalState
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.message import MessageQueue
+
+BY_TOPICS: Final = "the consumer has subscribed to topics, so its queues come by those"
 
 
 class Standing:
@@ -30,6 +33,7 @@ class Standing:
     def __init__(
         self,
         services: Services,
+        group: str,
         subscriptions: dict[str, Subscription],
         as_member: Shares,
         returner: Returner,
@@ -43,6 +47,7 @@ class Standing:
         """
         self.alone = False
         self._services = services
+        self._group = group
         self._subscriptions = subscriptions
         self._as_member = as_member
         self._returner = returner
@@ -77,12 +82,19 @@ class Standing:
 
         Raises:
             IllegalState: the consumer has subscribed to topics.
-            RocketMQError: no name server knows where the topics are.
+            FilterRefused: a broker does not filter so.
+            RocketMQError: no name server knows where the topics are, or a broker cannot be asked
+                whether it can filter so.
         """
         if not self.alone and self._subscriptions:
-            raise IllegalState("the consumer has subscribed to topics, so its queues come by those")
+            raise IllegalState(BY_TOPICS)
         topics = {queue.topic for queue in queues}
         await asyncio.gather(*(self._services.routes.refresh(topic) for topic in topics))
+        for topic in topics:
+            wanted = Subscription(topic, selector, 0)
+            await check_filter(self._services, self._group, wanted, inline=True)
+        if not self.alone and self._subscriptions:
+            raise IllegalState(BY_TOPICS)  # it has subscribed meanwhile
         if not self.alone:
             self.alone = True
             pulls.stand_alone(self._returner)

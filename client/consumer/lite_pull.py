@@ -245,7 +245,9 @@ class LitePull:
 
         Raises:
             IllegalState: not started, or the consumer has subscribed to topics.
-            RocketMQError: no name server knows where the topics are; nothing has changed.
+            FilterRefused: a broker does not filter so; nothing has changed.
+            RocketMQError: no name server knows where the topics are, or a broker cannot be asked
+                whether it filters so; nothing has changed.
         """
         inside = self._running
         wanted = {self._wrapped(queue) for queue in queues}

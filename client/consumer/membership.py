@@ -138,8 +138,7 @@ class Membership:
             await self._client.leave_consumer(member)
 
     async def _check(self, subscription: Subscription) -> None:
-        client = self._client
-        await check_filter(client.services, client.client_id, self._group, subscription)
+        await check_filter(self._client.services, self._group, subscription)
 
     async def _find_routes(self, topics: Sequence[str]) -> None:
         routes = self._client.services.routes

@@ -81,7 +81,7 @@ def put_together(
         may_tell,
     )
     returner_alone = _local_returner(config, send_back, retries)
-    standing = Standing(services, subscriptions, _shares(client, config), returner_alone)
+    standing = Standing(services, group, subscriptions, _shares(client, config), returner_alone)
     rebalance = Rebalance(
         services,
         group,

@@ -23,7 +23,7 @@ from skylarkmq.client.config import PULL_SUSPEND_MS, PULL_TIMEOUT_S
 from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.pull_sources import PullSources
 from skylarkmq.client.consumer.start_from import StartFrom
-from skylarkmq.client.consumer.subscription import Selector, Subscription
+from skylarkmq.client.consumer.subscription import Selector, Subscription, check_filter
 from skylarkmq.client.errors import (
     NOT_STARTED,
     BrokerError,
@@ -149,6 +149,7 @@ class PeekReader(Started):
 
         Raises:
             RouteNotFound: nobody has the topic.
+            FilterRefused: a broker does not filter so.
             RocketMQError: a broker or all name servers cannot be asked.
             ConsumerClosed: stopped before.
         """
@@ -204,6 +205,7 @@ class PeekReader(Started):
         route = await services.routes.refresh(self._subscription.data.topic)
         if route is None:
             raise RouteNotFound(self._topic, "topic_missing", "No broker has this topic")
+        await check_filter(services, TOOLS_CONSUMER_GROUP, self._subscription, inline=True)
         if isinstance(self._start, StartFrom):
             queues = list(route.subscribe_queues)
             starts = await asyncio.gather(*(self._begin_of(offsets, queue) for queue in queues))

@@ -13,7 +13,13 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from skylarkmq.client.errors import AuthError, BrokerError, FilterRefused, RocketMQError
+from skylarkmq.client.errors import (
+    AuthError,
+    BrokerError,
+    FilterRefused,
+    RocketMQError,
+    RouteNotFound,
+)
 from skylarkmq.client.route import MASTER_ID
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
@@ -99,33 +105,56 @@ class Subscription:
         return not self.tags or tag in self.tags
 
 
+def filter_error(error: BrokerError) -> BrokerError:
+    """Return what a broker's answer to 46 means: mostly that it refuses the filter."""
+    if isinstance(error, AuthError) or error.code not in FILTER_HINTS:
+        return error
+    return FilterRefused(error.code, error.remark, error.broker_addr, hint=FILTER_HINTS[error.code])
+
+
 async def check_filter(
-    services: Services, client_id: str, group: str, subscription: Subscription
+    services: Services, group: str, subscription: Subscription, *, inline: bool = False
 ) -> None:
     """Ask every broker of the topic whether it can filter so; tags need no question.
 
-    A broker that cannot be reached is passed over: its pulls tell later.
+    A member of a group passes over a broker that cannot be asked: its heartbeat carries the
+    expression, and pulls from a broker that cannot use it fail.
+
+    Args:
+        inline: each pull will carry the expression. Then every broker must have said yes: an
+            Apache broker that cannot read an inline expression answers with every message.
 
     Raises:
         FilterRefused: a broker does not filter by SQL92, or cannot read the expression.
         AuthError: access control refused the caller.
+        RocketMQError: with `inline`, a broker cannot be asked, or nobody has the topic.
     """
     data = subscription.data
-    route = services.routes.known(data.topic)
-    if data.expression_type == TAG_TYPE or route is None:
+    if data.expression_type == TAG_TYPE:
         return
-    question = CheckClientRequestBody(client_id=client_id, group=group, subscription_data=data)
+    route = services.routes.known(data.topic)
+    if route is None:
+        if inline:
+            raise RouteNotFound(
+                data.topic, "topic_missing", "An expression is checked by the topic's brokers first"
+            )
+        return
+    question = CheckClientRequestBody(
+        client_id=services.client_id, group=group, subscription_data=data
+    )
     addresses = [broker[MASTER_ID] for broker in route.brokers.values() if MASTER_ID in broker]
+    if inline:  # also slaves that have lost their master are pulled from
+        addresses = [broker[min(broker)] for broker in route.brokers.values() if broker]
     timeout_s = services.config.request_timeout_s
     outcomes = await asyncio.gather(
         *(services.consumer_api.check_client(each, question, timeout_s) for each in addresses),
         return_exceptions=True,
     )
     for error in outcomes:
-        if isinstance(error, BrokerError) and not isinstance(error, AuthError):
-            hint = FILTER_HINTS.get(error.code, "")
-            raise FilterRefused(error.code, error.remark, error.broker_addr, hint=hint) from error
-        if isinstance(error, RocketMQError) and not isinstance(error, AuthError):
-            log.warning("filter of %s not checked: %s", data.topic, error)
-        elif error is not None:
-            raise error
+        meaning = filter_error(error) if isinstance(error, BrokerError) else error
+        if meaning is None:
+            continue
+        passes = isinstance(meaning, RocketMQError) and not inline
+        if not passes or isinstance(meaning, AuthError | FilterRefused):
+            raise meaning from (None if meaning is error else error)
+        log.warning("filter of %s not checked: %s", data.topic, meaning)

@@ -114,10 +114,11 @@ async def test_tags_are_looked_at_again_and_expressions_travel_along() -> None:
         fields = peek.it.broker.of_code(PULL)[0].ext_fields
         assert (fields["subscription"], fields["expressionType"]) == ("n > 3", "SQL92")
     refused = Peek(1, 1, stop="now", selector=Sql92("n >"))
-    refused.it.broker.refuse(PULL, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
-    async with refused:
-        with pytest.raises(FilterRefused):
-            await refused.rest()
+    code = RequestCode.CHECK_CLIENT_CONFIG
+    refused.it.broker.refuse(code, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+    with pytest.raises(FilterRefused, match="Correct the expression"):
+        await refused.it.wait(refused.reader.start())
+    assert not refused.it.broker.of_code(PULL), "an Apache broker would answer with all there is"
 
 
 async def test_a_batch_ahead_and_no_more() -> None:

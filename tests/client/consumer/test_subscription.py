@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.client import Consumer
+from skylarkmq.client import Consumer, MessageQueue
 from skylarkmq.client.consumer.start_from import StartFrom
 from skylarkmq.client.consumer.subscription import Sql92, Subscription, Tag, check_filter
-from skylarkmq.client.errors import FilterRefused
+from skylarkmq.client.errors import FilterRefused, RouteNotFound, SystemBusy
 from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody
 from skylarkmq.protocol.bodies.text import decode_body
-from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.consumer.support import Group
 
 
@@ -75,7 +75,7 @@ def test_an_expression_is_the_broker_s_affair() -> None:
         Sql92("  ")
 
 
-async def asked(*codes: int) -> None:
+async def asked(*codes: int, **settings: Any) -> None:
     """Ask two brokers, the second of which answers with the codes in turn."""
     it = Group({"orders": 1})
     other = it.cluster.broker("broker-b", {"orders": 1})
@@ -85,7 +85,7 @@ async def asked(*codes: int) -> None:
         await it.wait(client.start())
         await it.wait(client.services.routes.refresh("orders"))
         subscription = Subscription("orders", Sql92("n > 3"), 1)
-        await it.wait(check_filter(client.services, client.client_id, "billing", subscription))
+        await it.wait(check_filter(client.services, "billing", subscription, **settings))
         code = RequestCode.CHECK_CLIENT_CONFIG
         (request,) = [each for each in other.requests if each.code == code]
         question = decode_body(CheckClientRequestBody, request.body)
@@ -107,6 +107,32 @@ async def test_a_refused_filter_is_told_at_once_with_what_to_do(code: int, hint:
         await asked(code)
     assert caught.value.code == code
     assert caught.value.remark == "refused by the test"
+
+
+async def test_a_member_passes_over_a_broker_that_is_busy_but_not_where_pulls_carry_it() -> None:
+    """An Apache broker swallows what is wrong with an expression in a pull, and sends all."""
+    await asked(ResponseCode.SYSTEM_BUSY)
+    with pytest.raises(SystemBusy):
+        await asked(ResponseCode.SYSTEM_BUSY, inline=True)
+
+
+async def test_queues_by_hand_are_not_read_before_each_broker_has_read_the_expression() -> None:
+    it = Group({"orders": 1})
+    it.broker.refuse(RequestCode.CHECK_CLIENT_CONFIG, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+    consumer = Consumer(None, group="billing")
+    consumer._client = it.client()
+    await it.wait(consumer.start())
+    queues = [MessageQueue("orders", "broker-a", 0)]
+    with pytest.raises(FilterRefused, match="Correct the expression") as caught:
+        await it.wait(consumer.assign(queues, Sql92("n >")))
+    assert not caught.value.retryable
+    with pytest.raises(RouteNotFound):
+        await it.wait(consumer.assign([MessageQueue("later", "broker-a", 0)], Sql92("n > 3")))
+    assert consumer.assignment() == []
+    await it.wait(consumer.subscribe("orders"))
+    await it.pass_time(1)
+    assert consumer.assignment() == queues, "nothing has changed"
+    await it.stop(consumer)
 
 
 @pytest.mark.parametrize(
