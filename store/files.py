@@ -24,6 +24,10 @@ from typing import NamedTuple, Protocol
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Errors of a lock that another process holds.
 _LOCKED = frozenset({errno.EACCES, errno.EAGAIN})
+# Errors of a file system that locks no folders, as those on a network.
+_LOCKS_NO_FOLDERS = frozenset(
+    {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+)
 
 
 class StoreFile(Protocol):
@@ -66,7 +70,11 @@ class StoreFile(Protocol):
 
 
 class FileLock(Protocol):
-    """An exclusive lock held on a file until `release`."""
+    """An exclusive lock held on a file or folder until `release`."""
+
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to what is locked."""
+        ...
 
     def release(self) -> None: ...
 
@@ -119,6 +127,10 @@ class Files(Protocol):
 
     def lock(self, path: Path) -> FileLock | None:
         """Take the exclusive record lock on byte 0 of `path`; None when another process has it."""
+        ...
+
+    def lock_folder(self, path: Path) -> FileLock | None:
+        """Take the folder itself, which no removal of a file in it gives away; None as `lock`."""
         ...
 
 
@@ -214,11 +226,18 @@ class DiskFile:
         os.close(self._fd)
 
 
-class _RecordLock:
-    """A POSIX record lock, the kind that a Java broker takes on the same byte."""
+class _HeldLock:
+    """A lock that goes with its descriptor."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, path: Path) -> None:
         self._fd = fd
+        self._path = path
+
+    def is_in_place(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         os.close(self._fd)
@@ -320,6 +339,7 @@ class DiskFiles:
         return path.stat().st_mtime_ns // 1_000_000
 
     def lock(self, path: Path) -> FileLock | None:
+        # A POSIX record lock: the kind that a Java broker takes on the same byte.
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
@@ -330,4 +350,16 @@ class DiskFiles:
             if error.errno in _LOCKED:
                 return None
             raise _named(error, "lock", path) from error
-        return _RecordLock(fd)
+        return _HeldLock(fd, path)
+
+    def lock_folder(self, path: Path) -> FileLock | None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _LOCKS_NO_FOLDERS:
+                os.close(fd)
+                if error.errno in _LOCKED:
+                    return None
+                raise _named(error, "lock", path) from error
+        return _HeldLock(fd, path)

@@ -107,6 +107,8 @@ class MessageStore(ReadFace):
         self._clock = clock
         self._memory_size = memory_size
         self._lock = StoreLock(files, self.paths)
+        self._tables = workers.tables
+        self._lock_checked = True  # none of the looks at the lock is under way
         self._abort = AbortFile(files, self.paths)
         self.commit_log = open_log(
             config, files, workers.prepare, clock, self.stats, self.paths, self.delay_levels
@@ -171,6 +173,7 @@ class MessageStore(ReadFace):
         try:
             self._files.make_folder(self.paths.root)
             self._files.make_folder(self.paths.config)
+            self._files.make_folder(self.paths.commit_log)
             self._lock.acquire()
             sizes = {
                 "mappedFileSizeCommitLog": self.config.mapped_file_size_commit_log,
@@ -326,9 +329,23 @@ class MessageStore(ReadFace):
     def _tick(self) -> None:
         """Write units, and checkpoint sooner when a recovery would have much to read."""
         self._note_point()
+        self._keep_lock()
         self.queues.tick()
         if self.writer.published_offset - self._checkpoint_offset >= CHECKPOINT_SIZE:
             self._checkpoint()
+
+    def _keep_lock(self) -> None:
+        """Look after the owner's lock, away from the loop."""
+        if not self._lock_checked:
+            return
+
+        def done(_: None, error: BaseException | None) -> None:
+            self._lock_checked = True
+            if error is not None:
+                self.fail(error)
+
+        self._lock_checked = False
+        self._tables.submit(self._lock.keep, done)
 
     def _checkpoint(self) -> None:
         self._checkpoint_offset = self.writer.published_offset

@@ -52,6 +52,9 @@ class ReadOnlyFiles(DiskFiles):
     def lock(self, path: Path) -> FileLock | None:
         raise _read_only(path)
 
+    def lock_folder(self, path: Path) -> FileLock | None:
+        raise _read_only(path)
+
     def is_folder(self, path: Path) -> bool:
         return path.is_dir()
 

@@ -95,6 +95,10 @@ class TestFiles(DiskFiles):
         self.check_alive(path)
         return super().lock(path)
 
+    def lock_folder(self, path: Path) -> FileLock | None:
+        self.check_alive(path)
+        return super().lock_folder(path)
+
 
 class _TestFile(DiskFile):
     __slots__ = ("_files", "_is_log")

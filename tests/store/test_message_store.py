@@ -252,6 +252,22 @@ def test_a_second_owner_is_refused() -> None:
         StoreRig(disk).start()
 
 
+def test_a_running_store_takes_a_removed_lock_again_or_takes_no_more_messages() -> None:
+    disk = CrashDisk()
+    rig = StoreRig(disk).start()
+    disk.unlink(disk.root / "lock")
+    rig.clock.advance(1.1)
+    rig.workers.run_all()
+    assert disk.exists(disk.root / "lock")
+    rig.put("T")
+    disk.unlink(disk.root / "lock")
+    assert disk.lock(disk.root / "lock") is not None, "another broker has it"
+    rig.clock.advance(1.1)
+    rig.workers.run_all()
+    assert isinstance(rig.store.failure, StoreLockedError)
+    assert "has failed" in (rig.store.refusal() or "")
+
+
 def test_other_sizes_than_before_are_refused_with_the_cure() -> None:
     disk = CrashDisk()
     StoreRig(disk).start().stop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,6 +36,20 @@ sys.stdin.read()
 """
 
 
+# A RocketMQ broker, which locks one byte of one file.
+JAVA = """
+import fcntl, sys
+with open(sys.argv[1], "ab") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, 0)
+    except OSError:
+        print("refused", flush=True)
+    else:
+        print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
 def lock(root: Path) -> StoreLock:
     return StoreLock(DiskFiles(), StorePaths(root))
 
@@ -41,8 +57,18 @@ def lock(root: Path) -> StoreLock:
 @contextmanager
 def other_process(root: Path) -> Iterator[str]:
     """What a second process says that tries to own the store."""
+    yield from _said(OWNER, root)
+
+
+@contextmanager
+def java_broker(root: Path) -> Iterator[str]:
+    """What a broker of RocketMQ says that tries to own the store."""
+    yield from _said(JAVA, root / "lock")
+
+
+def _said(program: str, path: Path) -> Iterator[str]:
     with subprocess.Popen(
-        [sys.executable, "-c", OWNER, str(root)],
+        [sys.executable, "-c", program, str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -136,3 +162,83 @@ def test_the_mark_of_an_unclean_stop_is_durable_both_ways() -> None:
     abort.remove()
     assert not abort.exists()
     assert disk.calls["sync_folder"] == 2
+
+
+# What somebody does to the files of a running store
+
+
+def test_a_removed_lock_file_lets_no_second_broker_in(tmp_path: Path) -> None:
+    mine = lock(tmp_path)
+    mine.acquire()
+    (tmp_path / "lock").unlink()
+    with other_process(tmp_path) as said:
+        assert f"{tmp_path} is in use by another broker" in said
+    mine.release()
+    with other_process(tmp_path) as said:
+        assert said == "mine"
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_removed_lock_file_is_locked_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, replaced: bool
+) -> None:
+    mine = lock(tmp_path)
+    mine.acquire()
+    mine.keep()
+    (tmp_path / "lock").unlink()
+    if replaced:
+        (tmp_path / "lock").write_bytes(b"")
+    with java_broker(tmp_path) as said:
+        assert said == "locked", "this is what must not last"
+    mine.keep()
+    assert [f"{tmp_path}/lock was removed or replaced" in text for text in caplog.messages] == [
+        True
+    ]
+    with java_broker(tmp_path) as said:
+        assert said == "refused"
+    mine.release()
+    with java_broker(tmp_path) as said:
+        assert said == "locked"
+
+
+def test_a_store_that_another_broker_took_is_not_shared(tmp_path: Path) -> None:
+    mine = lock(tmp_path)
+    mine.acquire()
+    (tmp_path / "lock").unlink()
+    with (
+        java_broker(tmp_path) as said,
+        pytest.raises(StoreLockedError, match="stop both"),
+    ):
+        assert said == "locked"
+        mine.keep()
+    mine.release()
+
+
+def test_two_roots_may_not_share_a_commit_log(tmp_path: Path) -> None:
+    for name in ("a", "b", "log"):
+        (tmp_path / name).mkdir()
+    first, second = (
+        StoreLock(DiskFiles(), StorePaths(tmp_path / name, tmp_path / "log")) for name in "ab"
+    )
+    first.acquire()
+    with pytest.raises(StoreLockedError, match="choose another storePathCommitLog"):
+        second.acquire()
+    with other_process(tmp_path / "b") as said:
+        assert said == "mine", "a refusal keeps nothing"
+    first.release()
+    second.acquire()
+    second.release()
+
+
+def test_a_disk_that_locks_no_folders_still_has_its_lock_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.EBADF, "as NFS says of a folder")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    mine = lock(tmp_path)
+    mine.acquire()
+    with java_broker(tmp_path) as said:
+        assert said == "refused"
+    mine.release()

@@ -44,7 +44,7 @@ class CrashDisk:
         self._folders = {""}
         self.name_space = NameSpace(names)
         self._touches = itertools.count()
-        self._locked: set[Path] = set()
+        self.locked: dict[Path, CrashLock] = {}
         self.now_ms: Callable[[], int] = lambda: 0  # the machine's clock, for times of files
 
     def fail(
@@ -157,13 +157,16 @@ class CrashDisk:
         return self._inode(path).modified_ms
 
     def lock(self, path: Path) -> CrashLock | None:
-        if path in self._locked:
+        if path in self.locked and self.locked[path].is_in_place():
             return None
         file = self.open(path, create=True)
         file.pwrite(b"lock", 0)
         file.datasync()
-        self._locked.add(path)
-        return CrashLock(self._locked, path)
+        return CrashLock(self, path)
+
+    def lock_folder(self, path: Path) -> CrashLock | None:
+        assert self._key(path) in self._folders
+        return None if path in self.locked else CrashLock(self, path)
 
     # What the files of this disk call
 
@@ -177,6 +180,10 @@ class CrashDisk:
         text = str(path)
         assert text.startswith(self._prefix), f"{path} lies outside of {self.root}"
         return text[len(self._prefix) :]
+
+    def inode(self, path: Path) -> Inode | None:
+        """What a path leads to; None for a folder, and when there is nothing."""
+        return self.name_space.live.get(self._key(path))
 
     def _inode(self, path: Path) -> Inode:
         inode = self.name_space.live.get(self._key(path))
@@ -342,12 +349,18 @@ class CrashFile:
 class CrashLock:
     """Implements `skylarkmq.store.files.FileLock`."""
 
-    def __init__(self, locked: set[Path], path: Path) -> None:
-        self._locked = locked
+    def __init__(self, disk: CrashDisk, path: Path) -> None:
+        self._disk = disk
         self._path = path
+        self._inode = disk.inode(path)
+        disk.locked[path] = self
+
+    def is_in_place(self) -> bool:
+        return self._disk.inode(self._path) is self._inode
 
     def release(self) -> None:
-        self._locked.discard(self._path)
+        if self._disk.locked.get(self._path) is self:
+            del self._disk.locked[self._path]
 
 
 def _missing(path: Path) -> FileNotFoundError:

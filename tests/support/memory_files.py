@@ -73,6 +73,9 @@ class MemoryFiles:
     def lock(self, path: Path) -> FileLock | None:
         raise NotImplementedError("tables are not locked")
 
+    def lock_folder(self, path: Path) -> FileLock | None:
+        raise NotImplementedError("tables are not locked")
+
 
 class Tables:
     """A table writer over a disk in memory, whose worker moves only when it is told."""
