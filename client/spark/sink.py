@@ -22,9 +22,10 @@ import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyspark import TaskContext
+from pyspark import SparkFiles, TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -33,6 +34,8 @@ from pyspark.sql.datasource import (
 
 from skylarkmq.client.spark.option_reading import OptionError
 from skylarkmq.client.spark.remoting.outgoing import Queue
+from skylarkmq.client.spark.writing import batch_writes
+from skylarkmq.client.spark.writing.batch_writes import BatchWrite
 from skylarkmq.client.spark.writing.rows import RowReader
 from skylarkmq.client.spark.writing.sink_columns import RowPlan, plan_rows
 from skylarkmq.client.spark.writing.sink_options import SinkOptions
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
+ATTEMPT_PROPERTY: Final = "spark.sql.execution.root.id"
 """Spark's own names of a task's local properties; internal, so their absence is allowed for."""
 
 
@@ -62,6 +66,8 @@ class SendReceipt(WriterCommitMessage):
     resent: int
     """Tries without an answer: each may have left a copy of its messages."""
     queues: dict[Queue, QueueTotal]
+    batch_writes: frozenset[BatchWrite] = frozenset()
+    """One for each topic whose rows got keys by their place."""
 
 
 class _Sink:
@@ -76,7 +82,7 @@ class _Sink:
     def _send(self, batches: Iterator[pa.RecordBatch]) -> SendReceipt:
         """Send all rows of a task; in an executor's Python worker."""
         place = task_place(self._write_id)
-        keys = PlaceKeys(place.write_id, place.batch_id, place.partition)
+        keys = self._keys(place)
         options = self._options
         window, write_queues = task_window(options)
         rows = RowReader(self._plan, options, keys.key, place.partition)
@@ -91,19 +97,49 @@ class _Sink:
             sum(total.size for total in queues.values()),
             sum(total.resent for total in queues.values()),
             queues,
+            frozenset(self._batch_write(place, topic) for topic in keys.topics),
         )
+
+    def _keys(self, place: TaskPlace) -> PlaceKeys:
+        return PlaceKeys((place.write_id, place.batch_id, place.partition))
+
+    def _batch_write(self, place: TaskPlace, topic: str) -> BatchWrite:
+        return BatchWrite(place.write_id, place.batch_attempt, topic, self._options.write_name)
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):
     """`df.write.format("skylarkmq").mode("append").save()`."""
+
+    def __init__(self, plan: RowPlan, options: SinkOptions) -> None:
+        super().__init__(plan, options)
+        self._committed = batch_writes.committed(driver_folder())
+
+    def _keys(self, place: TaskPlace) -> PlaceKeys:
+        if not place.batch_id:
+            return super()._keys(place)
+
+        def told_apart(topic: str) -> tuple[str, ...]:
+            write = self._batch_write(place, topic)
+            if write.path in self._committed:
+                raise write.refusal()
+            return topic, write.name
+
+        return PlaceKeys((place.write_id, place.batch_id, place.partition), told_apart)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SendReceipt:  # type: ignore[override]
         """Send a task's rows."""
         return self._send(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what was sent."""
+        """Log what was sent.
+
+        Raises:
+            OptionError: another write of this batch was committed meanwhile with the same keys.
+        """
         log_sent(messages, "batch write")
+        receipts = (message for message in messages if isinstance(message, SendReceipt))
+        writes = {write for receipt in receipts for write in receipt.batch_writes if write.attempt}
+        batch_writes.commit(driver_folder(), writes)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log what stays sent."""
@@ -148,7 +184,14 @@ def stream_sink(options: Mapping[str, str], schema: StructType, overwrite: bool)
             "output mode complete replaces the whole result with each batch, and a topic cannot "
             'be overwritten; use .outputMode("append") or .outputMode("update")'
         )
-    return StreamSink(*_plan(options, schema))
+    plan, chosen = _plan(options, schema)
+    if chosen.write_name:
+        raise OptionError(
+            "option writeName is for writes inside foreachBatch: a streaming query writes once "
+            "a batch",
+            "writeName",
+        )
+    return StreamSink(plan, chosen)
 
 
 def _plan(given: Mapping[str, str], schema: StructType) -> tuple[RowPlan, SinkOptions]:
@@ -166,6 +209,8 @@ class TaskPlace:
     batch_id: str
     partition: int
     attempt: int
+    batch_attempt: str = ""
+    """Spark's number for this run of a stream's batch; empty where there is none."""
 
 
 def task_place(write_id: str) -> TaskPlace:
@@ -180,8 +225,18 @@ def task_place(write_id: str) -> TaskPlace:
     query_id = context.getLocalProperty(QUERY_ID_PROPERTY)
     batch_id = context.getLocalProperty(BATCH_ID_PROPERTY)
     if not query_id or batch_id is None:
-        query_id, batch_id = write_id, ""
-    return TaskPlace(query_id, batch_id, context.partitionId(), context.attemptNumber())
+        return TaskPlace(write_id, "", context.partitionId(), context.attemptNumber())
+    attempt = context.getLocalProperty(ATTEMPT_PROPERTY) or ""
+    return TaskPlace(query_id, batch_id, context.partitionId(), context.attemptNumber(), attempt)
+
+
+def driver_folder() -> Path | None:
+    """Return the folder that Spark keeps for the application at the driver; None outside Spark.
+
+    Every Python process that Spark starts at the driver is told of it.
+    """
+    folder = getattr(SparkFiles, "_root_directory", None)
+    return Path(folder) if folder else None
 
 
 def log_sent(messages: Sequence[WriterCommitMessage | None], what: str) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from pyspark import TaskContext
+from pyspark import SparkFiles, TaskContext
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from skylarkmq.client.queue_selector import by_hash
@@ -19,7 +20,7 @@ from skylarkmq.client.spark.option_reading import OptionError
 from skylarkmq.client.spark.remoting import pool
 from skylarkmq.client.spark.remoting.outgoing import Queue
 from skylarkmq.client.spark.schema import SchemaError
-from skylarkmq.client.spark.sink import SendReceipt, StreamSink, batch_sink, stream_sink
+from skylarkmq.client.spark.sink import BatchSink, SendReceipt, StreamSink, batch_sink, stream_sink
 from skylarkmq.client.spark.writing.rows import RowError
 from skylarkmq.client.spark.writing.sink_task import QueueTotal
 from skylarkmq.client.spark.writing.unique_keys import PlaceKeys
@@ -27,10 +28,14 @@ from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing.threaded import SyncBroker
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 BODY = StructType([StructField("body", BinaryType())])
-LOCAL = {"sql.streaming.queryId": "the-query", "streaming.sql.batchId": "7"}
+LOCAL = {
+    "sql.streaming.queryId": "the-query",
+    "streaming.sql.batchId": "7",
+    "spark.sql.execution.root.id": "12",
+}
 
 
 @dataclass
@@ -88,8 +93,8 @@ def test_a_repeated_task_gives_its_rows_the_same_keys(
     assert first.queues == second.queues
     stored = broker.messages(topic)
     assert len(stored) == 1400
-    place_keys = PlaceKeys("the-query", "7", 3)
-    wanted = {place_keys.key(row): body for row, body in enumerate(bodies)}
+    place_keys = PlaceKeys(("the-query", "7", 3))
+    wanted = {place_keys.key(topic, row): body for row, body in enumerate(bodies)}
     assert {message.unique_key: message.body for message in stored} == wanted
     for queue, total in first.queues.items():
         mine = [message for message in stored if message.queue_id == queue.queue_id]
@@ -109,6 +114,50 @@ def test_a_batch_write_has_keys_of_its_own(
     stored = keys(broker.messages(topic))
     assert len(stored) == 6
     assert sorted(stored.count(key) for key in set(stored)) == [1, 1, 2, 2]
+
+
+def foreach_batch_write(options: dict[str, str], *bodies: bytes) -> BatchSink:
+    """Make a write as `foreachBatch` does, one task of it, and commit it."""
+    writer: BatchSink = pickle.loads(pickle.dumps(batch_sink(options, BODY, overwrite=False)))
+    writer.commit([writer.write(batches(bodies))])
+    return writer
+
+
+def test_writes_of_one_foreach_batch_have_keys_of_their_own(
+    broker: SyncBroker, topic: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path))
+    options = {"nameserver": broker.namesrv_addr, "topic": topic}
+    broker.create_topic(f"{topic}_other", 1)
+    writes = [options, {**options, "topic": f"{topic}_other"}, {**options, "writename": "second"}]
+    for attempt in ("12", "20"):  # the second time as if a restarted query repeated the batch
+        in_task(monkeypatch, Context(local={**LOCAL, "spark.sql.execution.root.id": attempt}))
+        for number, each in enumerate(writes):
+            foreach_batch_write(each, b"%d" % number)
+    stored = [*broker.messages(topic), *broker.messages(f"{topic}_other")]
+    body_of = {message.unique_key: message.body for message in stored}
+    assert len(stored) == 6
+    assert sorted(body_of.values()) == [b"0", b"1", b"2"]
+    assert all(body_of[message.unique_key] == message.body for message in stored)
+    assert len(list(tmp_path.glob("skylarkmq-writes/the-query/*"))) == len(writes)
+
+
+def test_a_write_that_cannot_be_told_from_another_of_its_batch_is_refused(
+    broker: SyncBroker, topic: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path))
+    in_task(monkeypatch, Context(local=LOCAL))
+    options = {"nameserver": broker.namesrv_addr, "topic": topic}
+    at_once = batch_sink(options, BODY, overwrite=False)
+    foreach_batch_write(options, b"first")
+    cure = rf"to topic {topic}, with no option writeName.*Give each write.*a writeName of its own"
+    with pytest.raises(OptionError, match=cure):
+        foreach_batch_write(options, b"second")
+    assert [message.body for message in broker.messages(topic)] == [b"first"]
+    receipt = at_once.write(batches([b"third"]))
+    with pytest.raises(OptionError, match=cure):
+        at_once.commit([receipt])
+    foreach_batch_write({**options, "idempotencycolumns": "body"}, b"by its own identity")
 
 
 def test_a_bad_row_ends_the_task(
@@ -133,6 +182,8 @@ def test_what_the_driver_refuses() -> None:
         batch_sink(options, BODY, overwrite=True)
     with pytest.raises(OptionError, match=r"output mode complete"):
         stream_sink(options, BODY, overwrite=True)
+    with pytest.raises(OptionError, match="writeName is for writes inside foreachBatch"):
+        stream_sink({**options, "writename": "x"}, BODY, overwrite=False)
     with pytest.raises(SchemaError, match="no column topic"):
         stream_sink({"nameserver": "127.0.0.1:1"}, BODY, overwrite=False)
 
@@ -219,3 +270,22 @@ def test_through_spark(spark: SparkSession, broker: SyncBroker, topic: str, tmp_
     assert "127.0.0.1:1" in secret
     assert "hush" not in secret
     assert "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in refused("errorifexists")
+
+
+@pytest.mark.spark
+def test_a_second_write_of_a_batch_in_spark(
+    spark: SparkSession, broker: SyncBroker, topic: str
+) -> None:
+    options = {"nameServer": broker.namesrv_addr, "topic": topic}
+
+    def twice(batch: DataFrame, number: int) -> None:
+        for body in ("a", "b"):
+            writer = batch.selectExpr(f"'{body}' AS body").write.format("skylarkmq")
+            writer.options(**options).mode("append").save()
+
+    query = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 4).load().writeStream
+    running = query.foreachBatch(twice).trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match="writeName of its own"):
+        running.awaitTermination(120)
+    bodies = [message.body for message in broker.messages(topic)]
+    assert (bodies.count(b"a"), bodies.count(b"b")) == (4, 0)

@@ -178,7 +178,7 @@ class ReplayTask:
         self._record(source)
         return self._setup.numbers[source], self._done
 
-    def _no_id(self, row: int) -> str:
+    def _no_id(self, topic: str, row: int) -> str:
         raise RowError(f"row {row} has no msgId to keep", hint="Replay without --keep-ids")
 
 

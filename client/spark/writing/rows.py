@@ -82,13 +82,13 @@ class RowReader:
         self,
         plan: RowPlan,
         options: SinkOptions,
-        key_of_row: Callable[[int], str],
+        key_of_row: Callable[[str, int], str],
         partition: int = 0,
     ) -> None:
         """Take what a task knows.
 
         Args:
-            key_of_row: makes the unique key of a row of this task by its number.
+            key_of_row: makes the unique key of a row of this task by its topic and number.
             partition: for the texts of errors.
         """
         self.row_count = 0
@@ -144,7 +144,7 @@ class RowReader:
             unique_key = given or (
                 self._key(topic, [values[index] for values in identity])
                 if identity
-                else self._key_of_row(self.row_count)
+                else self._key_of_row(topic, self.row_count)
             )
             if keys is not None and not isinstance(keys, str):
                 keys = self._joined_keys(keys, topic)

@@ -3,6 +3,7 @@
     topic               where all rows go; goes before a column `topic`
     producerGroup       the name under which brokers know the sender, default `spark-skylarkmq`
     idempotencyColumns  columns whose values make the unique key, parted by commas
+    writeName           tells a write inside foreachBatch from the others of the same batch
     acceptStatus        FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE: which of these
                         answers count as sent; without it the message is sent again
     maxMessageSize      largest body before compression, 4 MiB; the broker has a limit of its own
@@ -45,6 +46,7 @@ SINK_OPTIONS: Final = (
     "topic",
     "producerGroup",
     "idempotencyColumns",
+    "writeName",
     "acceptStatus",
     "maxMessageSize",
     "sendBatchBytes",
@@ -74,6 +76,7 @@ class SinkOptions:
     topic: str | None = None
     producer_group: str = DEFAULT_GROUP
     identity: tuple[str, ...] = ()
+    write_name: str = ""
     accepted: frozenset[SendStatus] = frozenset({SendStatus.SEND_OK})
     max_message_size: int = 4 * MIB
     batch_size: int = 128 * 1024
@@ -104,6 +107,7 @@ class SinkOptions:
             topic=_topic(options),
             producer_group=_group(options),
             identity=options.listing("idempotencyColumns"),
+            write_name=options.text("writeName", ""),
             accepted=_accepted(options),
             max_message_size=max_message_size,
             batch_size=options.size("sendBatchBytes", 128 * 1024, low=0, high=max_message_size),

@@ -6,7 +6,8 @@ first try, so that consumers and tools see a copy for what it is:
     columns   hash of the values of `idempotencyColumns`, say of topic, brokerName, queueId and
               queueOffset
     place     hash of (query id, batch id, partition, row): for a stream that maps its source row by
-              row; after a shuffle the rows of a partition may come in another order
+              row; after a shuffle the rows of a partition may come in another order. Of a write
+              inside foreachBatch also (topic, option `writeName`), for a batch may have several
 
 The text has the form of a producer's id, upper-case hex of 16 bytes:
 
@@ -28,7 +29,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 _HASH_SIZE: Final = 12
@@ -47,20 +48,35 @@ Value = str | bytes | bool | int | datetime.date | decimal.Decimal | None
 class PlaceKeys:
     """Keys by the row's place: one object per task."""
 
-    def __init__(self, write_id: str, batch_id: str, partition: int) -> None:
+    def __init__(
+        self, place: tuple[str, str, int], more: Callable[[str], tuple[str, ...]] | None = None
+    ) -> None:
         """Take what tells this task's rows from all others.
 
         Args:
-            write_id: a stream's query id, which its checkpoint keeps; for a batch write an id that
-                the driver made, so that a repeated task has the same and another write has not.
-            batch_id: the micro-batch; empty for a batch write.
+            place: write, batch and partition. The write is a stream's query id, which its
+                checkpoint keeps; for a batch write an id that the driver made, so that a repeated
+                task has the same and another write has not; its batch is empty.
+            more: called once for each topic; what else tells rows to that topic from others.
         """
-        self._start = _new()
-        self._start.update(_encoded((write_id, batch_id, partition)))
+        self._place = place
+        self._more = more
+        self._starts: dict[str, hashlib.blake2b] = {}
 
-    def key(self, row: int) -> str:
-        """Return the key of the partition's row number `row`, counted from 0."""
-        digest = self._start.copy()
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics of the rows that got a key."""
+        return frozenset(self._starts)
+
+    def key(self, topic: str, row: int) -> str:
+        """Return the key of the partition's row number `row`, counted from 0, which goes to
+        `topic`; raises what `more` does."""
+        start = self._starts.get(topic)
+        if start is None:
+            more = () if self._more is None else self._more(topic)
+            start = self._starts[topic] = _new()
+            start.update(_encoded((*self._place, *more)))
+        digest = start.copy()
         digest.update(b"%d" % row)
         return _text(digest.digest())
 

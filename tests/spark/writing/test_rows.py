@@ -44,7 +44,7 @@ def messages(rows: Sequence[Row], options: SinkOptions = OPTIONS, **kinds: str) 
     batch = batch_of(rows, **kinds)
     fields = [(name, kinds.get(name) or SINK_TYPES[name][0]) for name in batch.schema.names]
     plan = plan_rows(fields, has_topic=options.topic is not None, identity=options.identity)
-    reader = RowReader(plan, options, lambda row: f"K{row}", partition=3)
+    reader = RowReader(plan, options, lambda topic, row: f"K{row}", partition=3)
     found = list(reader.messages(batch))
     assert reader.row_count == len(rows)
     return found
@@ -95,11 +95,13 @@ def test_text_that_is_no_utf8() -> None:
     assert offsets is not None
     assert data is not None
     text = pa.StringArray.from_buffers(1, offsets, data)
-    reader = RowReader(plan_rows([("body", "string")], has_topic=True), OPTIONS, str)
+    reader = RowReader(
+        plan_rows([("body", "string")], has_topic=True), OPTIONS, lambda topic, row: str(row)
+    )
     (found,) = reader.messages(pa.record_batch([text], names=["body"]))
     assert found.message.body == b"\xff\xfe"
     fields = [("body", "string"), ("tags", "string")]
-    reader = RowReader(plan_rows(fields, has_topic=True), OPTIONS, str)
+    reader = RowReader(plan_rows(fields, has_topic=True), OPTIONS, lambda topic, row: str(row))
     with pytest.raises(RowError, match="column tags holds bytes that are no UTF-8"):
         list(reader.messages(pa.record_batch([text, text], names=["body", "tags"])))
 

@@ -21,16 +21,18 @@ VALUES = st.one_of(
 
 
 def place(write_id: str = "query", batch_id: str = "7", partition: int = 2) -> PlaceKeys:
-    return PlaceKeys(write_id, batch_id, partition)
+    return PlaceKeys((write_id, batch_id, partition))
 
 
 def test_a_row_gets_its_key_again() -> None:
-    assert [place().key(row) for row in range(100)] == [place().key(row) for row in range(100)]
+    assert [place().key("T", row) for row in range(100)] == [
+        place().key("T", row) for row in range(100)
+    ]
 
 
 def test_keys_stay_what_they_were() -> None:
     """A newer release must give rows of a batch that it repeats the keys of the older one."""
-    assert place().key(0) == "514DB24ADE591F238B50000000006AEA"
+    assert place().key("T", 0) == "514DB24ADE591F238B50000000006AEA"
     assert key_of_values(["T", "broker-a", 0, 17]) == "60AC53463A380BC0498900000000FF07"
 
 
@@ -39,12 +41,12 @@ def test_every_place_has_its_own_key() -> None:
         place(), place("other"), place(batch_id="8"), place(partition=3),
         place("que", "ry7"), place("query7", ""), place("query", "72", 0),
     ]  # fmt: skip
-    keys = [each.key(row) for each in places for row in range(300)]
+    keys = [each.key("T", row) for each in places for row in range(300)]
     assert len(set(keys)) == len(keys)
 
 
 def test_the_form_of_a_producers_id() -> None:
-    for key in (place().key(0), key_of_values(["a", 1])):
+    for key in (place().key("T", 0), key_of_values(["a", 1])):
         assert re.fullmatch(r"[0-9A-F]{32}", key)
         assert len(key) == KEY_LENGTH
         assert key[20:28] == "00000000"  # Java's tools search from the month's first day on
@@ -80,3 +82,18 @@ def test_a_number_is_the_same_in_any_type() -> None:
 def test_what_has_no_one_spelling() -> None:
     with pytest.raises(TypeError, match="float"):
         key_of_values([0.1])  # type: ignore[list-item]
+
+
+def test_what_else_tells_rows_apart_is_asked_once_a_topic() -> None:
+    asked: list[str] = []
+
+    def more(topic: str) -> tuple[str, ...]:
+        asked.append(topic)
+        return topic, "name"
+
+    keys = PlaceKeys(("query", "7", 2), more)
+    found = {keys.key(topic, row) for topic in ("T", "U") for row in range(10)}
+    assert len(found) == 20
+    assert asked == ["T", "U"]
+    assert keys.topics == {"T", "U"}
+    assert place().key("T", 0) not in found
