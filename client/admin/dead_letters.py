@@ -133,6 +133,7 @@ class DeadLetterAdmin(QueryAdmin):
         Raises:
             NotFound: a queue of `after` is not there, as while its broker is away; at the first
                 letter.
+            RouteNotFound: no broker is registered with the name server; likewise.
         """
         topic = dlq_topic(self._group(group))
         return self._scan(topic, start, stop, after, may_be_absent=True)

@@ -17,6 +17,7 @@ from skylarkmq.client.admin.reading import QueueReader
 from skylarkmq.client.admin.scan import MessageScan
 from skylarkmq.client.admin.stored_message import StoredMessage, stored_message
 from skylarkmq.client.api_admin import read_records
+from skylarkmq.client.errors import RouteNotFound
 from skylarkmq.client.instants import ceil_ms, floor_ms
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -136,7 +137,7 @@ class QueryAdmin(AdminBase):
         *,
         may_be_absent: bool = False,
     ) -> MessageScan:
-        find = self._find_place if may_be_absent else self._place
+        find = self._place_if_any if may_be_absent else self._place
         return MessageScan(
             self,
             QueueReader(self._api),
@@ -145,6 +146,18 @@ class QueryAdmin(AdminBase):
             None if stop is None else ceil_ms(stop),
             after,
         )
+
+    async def _place_if_any(self, topic: str) -> TopicPlace | None:
+        """Return where a topic lives; None when the brokers that there are have none.
+
+        Raises:
+            RouteNotFound: there are no brokers.
+        """
+        place = await self._find_place(topic)
+        if place is None and not (await self._cluster_info()).broker_addr_table:
+            hint = f"No broker is registered with {', '.join(self._name_servers)} (yet)"
+            raise RouteNotFound(topic, "no_broker", hint)
+        return place
 
     async def _by_key(
         self,

@@ -19,14 +19,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 from skylarkmq.client.errors import IllegalState, RocketMQError
+from skylarkmq.client.state_folder import file_name, state_folder
 from skylarkmq.protocol.bodies.lock import MessageQueueBody
 from skylarkmq.protocol.bodies.push import ResetOffsetBody
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
@@ -129,24 +128,8 @@ def offsets_path(group: str, instance_name: str | None, folder: Path | None = No
         group: as brokers know it.
         instance_name: the client's; clients without one share a name.
     """
-    name = _file_name(instance_name or DEFAULT_INSTANCE)
-    return (folder or _default_folder()) / name / f"{_file_name(group)}.json"
-
-
-def _default_folder() -> Path:
-    home = Path.home()
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = home / "Library" / "Application Support"
-    else:
-        base = Path(os.environ.get("XDG_STATE_HOME") or home / ".local" / "state")
-    return base / "skylarkmq" / "offsets"
-
-
-def _file_name(name: str) -> str:
-    """Return a name that every file system takes and that leads out of no folder."""
-    return quote(name, safe="").replace(".", "%2E")
+    name = file_name(instance_name or DEFAULT_INSTANCE)
+    return (folder or state_folder("offsets")) / name / f"{file_name(group)}.json"
 
 
 def _read(path: Path) -> bytes | None:

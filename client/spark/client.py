@@ -64,6 +64,10 @@ class BlockingClient:
         held = filter(self.namespace.holds, self._routes.topics())
         return sorted({self.namespace.unwrap(topic) for topic in held})
 
+    def clusters(self) -> dict[str, str]:
+        """Return the cluster of each broker that there is, by its name; raises as `topics`."""
+        return self._routes.clusters()
+
     def route(self, topic: str, *, max_age_s: float = 0.0) -> TopicRoute:
         """Return where a topic lives, from memory when that is younger than `max_age_s`.
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,9 +46,10 @@ from skylarkmq.client.spark.jobs.common import (
 )
 from skylarkmq.client.spark.jobs.letters import COLUMNS, Letter, age_of, letter_of
 from skylarkmq.client.spark.jobs.redrive import RedriveCounts, Redriver
-from skylarkmq.client.spark.jobs.redrive_ledger import RedriveLedger
+from skylarkmq.client.spark.jobs.redrive_ledger import RedriveLedger, make_folder
 from skylarkmq.client.spark.remoting.clock import SystemClock
 from skylarkmq.client.spark.remoting.settings import ConnectionSettings
+from skylarkmq.client.state_folder import file_name, state_folder
 from skylarkmq.protocol.flags import dlq_topic, validate_group
 from skylarkmq.protocol.properties import RETRY_TOPIC
 
@@ -72,11 +73,6 @@ class RedriveOptions:
     ledger: str | None = None
     dry_run: bool = True
     resend_unknown: bool = False
-
-    @property
-    def ledger_path(self) -> Path:
-        """Where the ledger is: one a group, in the working folder, unless told."""
-        return Path(self.ledger or f"redrive-{self.group.replace('%', '_')}.jsonl")
 
 
 @click.group()
@@ -113,7 +109,8 @@ def report(group: str, where: str | None, settings: JobSettings) -> None:
     "--ledger",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="What became of each letter; kept from run to run. Default: redrive-GROUP.jsonl, here.",
+    help="What became of each letter; kept from run to run. Default: one a cluster and group, in "
+    "the user's folder for state: name one where that is not kept, as in a container.",
 )
 @click.option(
     "--dry-run/--send", default=True, help="Say what would be sent (the default), or send it."
@@ -206,10 +203,13 @@ def run_redrive(options: RedriveOptions, settings: JobSettings) -> Summary:
     Raises:
         JobError: the topic cannot be read, the ledger cannot be used, the filter is no SQL.
     """
-    ledger = RedriveLedger(options.ledger_path, options.group, read_only=options.dry_run)
-    with closing(_client(settings)) as client, ledger:
+    with closing(_client(settings)) as client, ExitStack() as stack:
         if not check_readable(client, options.group):
             return _nothing("dlq redrive", options.group)
+        path = ledger_path(client, options)
+        if options.ledger is None and not options.dry_run:
+            make_folder(path.parent)
+        ledger = stack.enter_context(RedriveLedger(path, options.group, read_only=options.dry_run))
         redriver = Redriver(
             client,
             ledger,
@@ -223,10 +223,38 @@ def run_redrive(options: RedriveOptions, settings: JobSettings) -> Summary:
         ):
             frame = letters(spark, options.group, options.where, settings)
             redriver.run(fetched(frame), progress.show)
-        return summarise_redrive(redriver.counts, options)
+        return summarise_redrive(redriver.counts, options, path)
 
 
-def summarise_redrive(counts: RedriveCounts, options: RedriveOptions) -> Summary:
+def ledger_path(client: BlockingClient, options: RedriveOptions) -> Path:
+    """Return where the ledger is: the same place from whichever folder the job is started.
+
+    Raises:
+        JobError: it is to be named, because there are several clusters or one of before is here.
+    """
+    if options.ledger is not None:
+        return Path(options.ledger)
+    known = client.clusters()
+    names = sorted({known.get(name, "") for name in client.route(dlq_topic(options.group)).brokers})
+    if len(names) != 1:
+        raise JobError(
+            f"the dead letters lie in several clusters ({', '.join(names)}): name a --ledger for "
+            "this group of them, and the same one each time",
+            exit_code=USAGE,
+        )
+    group = client.wire_name(options.group)
+    path = state_folder("redrive") / file_name(names[0]) / f"{file_name(group)}.jsonl"
+    former = Path(f"redrive-{options.group.replace('%', '_')}.jsonl")
+    if former.exists() and not path.exists():
+        raise JobError(
+            f"here is a ledger of an earlier release, {former}: name it with --ledger, or move it "
+            f"to {path}",
+            exit_code=USAGE,
+        )
+    return path
+
+
+def summarise_redrive(counts: RedriveCounts, options: RedriveOptions, ledger: Path) -> Summary:
     """Return what a run of the redrive did."""
     outcomes = counts.outcomes
     bad = sum(outcomes[name] for name in BAD_OUTCOMES)
@@ -235,7 +263,7 @@ def summarise_redrive(counts: RedriveCounts, options: RedriveOptions) -> Summary
         "group": options.group,
         "letters": outcomes.total(),
         **{name: outcomes[name] for name in (*names, "done_before", *BAD_OUTCOMES)},
-        "ledger": str(options.ledger_path),
+        "ledger": str(ledger),
     }
     rows = [(topic, outcome, count) for (topic, outcome), count in sorted(counts.topics.items())]
     tables = [Table("by first topic", ("topic", "outcome", "letters"), rows)]
@@ -275,6 +303,7 @@ def check_readable(client: BlockingClient, group: str) -> bool:
 
     Raises:
         JobError: it has one that cannot be read, as RocketMQ 4.9.1 makes it.
+        RouteNotFound: there are no brokers.
         RocketMQError: no name server answered.
     """
     fault = validate_group(group)
@@ -286,6 +315,9 @@ def check_readable(client: BlockingClient, group: str) -> bool:
             return True
         brokers = sorted(client.route(topic).brokers)
     except RouteNotFound:
+        if not client.clusters():
+            hint = f"No broker is registered with {client.settings.text} (yet)"
+            raise RouteNotFound(topic, "no_broker", hint) from None
         return False
     raise JobError(
         f"topic {topic} cannot be read: on {', '.join(brokers) or 'its brokers'} it has the "

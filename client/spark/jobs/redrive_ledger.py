@@ -185,6 +185,14 @@ class RedriveLedger:
             self._descriptor = -1
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it; they are on the disk when it returns."""
+    if not folder.exists():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync_folder(folder.parent)
+
+
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -30,7 +30,13 @@ from skylarkmq.client.spark.remoting.clock import BlockingClock
 from skylarkmq.client.spark.remoting.connections import Connections
 from skylarkmq.client.spark.remoting.requests import body_in, check
 from skylarkmq.client.spark.remoting.settings import ConnectionSettings
-from skylarkmq.protocol.bodies.route import BrokerData, QueueData, TopicList, TopicRouteData
+from skylarkmq.protocol.bodies.route import (
+    BrokerData,
+    ClusterInfo,
+    QueueData,
+    TopicList,
+    TopicRouteData,
+)
 from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import (
@@ -110,6 +116,20 @@ class Routes:
         return sorted(
             name for name in names if not is_system_topic(name) and not name.endswith(REPLY_ENDING)
         )
+
+    def clusters(self) -> dict[str, str]:
+        """Return the cluster of each broker that is registered, or named by hand, by its name.
+
+        Raises:
+            RocketMQError: no name server, or one of the brokers named by hand, did not answer.
+        """
+        if self._settings.name_servers:
+            table = self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, {}, _clusters).broker_addr_table
+            return {name: broker.cluster or "" for name, broker in table.items()}
+        return {
+            self._name(address): self._config(address).get(CLUSTER_NAME_KEY, "")
+            for _, address in self._settings.brokers
+        }
 
     def find(self, topic: str, max_age_s: float = 0.0) -> TopicRoute:
         """Return a topic's route, from memory when that is younger than `max_age_s`.
@@ -317,6 +337,10 @@ class Routes:
     def _call(self, address: str, code: int) -> RemotingCommand:
         deadline_s = self._clock.monotonic() + self._settings.request_timeout_s
         return self._connections.call(address, RemotingCommand.request(code), deadline_s)
+
+
+def _clusters(answer: RemotingCommand, address: str) -> ClusterInfo:
+    return body_in(ClusterInfo, answer, address)
 
 
 def _topic_list(answer: RemotingCommand, address: str) -> TopicList:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.client import Consumer, Message, Producer
+from skylarkmq.client import Admin, Consumer, Message, Producer, RouteNotFound
 from tests.client.admin.support import Site, site
+from tests.client.consumer.support import Group
 from tests.client.test_cancellation import cancelled_after
 
 
@@ -103,3 +104,14 @@ async def test_the_first_page_is_all_that_is_held(tmp_path: Path) -> None:
         assert len(scan._page) < 32
         assert (scan.progress.scanned, scan.progress.total) == (1, 100)
         assert len([letter async for letter in scan]) == 99
+
+
+async def test_a_name_server_without_brokers_is_no_group_without_letters() -> None:
+    it = Group()
+    client, broker = it.client(), it.cluster.brokers.pop()
+    async with client, Admin(client) as admin:
+        with pytest.raises(RouteNotFound, match=r"No broker is registered with namesrv:9876"):
+            await it.wait(anext(admin.dead_letters("billing")))
+        it.cluster.brokers.append(broker)
+        with pytest.raises(StopAsyncIteration):
+            await it.wait(anext(admin.dead_letters("billing")))

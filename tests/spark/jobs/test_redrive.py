@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from skylarkmq.client import Message, StartFrom
+from skylarkmq.client.errors import RouteNotFound
 from skylarkmq.client.spark.client import BlockingClient
-from skylarkmq.client.spark.jobs.dlq import RedriveOptions, check_readable, summarise_redrive
+from skylarkmq.client.spark.jobs.common import JobError
+from skylarkmq.client.spark.jobs.dlq import (
+    RedriveOptions,
+    check_readable,
+    ledger_path,
+    summarise_redrive,
+)
 from skylarkmq.client.spark.jobs.letters import Letter, LetterKey
 from skylarkmq.client.spark.jobs.redrive import GIVE_UP_AFTER, RedriveCounts, Redriver
-from skylarkmq.client.spark.jobs.redrive_ledger import Entry, RedriveLedger
+from skylarkmq.client.spark.jobs.redrive_ledger import Entry, RedriveLedger, make_folder
 from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 from skylarkmq.client.sync import Admin, Client, Consumer, Producer
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -230,7 +238,7 @@ def test_after_many_failures_the_rest_is_left(site: SyncBroker, tmp_path: Path) 
     counts = redrive(site, tmp_path / "ledger", letters=many)
     assert counts.gave_up
     assert GIVE_UP_AFTER <= counts.outcomes["failed"] < 200
-    summary = summarise_redrive(counts, RedriveOptions(GROUP, dry_run=False))
+    summary = summarise_redrive(counts, RedriveOptions(GROUP, dry_run=False), tmp_path / "ledger")
     assert summary.exit_code == 1
     assert "the rest is left for another run" in summary.as_text()
 
@@ -245,6 +253,50 @@ def test_a_topic_that_only_takes_writes_is_told(site: SyncBroker) -> None:
                 check_readable(client, GROUP)
             admin.update_topic(dlq_topic(GROUP), perm="RW")
         assert check_readable(client, GROUP)
+
+
+def test_the_ledger_is_in_one_place_for_a_cluster_and_group(
+    site: SyncBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for folder in (tmp_path / "here", tmp_path / "there"):
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        with closing(connect(site)) as client:
+            path = ledger_path(client, RedriveOptions(GROUP))
+        make_folder(path.parent)
+        outcome = "sent" if folder.name == "here" else "done_before"
+        assert redrive(site, path).outcomes == {outcome: COUNT}
+    assert path == tmp_path / "state/skylarkmq/redrive/DefaultCluster/billing.jsonl"
+    assert len(copies(site)) == COUNT
+    with closing(connect(site)) as client:
+        assert ledger_path(client, RedriveOptions(GROUP, ledger="mine")) == Path("mine")
+        path.rename("redrive-billing.jsonl")
+        with pytest.raises(JobError, match=r"of an earlier release, redrive-.*: .* move"):
+            ledger_path(client, RedriveOptions(GROUP))
+
+
+def test_letters_of_several_clusters_need_a_named_ledger(
+    site: SyncBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(connect(site)) as client:
+        known = client.clusters()
+        assert set(known.values()) == {"DefaultCluster"}
+        route = client.route(dlq_topic(GROUP))
+        both = replace(route, brokers={**route.brokers, "elsewhere": {0: "x:1"}})
+        monkeypatch.setattr(client, "route", lambda topic: both)
+        monkeypatch.setattr(client, "clusters", lambda: {**known, "elsewhere": "Other"})
+        with pytest.raises(JobError, match=r"several clusters \(DefaultCluster, Other\)"):
+            ledger_path(client, RedriveOptions(GROUP))
+
+
+def test_a_name_server_without_brokers_is_no_group_without_letters(
+    site: SyncBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(connect(site)) as client:
+        monkeypatch.setattr(client, "clusters", dict)
+        with pytest.raises(RouteNotFound, match="No broker is registered with name server 127"):
+            check_readable(client, "nobody")
 
 
 def test_within_a_namespace(tmp_path: Path) -> None:
