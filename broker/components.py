@@ -265,7 +265,7 @@ def _processors(
     return send, (
         pull,
         ClientManageProcessor(
-            state.consumers, state.producers, state.groups, state.topics, state.locks
+            state.consumers, state.producers, state.groups, state.topics, state.locks, stats
         ),
         CheckClientProcessor(config),
         ConsumerManageProcessor(state.consumers, state.offsets, state.groups, state.topics, store),

@@ -3,7 +3,8 @@
 A client says it in every heartbeat. The group's subscription is the last heartbeat's word: a topic
 that is missing there leaves, a newer version of an expression replaces the older one. A membership
 ends when the client says so, when its connection closes, or after 120 s without a heartbeat. Each
-change of the members or of the set of topics is told to the listener with all remaining members.
+change of the members or of the set of topics is told to the listener with all remaining members;
+those of a broadcasting group have nothing to divide and are not told (as from RocketMQ 5 on).
 
 Everything lives in memory, keyed by connection, and goes with it; a connection may belong to
 GROUPS_PER_CLIENT_MAX groups. Loop thread.
@@ -29,6 +30,8 @@ from skylarkmq.protocol.codes import LanguageCode
 
 log = logging.getLogger(__name__)
 
+BROADCASTING: Final = "BROADCASTING"
+"""The message model of a group each of whose members gets every message."""
 GROUPS_PER_CLIENT_MAX: Final = 1024
 
 IdsChanged = Callable[[Collection[Connection], str], None]  # (members left, group)
@@ -114,7 +117,7 @@ class ConsumerManager:
         """Start empty.
 
         Args:
-            ids_changed: told of every change; called while the change is taken in.
+            ids_changed: told of every change that members have to hear of.
         """
         self.watch = SubscriptionWatch(clock)
         self._clock = clock
@@ -183,8 +186,9 @@ class ConsumerManager:
     ) -> bool:
         """Take in what one heartbeat says of one group; True when members or topics changed.
 
-        The caller has checked names and amounts. A connection that is closed is not taken in: its
-        end was told already.
+        The caller has checked names and amounts, and calls `tell` after the heartbeat's answer: a
+        member that is told earlier pulls from brokers that its heartbeat has not reached. A
+        connection that is closed is not taken in: its end was told already.
         """
         if connection.closed:
             return False
@@ -202,9 +206,13 @@ class ConsumerManager:
             groups = self._groups_of[connection] = set()
             connection.add_close_listener(self.connection_closed)
         groups.add(group)
-        if changed:
-            self._ids_changed(list(info.channels), group)
         return changed
+
+    def tell(self, group: str) -> None:
+        """Have the members of a group that has changed told."""
+        info = self._table.get(group)
+        if info is not None and info.message_model != BROADCASTING:
+            self._ids_changed(list(info.channels), group)
 
     def unregister(self, connection: Connection, group: str) -> None:
         """The client leaves the group; nothing happens when it is no member."""
@@ -251,4 +259,4 @@ class ConsumerManager:
             del self._table[group]
             self.on_group_gone(group)
         else:
-            self._ids_changed(list(info.channels), group)
+            self.tell(group)

@@ -184,6 +184,12 @@ class BrokerCollector:
             [((reason,), count) for reason, count in self._stats.connections_closed.items()],
         )
 
+        yield self._ours.counter(
+            "skylarkmq_heartbeats_refused",
+            "Heartbeats that were refused: such a client receives nothing; the log names it.",
+            self._stats.heartbeats_refused,
+        )
+
     def _wire(self) -> Iterator[Metric]:
         rows = [
             ((direction, SerializeType(kind).name.lower()), traffic)

@@ -70,6 +70,7 @@ class BrokerStats:
         "connections_opened",
         "frames_in",
         "frames_out",
+        "heartbeats_refused",
         "loop_lag",
         "protocol_errors",
         "pull_results",
@@ -91,6 +92,7 @@ class BrokerStats:
         self.frames_out: dict[int, Traffic] = {kind.value: Traffic() for kind in SerializeType}
         self.protocol_errors: dict[str, int] = dict.fromkeys(PROTOCOL_ERROR_KINDS, 0)
         self.pull_results: dict[str, int] = dict.fromkeys(PULL_RESULTS, 0)
+        self.heartbeats_refused = 0
         self.connections_opened = 0
         self.connections_closed: dict[str, int] = dict.fromkeys(CLOSE_REASONS, 0)
         self.requests: dict[tuple[int, str], Histogram] = {}  # (code, outcome) -> s

@@ -13,13 +13,23 @@ from collections.abc import Callable, Iterable
 
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.properties import MAX_PROPERTIES_SIZE
 from skylarkmq.protocol.tags_code import tags_code
 
 Matches = Callable[[int], bool]
 
 SUBSCRIBE_ALL = "*"
 EXPRESSION_TAG = "TAG"
-EXPRESSION_SIZE_MAX = 4096  # characters of an expression that a pull may carry
+SEPARATOR = "||"
+EXPRESSION_SIZE_MAX = MAX_PROPERTIES_SIZE
+"""Characters of an expression, and of all its tags: one stored tag can have nearly as many."""
+TAGS_MAX = 1024
+"""Tags of one expression."""
+
+
+def count_tags(expression: str) -> int:
+    """Return how many tags an expression has at most, without taking it apart."""
+    return expression.count(SEPARATOR) + 1
 
 
 def tag_filter(sub_string: str, codes: Iterable[int]) -> Matches | None:
@@ -42,19 +52,21 @@ def parse_tags(expression: str) -> Matches | None:
         RemoteProtocolError: the expression is too long, or separators alone.
     """
     if len(expression) > EXPRESSION_SIZE_MAX:
-        raise RemoteProtocolError(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-            f"parse the consumer's subscription failed: longer than {EXPRESSION_SIZE_MAX}",
-        )
+        raise _refused(f"longer than {EXPRESSION_SIZE_MAX} characters")
     if expression.strip() in ("", SUBSCRIBE_ALL):
         return None
-    tags = [tag for part in expression.split("||") if (tag := part.strip())]
+    if count_tags(expression) > TAGS_MAX:
+        raise _refused(f"more than {TAGS_MAX} tags")
+    tags = [tag for part in expression.split(SEPARATOR) if (tag := part.strip())]
     if not tags:
-        raise RemoteProtocolError(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-            f"parse the consumer's subscription failed: no tag in {expression[:64]!a}",
-        )
+        raise _refused(f"no tag in {expression[:64]!a}")
     return frozenset(tags_code(tag) for tag in tags).__contains__
+
+
+def _refused(why: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {why}"
+    )
 
 
 def is_tag_type(expression_type: str | None) -> bool:

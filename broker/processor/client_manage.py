@@ -2,21 +2,31 @@
 
 A heartbeat makes the configuration of a new group and its `%RETRY%` topic, so its answer waits for
 their tables to be on the disk; the membership itself counts at once. The answer's version tells a
-client what this broker can do.
+client what this broker can do. Other members hear of a change after the answer.
 
-Unlike RocketMQ, names and amounts are checked, all of them before anything is taken in.
+Unlike RocketMQ, names and amounts are checked, all of them before anything is taken in. A client
+whose heartbeat is refused never receives anything and may not say why, so each reason is a warning
+once for a client and group, and counted.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/ClientManageProcessor.java
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Collection, Coroutine
 from typing import Any, Final
 
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.consumer_manager import GROUPS_PER_CLIENT_MAX, ConsumerManager
 from skylarkmq.broker.durable import durable
-from skylarkmq.broker.filter.tag_filter import is_tag_type
+from skylarkmq.broker.filter.tag_filter import (
+    EXPRESSION_SIZE_MAX,
+    TAGS_MAX,
+    count_tags,
+    is_tag_type,
+)
+from skylarkmq.broker.filter.tokens import TEXT_SIZE_MAX
 from skylarkmq.broker.processor.name_checks import (
     CLIENT_ID_SIZE_MAX,
     check_group,
@@ -26,22 +36,24 @@ from skylarkmq.broker.processor.name_checks import (
 from skylarkmq.broker.producer_manager import ProducerManager
 from skylarkmq.broker.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.router import Handler
+from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.broker.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.topic_config import TopicConfigManager
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.protocol.flags import PermName, TopicSysFlag, retry_topic
 from skylarkmq.protocol.headers.client import UnregisterClientRequestHeader
 from skylarkmq.protocol.headers.fields import decode_fields
 
+log = logging.getLogger(__name__)
+
 SUBSCRIPTIONS_PER_CLIENT_MAX: Final = 1024
 """Topics that one client may subscribe to, over all of its groups."""
-TAGS_PER_SUBSCRIPTION_MAX: Final = 1024
-EXPRESSION_SIZE_MAX: Final = 4096
-"""Characters of an expression, and of all tags of a subscription together."""
+REFUSALS_TOLD_MAX: Final = 1024
+"""Refusals that are remembered, so that each is told once; then all are forgotten."""
 
 SQL_SIZE_MAX: Final = 32_768
 """Characters of all expressions by properties in one heartbeat: each may have to be compiled."""
@@ -59,12 +71,15 @@ class ClientManageProcessor:
         groups: SubscriptionGroupManager,
         topics: TopicConfigManager,
         locks: RebalanceLockManager,
+        stats: BrokerStats,
     ) -> None:
         self._consumers = consumers
         self._producers = producers
         self._groups = groups
         self._topics = topics
         self._locks = locks
+        self._stats = stats
+        self._told: set[tuple[str, str, str]] = set()  # (client, group or "", why it was refused)
 
     def handlers(self) -> dict[int, Handler]:
         """The codes that this processor answers."""
@@ -77,24 +92,60 @@ class ClientManageProcessor:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand]:
         """Take in all groups of one client."""
-        data = decode_body(HeartbeatData, request.body)
-        self._check(connection, data)
+        client_id = connection.remote_address  # until it is known
+        try:
+            data = decode_body(HeartbeatData, request.body)
+            client_id = data.client_id
+            self._check(connection, data)
+        except RemoteProtocolError as error:
+            self._note_refusal(client_id, error)
+            raise
+        changed: list[str] = []
         for consumer in data.consumer_data_set:
             self._open_group(consumer.group_name, unit_mode=consumer.unit_mode)
-            self._consumers.register(
-                connection, data.client_id, request.language, request.version, consumer
-            )
+            if self._consumers.register(
+                connection, client_id, request.language, request.version, consumer
+            ):
+                changed.append(consumer.group_name)
         for producer in data.producer_data_set:
             self._producers.register(
-                connection, data.client_id, request.language, request.version, producer.group_name
+                connection, client_id, request.language, request.version, producer.group_name
             )
         if self._topics.pending or self._groups.pending:
-            return self._answer_when_durable(request)
+            return self._answer_when_durable(request, changed)
+        self._tell_after_answer(changed)
         return request.reply(ResponseCode.SUCCESS)
 
-    async def _answer_when_durable(self, request: RemotingCommand) -> RemotingCommand:
-        await durable(self._groups, self._topics)
+    async def _answer_when_durable(
+        self, request: RemotingCommand, changed: list[str]
+    ) -> RemotingCommand:
+        try:
+            await durable(self._groups, self._topics)
+        finally:
+            self._tell_after_answer(changed)
         return request.reply(ResponseCode.SUCCESS)
+
+    def _tell_after_answer(self, changed: list[str]) -> None:
+        """Have the members of groups told in the next loop turn: the answer is queued in this."""
+        call_soon = asyncio.get_running_loop().call_soon
+        for group in changed:
+            call_soon(self._consumers.tell, group)
+
+    def _note_refusal(self, client_id: str, error: RemoteProtocolError) -> None:
+        self._stats.heartbeats_refused += 1
+        group = error.group if isinstance(error, _GroupRefused) else ""
+        key = client_id[:CLIENT_ID_SIZE_MAX], group, error.remark
+        if key in self._told:
+            return
+        if len(self._told) >= REFUSALS_TOLD_MAX:
+            self._told.clear()
+        self._told.add(key)
+        log.warning(
+            "the heartbeat of client %s is refused, so it receives nothing: %s%s",
+            shown(key[0]),
+            f"group {group}: " if group else "",
+            error.remark,
+        )
 
     def _open_group(self, group: str, *, unit_mode: bool) -> None:
         config = self._groups.find(group)
@@ -153,7 +204,10 @@ class ClientManageProcessor:
         for consumer in consumers:
             check_group(consumer.group_name)
             for subscription in consumer.subscription_data_set:
-                _check_subscription(subscription)
+                try:
+                    _check_subscription(subscription)
+                except RemoteProtocolError as error:
+                    raise _GroupRefused(consumer.group_name, error) from error
 
     def unregister_client(
         self, connection: Connection, request: RemotingCommand
@@ -185,16 +239,30 @@ def _check_amount(what: str, named: set[str], known: Collection[str]) -> None:
         )
 
 
+class _GroupRefused(RemoteProtocolError):
+    """What one group of a heartbeat asks for is refused."""
+
+    def __init__(self, group: str, error: RemoteProtocolError) -> None:
+        super().__init__(error.response_code, error.remark)
+        self.group = group
+
+
 def _check_subscription(data: SubscriptionData) -> None:
     check_topic(data.topic)
-    tags_size = sum(map(len, data.tags_set))
-    if max(len(data.tags_set), len(data.code_set)) > TAGS_PER_SUBSCRIPTION_MAX:
+    is_tags = is_tag_type(data.expression_type)
+    size_max = EXPRESSION_SIZE_MAX if is_tags else TEXT_SIZE_MAX
+    size = max(len(data.sub_string), sum(map(len, data.tags_set)))
+    if size > size_max:
         raise _refused(
-            f"the subscription of {data.topic} has more than {TAGS_PER_SUBSCRIPTION_MAX} tags"
+            f"the subscription of {data.topic} has {size} characters, at most {size_max} are "
+            "allowed"
         )
-    if max(len(data.sub_string), tags_size) > EXPRESSION_SIZE_MAX:
+    count = max(len(data.tags_set), len(data.code_set))
+    if is_tags:
+        count = max(count, count_tags(data.sub_string))
+    if count > TAGS_MAX:
         raise _refused(
-            f"the subscription of {data.topic} is longer than {EXPRESSION_SIZE_MAX} characters"
+            f"the subscription of {data.topic} has {count} tags, at most {TAGS_MAX} are allowed"
         )
 
 

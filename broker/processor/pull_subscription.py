@@ -18,7 +18,11 @@ from __future__ import annotations
 from typing import Final
 
 from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.consumer_manager import ConsumerGroupInfo, ConsumerManager
+from skylarkmq.broker.consumer_manager import (
+    BROADCASTING,
+    ConsumerGroupInfo,
+    ConsumerManager,
+)
 from skylarkmq.broker.filter.consumer_filter import EXPRESSION_SQL92, ConsumerFilterManager
 from skylarkmq.broker.filter.expression import Expression, compile_expression
 from skylarkmq.broker.filter.tag_filter import is_tag_type, parse_tags, tag_filter
@@ -34,7 +38,6 @@ from skylarkmq.protocol.properties import find_property
 from skylarkmq.store.filtering import RecordFilter
 from skylarkmq.store.message_reader import Filter
 
-BROADCASTING: Final = "BROADCASTING"
 _RETRY_TOPIC: Final = names.RETRY_TOPIC.encode() + b"\x01"
 
 

@@ -41,7 +41,10 @@ class Rig:
         )
         name = client_id or f"id-{connection.remote_address}"
         peer: Any = connection
-        return self.manager.register(peer, name, LanguageCode.JAVA, 409, data)
+        changed = self.manager.register(peer, name, LanguageCode.JAVA, 409, data)
+        if changed:
+            self.manager.tell(group)
+        return changed
 
     def told(self) -> list[tuple[str, list[str]]]:
         changes, self.changes = self.changes, []

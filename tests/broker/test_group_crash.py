@@ -48,7 +48,12 @@ class Rig(GroupRig):
             self.producers, delays, rates, self.clock,
         )  # fmt: skip
         self.clients = ClientManageProcessor(
-            self.consumers, self.producers, self.groups, self.topics, self.locks
+            self.consumers,
+            self.producers,
+            self.groups,
+            self.topics,
+            self.locks,
+            BrokerStats(),
         )
         self.send_back = SendBackProcessor(
             self.config, self.store, self.topics, self.groups, self.rng

@@ -190,7 +190,8 @@ class Model:
         joined = peer not in self.wishes[group]
         info = self.manager.group(group)
         before = set() if info is None else set(info.subscriptions)
-        self.manager.register(peer, peer.remote_address, LanguageCode.JAVA, 409, data)
+        if self.manager.register(peer, peer.remote_address, LanguageCode.JAVA, 409, data):
+            self.manager.tell(group)
         self.wishes[group][peer] = topics
         if joined or before != topics:
             self.changed[group] = self.number

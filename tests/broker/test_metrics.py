@@ -266,6 +266,7 @@ def test_every_family_of_the_first_set_is_there() -> None:
         "skylarkmq_connections",
         "skylarkmq_connections_opened_total",
         "skylarkmq_connections_closed_total",
+        "skylarkmq_heartbeats_refused_total",
         "skylarkmq_network_bytes_total",
         "skylarkmq_frames_total",
         "skylarkmq_protocol_errors_total",

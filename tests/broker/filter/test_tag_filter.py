@@ -6,6 +6,7 @@ import pytest
 
 from skylarkmq.broker.filter.tag_filter import (
     EXPRESSION_SIZE_MAX,
+    TAGS_MAX,
     is_tag_type,
     parse_tags,
     tag_filter,
@@ -39,9 +40,17 @@ def test_tags_beyond_ascii() -> None:
 
 def test_an_expression_has_a_length() -> None:
     assert parse_tags("A" * EXPRESSION_SIZE_MAX) is not None
-    with pytest.raises(RemoteProtocolError, match="longer than 4096") as caught:
+    with pytest.raises(RemoteProtocolError, match="longer than 32767") as caught:
         parse_tags("A" * (EXPRESSION_SIZE_MAX + 1))
     assert caught.value.response_code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+def test_an_expression_has_so_many_tags() -> None:
+    matches = parse_tags(" || ".join(f"tag{number}" for number in range(TAGS_MAX)))
+    assert matches is not None
+    assert matches(tags_code(f"tag{TAGS_MAX - 1}"))
+    with pytest.raises(RemoteProtocolError, match="more than 1024 tags"):
+        parse_tags("||" * TAGS_MAX)
 
 
 @pytest.mark.parametrize("expression", ["||", " || ", "||||"])

@@ -14,19 +14,25 @@ from skylarkmq.broker.processor.client_manage import (
     SUBSCRIPTIONS_PER_CLIENT_MAX,
     ClientManageProcessor,
 )
+from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.protocol.command import RemotingCommand
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, begin, request
+from tests.support.manual_clock import settle
 
 
 class Rig(GroupRig):
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
+        self.stats = BrokerStats()
         self.processor = ClientManageProcessor(
-            self.consumers, self.producers, self.groups, self.topics, self.locks
+            self.consumers, self.producers, self.groups, self.topics, self.locks, self.stats
         )
 
     async def beat(self, peer: FakeConnection, **data: Any) -> RemotingCommand:
-        return await ask(self, self.processor, peer, heartbeat(**data))
+        """The answer; members that are told after it have been told."""
+        answer = await ask(self, self.processor, peer, heartbeat(**data))
+        await settle(1)
+        return answer
 
 
 def subscription(topic: str, **members: Any) -> dict[str, Any]:
@@ -84,7 +90,8 @@ async def test_the_answer_waits_for_the_tables(rig: Rig) -> None:
     await asyncio.sleep(0)
     assert isinstance(waiting, asyncio.Task)
     assert not waiting.done()
-    assert peer.notified() == ["cg"], "the membership itself counts at once"
+    assert rig.consumers.client_ids("cg"), "the membership itself counts at once"
+    assert peer.notified() == []
     rig.workers.run_all()
     assert (await waiting).code == 0
     config = rig.store.paths.config
@@ -92,6 +99,69 @@ async def test_the_answer_waits_for_the_tables(rig: Rig) -> None:
     assert b'"%RETRY%cg"' in rig.files.read_all(config / "topics.json")
     again = begin(rig.processor, peer, heartbeat([consumer("cg", subscription("T"))]))
     assert isinstance(again, RemotingCommand), "nothing new, so nothing to wait for"
+
+
+async def test_members_hear_of_a_change_after_the_answer(rig: Rig) -> None:
+    """One that hears earlier pulls from a broker that does not know its subscription yet."""
+    first, second = FakeConnection("a"), FakeConnection("b")
+    connection: Any = first
+    answering = rig.processor.heart_beat(connection, heartbeat([consumer("cg", subscription("T"))]))
+    assert not isinstance(answering, RemotingCommand), "it waits for the tables"
+
+    async def answer_it() -> int:
+        await answering
+        return len(first.pushes)  # the router queues the answer here
+
+    waiting = asyncio.ensure_future(answer_it())
+    await settle()
+    rig.workers.run_all()
+    assert await waiting == 0
+    await settle(1)
+    assert first.notified() == ["cg"]
+    data = heartbeat([consumer("cg", subscription("T"))], client_id="second")
+    answer = begin(rig.processor, second, data)
+    assert isinstance(answer, RemotingCommand), "nothing to wait for"
+    assert (first.notified(), second.notified()) == ([], [])
+    await settle(1)
+    assert (first.notified(), second.notified()) == (["cg"], ["cg"])
+
+
+async def test_broadcasting_members_have_nothing_to_divide(rig: Rig) -> None:
+    peers = [FakeConnection("a"), FakeConnection("b")]
+    for peer in peers:
+        group = {**consumer("cg", subscription("T")), "messageModel": "BROADCASTING"}
+        await rig.beat(peer, consumers=[group], client_id=peer.remote_address)
+    assert [peer.notified() for peer in peers] == [[], []]
+    peers[0].close("peer")
+    assert peers[1].notified() == []
+
+
+async def test_a_refused_heartbeat_is_told_once_for_a_client_and_group_and_counted(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = subscription("T", subString="x" * 40_000)
+    for client_id in ("one", "one", "two"):
+        await rig.beat(FakeConnection(), consumers=[consumer("cg", long)], client_id=client_id)
+    await rig.beat(FakeConnection(), consumers=[consumer("other", long)], client_id="one")
+    await ask(rig, rig.processor, FakeConnection(), request(34, body=b"{"))
+    assert rig.stats.heartbeats_refused == 5
+    why = "the subscription of T has 40000 characters, at most 32767 are allowed"
+    told = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert told[:3] == [
+        f"the heartbeat of client '{client}' is refused, so it receives nothing: "
+        f"group {group}: {why}"
+        for client, group in (("one", "cg"), ("two", "cg"), ("one", "other"))
+    ]
+    assert len(told) == 4
+    assert "'192.0.2.1:1'" in told[3]
+
+
+async def test_a_subscription_of_a_few_hundred_tags_is_taken_in(rig: Rig) -> None:
+    tags = [f"a-tag-of-some-length-{number}" for number in range(1000)]
+    wanted = subscription("T", subString=" || ".join(tags), tagsSet=tags)
+    assert len(wanted["subString"]) > 20_000
+    assert (await rig.beat(FakeConnection(), consumers=[consumer("cg", wanted)])).code == 0
+    assert rig.consumers.find_subscription("cg", "T") is not None
 
 
 async def test_a_full_disk_is_told_and_passes(rig: Rig) -> None:
@@ -125,9 +195,18 @@ async def test_unknown_groups_stay_unknown_without_auto_creation() -> None:
         ({"producers": ["p\n"]}, "illegal"),
         ({"client_id": ""}, "clientID"),
         ({"client_id": "x" * 256}, "clientID"),
-        ({"consumers": [consumer("ok", subscription("T", subString="x" * 4097))]}, "4096"),
-        ({"consumers": [consumer("ok", subscription("T", tagsSet=["x" * 3000] * 2))]}, "4096"),
-        ({"consumers": [consumer("ok", subscription("T", codeSet=[1] * 1025))]}, "1024 tags"),
+        ({"consumers": [consumer("ok", subscription("T", subString="x" * 32768))]}, "32767"),
+        ({"consumers": [consumer("ok", subscription("T", tagsSet=["x" * 17_000] * 2))]}, "32767"),
+        ({"consumers": [consumer("ok", subscription("T", subString="||" * 1024))]}, "1025 tags"),
+        (
+            {
+                "consumers": [
+                    consumer("g", subscription("T", subString="x" * 4097, expressionType="SQL92"))
+                ]
+            },
+            "4096",
+        ),
+        ({"consumers": [consumer("ok", subscription("T", codeSet=[1] * 1025))]}, "1025 tags"),
         (
             {
                 "consumers": [
