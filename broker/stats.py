@@ -25,6 +25,7 @@ PROTOCOL_ERROR_KINDS: Final = (
     "bad_length",
     "bad_header",
     "too_large",
+    "tls",
     "unknown_code",
     "idle_timeout",
 )

@@ -82,6 +82,7 @@ class Connection:
         self.peer: Peer | None = None
         """What is at the other end, once it is known."""
         self.late_count = 0
+        self.opened_s = clock.monotonic()
         self._must_echo = codec == "msgpack"
         self._signer = signer
         self._offer_opaque: int | None = None

@@ -1,5 +1,9 @@
 """Heartbeats: one for all groups of a client, to every broker of its routes.
 
+A broker that refuses them does not know the client, and its consumers receive nothing from it. One
+that has refused REFUSALS_MIN in a row, for REFUSED_S or longer, is taken at its word: who waits for
+messages of a consumer gets the refusal as an error.
+
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/factory/MQClientInstance.java
 (sendHeartbeatToAllBroker)
 """
@@ -13,15 +17,27 @@ from typing import Final
 
 from skylarkmq.client.clock import sleep, wait_event
 from skylarkmq.client.connection import Connection
-from skylarkmq.client.errors import RequestTimeout, RocketMQError
+from skylarkmq.client.errors import BrokerError, RequestTimeout, RocketMQError
 from skylarkmq.client.route import MASTER_ID
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.bodies.heartbeat import HeartbeatData, ProducerData
+from skylarkmq.protocol.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_DELAY_S: Final = 0.2
 """Wishes for a heartbeat wait that long for others to join them."""
+REFUSED_S: Final = 10.0
+"""A broker that starts, or whose access control is read anew, has that long to think again."""
+REFUSALS_MIN: Final = 3
+LATER_CODES: Final[frozenset[int]] = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+    }
+)
+"""Answers that speak of the broker's state, not of the client."""
 
 
 class Heartbeat:
@@ -34,6 +50,8 @@ class Heartbeat:
         self._client_id = client_id
         self._producer_groups = producer_groups
         self._interval_s = interval_s
+        # By address, since the last one was taken: how many, and the time of the first.
+        self._refusals: dict[str, tuple[int, float]] = {}
 
     async def run(self) -> None:
         """Beat for ever; the client cancels it."""
@@ -68,6 +86,8 @@ class Heartbeat:
             for broker_id, address in broker.items()
             if consumers or broker_id == MASTER_ID
         }
+        for address in self._refusals.keys() - addresses:
+            del self._refusals[address]
         await asyncio.gather(*(self._send_to(address, data) for address in addresses))
 
     async def _send_to(self, address: str, data: HeartbeatData) -> None:
@@ -79,6 +99,7 @@ class Heartbeat:
             seen_count = connection.answers_count
             timeout_s = services.config.request_timeout_s
             await services.consumer_api.heartbeat(address, data, timeout_s)
+            self._refusals.pop(address, None)
         except RequestTimeout as error:
             log.warning("heartbeat to %s: %s", address, error)
             if connection is not None and connection.answers_count == seen_count:
@@ -86,3 +107,14 @@ class Heartbeat:
                 connection.give_up("no answer to a heartbeat")
         except RocketMQError as error:
             log.warning("heartbeat to %s: %s", address, error)
+            if isinstance(error, BrokerError) and error.code not in LATER_CODES:
+                self._refused(address, error)
+
+    def _refused(self, address: str, error: BrokerError) -> None:
+        now_s = self._services.clock.monotonic()
+        count, since_s = self._refusals.get(address, (0, now_s))
+        self._refusals[address] = count + 1, since_s
+        if count + 1 >= REFUSALS_MIN and now_s - since_s >= REFUSED_S:
+            for member in list(self._services.members.values()):
+                if member.consumer_data() is not None:
+                    member.refused(error)

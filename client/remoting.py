@@ -1,9 +1,10 @@
 """Connections by address: made on first use, shared, made again when lost.
 
 A connection attempt is shared by all who wait for it and bounded by CONNECT_TIMEOUT_S. After a
-failed attempt, or a connection lost before it answered anything, further attempts to that address
-wait out a doubling, jittered, capped back-off; who asks meanwhile fails at once with the reason, so
-that a caller with another broker goes there and one without waits by its own rules.
+failed attempt, a connection lost before it answered anything, or several lost within LIVED_S,
+further attempts to that address wait out a doubling, jittered, capped back-off; who asks meanwhile
+fails at once with the reason, so that a caller with another broker goes there and one without waits
+by its own rules.
 
 Requests to brokers are signed when there are credentials; those to name servers never.
 
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 PushHandler = Callable[[Connection, RemotingCommand], None]
 
+LIVED_S: Final = 2 * RECONNECT_MAX_S
+"""How long a connection that answers has to live for the failures before it to be forgotten."""
 ADDRESSES_MAX: Final = 1024
 """Addresses whose failures are remembered; the oldest is forgotten first."""
 
@@ -54,8 +57,10 @@ class _Backoff:
         self.until_s = 0.0
         self.why = ""
 
-    def failed(self, why: str, now_s: float, random: Random) -> None:
-        wait_s = min(RECONNECT_FIRST_S * 2 ** min(self.failure_count, 16), RECONNECT_MAX_S)
+    def failed(self, why: str, now_s: float, random: Random, free_count: int = 0) -> None:
+        """Note a failure; the first `free_count` ones cost no time."""
+        exponent = min(self.failure_count - free_count, 16)
+        wait_s = min(RECONNECT_FIRST_S * 2**exponent, RECONNECT_MAX_S) if exponent >= 0 else 0.0
         self.failure_count += 1
         self.until_s = now_s + wait_s * random.uniform(0.5, 1.0)
         self.why = why
@@ -188,15 +193,18 @@ class Remoting:
                 logging.DEBUG if self._stopping else logging.WARNING,
                 "connection to %s ended: %s", address, connection.closed_why,
             )  # fmt: skip
-        if connection.answers_count:
-            self._backoffs.pop(address, None)
-        else:
+        if not connection.answers_count:
             self._note_failure(address, "the connection closed before it answered anything")
+        elif self._clock.monotonic() - connection.opened_s < LIVED_S:
+            # Once may be a broker that was started again.
+            self._note_failure(address, "the connection closed soon after it was made", 1)
+        else:
+            self._backoffs.pop(address, None)
 
-    def _note_failure(self, address: str, why: str) -> None:
+    def _note_failure(self, address: str, why: str, free_count: int = 0) -> None:
         backoff = self._backoffs.get(address) or _Backoff()
         _remember(self._backoffs, address, backoff)
-        backoff.failed(why, self._clock.monotonic(), self._random)
+        backoff.failed(why, self._clock.monotonic(), self._random, free_count)
 
 
 def _remember(table: dict[str, T], address: str, value: T) -> None:

@@ -13,6 +13,7 @@ from skylarkmq.client.api_consumer import ConsumerApi
 from skylarkmq.client.check_router import CheckRouter
 from skylarkmq.client.config import ClientConfig
 from skylarkmq.client.connection import Connection
+from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.hooks import ClientHook, each
 from skylarkmq.client.nameserver import NameServers
 from skylarkmq.client.namespace import Namespace
@@ -58,6 +59,10 @@ class Member(Protocol):
 
     def wake(self) -> None:
         """The group's members or a route may have changed: rebalance soon."""
+        ...
+
+    def refused(self, error: RocketMQError) -> None:
+        """A broker refuses this client for good: who waits for messages should hear of it."""
         ...
 
     def buffered(self) -> dict[str, tuple[int, int]]:

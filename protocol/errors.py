@@ -11,7 +11,7 @@ from typing import Final, Literal
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.raw_frame import RawFrame
 
-BadFrameKind = Literal["bad_length", "bad_header", "too_large"]
+BadFrameKind = Literal["bad_length", "bad_header", "too_large", "tls"]
 
 ECHO_SIZE_MAX: Final = 64
 

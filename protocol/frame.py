@@ -27,6 +27,7 @@ __all__ = [
     "FrameDecoder",
     "RawFrame",
     "SerializeType",
+    "bad_length",
     "encode_frame",
 ]
 
@@ -36,6 +37,9 @@ LENGTH_SIZE: Final = 4
 PREFIX: Final = struct.Struct(">II")
 PREFIX_SIZE: Final = 8
 assert PREFIX.size == PREFIX_SIZE == LENGTH_SIZE + 4
+
+TLS_STARTS: Final = frozenset({0x1503, 0x1603})
+"""First bytes of a TLS record: an alert or a handshake, version 3.x; as a length far too large."""
 
 _unpack_prefix = PREFIX.unpack_from
 _pack_prefix = PREFIX.pack
@@ -133,11 +137,22 @@ class FrameDecoder:
         self._pending += memoryview(data)[position:]
 
     def _refuse(self, length: int, header_size: int, frames: list[RawFrame]) -> BadFrameError:
-        kind: BadFrameKind = "bad_length"
-        if self._max_length < length <= 0x7FFFFFFF:
-            kind = "too_large"
-        self._broken = kind
-        return BadFrameError(kind, f"length word {length:#x}, header size {header_size}", frames)
+        error = bad_length(length, header_size, self._max_length, frames)
+        self._broken = error.kind
+        return error
+
+
+def bad_length(
+    length: int, header_size: int, max_length: int, frames: list[RawFrame]
+) -> BadFrameError:
+    """Return what is wrong with a frame of that length word and header size, not raised yet."""
+    kind: BadFrameKind = "bad_length"
+    why = f"length word {length:#x}, header size {header_size}"
+    if length >> 16 in TLS_STARTS:
+        kind, why = "tls", "this is TLS, and this side of the connection is without"
+    elif max_length < length <= 0x7FFFFFFF:
+        kind = "too_large"
+    return BadFrameError(kind, why, frames)
 
 
 def encode_frame(serialize_type: int, header: bytes, body: bytes = b"") -> bytes:

@@ -13,7 +13,7 @@ from math import inf
 from skylarkmq.client.clock import fail_after
 from skylarkmq.client.consumer.process_queue import ProcessQueue
 from skylarkmq.client.consumer.received_message import ReceivedMessage
-from skylarkmq.client.errors import ConsumerClosed
+from skylarkmq.client.errors import ConsumerClosed, RocketMQError
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.message import MessageQueue
 
@@ -29,6 +29,7 @@ class MessageBuffer:
         self._turn: deque[ProcessQueue[ReceivedMessage]] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._closed = False
+        self._refusal: RocketMQError | None = None  # until somebody has raised it
 
     def offer(self, process_queue: ProcessQueue[ReceivedMessage]) -> None:
         """Say that the queue has messages to hand out; wakes those who wait."""
@@ -41,9 +42,13 @@ class MessageBuffer:
 
         Raises:
             ConsumerClosed: the consumer has stopped.
+            RocketMQError: what `refuse` was told; once.
         """
         if self._closed:
             raise ConsumerClosed("the consumer has stopped")
+        if self._refusal is not None:
+            refusal, self._refusal = self._refusal, None
+            raise refusal
         turn = self._turn
         for _ in range(len(turn)):
             process_queue = turn.popleft()
@@ -97,6 +102,11 @@ class MessageBuffer:
                 return await self.get(max_count)
         except TimeoutError:
             return self.take(max_count)
+
+    def refuse(self, error: RocketMQError) -> None:
+        """Have the next one who asks, or who waits now, raise an error: no message will come."""
+        self._refusal = error
+        self._wake(1)
 
     def close(self) -> None:
         """End all waiting with ConsumerClosed."""

@@ -45,6 +45,7 @@ from skylarkmq.client.consumer.subscription import Subscription
 from skylarkmq.client.errors import (
     BrokerError,
     ConnectionFailed,
+    FilterRefused,
     RequestTimeout,
     RocketMQError,
 )
@@ -360,6 +361,8 @@ class PullService:
                 log.debug("pulling %s: %s", queue, error)
                 self._want_heartbeat()
                 return NOT_KNOWN_DELAY_S
+            if isinstance(error, FilterRefused):
+                self._buffer.refuse(error)
             if error.code == ResponseCode.FLOW_CONTROL:
                 return PULL_FLOW_CONTROL_DELAY_S
             if error.code == ResponseCode.SYSTEM_BUSY:

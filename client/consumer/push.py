@@ -248,6 +248,8 @@ class Consumer(LitePull, ConsumerCalls, Started):
             concurrency: how many handlers run at the same time.
 
         Raises:
+            BrokerError: a broker refuses this consumer's heartbeats or subscription for good, so
+                that nothing would ever come; handlers at work are cancelled.
             IllegalState: not started, or `run` is under way already.
         """
         inside = self._running
@@ -337,6 +339,11 @@ class Consumer(LitePull, ConsumerCalls, Started):
         """The group's members or a route may have changed: rebalance soon."""
         if self._inside is not None:
             self._inside.rebalance.wake()
+
+    def refused(self, error: RocketMQError) -> None:
+        """A broker refuses this client for good: `run` or the next `getone` raises the error."""
+        if self._inside is not None:
+            self._inside.buffer.refuse(error)
 
     async def pushed(self, push: RemotingCommand) -> RemotingCommand | None:
         """Answer a broker that asks this member for something."""

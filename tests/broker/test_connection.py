@@ -111,6 +111,7 @@ async def test_an_answer_that_can_not_be_written_is_told(owner: Owner) -> None:
         (b"\x7f\xff\xff\xff", "too_large"),
         (b"\x00\x00\x00\x01\x00", "bad_length"),
         (b"GET / HTTP/1.1\r\n\r\n", "too_large"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "tls"),
     ],
 )
 def test_a_bad_frame_ends_the_connection_behind_the_good_ones(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from random import Random
 
 import pytest
 
 from skylarkmq.client.config import CONNECT_TIMEOUT_S, RECONNECT_MAX_S
 from skylarkmq.client.errors import ConnectionFailed, IllegalState
-from skylarkmq.client.remoting import Remoting
+from skylarkmq.client.remoting import LIVED_S, Remoting
 from skylarkmq.client.stream import Receiver, Stream, split_address
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.support.manual_clock import ManualClock, settle
@@ -94,9 +95,32 @@ async def test_a_lost_connection_is_made_again_at_once_when_it_had_worked() -> N
     for round_count in range(1, 4):
         await remoting.call(ADDRESS, RemotingCommand.request(34), 3.0)
         assert peer.connect_count == round_count
+        clock.advance(LIVED_S)
         peer.lose_all()
         await settle()
         assert remoting.ready(ADDRESS) is None
+
+
+async def test_a_peer_that_answers_once_and_closes_is_left_alone_for_longer_and_longer() -> None:
+    """It was dialled ten times a second for ever: its one answer forgot all failures."""
+    network, clock = ScriptedNetwork(), ManualClock()
+    peer = network.listen(ADDRESS)
+    peer.on(34, lambda request: request.reply(0))
+    remoting = remoting_over(network, clock)
+    for _ in range(600):
+        with contextlib.suppress(ConnectionFailed):
+            await remoting.call(ADDRESS, RemotingCommand.request(34), 3.0)
+            peer.lose_all()
+            await settle()
+        clock.advance(0.1)
+    assert peer.connect_count < 60
+    clock.advance(RECONNECT_MAX_S)
+    await remoting.connection(ADDRESS)
+    clock.advance(LIVED_S)
+    await remoting.call(ADDRESS, RemotingCommand.request(34), 3.0)
+    peer.lose_all()
+    await settle()
+    await remoting.connection(ADDRESS)  # at once: the one before had lived
 
 
 async def test_a_peer_that_closes_without_a_word_is_left_alone_for_a_while() -> None:

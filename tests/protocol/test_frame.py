@@ -101,7 +101,6 @@ def test_a_bad_length_is_seen_with_its_fourth_byte() -> None:
     "data",
     [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n",
         b"SSH-2.0-x\r\n",
     ],
@@ -109,6 +108,19 @@ def test_a_bad_length_is_seen_with_its_fourth_byte() -> None:
 def test_other_protocols_are_refused_at_once(data: bytes) -> None:
     assert broken(data).kind == "too_large"
     assert broken(data[:4]).kind == "too_large"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"\x15\x03\x03\x00\x02\x02\x28"],
+    ids=["handshake", "alert"],
+)
+def test_tls_is_called_tls(data: bytes) -> None:
+    for error in (broken(data), broken(data[:4])):
+        assert (error.kind, error.remark) == (
+            "tls",
+            "tls: this is TLS, and this side of the connection is without",
+        )
 
 
 def test_good_frames_before_a_bad_one_are_handed_over() -> None:

@@ -16,7 +16,13 @@ from __future__ import annotations
 from typing import Final
 
 from skylarkmq.protocol.errors import BadFrameError
-from skylarkmq.protocol.frame import MAX_FRAME_SIZE, MAX_HEADER_SIZE, PREFIX, PREFIX_SIZE
+from skylarkmq.protocol.frame import (
+    MAX_FRAME_SIZE,
+    MAX_HEADER_SIZE,
+    PREFIX,
+    PREFIX_SIZE,
+    bad_length,
+)
 from skylarkmq.protocol.raw_frame import RawFrame
 
 SMALL_SIZE: Final = 64 * 1024
@@ -71,11 +77,7 @@ class FrameReader:
             length, mark = _unpack_prefix(small, position)
             header_size = mark & MAX_HEADER_SIZE
             if length > MAX_LENGTH or header_size + LENGTH_SIZE > length:
-                raise BadFrameError(
-                    "too_large" if length > MAX_LENGTH else "bad_length",
-                    f"length word {length:#x}, header size {header_size}",
-                    frames,
-                )
+                raise bad_length(length, header_size, MAX_LENGTH, frames)
             body_start = position + PREFIX_SIZE + header_size
             frame_end = position + LENGTH_SIZE + length
             if frame_end <= end:

@@ -9,9 +9,18 @@ from datetime import timedelta
 
 import pytest
 
-from skylarkmq.client import Client, Consumer, MessageQueue, ReceivedMessage, StartFrom
+from skylarkmq.client import (
+    BrokerError,
+    Client,
+    Consumer,
+    FilterRefused,
+    MessageQueue,
+    ReceivedMessage,
+    StartFrom,
+)
+from skylarkmq.client.heartbeat import REFUSED_S
 from skylarkmq.client.hooks import ClientHook, ConsumeContext, ConsumeOutcome
-from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.consumer.support import GROUP, Group
 from tests.client.consumer.test_orderly import Ordered
 from tests.support.manual_clock import settle
@@ -206,3 +215,54 @@ async def test_namespaces_are_the_inside_s_affair() -> None:
     await it.wait(consumer.stop())
     await it.wait(client.close())
     await settle()
+
+
+# What the broker refuses
+
+
+async def test_run_raises_what_a_broker_refuses_heartbeats_with() -> None:
+    """Such a consumer started, and received nothing for ever."""
+    it = Group({"orders": 1})
+    it.broker.add("orders", 0, b"one")
+    it.broker.refuse(RequestCode.HEART_BEAT, *[ResponseCode.SYSTEM_ERROR] * 1000)
+    consumer = await it.consumer()
+    with pytest.raises(BrokerError, match="refused by the test"):
+        await it.wait(consumer.run(lambda message: None), REFUSED_S)
+    it.broker.refusals.clear()
+    seen: list[bytes] = []
+    running = asyncio.create_task(consumer.run(lambda message: seen.append(message.body)))
+    await it.pass_time(35.0)
+    assert seen == [b"one"], "run goes on after the broker has changed its mind"
+    await it.wait(consumer.stop())
+    await running
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [
+        [ResponseCode.SYSTEM_BUSY] * 1000,
+        [ResponseCode.SERVICE_NOT_AVAILABLE] * 1000,
+        [ResponseCode.SYSTEM_ERROR] * 2,
+    ],
+)
+async def test_run_outlasts_a_broker_that_cannot_take_heartbeats_now(codes: list[int]) -> None:
+    it = Group({"orders": 1})
+    consumer = await it.consumer()
+    running = asyncio.create_task(consumer.run(lambda message: None))
+    await it.pass_time(1.0)
+    it.broker.refuse(RequestCode.HEART_BEAT, *codes)
+    await it.pass_time(300.0)
+    assert not running.done()
+    await it.wait(consumer.stop())
+    await running
+
+
+async def test_getone_raises_it_too_and_so_does_a_pull_that_is_refused() -> None:
+    it = Group({"orders": 1})
+    it.broker.refuse(RequestCode.PULL_MESSAGE, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+    consumer = await it.consumer()
+    with pytest.raises(FilterRefused, match="refused by the test"):
+        await it.wait(consumer.getone())
+    it.broker.add("orders", 0, b"one")
+    assert (await it.wait(consumer.getone(), 3.0)).body == b"one"
+    await it.wait(consumer.stop())
