@@ -42,7 +42,7 @@ class BadFrameError(RemoteProtocolError):
 
     def __init__(self, kind: BadFrameKind, why: str, frames: Sequence[RawFrame] = ()) -> None:
         super().__init__(ResponseCode.SYSTEM_ERROR, f"{kind}: {why}")
-        self.kind = kind
+        self.kind: BadFrameKind = kind
         self.frames: list[RawFrame] = list(frames)
 
 
