@@ -1,7 +1,7 @@
 """Starts and stops a broker, in the right order.
 
-    start   store and tables (recovery), listeners, held pulls and timed services, metrics,
-            registration
+    start   metrics and health, store and tables (recovery), listeners, held pulls and timed
+            services, registration
     stop    registration, listeners and peers, held pulls, delays, tables, store
 
 A store that fails keeps the broker up for reads for 5 s; then `ended` is set to 74 and whoever runs
@@ -18,6 +18,8 @@ import logging
 import os
 import random
 import socket
+import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from skylarkmq.broker.advertise import advertised_address, interface_addresses, is_loopback
@@ -26,7 +28,7 @@ from skylarkmq.broker.components import BrokerState, make_server
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.connection_roles import ConnectionMaker
-from skylarkmq.broker.health import HealthChecks
+from skylarkmq.broker.health import HealthChecks, LoopCheck, waits_for_disk
 from skylarkmq.broker.live_config import ConfigOrigin
 from skylarkmq.broker.loop_lag import LoopLagService
 from skylarkmq.broker.namesrv.controller import NamesrvController
@@ -141,6 +143,8 @@ class BrokerController:
             if is_loopback(bound):
                 bound = self._sockets[0].getsockname()[0]  # of `localhost` that may be ::1
             host = advertised_address(config.broker_ip1, bound, interface_addresses())
+            if self._with_metrics:  # so that probes are answered during a long recovery too
+                await self._start_metrics()
             self.state.load(self._progress)
             self.state.store.failure_listeners.append(self._store_failed)
             await self._serve(clock, host)
@@ -171,8 +175,6 @@ class BrokerController:
         await self._server.serve(*self._sockets)
         state.start_services()
         self._lag.start()
-        if self._with_metrics:
-            await self._start_metrics()
         self._registration = RegistrationService(
             config, state.topics, self.peer_clock, str(self.advertised), self.namesrv
         )
@@ -188,10 +190,15 @@ class BrokerController:
                 "listener": self._listener_check,
                 "route": self._route_check,
             },
-            live={"flush": self._store_check},
+            live={
+                "store": self._failure_check,
+                "loop": LoopCheck(
+                    self._lag.silence_s, partial(waits_for_disk, threading.get_native_id())
+                ),
+            },
         )
         self._metrics = metrics_server(
-            self.state, self.peer_clock, checks, self._connection_counts, self._started_at
+            self.state, checks, self._lag.silence_s, self._connection_counts, self._started_at
         )
         self.metrics_address = await self._metrics.start()
 
@@ -206,6 +213,10 @@ class BrokerController:
     def _store_check(self) -> str:
         store = self.state.store
         return store.refusal() or store.commit_log.no_room
+
+    def _failure_check(self) -> str:
+        failure = self.state.store.failure
+        return f"the store has failed and needs a restart: {failure}" if failure else ""
 
     def _listener_check(self) -> str:
         return "" if self._server is not None else "not listening yet"

@@ -1,9 +1,14 @@
-"""The pages for those who watch the broker, on a port of their own and on the event loop.
+"""The pages for those who watch the broker, on a port and a thread of their own.
 
     GET /metrics   Prometheus text, or OpenMetrics when Accept asks for it; gzip when accepted
     GET /livez     200 while a restart would be no cure
     GET /readyz    200 when clients may be sent here, else 503; `?verbose` tells each check as JSON
     GET /version   JSON
+
+`/livez` and `/version` are answered by the thread alone, also while the broker's loop waits for a
+disk that stalls. `/metrics` and `/readyz` are worked out on the broker's loop; when it does not
+answer in time, they are 503 and say since when it is silent. READY_LIMIT_S is below the second that
+a Kubernetes probe waits, METRICS_LIMIT_S below the ten of a scrape.
 
 Nothing here changes the broker or touches the disk. A scrape lets the loop run between two
 families, so a broker with many topics does not stall while it is watched.
@@ -14,9 +19,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -29,11 +34,15 @@ from prometheus_client.exposition import (
 )
 
 from skylarkmq import __version__
-from skylarkmq.broker.health import Check, HealthChecks, run_checks
-from skylarkmq.broker.http_connection import HttpConnection, HttpRequest, HttpResponse
+from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.health import HealthChecks, run_checks
+from skylarkmq.broker.http_connection import HttpRequest, HttpResponse, exchange
+from skylarkmq.broker.loop_thread import LoopThread
 from skylarkmq.protocol.clock import Clock
 
 MAX_CONNECTIONS: Final = 64
+READY_LIMIT_S: Final = 0.8
+METRICS_LIMIT_S: Final = 5.0
 JSON: Final = "application/json"
 OPENMETRICS_END: Final = b"# EOF\n"
 GZIP_WBITS: Final = 31  # zlib's way to say: with a gzip header
@@ -41,6 +50,7 @@ GZIP_LEVEL: Final = 1
 
 Encoder = Callable[["OneFamily"], bytes]
 Page = Callable[[HttpRequest], Awaitable[HttpResponse]]
+Answer = TypeVar("Answer")
 
 
 class OneFamily:
@@ -54,11 +64,13 @@ class OneFamily:
 
 
 class MetricsServer:
-    """Serves the pages. Loop thread.
+    """Serves the pages. `start` and `stop` belong to the broker's loop, all else to the thread.
 
     Args:
         host: where to listen; loopback unless the operator says otherwise.
         port: 0 picks a free one.
+        silence_s: how long the broker's loop has run no timer, s; called on the thread.
+        make_clock: makes the clock of the thread's loop; a test hands in one of its own.
     """
 
     def __init__(
@@ -67,15 +79,18 @@ class MetricsServer:
         port: int,
         registry: CollectorRegistry,
         checks: HealthChecks,
-        clock: Clock,
+        silence_s: Callable[[], float],
+        make_clock: Callable[[asyncio.AbstractEventLoop], Clock] = SystemClock,
     ) -> None:
-        self.clock = clock
         self._host = host
         self._port = port
         self._registry = registry
         self._checks = checks
+        self._silence_s = silence_s
+        self._make_clock = make_clock
+        self._thread: LoopThread | None = None
         self._server: asyncio.Server | None = None
-        self._connections: set[HttpConnection] = set()
+        self._open: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}  # the oldest first
         self._pages: Mapping[str, Page] = {
             "/metrics": self._metrics,
             "/livez": self._livez,
@@ -89,34 +104,38 @@ class MetricsServer:
         Raises:
             OSError: the address can not be had.
         """
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: HttpConnection(self.respond, self), self._host, self._port
-        )
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return host, port
+        self._broker_loop = asyncio.get_running_loop()
+        self._thread = LoopThread("skylarkmq-http")
+        self._clock = self._make_clock(self._thread.loop)
+        try:
+            return await self._thread.call(self._listen())
+        except BaseException:
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         """Stop listening and cut what is open; may be called twice."""
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            await thread.call(self._close())
+            await thread.stop()
+
+    async def _listen(self) -> tuple[str, int]:
+        self._server = await asyncio.start_server(self._connected, self._host, self._port)
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return host, port
+
+    async def _close(self) -> None:
         if self._server is not None:
             self._server.close()
-            self._server = None
-        connections = list(self._connections)
-        answers = [task for task in (peer.answering for peer in connections) if task is not None]
-        for peer in connections:
-            peer.abort()
-        for task in answers:
-            task.cancel()
-        await asyncio.gather(*answers, return_exceptions=True)
 
-    def opened(self, connection: HttpConnection) -> bool:
-        """Take a new connection; False when there are too many."""
-        self._connections.add(connection)
-        return len(self._connections) <= MAX_CONNECTIONS
-
-    def closed(self, connection: HttpConnection) -> None:
-        """Forget a connection."""
-        self._connections.discard(connection)
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Begin the exchange of a new connection; the oldest one makes room for it."""
+        if len(self._open) >= MAX_CONNECTIONS:
+            next(iter(self._open)).transport.abort()
+        work = exchange(reader, writer, self.respond, self._clock)
+        task = self._open[writer] = asyncio.get_running_loop().create_task(work, name="http")
+        task.add_done_callback(lambda _: self._open.pop(writer))
 
     async def respond(self, request: HttpRequest) -> HttpResponse:
         """Answer one request."""
@@ -132,7 +151,35 @@ class MetricsServer:
             )
         return await page(request)
 
+    async def _ask_loop(self, work: Coroutine[Any, Any, Answer], limit_s: float) -> Answer:
+        """Return what `work` answers on the broker's loop.
+
+        Raises:
+            TimeoutError: the loop did not answer within `limit_s`, or has not for so long already.
+        """
+        if self._silence_s() >= limit_s:  # what nobody waits for must not pile up there
+            work.close()
+            raise TimeoutError
+        answer = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._broker_loop))
+        limit = self._clock.call_at(self._clock.monotonic() + limit_s, answer.cancel)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise TimeoutError from None
+        finally:
+            limit.cancel()
+
     async def _metrics(self, request: HttpRequest) -> HttpResponse:
+        try:
+            return await self._ask_loop(self._scrape(request), METRICS_LIMIT_S)
+        except TimeoutError:
+            why = f"{self._silent(METRICS_LIMIT_S)}\n".encode()
+            return HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, why)
+
+    async def _scrape(self, request: HttpRequest) -> HttpResponse:
         encode, content_type = choose_format(request.headers.get("accept", ""))
         zipped = gzip_accepted(request.headers.get("accept-encoding", ""))
         body = await exposition(self._registry, encode, zipped=zipped)
@@ -142,10 +189,21 @@ class MetricsServer:
         return HttpResponse(HTTPStatus.OK, body, content_type, headers)
 
     async def _livez(self, request: HttpRequest) -> HttpResponse:
-        return _verdict(request, self._checks.live, "live")
+        return _verdict(request, run_checks(self._checks.live), "live")
 
     async def _readyz(self, request: HttpRequest) -> HttpResponse:
-        return _verdict(request, self._checks.ready, "ready")
+        try:
+            reasons = await self._ask_loop(self._readiness(), READY_LIMIT_S)
+        except TimeoutError:
+            reasons = {"loop": self._silent(READY_LIMIT_S)}
+        return _verdict(request, reasons, "ready")
+
+    async def _readiness(self) -> dict[str, str]:
+        return run_checks(self._checks.ready)
+
+    def _silent(self, waited_s: float) -> str:
+        silent_s = max(waited_s, self._silence_s())
+        return f"the broker's event loop has not answered for {silent_s:.1f} s"
 
     async def _version(self, request: HttpRequest) -> HttpResponse:
         return _json(HTTPStatus.OK, {"name": "skylarkmq", "version": __version__})
@@ -175,8 +233,7 @@ async def exposition(registry: CollectorRegistry, encode: Encoder, *, zipped: bo
     return b"".join(parts)
 
 
-def _verdict(request: HttpRequest, checks: Mapping[str, Check], word: str) -> HttpResponse:
-    reasons = run_checks(checks)
+def _verdict(request: HttpRequest, reasons: Mapping[str, str], word: str) -> HttpResponse:
     well = not any(reasons.values())
     status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
     if "verbose" in (part.partition("=")[0] for part in request.query.split("&")):

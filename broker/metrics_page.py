@@ -22,19 +22,19 @@ from skylarkmq.broker.semantics_metrics import (
 )
 from skylarkmq.broker.store_metrics import StoreSources
 from skylarkmq.broker.transaction.metrics import transaction_families
-from skylarkmq.protocol.clock import Clock
 
 
 def metrics_server(
     state: BrokerState,
-    clock: Clock,
     checks: HealthChecks,
+    silence_s: Callable[[], float],
     connections: Callable[[], Mapping[str, int]],
     started_at_ms: Callable[[], int],
 ) -> MetricsServer:
     """Return the server, not started. Loop thread.
 
     Args:
+        silence_s: how long the broker's loop has run no timer, s; any thread may ask.
         connections: the connected peers by role.
         started_at_ms: when serving began, 0 before.
     """
@@ -67,5 +67,5 @@ def metrics_server(
         config.metrics_prom_exporter_port,
         build_registry(sources),
         checks,
-        clock,
+        silence_s,
     )

@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import fields
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ async def test_a_clean_life_leaves_no_abort_no_thread_and_no_timer(tmp_path: Pat
     async with live_broker(tmp_path, clock=clock) as broker:
         assert (tmp_path / "abort").exists()
         names = {f"skylarkmq-{field.name}" for field in fields(StoreWorkers)}
-        assert set(store_threads()) == names
+        assert set(store_threads()) == names | {"skylarkmq-http"}
         host, port = broker.listen_address
         for each in (port, port - 2):
             client = await RawClient.open((host, each))
@@ -224,3 +225,28 @@ async def test_the_collector_is_set_for_a_daemon_when_asked(tmp_path: Path) -> N
         gc.unfreeze()
         gc.set_threshold(*before)
         await broker.stop()
+
+
+class ProbedFiles(DiskFiles):
+    """Asks for the health pages while the start reads the store's folder."""
+
+    def __init__(self) -> None:
+        self.controller: BrokerController | None = None
+        self.answers: dict[str, int] = {}
+
+    def list(self, path: Path) -> list[str]:
+        if self.controller is not None and not self.answers:
+            for page in ("/livez", "/readyz"):
+                assert self.controller.metrics_address is not None
+                connection = HTTPConnection(*self.controller.metrics_address, timeout=30)
+                connection.request("GET", page)
+                self.answers[page] = connection.getresponse().status
+        return super().list(path)
+
+
+async def test_probes_are_answered_while_the_store_is_read(tmp_path: Path) -> None:
+    files = ProbedFiles()
+    controller = files.controller = BrokerController(broker_config(tmp_path), files=files)
+    await controller.start()
+    await controller.stop()
+    assert files.answers == {"/livez": 200, "/readyz": 503}

@@ -68,11 +68,11 @@ class Rig:
                 return count
             count += len(decode_messages(answer.body))
 
-    async def ready(self) -> int:
-        """The status of /readyz."""
+    async def status(self, path: str) -> int:
+        """The status of a health page."""
         assert self.controller.metrics_address is not None
         reader, writer = await asyncio.open_connection(*self.controller.metrics_address)
-        writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         status = int((await reader.readline()).split()[1])
         writer.close()
         return status
@@ -101,7 +101,7 @@ async def test_a_failed_sync_or_write_ends_writing_and_the_process(tmp_path: Pat
         assert again.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "restart" in (again.remark or "")
         assert await rig.read_count() == 3
-        assert await rig.ready() == 503
+        assert [await rig.status(path) for path in ("/readyz", "/livez")] == [503, 503]
         ended = rig.controller.ended
         assert ended is not None
         assert not ended.done()
@@ -144,11 +144,13 @@ async def test_a_full_disk_is_code_14_and_passes(tmp_path: Path, flush: str) -> 
         assert refused is not None
         assert await rig.read_count() == stored
         assert rig.store_state() is StoreState.RUNNING
+        # A restart makes no room.
+        assert [await rig.status(path) for path in ("/readyz", "/livez")] == [503, 200]
         rig.files.heal()
         rig.clock.advance(1.1)
         answer = await rig.send(BODY)
         assert (answer.code, answer.ext_fields["queueOffset"]) == (0, str(stored))
-        assert await rig.ready() == 200
+        assert await rig.status("/readyz") == 200
     async with _rig(tmp_path, flush) as rig:
         assert await rig.read_count() == stored + 1
 

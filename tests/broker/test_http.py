@@ -4,16 +4,25 @@ import asyncio
 import contextlib
 import gzip
 import json
+from collections.abc import Callable
+from http.client import HTTPConnection
 
+import pytest
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from skylarkmq import __version__
 from skylarkmq.broker.health import HealthChecks
-from skylarkmq.broker.http import MAX_CONNECTIONS, MetricsServer, choose_format
+from skylarkmq.broker.http import (
+    MAX_CONNECTIONS,
+    METRICS_LIMIT_S,
+    READY_LIMIT_S,
+    MetricsServer,
+    choose_format,
+)
 from skylarkmq.broker.metrics import build_registry
 from tests.broker.test_metrics import a_scenario
-from tests.support.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock, ManualTimer
 
 
 class Site:
@@ -27,7 +36,11 @@ class Site:
             live={"flush": lambda: self.stalled},
         )
         self.registry = build_registry(a_scenario(health=health))
-        self.server = MetricsServer("127.0.0.1", 0, self.registry, health, ManualClock())
+        self.clock = ManualClock()
+        self.silent_s = 0.0
+        self.server = MetricsServer(
+            "127.0.0.1", 0, self.registry, health, lambda: self.silent_s, lambda _: self.clock
+        )
         self.address = ("", 0)
 
     async def __aenter__(self) -> "Site":
@@ -138,17 +151,59 @@ async def test_version_and_the_rest() -> None:
         assert (status, body) == (200, b"")
 
 
-async def test_connections_are_bounded() -> None:
+async def test_the_oldest_connection_makes_room() -> None:
     async with Site() as site:
         peers = [await asyncio.open_connection(*site.address) for _ in range(MAX_CONNECTIONS)]
-        extra, extra_writer = await asyncio.open_connection(*site.address)
+        assert (await site.get("/livez"))[0] == 200
         with contextlib.suppress(ConnectionResetError):
-            assert await extra.read() == b""
-        reader, writer = peers[0]
+            assert await peers[0][0].read() == b""
+        reader, writer = peers[1]
         writer.write(b"GET /livez HTTP/1.1\r\nHost: here\r\n\r\n")
         assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
-        for _, peer in [*peers, (extra, extra_writer)]:
+        for _, peer in peers:
             peer.close()
+
+
+def get(address: tuple[str, int], path: str) -> tuple[int, str]:
+    """Ask without an event loop; return status and body."""
+    connection = HTTPConnection(*address, timeout=30)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+async def test_a_loop_that_is_held_up_keeps_nobody_waiting() -> None:
+    """Here the test's own loop is the broker's, and stands still while it asks."""
+    async with Site() as site:
+        site.silent_s = 7.25
+        why = "the broker's event loop has not answered for 7.2 s\n"
+        assert get(site.address, "/livez") == (200, "live\n")
+        assert get(site.address, "/version")[0] == 200
+        assert get(site.address, "/readyz") == (503, f"not ready\nloop: {why}")
+        assert get(site.address, "/metrics") == (503, why)
+        site.silent_s = 0.0
+        assert (await site.get("/readyz"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "limit_s"), [("/readyz", READY_LIMIT_S), ("/metrics", METRICS_LIMIT_S)]
+)
+async def test_a_loop_that_stops_while_it_is_asked(path: str, limit_s: float) -> None:
+    async with Site() as site:
+        plan, time_is_up = site.clock.call_at, False
+
+        def call_at(when_s: float, callback: Callable[..., object], *args: object) -> ManualTimer:
+            nonlocal time_is_up
+            if when_s == site.clock.monotonic() + limit_s:  # asked; the loop will not hear of it
+                asyncio.get_running_loop().call_soon(callback, *args)
+                time_is_up = True
+            return plan(when_s, callback, *args)
+
+        site.clock.call_at = call_at  # type: ignore[method-assign]
+        status, body = get(site.address, path)
+        assert time_is_up
+        assert status == 503
+        assert f"the broker's event loop has not answered for {limit_s:.1f} s\n" in body
 
 
 async def test_stop_cuts_open_connections() -> None:

@@ -7,14 +7,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skylarkmq.broker.http_connection import (
-    IDLE_LIMIT_S,
     MAX_BODY_SIZE,
     MAX_HEAD_SIZE,
     REQUEST_LIMIT_S,
     WRITE_LIMIT_S,
-    HttpConnection,
     HttpRequest,
     HttpResponse,
+    exchange,
 )
 from tests.support.manual_clock import ManualClock, settle
 
@@ -24,52 +23,48 @@ GET = b"GET /page HTTP/1.1\r\nHost: here\r\n\r\n"
 class FakeTransport(asyncio.Transport):
     """Remembers what was written; the test plays the peer."""
 
-    def __init__(self, connection: HttpConnection) -> None:
+    def __init__(self, protocol: asyncio.StreamReaderProtocol) -> None:
         super().__init__()
-        self.connection = connection
+        self.protocol = protocol
         self.written = b""
-        self.reading = True
+        self.reads = True  # the peer; what it does not read, `close` waits for
         self.closed = False
         self.aborted = False
 
     def write(self, data: object) -> None:
         assert isinstance(data, bytes)
+        assert not self.is_closing()
         self.written += data
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
 
     def is_closing(self) -> bool:
         return self.closed or self.aborted
 
     def close(self) -> None:
-        self.closed = True
+        if not self.is_closing():
+            self.closed = True
+            if self.reads:
+                self.protocol.connection_lost(None)
 
     def abort(self) -> None:
-        self.aborted = True
-        self.connection.connection_lost(None)
+        if not self.aborted and not (self.closed and self.reads):
+            self.aborted = True
+            self.protocol.connection_lost(None)
 
 
 class Peer:
-    """A connection with its transport, its pages and its owner."""
+    """A connection with its exchange and its pages."""
 
-    def __init__(self, *, room: bool = True) -> None:
+    def __init__(self) -> None:
         self.clock = ManualClock()
         self.requests: list[HttpRequest] = []
-        self.room = room
-        self.lost = 0
-        self.connection = HttpConnection(self.respond, self)
-        self.transport = FakeTransport(self.connection)
-        self.connection.connection_made(self.transport)
-
-    def opened(self, connection: HttpConnection) -> bool:
-        return self.room
-
-    def closed(self, connection: HttpConnection) -> None:
-        self.lost += 1
+        reader = asyncio.StreamReader()
+        self.protocol = asyncio.StreamReaderProtocol(reader)
+        self.transport = FakeTransport(self.protocol)
+        self.protocol.connection_made(self.transport)
+        loop = asyncio.get_running_loop()
+        writer = asyncio.StreamWriter(self.transport, self.protocol, reader, loop)
+        work = exchange(reader, writer, self.respond, self.clock)
+        self.exchange = loop.create_task(work)
 
     async def respond(self, request: HttpRequest) -> HttpResponse:
         self.requests.append(request)
@@ -81,9 +76,18 @@ class Peer:
         """Send bytes, return what comes back."""
         self.transport.written = b""
         if not self.transport.is_closing():
-            self.connection.data_received(data)
+            self.protocol.data_received(data)
         await settle()
         return self.transport.written
+
+    def ended(self) -> bool:
+        """Whether the exchange is over, without an error and with nothing left behind."""
+        return (
+            self.exchange.done()
+            and self.exchange.exception() is None
+            and self.transport.is_closing()
+            and self.clock.pending_count == 0
+        )
 
 
 async def test_answer_to_a_get() -> None:
@@ -95,11 +99,12 @@ async def test_answer_to_a_get() -> None:
         b"Content-Length: 8\r\n"
         b"Cache-Control: no-store\r\n"
         b"X-Content-Type-Options: nosniff\r\n"
+        b"Connection: close\r\n"
         b"\r\n"
         b"content\n"
     )
     assert peer.requests == [HttpRequest("GET", "/page", "", {"host": "here"})]
-    assert not peer.transport.is_closing()
+    assert peer.ended()
 
 
 async def test_a_request_byte_by_byte() -> None:
@@ -109,12 +114,12 @@ async def test_a_request_byte_by_byte() -> None:
     assert (await peer.says(GET[-1:])).endswith(b"\r\n\r\ncontent\n")
 
 
-async def test_requests_behind_one_another_are_answered_in_order() -> None:
+async def test_a_connection_is_for_one_request() -> None:
     peer = Peer()
-    answer = await peer.says(GET + GET.replace(b"/page", b"/second?a=1") + GET)
-    assert answer.count(b"HTTP/1.1 200 OK") == 3
-    assert [request.path for request in peer.requests] == ["/page", "/second", "/page"]
-    assert peer.transport.reading
+    answer = await peer.says(GET + GET.replace(b"/page", b"/second?a=1"))
+    assert answer.count(b"HTTP/1.1 200 OK") == 1
+    assert [request.path for request in peer.requests] == ["/page"]
+    assert peer.ended()
 
 
 async def test_head_has_no_body() -> None:
@@ -140,16 +145,26 @@ async def test_the_absolute_form_of_a_target() -> None:
 async def test_a_peer_that_wants_one_answer(request_head: bytes) -> None:
     peer = Peer()
     assert (await peer.says(request_head)).endswith(b"content\n")
-    assert peer.transport.closed
+    assert peer.ended()
 
 
 async def test_a_peer_that_ends_its_side_still_gets_its_answer() -> None:
     peer = Peer()
-    peer.connection.data_received(GET)
-    assert peer.connection.eof_received() is True
+    peer.protocol.data_received(GET)
+    assert peer.protocol.eof_received() is True
     await settle()
     assert peer.transport.written.endswith(b"content\n")
-    assert peer.transport.closed
+    assert peer.ended()
+
+
+@pytest.mark.parametrize("sent", [b"", GET[:20]])
+async def test_a_peer_that_leaves_before_its_request_is_whole(sent: bytes) -> None:
+    peer = Peer()
+    await peer.says(sent)
+    peer.protocol.eof_received()
+    await settle()
+    assert peer.requests == []
+    assert peer.ended()
 
 
 async def test_a_page_that_fails_is_a_500(caplog: pytest.LogCaptureFixture) -> None:
@@ -158,7 +173,7 @@ async def test_a_page_that_fails_is_a_500(caplog: pytest.LogCaptureFixture) -> N
     assert answer.startswith(b"HTTP/1.1 500 ")
     assert b"boom" not in answer
     assert "boom" in caplog.text
-    assert (await peer.says(GET)).startswith(b"HTTP/1.1 200 ")
+    assert peer.ended()
 
 
 MALFORMED = {
@@ -186,8 +201,7 @@ async def test_a_malformed_request_ends_its_connection(name: str) -> None:
     answer = await peer.says(MALFORMED[name])
     assert answer[:11] in (b"HTTP/1.1 40", b"HTTP/1.1 41", b"HTTP/1.1 43", b"HTTP/1.1 50")
     assert peer.requests == []
-    assert peer.transport.closed
-    assert await peer.says(GET) == b""
+    assert peer.ended()
 
 
 async def test_a_body_is_read_and_thrown_away() -> None:
@@ -199,9 +213,11 @@ async def test_a_body_is_read_and_thrown_away() -> None:
 
 async def test_a_silent_peer_is_cut() -> None:
     peer = Peer()
+    await settle()
     peer.clock.advance(REQUEST_LIMIT_S)
     assert peer.transport.aborted
-    assert peer.lost == 1
+    await settle()
+    assert peer.ended()
 
 
 async def test_a_byte_now_and_then_does_not_keep_a_request_open() -> None:
@@ -213,33 +229,15 @@ async def test_a_byte_now_and_then_does_not_keep_a_request_open() -> None:
     assert peer.transport.aborted
 
 
-async def test_an_idle_peer_may_wait_for_the_next_scrape() -> None:
-    peer = Peer()
-    await peer.says(GET)
-    peer.clock.advance(IDLE_LIMIT_S - 1)
-    assert (await peer.says(GET)).endswith(b"content\n")
-    await peer.says(GET[:10])
-    peer.clock.advance(REQUEST_LIMIT_S)
-    assert peer.transport.aborted
-    assert peer.clock.pending_count == 0
-
-
 async def test_a_peer_that_does_not_read_is_cut() -> None:
     peer = Peer()
-    peer.connection.pause_writing()
+    peer.transport.reads = False
     await peer.says(GET)
-    assert not peer.transport.reading
+    assert not peer.exchange.done()
     peer.clock.advance(WRITE_LIMIT_S)
     assert peer.transport.aborted
     await settle()
-    assert peer.connection.answering is not None
-    assert peer.connection.answering.cancelled()
-
-
-async def test_a_peer_above_the_limit_is_cut_at_once() -> None:
-    peer = Peer(room=False)
-    assert peer.transport.aborted
-    assert peer.clock.pending_count == 0
+    assert peer.ended()
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -258,8 +256,9 @@ def test_any_bytes_cost_their_connection_only(pieces: list[bytes]) -> None:
         for piece in pieces:
             await peer.says(piece)
         if not peer.transport.is_closing():
-            peer.connection.eof_received()
+            peer.protocol.eof_received()
             await settle()
         assert all(request.path for request in peer.requests)
+        assert peer.ended()
 
     asyncio.run(feed())
