@@ -1,1 +1,1 @@
-"""Which messages a consumer wants: tags, SQL92 expressions, and the table of the latter."""
+"""Which messages a consumer wants: tags, the table of SQL92 expressions, and its bits for queues."""

@@ -31,15 +31,15 @@ from typing import Final
 
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.filter.bloom import BloomBits, BloomFilter
-from skylarkmq.broker.filter.expression import Expression, compile_expression
 from skylarkmq.broker.filter.tag_filter import is_tag_type
-from skylarkmq.broker.filter.tokens import ExpressionError
 from skylarkmq.broker.persist import TableFile, load_table, table_text
 from skylarkmq.protocol.bodies import consumer_filter as bodies
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.flags import validate_group, validate_topic
+from skylarkmq.protocol.sql92.expression import Expression, compile_expression
+from skylarkmq.protocol.sql92.tokens import ExpressionError
 from skylarkmq.store.files import Files
 from skylarkmq.store.filtering import RecordFilter
 from skylarkmq.store.message_store import MessageStore

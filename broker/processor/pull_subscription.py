@@ -24,9 +24,7 @@ from skylarkmq.broker.consumer_manager import (
     ConsumerManager,
 )
 from skylarkmq.broker.filter.consumer_filter import EXPRESSION_SQL92, ConsumerFilterManager
-from skylarkmq.broker.filter.expression import Expression, compile_expression
 from skylarkmq.broker.filter.tag_filter import is_tag_type, parse_tags, tag_filter
-from skylarkmq.broker.filter.tokens import ExpressionError
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
@@ -35,6 +33,8 @@ from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX, PullSysFlag
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
 from skylarkmq.protocol.properties import find_property
+from skylarkmq.protocol.sql92.expression import Expression, compile_expression
+from skylarkmq.protocol.sql92.tokens import ExpressionError
 from skylarkmq.store.filtering import RecordFilter
 from skylarkmq.store.message_reader import Filter
 

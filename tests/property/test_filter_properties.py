@@ -11,11 +11,11 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from skylarkmq.broker.filter.expression import Expression, compile_expression
-from skylarkmq.broker.filter.java_values import EvaluationError
-from skylarkmq.broker.filter.tokens import ExpressionError
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.record import record_properties
+from skylarkmq.protocol.sql92.expression import Expression, compile_expression
+from skylarkmq.protocol.sql92.java_values import EvaluationError
+from skylarkmq.protocol.sql92.tokens import ExpressionError
 
 CALM = settings(deadline=None, max_examples=100)
 

@@ -26,10 +26,10 @@ import math
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from skylarkmq.broker.filter import tokens
-from skylarkmq.broker.filter.java_values import INT_MAX, LONG_MAX, compare_numbers
-from skylarkmq.broker.filter.tokens import END, FLOAT, INTEGER, NAME, TEXT, ExpressionError, Token
-from skylarkmq.broker.filter.tree import (
+from skylarkmq.protocol.sql92 import tokens
+from skylarkmq.protocol.sql92.java_values import INT_MAX, LONG_MAX, compare_numbers
+from skylarkmq.protocol.sql92.tokens import END, FLOAT, INTEGER, NAME, TEXT, ExpressionError, Token
+from skylarkmq.protocol.sql92.tree import (
     FALSE,
     NULL,
     TRUE,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.broker.filter.parser import DEPTH_MAX, parse
-from skylarkmq.broker.filter.tokens import END, TEXT_SIZE_MAX, ExpressionError, tokenize
-from skylarkmq.broker.filter.tree import And, Cast, Or, Property
+from skylarkmq.protocol.sql92.parser import DEPTH_MAX, parse
+from skylarkmq.protocol.sql92.tokens import END, TEXT_SIZE_MAX, ExpressionError, tokenize
+from skylarkmq.protocol.sql92.tree import And, Cast, Or, Property
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from skylarkmq.broker.filter.evaluation import condition_of
-from skylarkmq.broker.filter.java_values import EvaluationError
-from skylarkmq.broker.filter.parser import parse
-from skylarkmq.broker.filter.tokens import TEXT_SIZE_MAX, ExpressionError
-from skylarkmq.broker.filter.tree import And, Cast, Equal, In, Negate, Node, Not, Or, Order
+from skylarkmq.protocol.sql92.evaluation import condition_of
+from skylarkmq.protocol.sql92.java_values import EvaluationError
+from skylarkmq.protocol.sql92.parser import parse
+from skylarkmq.protocol.sql92.tokens import TEXT_SIZE_MAX, ExpressionError
+from skylarkmq.protocol.sql92.tree import And, Cast, Equal, In, Negate, Node, Not, Or, Order
 
 CACHED_MAX: Final = 100
 """Compiled expressions that are kept, refused ones included."""

@@ -25,7 +25,8 @@ from collections.abc import Callable
 from operator import ge, gt, le, lt
 from typing import Any, Final
 
-from skylarkmq.broker.filter.java_values import (
+from skylarkmq.protocol.properties import find_property
+from skylarkmq.protocol.sql92.java_values import (
     INT_MAX,
     INT_MIN,
     LONG_MAX,
@@ -37,7 +38,7 @@ from skylarkmq.broker.filter.java_values import (
     to_double,
     to_integer,
 )
-from skylarkmq.broker.filter.tree import (
+from skylarkmq.protocol.sql92.tree import (
     NULL,
     And,
     Cast,
@@ -53,7 +54,6 @@ from skylarkmq.broker.filter.tree import (
     Property,
     is_condition,
 )
-from skylarkmq.protocol.properties import find_property
 
 Condition = Callable[[bytes], bool | None]
 Value = Callable[[bytes], Any]
