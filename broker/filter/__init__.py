@@ -1,1 +1,1 @@
-"""Which messages a consumer wants: tags, the table of SQL92 expressions, and its bits for queues."""
+"""Which messages a consumer wants: tags, the table of SQL92 expressions, its bits."""
