@@ -26,7 +26,6 @@ from skylarkmq.broker.filter.tag_filter import (
     count_tags,
     is_tag_type,
 )
-from skylarkmq.broker.filter.tokens import TEXT_SIZE_MAX
 from skylarkmq.broker.processor.name_checks import (
     CLIENT_ID_SIZE_MAX,
     check_group,
@@ -47,6 +46,7 @@ from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.protocol.flags import PermName, TopicSysFlag, retry_topic
 from skylarkmq.protocol.headers.client import UnregisterClientRequestHeader
 from skylarkmq.protocol.headers.fields import decode_fields
+from skylarkmq.protocol.sql92.tokens import TEXT_SIZE_MAX
 
 log = logging.getLogger(__name__)
 
