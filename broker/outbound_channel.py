@@ -1,7 +1,8 @@
 """A connection that the broker opens itself, to a name server.
 
 It is made at the first call and again after it was lost. Several calls may be under way at once,
-each with its own deadline; their number is bounded. Requests of the other side are passed over.
+each with its own deadline; their number is bounded. Requests of the other side are answered with 3:
+a name server may ask whether this broker is still there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 from typing import Final, cast
 
 from skylarkmq.protocol.clock import Clock, TimerHandle
+from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.errors import BadFrameError
 from skylarkmq.protocol.frame import FrameDecoder
@@ -20,6 +22,8 @@ log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 3.0
 CALLS_MAX: Final = 64
+UNSENT_MAX: Final = 64 << 10
+"""Bytes that wait for the peer; while there are more, its requests get no answer."""
 _OPAQUE_MASK: Final = 0x7FFFFFFF
 
 
@@ -62,8 +66,13 @@ class _Peer(asyncio.Protocol):
         self._transport.close()
 
     def _answered(self, command: RemotingCommand) -> None:
+        if not command.is_response:
+            if not command.is_oneway and self._transport.get_write_buffer_size() < UNSENT_MAX:
+                code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                self.write(encode_command(command.reply(code, "nothing is asked for here")))
+            return
         future = self.calls.get(command.opaque)
-        if command.is_response and future is not None and not future.done():
+        if future is not None and not future.done():
             future.set_result(command)
 
 

@@ -276,7 +276,7 @@ class RegistrationService:
         self._timer.stop()
         if self._routes is not None:
             header = self._registration.header()
-            self._routes.unregister(header.broker_name, header.broker_addr)
+            self._routes.unregister(header.broker_name, header.broker_addr, None)
         await asyncio.gather(*(link.stop() for link in self._links))
 
     @property

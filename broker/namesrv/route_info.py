@@ -4,7 +4,12 @@ A broker registers every 30 s. One that is silent for two minutes is dropped, on
 ends at once. The tables live in memory alone; brokers fill them again after a restart.
 
 A registration may carry all topics or only those that changed, so a topic that is missing from one
-stays known as long as its broker does. Topics are taken from masters (id 0) alone.
+stays known as long as its broker does. Topics and the cluster are taken from masters (id 0) alone.
+
+Unlike RocketMQ, a registration takes nobody's place who is there: `find_rival` says whose place it
+would take, and the processor asks that one first. The broker in this process has no rival: what
+others say under its name or address changes nothing. A broker that has several connections is there
+until the last one ends.
 Source: apache/rocketmq@rocketmq-all-4.9.8 namesrv/.../routeinfo/RouteInfoManager.java
 """
 
@@ -27,6 +32,7 @@ from skylarkmq.protocol.bodies.route import (
 from skylarkmq.protocol.bodies.topic_config import TopicConfigSerializeWrapper
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.protocol.flags import PermName
 from skylarkmq.protocol.headers.route import (
@@ -51,25 +57,32 @@ class BrokerConnection(Protocol):
 
     def close(self, reason: str) -> None: ...
 
+    async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        """Ask the broker; raises TimeoutError or ConnectionClosedError."""
+        ...
+
 
 class BrokerLiveInfo:
     """One broker process, known by its address."""
 
-    __slots__ = ("connection", "data_version", "ha_server_addr", "last_update_s", "name")
+    __slots__ = (
+        "address",
+        "connections",
+        "data_version",
+        "ha_server_addr",
+        "is_own",
+        "last_update_s",
+        "name",
+    )
 
-    def __init__(
-        self,
-        name: str,
-        data_version: DataVersion,
-        connection: BrokerConnection | None,
-        ha_server_addr: str,
-        now_s: float,
-    ) -> None:
+    def __init__(self, name: str, address: str, connection: BrokerConnection | None) -> None:
         self.name = name
-        self.data_version = data_version
-        self.connection = connection  # None: this process
-        self.ha_server_addr = ha_server_addr
-        self.last_update_s = now_s
+        self.address = address
+        self.is_own = connection is None  # it runs in this process
+        self.connections: set[BrokerConnection] = set() if connection is None else {connection}
+        self.data_version = DataVersion()
+        self.ha_server_addr = ""
+        self.last_update_s = 0.0
 
 
 class RouteInfoManager:
@@ -100,16 +113,28 @@ class RouteInfoManager:
     ) -> RegisterBrokerResponseHeader:
         """Take a broker in, or note that it is alive; return where a slave finds its master.
 
+        Args:
+            connection: the way by which it registers; None when it runs in this process.
+
         Raises:
-            RemoteProtocolError: a name or address can not be one, or there is no room.
+            RemoteProtocolError: a name or address can not be one, is that of the broker in this
+                process, or there is no room.
         """
         name, address = header.broker_name, header.broker_addr
-        for word in (name, address, header.cluster_name):
-            if not 0 < len(word) <= NAME_SIZE_MAX or not word.isprintable():
-                raise RemoteProtocolError(
-                    ResponseCode.SYSTEM_ERROR, f"{shown(word)} is no name or address of a broker"
-                )
         known = self._live.get(address)
+        if known is not None and known.is_own and connection is not None:
+            if known.name != name:
+                raise _own(known)
+            return RegisterBrokerResponseHeader()  # it knows better itself
+        _check_words(name, address, header.cluster_name)
+        holder = self._holder(header)
+        if connection is None:
+            for other in (known, holder):
+                if other is not None and not other.is_own:
+                    self.drop(other, "it was in the place of the broker in this process")
+            known = self._live.get(address)
+        elif holder is not None and holder.is_own:
+            raise _own(holder)
         if known is None and len(self._live) >= BROKERS_MAX:
             raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, f"there are {BROKERS_MAX} brokers")
         if known is not None and known.name != name:
@@ -120,47 +145,78 @@ class RouteInfoManager:
         is_new = known is None or addresses.get(header.broker_id) != address
         if is_new:
             self._take_address(addresses, header)
-        if header.broker_id == MASTER_ID and (
-            is_new or known is None or known.data_version != wrapper.data_version
-        ):
+        is_master = header.broker_id == MASTER_ID
+        if is_master and (is_new or known is None or known.data_version != wrapper.data_version):
             self._take_topics(name, wrapper)
-        self._clusters[name] = header.cluster_name
-        self._live[address] = BrokerLiveInfo(
-            name,
-            wrapper.data_version,
-            connection,
-            header.ha_server_addr,
-            self._clock.monotonic(),
-        )
-        if header.broker_id == MASTER_ID:
-            return RegisterBrokerResponseHeader()
+        if is_master or name not in self._clusters:
+            self._clusters[name] = header.cluster_name
+        if known is None:
+            known = self._live[address] = BrokerLiveInfo(name, address, connection)
+        elif connection is not None:
+            known.connections.add(connection)
+        known.data_version = wrapper.data_version
+        known.ha_server_addr = header.ha_server_addr
+        known.last_update_s = self._clock.monotonic()
         master = self._live.get(addresses.get(MASTER_ID, ""))
-        if master is None:
+        if is_master or master is None:
             return RegisterBrokerResponseHeader()
         return RegisterBrokerResponseHeader(
             master_addr=addresses[MASTER_ID], ha_server_addr=master.ha_server_addr
         )
 
-    def unregister(self, broker_name: str, broker_address: str) -> None:
-        """Drop a broker that says good-bye."""
+    def find_rival(
+        self, header: RegisterBrokerRequestHeader, connection: BrokerConnection | None
+    ) -> BrokerLiveInfo | None:
+        """Return a broker whose place a registration would take, None when there is none.
+
+        A broker may take its own place: by the connection that it registered by. So may a slave
+        take its master's, under its own address: that is how sets switch their master.
+        """
+        known = self._live.get(header.broker_addr)
+        if known is not None and known.name != header.broker_name:
+            return None if connection in known.connections else known
+        holder = self._holder(header)
+        if holder is None or holder is known or connection in holder.connections:
+            return None
+        return holder if known is None or holder.is_own else None
+
+    def unregister(
+        self, broker_name: str, broker_address: str, connection: BrokerConnection | None
+    ) -> bool:
+        """Drop a broker that says good-bye; False when that is not the sender's to say.
+
+        Args:
+            connection: the way by which it was said; None in this process.
+        """
         known = self._live.get(broker_address)
-        if known is not None and known.name == broker_name:
-            self._drop(broker_address, "it unregistered")
+        if known is None or known.name != broker_name:
+            return True
+        if connection is not None and connection not in known.connections:
+            return False
+        self._drop(broker_address, "it unregistered")
+        return True
+
+    def drop(self, info: BrokerLiveInfo, why: str) -> None:
+        """Drop a broker, unless it has gone meanwhile."""
+        if self._live.get(info.address) is info:
+            self._drop(info.address, why)
 
     def connection_closed(self, connection: BrokerConnection) -> None:
-        """Drop the brokers that registered by a connection which is gone."""
-        gone = [a for a, info in self._live.items() if info.connection is connection]
-        for address in gone:
-            self._drop(address, "its connection ended")
+        """Drop the brokers whose last connection is gone."""
+        for address, info in list(self._live.items()):
+            if connection in info.connections:
+                info.connections.discard(connection)
+                if not info.connections:
+                    self._drop(address, "its connection ended")
 
     def drop_silent(self) -> None:
-        """Drop the brokers that did not register for BROKER_EXPIRY_S."""
+        """Drop the brokers elsewhere that did not register for BROKER_EXPIRY_S."""
         limit_s = self._clock.monotonic() - BROKER_EXPIRY_S
         for address, info in list(self._live.items()):
-            if info.last_update_s < limit_s:
+            if info.last_update_s < limit_s and not info.is_own:
                 self._drop(address, f"it was silent for {BROKER_EXPIRY_S:.0f} s")
-                if info.connection is not None:
-                    info.connection.close("idle_timeout")
+                for connection in list(info.connections):
+                    connection.close("idle_timeout")
 
     def data_version(self, broker_address: str) -> DataVersion | None:
         """Return the version of the topics that a broker registered."""
@@ -235,6 +291,11 @@ class RouteInfoManager:
         """Return the names of all topics."""
         return list(self._topics)
 
+    def _holder(self, header: RegisterBrokerRequestHeader) -> BrokerLiveInfo | None:
+        """Who has the name and the id of a broker."""
+        addresses = self._addresses.get(header.broker_name, {})
+        return self._live.get(addresses.get(header.broker_id, ""))
+
     def _broker_data(self, name: str) -> BrokerData:
         return BrokerData(
             broker_addrs=dict(self._addresses[name]),
@@ -283,3 +344,19 @@ class RouteInfoManager:
             del queues[info.name]
             if not queues:
                 del self._topics[topic]
+
+
+def _check_words(*words: str) -> None:
+    for word in words:
+        if not 0 < len(word) <= NAME_SIZE_MAX or not word.isprintable():
+            raise RemoteProtocolError(
+                ResponseCode.SYSTEM_ERROR, f"{shown(word)} is no name or address of a broker"
+            )
+
+
+def _own(known: BrokerLiveInfo) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        ResponseCode.SYSTEM_ERROR,
+        f"broker {known.name} at {known.address} runs in the process of this name server, and "
+        "nobody takes its place: give the other broker another brokerName or brokerId",
+    )

@@ -298,7 +298,9 @@ async def test_the_built_in_name_server_is_told_everything_after_it_dropped_us(
     setup = _Setup(monkeypatch)
     await setup.start()
     await setup.create("Before")
-    setup.namesrv.routes.unregister("broker-a", ADDRESS)  # as after a long stop of the process
+    setup.namesrv.routes.unregister(
+        "broker-a", ADDRESS, None
+    )  # as after a long stop of the process
     await setup.create("After")
     await setup.advance(60)
     assert set(setup.namesrv.routes.topics()) >= {"Before", "After"}

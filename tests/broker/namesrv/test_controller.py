@@ -9,6 +9,7 @@ import pytest
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config import NamesrvConfig
 from skylarkmq.broker.namesrv.controller import NamesrvController
+from skylarkmq.broker.namesrv.processor import ANSWER_TIMEOUT_S
 from skylarkmq.broker.outbound_channel import RemoteChannel
 from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.route import (
@@ -22,6 +23,8 @@ from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSeria
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.crc import body_crc
+from tests.support.manual_clock import ManualClock
+from tests.support.raw_client import RawClient
 
 WHO = {
     "brokerName": "broker-a",
@@ -157,3 +160,52 @@ async def test_a_broker_is_gone_when_it_says_so_or_hangs_up(
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             break
     assert namesrv.routes.topics() == []
+
+
+# Who takes whose place
+
+
+async def _addresses(channel: RemoteChannel) -> str:
+    answer = await _call(channel, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+    return decode_body(TopicRouteData, answer.body).broker_datas[0].broker_addrs[0]
+
+
+async def test_a_broker_that_answers_keeps_its_place(
+    namesrv: NamesrvController, channel: RemoteChannel
+) -> None:
+    """As one of RocketMQ does: its client's end answers 3 to a code that it does not know."""
+    stranger = _channel(namesrv)
+    await _register(channel, encode_body(BODY))
+    for fields in ({"brokerAddr": "10.0.0.9:1"}, {"brokerName": "broker-b"}):
+        refused = await _register(stranger, encode_body(BODY), **fields)
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert "is there and answers" in (refused.remark or "")
+    gone = await _call(stranger, RequestCode.UNREGISTER_BROKER, **WHO)
+    assert gone.code == ResponseCode.SYSTEM_ERROR
+    assert await _addresses(channel) == "10.0.0.1:10911"
+    moved = await _register(channel, encode_body(BODY), brokerAddr="10.0.0.9:1")
+    assert moved.code == ResponseCode.SUCCESS, "it may move itself"
+    assert await _addresses(channel) == "10.0.0.9:1"
+    await channel.close()
+    await stranger.close()
+
+
+async def test_a_broker_that_was_started_again_elsewhere_takes_its_old_place() -> None:
+    """Its old machine went without a word: the connection stands, and nobody answers."""
+    clock = ManualClock()
+    namesrv = NamesrvController(NamesrvConfig(listen_port=0), clock)
+    await namesrv.start()
+    old = await RawClient.open(namesrv.listen_address)
+    who = {**WHO, "haServerAddr": ""}
+    assert (await old.call(RequestCode.REGISTER_BROKER, who, encode_body(BODY))).code == 0
+    new = [await RawClient.open(namesrv.listen_address) for _ in range(2)]
+    moved = {**who, "brokerAddr": "10.0.0.9:1"}
+    opaques = [each.send(RequestCode.REGISTER_BROKER, moved, encode_body(BODY)) for each in new]
+    assert (await old.push()).code == RequestCode.HEART_BEAT
+    clock.advance(ANSWER_TIMEOUT_S)
+    answers = [await each.answer(opaque) for each, opaque in zip(new, opaques, strict=True)]
+    assert [answer.code for answer in answers] == [ResponseCode.SUCCESS] * 2
+    assert not old.pushes, "one question for both"
+    for each in (old, *new):
+        await each.close()
+    await namesrv.stop()

@@ -7,6 +7,7 @@ from skylarkmq.broker.namesrv.route_info import RouteInfoManager
 from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.route import RegisterBrokerBody
 from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
+from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.headers.route import (
     RegisterBrokerRequestHeader,
@@ -23,6 +24,9 @@ class _Link:
 
     def close(self, reason: str) -> None:
         self.closed_for.append(reason)
+
+    async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        raise AssertionError("the tables ask nobody")
 
 
 def _header(
@@ -77,7 +81,7 @@ def test_two_brokers_share_a_topic() -> None:
     routes.register(_header(), _body("T"), _Link())
     routes.register(_header("broker-b", "10.0.0.2:10911"), _body("T", queues=8), _Link())
     assert _queues(routes, "T") == {"broker-a": 4, "broker-b": 8}
-    routes.unregister("broker-a", "10.0.0.1:10911")
+    routes.unregister("broker-a", "10.0.0.1:10911", None)
     assert _queues(routes, "T") == {"broker-b": 8}
     assert routes.cluster_info().cluster_addr_table == {"c": ["broker-b"]}
 
@@ -129,11 +133,85 @@ def test_the_end_of_an_older_connection_changes_nothing() -> None:
     assert _queues(routes, "T") == {"broker-a": 4}
 
 
-def test_a_broker_in_this_process_has_no_connection() -> None:
+def test_a_stranger_that_speaks_for_a_broker_and_leaves_changes_nothing() -> None:
     routes = RouteInfoManager(ManualClock())
+    broker, stranger = _Link(), _Link()
+    routes.register(_header(), _body("T"), broker)
+    assert not routes.unregister("broker-a", "10.0.0.1:10911", stranger)
+    routes.register(_header(), _body("T"), stranger)
+    routes.connection_closed(stranger)
+    assert _queues(routes, "T") == {"broker-a": 4}
+    assert routes.unregister("broker-a", "10.0.0.1:10911", broker)
+    assert routes.topics() == []
+
+
+def test_a_broker_in_this_process_has_no_connection() -> None:
+    clock = ManualClock()
+    routes = RouteInfoManager(clock)
+    routes.start()
     routes.register(_header(), _body("T"), None)
     routes.connection_closed(_Link())
+    clock.advance(1000)
     assert _queues(routes, "T") == {"broker-a": 4}
+    routes.stop()
+
+
+def test_nobody_takes_the_place_of_the_broker_in_this_process() -> None:
+    routes = RouteInfoManager(ManualClock())
+    routes.register(_header(), _body("T"), None)
+    stranger = _Link()
+    with pytest.raises(RemoteProtocolError, match="runs in the process of this name server"):
+        routes.register(_header(address="10.0.0.9:1"), _body("T", counter=9), stranger)
+    with pytest.raises(RemoteProtocolError, match="runs in the process of this name server"):
+        routes.register(_header("broker-b"), _body("U"), stranger)
+    routes.register(_header(broker_id=3), _body("U"), stranger)
+    routes.register(_header(cluster="other"), _body("U", counter=9), stranger)
+    assert not routes.unregister("broker-a", "10.0.0.1:10911", stranger)
+    routes.register(_header(address="10.0.0.9:1", broker_id=1, cluster="other"), _body(), stranger)
+    with pytest.raises(RemoteProtocolError, match="runs in the process of this name server"):
+        routes.register(_header(address="10.0.0.9:1"), _body("U"), stranger)  # a "new master"
+    info = routes.cluster_info()
+    assert info.broker_addr_table["broker-a"].broker_addrs == {
+        0: "10.0.0.1:10911", 1: "10.0.0.9:1"
+    }  # fmt: skip
+    assert info.cluster_addr_table == {"c": ["broker-a"]}
+    routes.connection_closed(stranger)
+    assert routes.topics() == ["T"]
+    assert routes.unregister("broker-a", "10.0.0.1:10911", None)
+    assert routes.topics() == []
+
+
+def test_the_broker_in_this_process_takes_its_place_from_whoever_has_it() -> None:
+    routes = RouteInfoManager(ManualClock())
+    routes.register(_header(address="10.0.0.9:1"), _body("U"), _Link())
+    routes.register(_header("broker-b"), _body("V"), _Link())
+    stranger = _Link()
+    routes.register(_header(broker_id=2), _body(), stranger)
+    routes.register(_header(), _body("T"), None)
+    routes.connection_closed(stranger)
+    assert routes.topics() == ["T"]
+
+
+def test_whose_place_a_registration_would_take() -> None:
+    routes = RouteInfoManager(ManualClock())
+    master, slave, stranger = _Link(), _Link(), _Link()
+    routes.register(_header(), _body("T"), master)
+    routes.register(_header(address="10.0.0.2:10911", broker_id=1), _body(), slave)
+
+    def rival(header: RegisterBrokerRequestHeader, connection: _Link) -> str | None:
+        found = routes.find_rival(header, connection)
+        return None if found is None else found.address
+
+    moved = _header(address="10.0.0.9:10911")
+    assert rival(moved, stranger) == "10.0.0.1:10911"
+    assert rival(moved, master) is None, "it may move itself"
+    assert rival(_header("broker-b"), stranger) == "10.0.0.1:10911"
+    assert rival(_header("broker-b"), master) is None
+    assert rival(_header(), stranger) is None, "a new connection of the same broker"
+    assert rival(_header(address="10.0.0.2:10911"), slave) is None, "the slave becomes the master"
+    assert rival(_header(address="10.0.0.3:10911", broker_id=2), stranger) is None
+    routes.connection_closed(master)
+    assert rival(moved, stranger) is None
 
 
 def test_a_slave_is_told_its_master_and_its_topics_are_not_taken() -> None:
@@ -177,7 +255,7 @@ def test_a_master_that_moves_leaves_its_old_address() -> None:
     routes.register(_header(), _body("T"), old)
     routes.register(_header(address="10.0.0.9:10911"), _body("T"), _Link())
     routes.connection_closed(old)
-    routes.unregister("broker-a", "10.0.0.1:10911")
+    routes.unregister("broker-a", "10.0.0.1:10911", None)
     info = routes.cluster_info()
     assert info.broker_addr_table["broker-a"].broker_addrs == {0: "10.0.0.9:10911"}
 
@@ -187,7 +265,7 @@ def test_another_broker_may_take_an_address_over() -> None:
     routes.register(_header(), _body("T"), _Link())
     routes.register(_header("broker-b"), _body("U"), _Link())
     assert routes.topics() == ["U"]
-    routes.unregister("broker-a", "10.0.0.1:10911")
+    routes.unregister("broker-a", "10.0.0.1:10911", None)
     assert routes.topics() == ["U"]
 
 
