@@ -102,7 +102,7 @@ class BrokerState:
         writer = TableWriter(files, workers.tables, self.store.fail)
         self.topics = TopicConfigManager(config, files, writer, clock)
         self.groups = SubscriptionGroupManager(config, files, writer, clock)
-        self.offsets = ConsumerOffsetManager(config, files, writer, clock)
+        self.offsets = ConsumerOffsetManager(config, files, writer, clock, self.store)
         self.delay_offsets = DelayOffsetTable(files, writer, clock, self.store)
         self.schedule = ScheduleMessageService(self.store, clock, self.delay_offsets)
         self.timer = TimerMessageService(self.store, files, clock, workers.timer, writer)

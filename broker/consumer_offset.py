@@ -1,8 +1,12 @@
 """Where each consumer group stands in each queue, and `config/consumerOffset.json`.
 
-An offset is that of the next message to consume. Commits change memory alone; the file is written
-every `flushConsumerOffsetInterval` when something changed, and at a clean stop. After a crash a
-group gets the messages of the last seconds again.
+An offset is that of the next message to consume. Commits change memory alone; the file follows
+the log (`following.py`) each `flushConsumerOffsetInterval` while something changes, and at a clean
+stop. After a crash a group gets the messages of the last seconds again.
+
+A power cut may still leave an offset above its queue's end: one of RocketMQ's, which does not wait
+for the log, or of a disk that lied. New messages below it would never be consumed, so after an
+unclean stop such offsets are set to the end.
 
 The table is bounded by its callers, which refuse unknown topics, groups and queues.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../offset/ConsumerOffsetManager.java
@@ -11,17 +15,18 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../offset/ConsumerOffsetManag
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.persist import Done, TableFile, load_table, table_text
+from skylarkmq.broker.following import FollowingTable
+from skylarkmq.broker.persist import Done, load_table, table_text
 from skylarkmq.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.flags import CID_RMQ_SYS_TRANS_GROUP, validate_group, validate_topic
 from skylarkmq.store.files import Files
-from skylarkmq.store.paths import StorePaths
-from skylarkmq.store.table_file import TableWriter
-from skylarkmq.store.timers import IntervalTimer
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.table_file import TableWriter, Text
 
 log = logging.getLogger(__name__)
 
@@ -35,26 +40,44 @@ class ConsumerOffsetManager:
 
     Attributes:
         table: (topic, group) -> queue id -> next queue offset; changed by the methods alone.
+        sources: called when the table is about to be taken for the file: who keeps offsets of the
+            broker's own brings them up to date.
     """
 
     def __init__(
-        self, config: BrokerConfig, files: Files, writer: TableWriter, clock: Clock
+        self,
+        config: BrokerConfig,
+        files: Files,
+        writer: TableWriter,
+        clock: Clock,
+        store: MessageStore,
     ) -> None:
         self.table: dict[tuple[str, str], dict[int, int]] = {}
+        self.sources: list[Callable[[], None]] = []
         self._files = files
-        self._path = StorePaths(config.store.store_path_root_dir).config / OFFSETS_FILE
-        self._file = TableFile(writer, self._path, self._text)
+        self._store = store
+        self._path = store.paths.config / OFFSETS_FILE
         interval_s = config.flush_consumer_offset_interval / 1000
-        self._timer = IntervalTimer(clock, interval_s, self._write)
+        self._file = FollowingTable(writer, self._path, self._take, store, clock, interval_s)
+        # Rows that were copied since the table was last taken; the others may be in that, too.
+        self._own: set[tuple[str, str]] = set()
 
     def load(self) -> None:
-        """Read the file. Blocks; before the broker serves.
+        """Read the file, after the store. Blocks; before the broker serves.
 
         Raises:
             CorruptFileError: neither the file nor its `.bak` can be read.
         """
         loaded = load_table(self._files, self._path, ConsumerOffsetSerializeWrapper)
         if loaded is None:
+            self._file.mark()  # from now on a missing file is a lost one
+            if self._store.commit_log.max_offset > self._store.commit_log.min_offset:
+                log.warning(
+                    "%s is missing or empty, and the log holds messages: each consumer group "
+                    "begins where its consumers say (consumeFromWhere; mostly the end of a queue), "
+                    "until a saved copy of the file is put back while the broker is stopped",
+                    self._path,
+                )
             return
         for key, offsets in loaded.offset_table.items():
             topic, _, group = key.partition(TOPIC_GROUP_SEPARATOR)
@@ -63,15 +86,44 @@ class ConsumerOffsetManager:
                 log.error("%s: leaving out offsets: %s", self._path, why)
                 continue
             self.table[topic, group] = offsets
+        recovery = self._store.recovery
+        if recovery is not None and not recovery.clean:
+            self._clip()
+
+    def _clip(self) -> None:
+        """Let no offset be above the end of its queue."""
+        count, example = 0, ""
+        for (topic, group), offsets in self.table.items():
+            for queue_id, offset in offsets.items():
+                end = self._store.max_offset(topic, queue_id)
+                if offset > end:
+                    count += 1
+                    example = example or (
+                        f"group {group} in queue {queue_id} of {topic} from {offset} to {end}"
+                    )
+                    offsets[queue_id] = end
+        if count:
+            self._file.mark()
+            log.warning(
+                "%d consumer offsets were above the ends of their queues, whose last messages the "
+                "crash took, and were set to the ends: %s%s",
+                count,
+                example,
+                ", ..." if count > 1 else "",
+            )
 
     def start(self) -> None:
         """Begin to write the file at intervals."""
-        self._timer.start()
+        if self._file.pending:
+            self._file.changed()
 
     async def stop(self) -> None:
-        """Write what is not on the disk yet; a failure is logged."""
-        self._timer.stop()
-        await self._file.flush()
+        """Return when everything is on the disk; a failure is logged. The store still syncs."""
+        await self._file.stop()
+
+    def changed(self) -> None:
+        """A source has offsets that are not in the table yet."""
+        self._file.changed()
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """Return the next offset of a group in a queue, NO_OFFSET when it has none."""
@@ -93,9 +145,8 @@ class ConsumerOffsetManager:
 
     def keep(self, who: str, group: str, topic: str, queue_id: int, offset: int) -> None:
         """As `commit`, for the broker's own groups too."""
-        offsets = self.table.get((topic, group))
-        if offsets is None:
-            offsets = self.table[topic, group] = {}
+        key = topic, group
+        offsets = self.table.get(key, {})
         before = offsets.get(queue_id, NO_OFFSET)
         if offset == before:
             return
@@ -109,8 +160,11 @@ class ConsumerOffsetManager:
                 before,
                 offset,
             )
+        if key not in self._own:
+            self._own.add(key)
+            offsets = self.table[key] = offsets.copy()
         offsets[queue_id] = offset
-        self._file.mark()
+        self._file.changed()
 
     def of(self, group: str, topic: str) -> dict[int, int]:
         """A copy of where a group stands in a topic: queue id -> next offset."""
@@ -135,8 +189,9 @@ class ConsumerOffsetManager:
     def _remove(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
             del self.table[key]
+            self._own.discard(key)
         if keys:
-            self._file.mark()
+            self._file.changed()
 
     @property
     def pending(self) -> bool:
@@ -147,13 +202,14 @@ class ConsumerOffsetManager:
         """Call `done` once all changes so far are on the disk, or with what kept them from it."""
         self._file.persisted(done)
 
-    def _write(self) -> None:
-        if self._file.pending:
-            self._file.write()
+    def _take(self) -> Text:
+        for source in self.sources:
+            source()
+        taken = self.table.copy()
+        self._own.clear()
+        return lambda: _text(taken)
 
-    def _text(self) -> bytes:
-        rows = {
-            f"{topic}{TOPIC_GROUP_SEPARATOR}{group}": offsets
-            for (topic, group), offsets in self.table.items()
-        }
-        return table_text("offsetTable", rows, None)
+
+def _text(table: dict[tuple[str, str], dict[int, int]]) -> bytes:
+    rows = {f"{topic}{TOPIC_GROUP_SEPARATOR}{group}": row for (topic, group), row in table.items()}
+    return table_text("offsetTable", rows, None)

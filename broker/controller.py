@@ -293,7 +293,7 @@ class BrokerController:
     async def _synced(self) -> None:
         """Return when all that is written is on the disk, or can not be."""
         synced = asyncio.Event()
-        self.state.store.writer.sync(synced.set)
+        self.state.store.sync(synced.set)
         await synced.wait()
 
     async def _close_store(self) -> None:

@@ -23,8 +23,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -35,28 +37,38 @@ from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.store.errors import CorruptFileError
 from skylarkmq.store.files import Files
-from skylarkmq.store.table_file import TableWriter
+from skylarkmq.store.table_file import TableWriter, Text
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=msgspec.Struct)
 Done = Callable[[BaseException | None], None]
+Take = Callable[[], Text | None]
 
 ROWS_MAX: Final = 10_000_000
 """Values that the tolerant reader takes from a file: it is ours, not a stranger's."""
+
+ROWS_PER_CALL: Final = 256
+"""Rows of a table that are encoded in one call, 0.3 ms."""
 
 _encode: Final = msgspec.json.Encoder().encode
 _find_position: Final = re.compile(r" at ([0-9]+)").search
 
 
 def table_text(name: str, rows: Mapping[str, Any], version: DataVersion | None) -> bytes:
-    """Return the text of a table's file; `rows` are the objects of the table called `name`."""
-    # One encoder call for all rows. A quote inside a text is escaped, so the mark between two rows
-    # is found nowhere else.
-    body = _encode(rows).replace(b'},"', b'},\n\t\t"')
-    if rows:
-        body = b"{\n\t\t" + body[1:-1] + b"\n\t}"
+    """Return the text of a table's file; `rows` are the objects of the table called `name`.
+
+    Other threads get their turn between every ROWS_PER_CALL rows: one call of the encoder keeps
+    them out from its begin to its end.
+    """
     head = b"" if version is None else b'\t"dataVersion":' + _encode(version) + b",\n"
+    lines: list[bytes] = []
+    remaining = iter(rows.items())
+    while some := dict(islice(remaining, ROWS_PER_CALL)):
+        # A quote inside a text is escaped, so the mark between two rows is found nowhere else.
+        lines.append(_encode(some)[1:-1].replace(b'},"', b'},\n\t\t"'))
+        os.sched_yield()
+    body = b"{\n\t\t" + b",\n\t\t".join(lines) + b"\n\t}" if lines else b"{}"
     return b"{\n" + head + b"\t" + _encode(name) + b":" + body + b"\n}"
 
 
@@ -117,15 +129,21 @@ def _decode(path: Path, data: bytes, cls: type[T]) -> T:
 class TableFile:
     """Follows which changes of one table are on the disk, and frees those who wait. Loop thread."""
 
-    def __init__(self, writer: TableWriter, path: Path, text_source: Callable[[], bytes]) -> None:
+    def __init__(self, writer: TableWriter, path: Path, take: Take) -> None:
+        """Make a table without changes.
+
+        Args:
+            take: takes the table as it is on the loop, and returns what makes the text of that on
+                the tables thread; None when what is on the disk still says how everything is.
+        """
         self._writer = writer
         self._path = path
-        self._text_source = text_source
+        self._take = take
         # Invariant: durable <= writing <= changes; they count changes since the start.
         self._changes = 0
         self._writing = 0
         self._durable = 0
-        self._under_way = False
+        self.is_under_way = False
         self._again = False
         self._waiters: list[tuple[int, Done]] = []
 
@@ -168,18 +186,22 @@ class TableFile:
 
     def write(self) -> None:
         """Have every change so far written: now, or right after the write under way."""
-        if not self._under_way:
-            self._under_way = True
-            self._writer.write(self._path, self._take_text, self._written)
-        elif self._changes > self._writing:
-            self._again = True
-
-    def _take_text(self) -> bytes:
+        if self.is_under_way:
+            self._again = self._changes > self._writing
+            return
+        self.is_under_way = True
+        text = self._take()
         self._writing = self._changes
-        return self._text_source()
+        if text is None:
+            self._written(None)
+        else:
+            self._put(text)
+
+    def _put(self, text: Text) -> None:
+        self._writer.write(self._path, text, self._written)
 
     def _written(self, error: BaseException | None) -> None:
-        self._under_way = False
+        self.is_under_way = False
         if error is None:
             self._durable = self._writing
         else:

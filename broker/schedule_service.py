@@ -140,10 +140,7 @@ class ScheduleMessageService:
         if self._is_delivering:
             self._settled = asyncio.Event()
             await self._settled.wait()
-        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._table.save(lambda _: saved.set_result(None))
-        await saved
-        self._table.stop()
+        await self._table.stop()
 
     def pending_count(self, level: int) -> int:
         """Messages of a level that are parked and not delivered."""
@@ -345,7 +342,6 @@ class ScheduleMessageService:
                 self._refused(level, offset, result)
                 break
             self.delivered_count += 1
-            self._table.delivered(result.physical_offset)
         level.under_way = False
         self._finish(level)
 

@@ -6,6 +6,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../subscription/SubscriptionG
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -21,7 +22,7 @@ from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.store.files import Files
 from skylarkmq.store.paths import StorePaths
-from skylarkmq.store.table_file import TableWriter
+from skylarkmq.store.table_file import TableWriter, Text
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class SubscriptionGroupManager:
         self._files = files
         self._clock = clock
         self._path = StorePaths(config.store.store_path_root_dir).config / GROUPS_FILE
-        self._file = TableFile(writer, self._path, self._text)
+        self._file = TableFile(writer, self._path, self._take)
 
     def load(self) -> None:
         """Make the built-in groups and read the file. Blocks; before the broker serves.
@@ -135,5 +136,5 @@ class SubscriptionGroupManager:
         """Return when everything is on the disk; a failure is logged."""
         await self._file.flush()
 
-    def _text(self) -> bytes:
-        return table_text("subscriptionGroupTable", self.table, self.data_version)
+    def _take(self) -> Text:
+        return partial(table_text, "subscriptionGroupTable", self.table.copy(), self.data_version)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -36,7 +37,7 @@ from skylarkmq.protocol.flags import (
 )
 from skylarkmq.store.files import Files
 from skylarkmq.store.paths import StorePaths
-from skylarkmq.store.table_file import TableWriter
+from skylarkmq.store.table_file import TableWriter, Text
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class TopicConfigManager:
         self._files = files
         self._clock = clock
         self._path = StorePaths(config.store.store_path_root_dir).config / TOPICS_FILE
-        self._file = TableFile(writer, self._path, self._text)
+        self._file = TableFile(writer, self._path, self._take)
         self.deleting: set[str] = set()
         self._listeners: list[ChangeListener] = []
         self._deletion_listeners: list[DeletionListener] = []
@@ -246,8 +247,8 @@ class TopicConfigManager:
         for listener in self._listeners:
             listener(topic)
 
-    def _text(self) -> bytes:
-        return table_text("topicConfigTable", self.table, self.data_version)
+    def _take(self) -> Text:
+        return partial(table_text, "topicConfigTable", self.table.copy(), self.data_version)
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:

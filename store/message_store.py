@@ -355,6 +355,10 @@ class MessageStore(ReadFace):
         if error is None:
             self.queues.sync(self._marks())
 
+    def sync(self, done: Callable[[], object], *, at_once: bool = True) -> None:
+        """Call `done` when all messages so far are on the disk; see `MessageWriter.sync`."""
+        self.writer.sync(done, at_once=at_once)
+
     # Writing
 
     def refusal(self) -> str | None:

@@ -253,17 +253,19 @@ class MessageWriter:
             refused_status = PutMessageStatus.SERVICE_NOT_AVAILABLE
             committed(PutMessageStatus.PUT_OK if stored else refused_status)
 
-    def sync(self, done: Callable[[], object]) -> None:
-        """Sync the log without waiting for its time; `done` is called when that is over.
+    def sync(self, done: Callable[[], object], *, at_once: bool = True) -> None:
+        """Call `done` when everything written so far is on the disk, or the store has failed.
 
-        That is when everything written so far is on the disk, or the store has failed.
+        Args:
+            at_once: sync the log now, without waiting for its time.
         """
         end_offset = self._log.wrote_offset
         if self.failure is not None or self._log.flushed_offset >= end_offset:
             done()
         else:
             self._syncs.append((end_offset, done))
-            self._flush.flush()
+            if at_once:
+                self._flush.flush()
 
     def _tell_synced(self) -> None:
         flushed = self._log.flushed_offset

@@ -3,7 +3,7 @@
 A change of a topic or group is acknowledged when its JSON file is on the disk. While one write is
 under way further changes only queue their waiters; the next write carries them all.
 
-Runs on the loop thread; the disk work runs on the tables worker.
+Runs on the loop thread; making the text and the disk work run on the tables worker.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from pathlib import Path
 from skylarkmq.store.files import Files, is_no_space
 from skylarkmq.store.worker import Worker
 
-TextSource = Callable[[], bytes]
+Text = Callable[[], bytes]
+"""Makes the text of a table from what was taken of it on the loop. Tables thread."""
 Written = Callable[[BaseException | None], None]
 
 
 class TableWriter:
-    """Writes whole tables, each to its file, in the order of their first change."""
+    """Writes whole tables, each to its file, in the order of their first write."""
 
     def __init__(
         self,
@@ -37,18 +38,19 @@ class TableWriter:
         self._worker = worker
         self._on_failure = on_failure
         # Invariant: a path is a key while a write of it is under way or wanted.
-        self._waiting: dict[Path, tuple[TextSource, list[Written]]] = {}
+        self._waiting: dict[Path, tuple[Text, list[Written]]] = {}
         self._writing: set[Path] = set()
 
-    def write(self, path: Path, text_source: TextSource, done: Written) -> None:
-        """Write the table as `text_source` gives it at the start of the write.
+    def write(self, path: Path, text: Text, done: Written) -> None:
+        """Write a table; of what comes while a write is under way the newest text is written.
 
         Args:
             done: called on the loop with None when the file holds at least the state of this
                 call, or with the error that kept it from the disk (the old file is then intact).
         """
-        _, waiters = self._waiting.setdefault(path, (text_source, []))
+        _, waiters = self._waiting.get(path, (text, []))
         waiters.append(done)
+        self._waiting[path] = text, waiters
         if path not in self._writing:
             self._start(path)
 
@@ -58,12 +60,11 @@ class TableWriter:
         return not self._writing
 
     def _start(self, path: Path) -> None:
-        text_source, waiters = self._waiting.pop(path)
+        text, waiters = self._waiting.pop(path)
         self._writing.add(path)
-        data = text_source()
 
         def job() -> None:
-            self._files.replace(path, data, backup=True)
+            self._files.replace(path, text(), backup=True)
 
         def finished(_: None, error: BaseException | None) -> None:
             self._writing.discard(path)

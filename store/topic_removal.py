@@ -146,7 +146,8 @@ class TopicRemoval:
         self._write(written)
 
     def _write(self, done: RemovalDone) -> None:
-        self._writer.write(self._path, self.topics.encoded, done)
+        text = self.topics.encoded()
+        self._writer.write(self._path, lambda: text, done)
 
     def _noted(self, topic: str, error: BaseException | None, done: RemovalDone) -> None:
         if error is not None:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from skylarkmq.broker.config import BrokerConfig
@@ -43,7 +44,7 @@ from skylarkmq.protocol.sql92.tokens import ExpressionError
 from skylarkmq.store.files import Files
 from skylarkmq.store.filtering import RecordFilter
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.table_file import TableWriter
+from skylarkmq.store.table_file import TableWriter, Text
 from skylarkmq.store.timers import IntervalTimer
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class ConsumerFilterManager:
         self._clock = clock
         self._store = store
         self._path = store.paths.config / FILE_NAME
-        self._file = TableFile(writer, self._path, self._text)
+        self._file = TableFile(writer, self._path, self._take)
         self._timer = IntervalTimer(clock, FLUSH_INTERVAL_S, self._tick)
         self.bloom = BloomFilter(
             config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
@@ -359,7 +360,7 @@ class ConsumerFilterManager:
 
     # The file
 
-    def _text(self) -> bytes:
+    def _take(self) -> Text:
         rows = {
             topic: bodies.FilterDataMapByTopic(
                 group_filter_data={group: _row(data) for group, data in by_group.items()},
@@ -367,7 +368,7 @@ class ConsumerFilterManager:
             )
             for topic, by_group in self._by_topic.items()
         }
-        return table_text("filterDataByTopic", rows, None)
+        return partial(table_text, "filterDataByTopic", rows, None)
 
 
 def _row(data: ConsumerFilterData) -> bodies.ConsumerFilterData:

@@ -11,6 +11,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 namesrv/.../kvconfig/KVConfigManager.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ from skylarkmq.broker.persist import Done, TableFile, load_table, table_text
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.store.files import Files
-from skylarkmq.store.table_file import TableWriter
+from skylarkmq.store.table_file import TableWriter, Text
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class KVConfig:
             CorruptFileError: neither the file nor its `.bak` can be read.
             OSError: the disk failed.
         """
-        self._file = TableFile(writer, path, self._text)
+        self._file = TableFile(writer, path, self._take)
         if not files.list(path.parent):
             return
         loaded = load_table(files, path, KVConfigSerializeWrapper)
@@ -128,8 +129,9 @@ class KVConfig:
         if self._file is not None:
             self._file.changed()
 
-    def _text(self) -> bytes:
-        return table_text("configTable", self._table, None)
+    def _take(self) -> Text:
+        rows = {namespace: dict(values) for namespace, values in self._table.items()}
+        return partial(table_text, "configTable", rows, None)
 
 
 def _size(namespace: str, key: str, value: str) -> int:

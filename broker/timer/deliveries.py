@@ -58,7 +58,6 @@ class Deliveries:
         self._guarded = guarded
         self._failing = False  # the last batch was refused, which was logged
         self.delivered_count = 0
-        self.synced_offset = 0  # the log up to behind the newest copy
         self.running = False
 
     def step(self, done: Stepped) -> None:
@@ -172,7 +171,6 @@ class Deliveries:
                 self._refused(entries[number], result)
                 return entries[number]
             self.delivered_count += 1
-            self.synced_offset = max(self.synced_offset, result.physical_offset + 1)
         self._failing = False
         return None
 

@@ -33,7 +33,6 @@ class QueueReading:
     def __init__(self, store: MessageStore, state: TimerState) -> None:
         self._store = store
         self._state = state
-        self.synced_offset = 0  # the log up to behind the newest record that was read
 
     @property
     def end(self) -> int:
@@ -91,4 +90,3 @@ class QueueReading:
             if not state.knows(entry, queue_offset, physical_offset, is_cancel=is_cancel):
                 (cancels if is_cancel else messages).insert(entry)
             position += size
-            self.synced_offset = max(self.synced_offset, physical_offset + size)

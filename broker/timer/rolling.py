@@ -50,7 +50,6 @@ class Rolling:
         self._messages = messages
         self._wanted = 0  # place of the log
         self.rolled_count = 0
-        self.synced_offset = 0  # the log up to behind the newest copy
         self.durable_below = 0  # the checkpoint on the disk says that nothing waits below it
 
     @property
@@ -139,8 +138,6 @@ class Rolling:
             if fine:
                 index.rolled(run, end, len(entries))
                 self.rolled_count += len(results)
-                for result in results:
-                    self.synced_offset = max(self.synced_offset, result.physical_offset + 1)
             else:
                 log.warning("timed messages can not be stored again for now: %s", results[-1].why)
             done(0 if fine else RETRY_S)

@@ -26,9 +26,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
-from skylarkmq.broker.timer.checkpoints import CheckpointService, Snapshot
+from skylarkmq.broker.following import FollowingTable
 from skylarkmq.broker.timer.deliveries import RETRY_S, Deliveries
 from skylarkmq.broker.timer.messages import TimedMessages
 from skylarkmq.broker.timer.reading import QueueReading
@@ -38,7 +38,7 @@ from skylarkmq.protocol.clock import Clock, TimerHandle
 from skylarkmq.protocol.flags import RMQ_SYS_WHEEL_TIMER_TOPIC
 from skylarkmq.store.files import Files
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.table_file import TableWriter
+from skylarkmq.store.table_file import TableWriter, Text
 from skylarkmq.store.timer.checkpoint import CHECKPOINT_NAME, TimerState
 from skylarkmq.store.timer.index import GREATEST
 from skylarkmq.store.worker import Worker
@@ -46,6 +46,14 @@ from skylarkmq.store.worker import Worker
 log = logging.getLogger(__name__)
 
 ERROR_RETRY_S: Final = 10.0
+
+
+class _Taken(NamedTuple):
+    """A checkpoint on its way to the disk."""
+
+    data: bytes
+    garbage: tuple[int, ...]  # runs that nobody needs once it is there
+    void_below: int  # as in the checkpoint
 
 
 class TimerMessageService:
@@ -65,9 +73,12 @@ class TimerMessageService:
         self._rolling = Rolling(store, self.state, self._runs, self._messages)
         self._deliveries = Deliveries(store, clock, self.state, self._messages, self._guarded)
         path = self._folder / CHECKPOINT_NAME
-        self._checkpoints = CheckpointService(
-            store, tables, clock, path, self._snapshot, self._checkpointed
+        interval_s = store.config.timer_flush_interval_ms / 1000
+        self._checkpoint = FollowingTable(
+            tables, path, self._take, store, clock, interval_s, self._written
         )
+        self._taken: _Taken | None = None  # on its way to the disk
+        self._on_disk = b""  # the checkpoint, as far as this run knows
         self._useless: list[int] = []  # runs of an earlier life
         self._target = 0  # queue offset up to which is read before something is delivered
         self._busy = False  # a read or a put is under way
@@ -113,18 +124,14 @@ class TimerMessageService:
         self._running = self._deliveries.running = False
         self._cancel_timer()
         self._runs.stop()
-        self._checkpoints.stop()
         await self._quiet()
-        if self._reading.is_again:
-            return  # the last checkpoint still says how everything is
-        self.state.cancels.give_back()
-        for index in self.state.indexes:
-            self._runs.freeze(index)
-        await self._quiet()
-        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._checkpoints.save(lambda _: saved.set_result(None))
-        await saved
-        self._checkpoints.stop()
+        if not self._reading.is_again:  # else the last checkpoint still says how everything is
+            self.state.cancels.give_back()
+            for index in self.state.indexes:
+                self._runs.freeze(index)
+            await self._quiet()
+            self._checkpoint.mark()
+        await self._checkpoint.stop()
         await self._quiet()
 
     async def _quiet(self) -> None:
@@ -185,7 +192,7 @@ class TimerMessageService:
         if not self._running:
             self._tell_settled()
         else:
-            self._checkpoints.changed()
+            self._checkpoint.changed()
             if not self._busy:
                 self._plan(0)
 
@@ -231,7 +238,7 @@ class TimerMessageService:
         if not self._running:
             self._tell_settled()
             return
-        self._checkpoints.changed()
+        self._checkpoint.changed()
         if self.state.queue_offset >= self._target:
             self._target = self._reading.end
         if self._can_read:
@@ -292,20 +299,26 @@ class TimerMessageService:
 
     # The checkpoint, and log files that are to go
 
-    def _snapshot(self) -> Snapshot | None:
+    def _take(self) -> Text | None:
+        self._taken = None
         if self._reading.is_again:
             return None
+        data = self.state.encode()
+        if data == self._on_disk:
+            return None
         garbage = [number for index in self.state.indexes for number in index.garbage]
-        synced = max(
-            part.synced_offset for part in (self._reading, self._deliveries, self._rolling)
-        )
-        return Snapshot(self.state.encode(), synced, tuple(garbage), self.state.void_below)
+        self._taken = _Taken(data, tuple(garbage), self.state.void_below)
+        return lambda: data
 
-    def _checkpointed(self, snapshot: Snapshot) -> None:
-        self._rolling.durable_below = snapshot.void_below
+    def _written(self) -> None:
+        taken, self._taken = self._taken, None
+        if taken is None:
+            return
+        self._on_disk = taken.data
+        self._rolling.durable_below = taken.void_below
         for index in self.state.indexes:
-            index.garbage = [one for one in index.garbage if one not in snapshot.garbage]
-        self._runs.remove(snapshot.garbage)
+            index.garbage = [one for one in index.garbage if one not in taken.garbage]
+        self._runs.remove(taken.garbage)
 
     def _may_remove(self, end_offset: int) -> bool:
         """Whether the log up to a place may go; if not, what waits there is stored again first."""

@@ -21,17 +21,17 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from skylarkmq.broker.config import READ_WRITE
-from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
+from skylarkmq.broker.consumer_offset import NO_OFFSET, ConsumerOffsetManager
 from skylarkmq.broker.topic_config import TopicConfigManager
 from skylarkmq.broker.transaction.half_reader import PAGE_COUNT, HalfReader
 from skylarkmq.broker.transaction.half_table import HalfTable
 from skylarkmq.broker.transaction.loader import Left, load_table
 from skylarkmq.broker.transaction.messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID, op_of
-from skylarkmq.broker.transaction.progress import Offsets, TransactionProgress
 from skylarkmq.broker.transaction.stats import TransactionStats
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.flags import CID_RMQ_SYS_TRANS_GROUP
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import STORED, MessageInner, PutMessageResult
 
@@ -84,7 +84,8 @@ class TransactionBridge:
         self._store = store
         self._topics = topics
         self._clock = clock
-        self._progress = TransactionProgress(store, offsets, clock, self._offsets)
+        self._offsets = offsets
+        offsets.sources.append(self._bring_offsets)
         self._under_way: dict[int, asyncio.Event] = {}
         self._arrivals: dict[int, asyncio.Event] = {}  # queue offsets of halves not visible yet
         self._ready = asyncio.Event()
@@ -95,23 +96,21 @@ class TransactionBridge:
 
     def start(self) -> None:
         """Learn what is open. The store has started, the table of consumer offsets is loaded."""
-        begin = self._progress.load()
-        self.table = HalfTable(begin.half, begin.op)
+        half, op = self._saved(HALF_TOPIC), self._saved(OP_TOPIC)
+        self.table = HalfTable(half, op)
         self._store.failure_listeners.append(self._store_failed)
         if self.halves.end:
             self.expect()
-        if begin.half < self.halves.end or begin.op < self._ops.end:
-            self._loading = asyncio.ensure_future(self._load(begin))
+        if half < self.halves.end or op < self._ops.end:
+            self._loading = asyncio.ensure_future(self._load(half, op))
         else:
             self._ready.set()
 
     async def stop(self) -> None:
-        """Save where a start has to begin. Call while the store still writes and syncs."""
+        """Read no more. Where a start has to begin goes with the table of consumer offsets."""
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
-        if self._ready.is_set():
-            await self._progress.save()
 
     def expect(self) -> None:
         """Half messages are there, or one is about to be stored."""
@@ -127,20 +126,20 @@ class TransactionBridge:
         except RemoteProtocolError as error:  # no room: its messages are stored all the same
             log.warning("%s", error.remark)
 
-    async def _load(self, begin: Offsets) -> None:
+    async def _load(self, half: int, op: int) -> None:
         end = self.halves.end
         while True:
             try:
-                left = await load_table(self.table, self.halves, self._ops, begin.op, end)
+                left = await load_table(self.table, self.halves, self._ops, op, end)
                 for at in range(0, len(left), PAGE_COUNT):
                     await self._put_ops(left[at : at + PAGE_COUNT])
                 break
             except Exception:
                 log.exception("the ends of transactions can not be read, trying again")
             await self._pause(LOAD_RETRY_S)
-            self.table = HalfTable(begin.half, begin.op)
+            self.table = HalfTable(half, op)
         self._ready.set()
-        self._progress.changed()
+        self._offsets.changed()
         self.on_half()
 
     async def _put_ops(self, left: list[Left]) -> None:
@@ -167,9 +166,25 @@ class TransactionBridge:
         for event in arrivals.values():
             event.set()
 
-    def _offsets(self) -> Offsets:
+    # How far both topics are done with: consumer offsets of CID_RMQ_SYS_TRANS. They are in
+    # `consumerOffset.json` like any group's, where a broker that takes the store over finds them.
+    # Too low an offset only costs a start some reading.
+
+    def _saved(self, topic: str) -> int:
+        """Where a start begins to read."""
+        store = self._store
+        low, high = store.min_offset(topic, QUEUE_ID), store.max_offset(topic, QUEUE_ID)
+        offset = self._offsets.query(CID_RMQ_SYS_TRANS_GROUP, topic, QUEUE_ID)
+        return low if offset == NO_OFFSET else min(max(offset, low), high)
+
+    def _bring_offsets(self) -> None:
+        """The table of consumer offsets is about to be taken."""
+        if not self.is_ready:
+            return
         op = self.table.op_start(self.halves.end, self._ops.end)
-        return Offsets(self.table.start, op)
+        for topic, offset in ((HALF_TOPIC, self.table.start), (OP_TOPIC, op)):
+            if self._store.max_offset(topic, QUEUE_ID):  # it ever held a message
+                self._offsets.keep("the broker", CID_RMQ_SYS_TRANS_GROUP, topic, QUEUE_ID, offset)
 
     # What is open
 
@@ -265,7 +280,7 @@ class TransactionBridge:
                 self._ended(end, first, op)
             firsts.append(first)
             self._settle(end)
-        self._progress.changed()
+        self._offsets.changed()
         if not stored.done():
             stored.set_result(firsts)
 
@@ -312,7 +327,7 @@ class TransactionBridge:
         moved = self.table.moved
         for first in [first for first, offset in moved.items() if offset < begin]:
             del moved[first]
-        self._progress.changed()
+        self._offsets.changed()
         return lost
 
 

@@ -74,7 +74,7 @@ class GroupRig(StoreRig):
         parts = self.config, self.files, writer, self.clock
         self.topics = TopicConfigManager(*parts)
         self.groups = SubscriptionGroupManager(*parts)
-        self.offsets = ConsumerOffsetManager(*parts)
+        self.offsets = ConsumerOffsetManager(*parts, self.store)
         self.consumers = ConsumerManager(
             self.clock, Outbound(lambda group: True).notify_consumer_ids_changed
         )

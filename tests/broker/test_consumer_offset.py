@@ -1,41 +1,75 @@
-"""Consumer offsets: last commit wins, written at intervals and at a clean stop."""
+"""Consumer offsets: last commit wins, written at intervals and at a clean stop, after the log."""
+
+from __future__ import annotations
 
 import asyncio
 import json
 from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
 
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
-from skylarkmq.store.config import StoreConfig
-from tests.support.manual_clock import ManualClock, settle
-from tests.support.memory_files import Tables
+from skylarkmq.store.table_file import TableWriter
+from tests.store.support import StoreRig
+from tests.support.crash_disk import CrashDisk
+from tests.support.crash_states import CrashState, Keep
 
-ROOT = Path("/store")
-PATH = ROOT / "config" / "consumerOffset.json"
-CONFIG = BrokerConfig(store=StoreConfig(store_path_root_dir=ROOT))
 REMOTE = "127.0.0.1:5000"
 GOLDEN = Path(__file__).parent.parent / "golden" / "golden-store.json"
 
 
-class _Setup:
-    def __init__(self, tables: Tables | None = None) -> None:
-        self.tables = tables or Tables()
-        self.clock = ManualClock()
+class Rig(StoreRig):
+    """The table over a real store."""
+
+    def __init__(self, files: CrashDisk | None = None, **config: Any) -> None:
+        super().__init__(files, **config)
+        writer = TableWriter(self.files, self.workers.tables)
         self.manager = ConsumerOffsetManager(
-            CONFIG, self.tables.files, self.tables.writer, self.clock
+            BrokerConfig(store=self.store.config), self.files, writer, self.clock, self.store
         )
+        self.path = self.store.paths.config / "consumerOffset.json"
+
+    def start(self) -> Rig:
+        super().start()
         self.manager.load()
+        self.manager.start()
+        return self
+
+    def with_file(self, text: bytes) -> Rig:
+        self.files.make_folder(self.path.parent)
+        self.files.replace(self.path, text, backup=False)
+        return self
+
+    def settled(self) -> Rig:
+        """The table of a new store has been written; its timers have found their places."""
+        self.advance(15)
+        return self
+
+    def commit(self, offset: int, queue_id: int = 0) -> None:
+        self.manager.commit(REMOTE, "g", "T", queue_id, offset)
+
+    def advance(self, seconds: float) -> None:
+        for _ in range(round(seconds * 10)):
+            self.clock.advance(0.1)
+            self.workers.run_all()
+
+    @property
+    def table(self) -> Any:
+        return json.loads(self.files.read_all(self.path))["offsetTable"]
 
 
 def test_nobody_outside_moves_the_offsets_of_transactions() -> None:
-    manager = _Setup().manager
+    manager = Rig().start().manager
     manager.keep("the broker", "CID_RMQ_SYS_TRANS", "T", 0, 7)
     manager.commit(REMOTE, "CID_RMQ_SYS_TRANS", "T", 0, 99)
     assert manager.query("CID_RMQ_SYS_TRANS", "T", 0) == 7
 
 
 def test_the_last_commit_wins_even_a_smaller_one() -> None:
-    manager = _Setup().manager
+    manager = Rig().start().manager
     assert manager.query("g", "T", 0) == -1
     manager.commit(REMOTE, "g", "T", 0, 7)
     manager.commit(REMOTE, "g", "T", 1, 9)
@@ -47,62 +81,159 @@ def test_the_last_commit_wins_even_a_smaller_one() -> None:
 
 
 def test_the_file_is_written_at_intervals_and_only_after_a_change() -> None:
-    setup = _Setup()
-    setup.manager.start()
-    setup.clock.advance(60)
-    assert setup.tables.worker.idle
-    setup.manager.commit(REMOTE, "g", "T", 0, 7)
-    setup.clock.advance(4.9)
-    assert setup.tables.worker.idle
-    setup.clock.advance(0.2)
-    setup.tables.worker.run_all()
-    assert json.loads(setup.tables.files.texts[PATH]) == {"offsetTable": {"T@g": {"0": 7}}}
-    setup.manager.commit(REMOTE, "g", "T", 0, 7)
-    setup.clock.advance(60)
-    assert setup.tables.worker.idle
+    rig = Rig().start().settled()
+    rig.commit(7)
+    rig.advance(4.8)
+    assert rig.table == {}
+    rig.advance(0.3)
+    assert rig.table == {"T@g": {"0": 7}}
+    rig.commit(7)
+    rig.advance(60)
+    before = rig.files.read_all(rig.path.with_name("consumerOffset.json.bak"))
+    assert json.loads(before) == {"offsetTable": {}}, "written once more"
+
+
+def test_what_is_taken_does_not_follow_later_commits() -> None:
+    """Rows are copied when they change after the table was taken for the tables thread."""
+    rig = Rig().start().settled()
+    rig.commit(7)
+    rig.commit(3, queue_id=1)
+    rig.clock.advance(5)
+    rig.commit(8)
+    rig.workers.run_all()
+    assert rig.table == {"T@g": {"0": 7, "1": 3}}
+    rig.advance(5.1)
+    assert rig.table == {"T@g": {"0": 8, "1": 3}}
+
+
+def test_the_file_waits_for_the_log() -> None:
+    """A power cut must not find an offset whose messages it takes away."""
+    rig = Rig(flush_interval_commit_log=60_000).start().settled()
+    for _ in range(3):
+        rig.put("T")
+    rig.commit(3)
+    rig.advance(20)
+    assert rig.table == {}
+    rig.advance(60)
+    assert rig.table == {"T@g": {"0": 3}}
+
+
+def test_who_waits_for_the_file_waits_for_one_sync_and_no_interval() -> None:
+    rig = Rig(flush_interval_commit_log=60_000).start().settled()
+    rig.put("T")
+    rig.commit(1)
+    heard: list[BaseException | None] = []
+    rig.manager.persisted(heard.append)
+    assert heard == []
+    rig.workers.run_all()
+    assert heard == [None]
+    assert rig.table == {"T@g": {"0": 1}}
+
+
+def test_a_store_that_fails_is_told_to_who_waits() -> None:
+    rig = Rig().start().settled()
+    rig.put("T")
+    rig.commit(1)
+    rig.files.fail("datasync", path="commitlog")
+    heard: list[BaseException | None] = []
+    rig.manager.persisted(heard.append)
+    rig.workers.run_all()
+    assert heard == [rig.store.failure]
+    assert heard[0] is not None
+    assert rig.table == {}
+
+
+def test_after_a_power_cut_no_offset_is_above_the_end_of_its_queue(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig().start()
+    for _ in range(5):
+        rig.put("T")
+    rig.advance(1)
+    rig.files.replace(
+        rig.path, b'{"offsetTable":{"T@g":{0:10,1:3},"T@h":{0:5},"T@i":{0:2}}}', backup=False
+    )
+    again = Rig(rig.files.crash(CrashState(Keep.NONE), Random(1))).start()
+    assert again.store.recovery is not None and not again.store.recovery.clean
+    assert [again.manager.query("g", "T", queue_id) for queue_id in (0, 1)] == [5, 0]
+    assert again.manager.query("h", "T", 0) == 5
+    assert again.manager.query("i", "T", 0) == 2
+    (line,) = [record.message for record in caplog.records if "above the ends" in record.message]
+    assert line.startswith("2 consumer offsets were above")
+    assert "group g in queue 0 of T from 10 to 5" in line
+    again.advance(6)
+    assert again.table["T@g"] == {"0": 5, "1": 0}
+
+
+def test_after_a_clean_stop_offsets_stay_as_they_are() -> None:
+    rig = Rig().start()
+    rig.put("T")
+    rig.stop()
+    again = Rig(rig.files).with_file(b'{"offsetTable":{"T@g":{"0":10}}}').start()
+    assert again.manager.query("g", "T", 0) == 10
+
+
+@pytest.mark.parametrize("text", [None, b"", b" \n"])
+def test_a_lost_file_beside_messages_is_said_once(
+    text: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig().start()
+    rig.put("T")
+    rig.stop()
+    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+        if rig.files.exists(rig.path.with_name(name)):
+            rig.files.unlink(rig.path.with_name(name))
+    assert not caplog.records or "is missing or empty" not in caplog.text
+    again = Rig(rig.files)
+    if text is not None:
+        again.with_file(text)
+    again.start()
+    assert "consumerOffset.json is missing or empty, and the log holds messages" in caplog.text
+    again.advance(6)
+    again.stop()
+    caplog.clear()
+    Rig(rig.files).start()
+    assert "is missing" not in caplog.text
 
 
 def test_a_write_that_fails_is_tried_again_at_the_next_interval() -> None:
-    setup = _Setup()
-    setup.manager.start()
-    setup.manager.commit(REMOTE, "g", "T", 0, 7)
-    setup.tables.files.error = OSError(28, "No space left on device")
-    setup.clock.advance(5)
-    setup.tables.worker.run_all()
-    setup.tables.files.error = None
-    setup.clock.advance(5)
-    setup.tables.worker.run_all()
-    assert PATH in setup.tables.files.texts
+    rig = Rig().start().settled()
+    rig.commit(7)
+    rig.files.fail("rename", times=1, error=28, path="consumerOffset.json")
+    rig.advance(5.5)
+    assert rig.table == {}
+    rig.advance(5.5)
+    assert rig.table == {"T@g": {"0": 7}}
 
 
 async def test_a_clean_stop_writes_what_is_left_and_plans_nothing_more() -> None:
-    setup = _Setup()
-    setup.manager.start()
-    setup.manager.commit(REMOTE, "g", "T", 3, 8)
-    stopping = asyncio.ensure_future(setup.manager.stop())
-    await settle()
+    rig = Rig().start().settled()
+    others = rig.clock.pending_count
+    rig.commit(8, queue_id=3)
+    assert rig.clock.pending_count == others + 1
+    stopping = asyncio.ensure_future(rig.manager.stop())
+    await asyncio.sleep(0)
     assert not stopping.done()
-    setup.tables.worker.run_all()
+    rig.workers.run_all()
     await stopping
-    assert setup.clock.pending_count == 0
-    again = _Setup(setup.tables).manager
-    assert again.query("g", "T", 3) == 8
+    assert rig.clock.pending_count == others
+    rig.stop()
+    assert Rig(rig.files).start().manager.query("g", "T", 3) == 8
 
 
 async def test_a_stop_without_changes_writes_nothing() -> None:
-    setup = _Setup()
-    setup.manager.start()
-    await setup.manager.stop()
-    assert setup.tables.files.write_count == 0
+    rig = Rig().start().settled()
+    await rig.manager.stop()
+    assert rig.workers.tables.idle
 
 
 def test_rocketmqs_own_file_is_read() -> None:
     text = json.loads(GOLDEN.read_text())["configFiles"]["consumerOffset"]
-    manager = _Setup(Tables({PATH: text.encode()})).manager
+    manager = Rig().with_file(text.encode()).start().manager
     assert [manager.query("CG", "TopicTest", queue) for queue in range(5)] == [7, 4, 3, 4, -1]
     assert manager.query("CG", "%RETRY%CG", 0) == 1
 
 
 def test_names_in_the_file_are_checked_again() -> None:
     text = b'{"offsetTable":{"../x@g":{"0":1},"T@":{"0":1},"T":{"0":1},"T@g@h":{"0":1}}}'
-    assert _Setup(Tables({PATH: text})).manager.table == {}
+    assert Rig().with_file(text).start().manager.table == {}

@@ -73,6 +73,8 @@ async def test_no_acknowledged_change_of_a_group_is_lost() -> None:
     rig.topic("T")
     stored = rig.put("T")
     assert stored is not None
+    for _ in range(4):
+        rig.put("T")
     rig.offsets.commit("x", "g", "T", 0, 5)
     rig.offsets.persisted(lambda error: None)
     rig.workers.run_all()

@@ -10,6 +10,7 @@ from skylarkmq.broker.persist import TableFile, load_table, table_text
 from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
 from skylarkmq.store.errors import CorruptFileError
+from skylarkmq.store.table_file import Text
 from tests.support.memory_files import MemoryFiles, Tables
 
 PATH = Path("/store/config/consumerOffset.json")
@@ -127,7 +128,11 @@ class _Counted:
         self.tables = Tables()
         self.value = 0
         self.heard: list[tuple[str, object]] = []
-        self.file = TableFile(self.tables.writer, PATH, lambda: b"%d" % self.value)
+        self.file = TableFile(self.tables.writer, PATH, self._take)
+
+    def _take(self) -> Text:
+        value = self.value
+        return lambda: b"%d" % value
 
     def change(self) -> None:
         self.value += 1

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker import consumer_offset, delay_offsets
+from skylarkmq.broker import consumer_offset, delay_offsets, following
 from skylarkmq.broker.due_times import DueTimes
 from skylarkmq.broker.processor import admin_group, admin_topic
 from skylarkmq.broker.timer import deliveries
-from skylarkmq.broker.timer import service as timer_service
 from skylarkmq.broker.transaction import bridge, check_service
 from skylarkmq.store import timer_rules
+from skylarkmq.store.timer.checkpoint import CHECKPOINT_NAME
 from tests.simulation.test_broker_simulator import explore
 from tests.support.crash_explorer import CrashFailure
 
@@ -22,8 +22,31 @@ SEEDS = 300
 Patch = pytest.MonkeyPatch
 
 
+def put_as(patch: Patch, name: str, put: Callable[[Any, Any], None]) -> None:
+    """Let one of the tables that follow the log go to the disk in another way."""
+    proper = following.FollowingTable._put
+
+    def broken(self: Any, text: Any) -> None:
+        if self._path.name == name:
+            self._cancel_timer()
+            put(self, text)
+        else:
+            proper(self, text)
+
+    patch.setattr(following.FollowingTable, "_put", broken)
+
+
+def ahead_of_the_disk(patch: Patch, name: str) -> None:
+    """Let one of them not wait for the log."""
+    put_as(patch, name, following.FollowingTable._synced)
+
+
+def consumer_offsets_ahead_of_the_disk(patch: Patch) -> None:
+    ahead_of_the_disk(patch, consumer_offset.OFFSETS_FILE)
+
+
 def delay_progress_ahead_of_the_disk(patch: Patch) -> None:
-    patch.setattr(delay_offsets.DelayOffsetTable, "delivered", lambda self, offset: None)
+    ahead_of_the_disk(patch, delay_offsets.FILE_NAME)
 
 
 def delays_come_at_once(patch: Patch) -> None:
@@ -31,13 +54,7 @@ def delays_come_at_once(patch: Patch) -> None:
 
 
 def timer_checkpoint_ahead_of_the_disk(patch: Patch) -> None:
-    snapshot = timer_service.TimerMessageService._snapshot
-
-    def broken(self: timer_service.TimerMessageService) -> Any:
-        taken = snapshot(self)
-        return None if taken is None else taken._replace(synced_offset=0)
-
-    patch.setattr(timer_service.TimerMessageService, "_snapshot", broken)
+    ahead_of_the_disk(patch, CHECKPOINT_NAME)
 
 
 def timers_come_early(patch: Patch) -> None:
@@ -81,10 +98,11 @@ def topics_acked_before_the_disk(patch: Patch) -> None:
 
 
 def offsets_never_written(patch: Patch) -> None:
-    patch.setattr(consumer_offset.ConsumerOffsetManager, "_write", lambda self: None)
+    put_as(patch, consumer_offset.OFFSETS_FILE, lambda self, text: self._written(None))
 
 
 MUTATIONS: list[Callable[[Patch], None]] = [
+    consumer_offsets_ahead_of_the_disk,
     delay_progress_ahead_of_the_disk,
     delays_come_at_once,
     timer_checkpoint_ahead_of_the_disk,

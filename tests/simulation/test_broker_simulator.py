@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from copy import deepcopy
 from random import Random
 
 import pytest
 
+from skylarkmq.broker.consumer_offset import OFFSETS_FILE
+from skylarkmq.broker.delay_offsets import FILE_NAME as DELAYS_FILE
+from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
+from skylarkmq.store.delay_levels import schedule_queue_id
 from tests.support.broker_applications import QUEUES, TOPIC
 from tests.support.broker_ledger import Fact
 from tests.support.broker_machine import BrokerMachine, CrashPoint
+from tests.support.crash_disk import CrashDisk
 from tests.support.crash_explorer import CrashFailure, seeds
 from tests.support.crash_states import CrashState, Keep
 
@@ -67,9 +73,10 @@ async def recover(sync: bool, point: CrashPoint, state: CrashState, rng: Random)
     ledger = deepcopy(point.ledger)
     machine = BrokerMachine(sync=sync, rng=rng, disk=disk, ledger=ledger, start_ms=start_ms)
     asked = sum(entry.checks for entry in ledger.entries)
+    written = written_offsets(disk)
     await machine.boot(watch=False)
     try:
-        check_tables(machine)
+        check_tables(machine, written)
         await machine.pump(AFTER_S)
         seen = ledger.check_messages(machine.messages(TOPIC, QUEUES), killed=killed)
         seen["checked"] = sum(entry.checks for entry in ledger.entries) - asked
@@ -81,9 +88,27 @@ async def recover(sync: bool, point: CrashPoint, state: CrashState, rng: Random)
     return seen
 
 
-def check_tables(machine: BrokerMachine) -> None:
+def written_offsets(disk: CrashDisk) -> dict[tuple[str, int], int]:
+    """The greatest offset that consumer and delay offsets on a disk say of each queue."""
+    found: Counter[tuple[str, int]] = Counter()
+    tables = {
+        name: json.loads(disk.read_all(path))["offsetTable"] if disk.exists(path) else {}
+        for name in (OFFSETS_FILE, DELAYS_FILE)
+        for path in [disk.root / "config" / name]
+    }
+    for key, offsets in tables[OFFSETS_FILE].items():
+        for queue_id, offset in offsets.items():
+            queue = key.partition("@")[0], int(queue_id)
+            found[queue] = max(found[queue], offset)
+    for level, offset in tables[DELAYS_FILE].items():
+        found[RMQ_SYS_SCHEDULE_TOPIC, schedule_queue_id(int(level))] = offset
+    return found
+
+
+def check_tables(machine: BrokerMachine, written: dict[tuple[str, int], int]) -> None:
     """I7, I8: what was acknowledged of groups, topics and offsets is there right after a start."""
     state, ledger = machine.state, machine.ledger
+    ledger.check_written_offsets(written, {key: state.store.max_offset(*key) for key in written})
     assert ledger.groups.keys() <= state.groups.table.keys(), "I8: a group is lost"
     assert ledger.topics.keys() <= state.topics.table.keys(), "I8: a topic is lost"
     ledger.check_offsets(

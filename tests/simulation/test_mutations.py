@@ -156,7 +156,7 @@ def order_swap(patch: Patch) -> None:
 
 
 def lost_topic_file(patch: Patch) -> None:
-    def broken(self: Any, path: Path, text_source: Any, done: Any) -> None:
+    def broken(self: Any, path: Path, text: Any, done: Any) -> None:
         done(None)
 
     patch.setattr(table_file.TableWriter, "write", broken)

@@ -23,7 +23,7 @@ class Rig(Tables):
         self.version += 1
         version = self.version
         self.writer.write(
-            path, lambda: b"%d" % self.version, lambda error: self.heard.append((version, error))
+            path, lambda: b"%d" % version, lambda error: self.heard.append((version, error))
         )
         return version
 

@@ -166,19 +166,21 @@ class Applications:
         self.call(RequestCode.END_TRANSACTION, fields, done=done)
 
     def commit_offset(self) -> None:
-        """A consumer's progress."""
+        """A consumer has caught up with its queue."""
         group, queue_id = self.rng.choice(CONSUMERS), self.rng.randrange(QUEUES)
-        number = self.ledger.next_offset(group, queue_id)
-        fields = {
-            "consumerGroup": group, "topic": TOPIC, "queueId": str(queue_id),
-            "commitOffset": str(number),
-        }  # fmt: skip
+        queue = {"topic": TOPIC, "queueId": str(queue_id)}
 
-        def done(answer: RemotingCommand) -> None:
+        def commit(answer: RemotingCommand) -> None:
+            end = answer.ext_fields["offset"]
+            self.ledger.offset_asked(group, queue_id, int(end))
+            fields = {"consumerGroup": group, **queue, "commitOffset": end}
+            self.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields, done=lambda a: done(end, a))
+
+        def done(end: str, answer: RemotingCommand) -> None:
             if answer.code == ResponseCode.SUCCESS:
-                self.ledger.offset_committed(group, queue_id, number)
+                self.ledger.offset_committed(group, queue_id, int(end))
 
-        self.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields, done=done)
+        self.call(RequestCode.GET_MAX_OFFSET, queue, done=commit)
 
     def make_group(self) -> None:
         """A group by an administrator."""

@@ -141,10 +141,9 @@ class Ledger:
             if entry.kind == "half" and entry.acked and entry.decision is Decision.NONE
         ]
 
-    def next_offset(self, group: str, queue_id: int) -> int:
-        """The next offset that a consumer commits."""
-        asked = self._asked[group, queue_id] = self._asked[group, queue_id] + 1
-        return asked
+    def offset_asked(self, group: str, queue_id: int, offset: int) -> None:
+        """A consumer commits an offset."""
+        self._asked[group, queue_id] = offset
 
     def offset_committed(self, group: str, queue_id: int, offset: int) -> None:
         """It was acknowledged."""
@@ -207,6 +206,20 @@ class Ledger:
         owed = owed or self.owes(entry, Fact.ENDED, killed=killed)
         require(count >= 1 or not owed, "I9", f"{entry} was committed and is lost")
         return "commit"
+
+    @staticmethod
+    def check_written_offsets(
+        written: dict[tuple[str, int], int], ends: dict[tuple[str, int], int]
+    ) -> None:
+        """I7: what the disk says of a queue does not go beyond what the disk has of it.
+
+        Args:
+            written: the greatest offset of each queue that a table on the disk had after a crash.
+            ends: of the recovered queues.
+        """
+        for queue, offset in written.items():
+            end = ends[queue]
+            require(offset <= end, "I7", f"{offset} of {queue} was written, which ends at {end}")
 
     def check_offsets(self, query: dict[tuple[str, int], int]) -> None:
         """I7: each group stands where it stood once, not before what was written.

@@ -293,7 +293,7 @@ class StoreMachine:
                 self.power["tables acked"] += 1
 
         path = self.store.paths.config / "topics.json"
-        self.tables.write(path, lambda: json.dumps(self._topics).encode(), done)
+        self.tables.write(path, lambda: json.dumps(names).encode(), done)
 
     def recovered(self, promise: Promise, count: int) -> None:
         """Take over what a crash left: the first `count` messages, now durable for good."""

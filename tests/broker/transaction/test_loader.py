@@ -68,7 +68,7 @@ async def test_op_messages_are_read_page_by_page() -> None:
     assert again.bridge.pending_count == 1
     assert again.bridge.table.start == 0
     await again.end(halves[0])
-    await again.advance(3)
+    await again.advance(6)
     assert again.saved == (count, count)
 
 
