@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final, TypeVar
 
+import msgspec
+
 from skylarkmq.client.errors import ProtocolError, RocketMQError
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.route import TopicRoute
@@ -276,6 +278,18 @@ class BlockingClient:
             (queue,), lambda _: pulls.at(offset, max_count), requests.pulled_in, None
         )
         return answers[queue]
+
+    def check_filter(
+        self, queue: MessageQueue, subscription: SubscriptionData, *, group: str
+    ) -> None:
+        """Ask a queue's broker whether it filters by the expression of a subscription.
+
+        Raises:
+            RocketMQError: no answer, or a refusal; `filter_error` says what it means.
+        """
+        name = self.wire_name(group)
+        data = msgspec.structs.replace(subscription, topic=self.wire_name(subscription.topic))
+        self._ask((queue,), lambda _: requests.filter_of(name, data), requests.check, None)
 
     # Requests
 

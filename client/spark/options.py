@@ -41,6 +41,8 @@ from skylarkmq.client.spark.remoting.settings import CONNECTION_OPTIONS, Connect
 from skylarkmq.client.spark.writing.sink_options import SINK_OPTIONS
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.flags import validate_group, validate_topic
+from skylarkmq.protocol.sql92.parser import parse
+from skylarkmq.protocol.sql92.tokens import ExpressionError
 
 STREAM_OPTIONS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 BATCH_OPTIONS: Final = (
@@ -289,6 +291,8 @@ def _reading(
     if sql92:
         options.required("subExpression", "expressionType=SQL92 selects by an expression")
     expression = options.text("subExpression", ALL)
+    if sql92:
+        _check_sql92(expression)
     if not sql92 and re.search(r"[=<>()']", expression):
         raise options.wrong(
             "subExpression", "tags as in 'A || B', or SQL92 together with expressionType=SQL92"
@@ -316,6 +320,15 @@ def _reading(
             "arrowBatchBytes", 4 * _KIB * _KIB, low=_KIB, high=1024 * _KIB * _KIB
         ),
     )
+
+
+def _check_sql92(expression: str) -> None:
+    try:
+        parse(expression)
+    except ExpressionError as error:
+        raise OptionError(
+            f"option subExpression: {error}, in {expression!r:.200}", "subExpression"
+        ) from error
 
 
 def _group(prefix: str, connection: ConnectionSettings, subject: Subject, expression: str) -> str:

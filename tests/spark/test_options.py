@@ -77,6 +77,10 @@ def test_wrong_assignments(text: str) -> None:
         ({"topic": "a", "subExpression": "n > 3"}, "expressionType=SQL92"),
         ({"topic": "a", "subExpression": " || "}, "at least one tag"),
         ({"topic": "a", "expressionType": "SQL92"}, "subExpression is missing"),
+        (
+            {"topic": "a", "expressionType": "SQL92", "subExpression": "n > 3 ANDD b = 1"},
+            "option subExpression: 'ANDD' stands at character 7",
+        ),
         ({"topic": "a", "consumerGroup": "a b"}, "is no group"),
         ({"topic": "a", "groupIdPrefix": "x" * 200}, "groupIdPrefix"),
         ({"topic": "a", "producerGroup": "g"}, "it belongs to the sink"),

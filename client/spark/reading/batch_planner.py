@@ -12,7 +12,7 @@ from skylarkmq.client.spark.errors import DataLost
 from skylarkmq.client.spark.offsets import OffsetRange, QueueKey, describe
 from skylarkmq.client.spark.option_reading import OptionError
 from skylarkmq.client.spark.options import SourceOptions
-from skylarkmq.client.spark.reading.filter_check import check_filter
+from skylarkmq.client.spark.reading.filter_check import FilterCheck
 from skylarkmq.client.spark.reading.narrowing import EVERYTHING, Narrowing
 from skylarkmq.client.spark.reading.planning import split
 from skylarkmq.client.spark.reading.positions import Position, resolve
@@ -47,7 +47,7 @@ class BatchPlanner:
         """
         view, options = self._view, self._options
         queues = view.patiently(view.queues)
-        view.patiently(lambda: check_filter(view.brokers, queues, options.reading))
+        view.patiently(lambda: FilterCheck(view.brokers, options.reading).show(queues))
         firsts = view.patiently(lambda: view.brokers.min_offsets(queues))
         # Positions are resolved for all queues, so that a filter hides no error of the options.
         starting = self._resolved(options.starting, queues)

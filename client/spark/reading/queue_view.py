@@ -20,7 +20,7 @@ from typing import Final, Protocol, TypeVar
 from skylarkmq.client.errors import NotFound, RocketMQError, RouteNotFound, TopicNotExist
 from skylarkmq.client.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.client.spark.options import Subject
-from skylarkmq.client.spark.reading.filter_check import Puller
+from skylarkmq.client.spark.reading.filter_check import Asked
 from skylarkmq.client.spark.reading.positions import listed
 from skylarkmq.client.spark.remoting.asking import may_repeat
 from skylarkmq.client.spark.remoting.clock import BlockingClock
@@ -40,7 +40,7 @@ _TOPIC_AWAY: Final = (RouteNotFound, TopicNotExist)
 _NO_SUCH_TOPIC: Final = frozenset({"topic_missing", "auto_create_off"})
 
 
-class Brokers(Puller, Protocol):
+class Brokers(Asked, Protocol):
     """What is asked of the cluster; the blocking client has it."""
 
     def topics(self) -> list[str]: ...

@@ -33,7 +33,7 @@ from typing import Final, Protocol
 from skylarkmq.client.spark.errors import DataLost
 from skylarkmq.client.spark.offsets import INT64_MAX, OffsetRange, QueueKey, QueueOffsets
 from skylarkmq.client.spark.options import SourceOptions
-from skylarkmq.client.spark.reading.filter_check import check_filter
+from skylarkmq.client.spark.reading.filter_check import FilterCheck
 from skylarkmq.client.spark.reading.planning import shares, split
 from skylarkmq.client.spark.reading.positions import listed, resolve
 from skylarkmq.client.spark.reading.queue_view import Brokers, QueueView
@@ -90,6 +90,7 @@ class StreamPlanner:
             cache_s=options.offset_cache_s,
             patience_s=options.connection.retry_timeout_s,
         )
+        self._filter = FilterCheck(brokers, options.reading)
         self._began: QueueOffsets | None = None
         self._target: QueueOffsets | None = None
         self._knows_unrouted = False
@@ -164,6 +165,7 @@ class StreamPlanner:
 
         Raises:
             DataLost: with failOnDataLoss.
+            FilterRefused: a broker that was not asked before does not filter so.
             RocketMQError: a new queue's broker did not answer.
         """
         if not start:
@@ -182,6 +184,8 @@ class StreamPlanner:
             self._note(loss)
             if begin < end[key]:
                 ranges.append(OffsetRange(*key, begin, end[key]))
+        # Also here, as a query that goes on from its checkpoint does not begin again.
+        self._view.patiently(lambda: self._filter.show(each.key for each in ranges))
         return split(
             ranges,
             min_partitions=self._options.min_partitions,
@@ -200,7 +204,7 @@ class StreamPlanner:
     def _resolved(self) -> QueueOffsets:
         view, reading = self._view, self._options.reading
         queues = view.patiently(view.queues)
-        view.patiently(lambda: check_filter(view.brokers, queues, reading))
+        view.patiently(lambda: self._filter.show(queues))
         return view.patiently(
             lambda: resolve(self._options.starting, queues, view.brokers, reading.group)
         )

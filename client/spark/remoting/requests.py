@@ -13,8 +13,8 @@ import msgspec
 from skylarkmq.client.api_pull import BIG_PULL_BYTES, PLAIN_PULL_BYTES, STATUSES, PullStatus
 from skylarkmq.client.errors import AuthError, BrokerError, ProtocolError, broker_error
 from skylarkmq.client.spark.remoting.pulled import Pulled
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
-from skylarkmq.protocol.bodies.text import decode_body
+from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
+from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP, PullSysFlag
@@ -37,6 +37,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 TOOLS_GROUP: Final = TOOLS_CONSUMER_GROUP
 """In its name everybody may pull: every broker has it."""
+FILTER_CLIENT_ID: Final = "spark-skylarkmq"
+"""A reader is no member of its group; the name shows in refusals alone."""
 BROKER_NAME_FIELD: Final = "bname"
 BODY_NODES_MAX: Final = 4_000_000
 AUTH_HINT: Final = (
@@ -82,6 +84,14 @@ def commit_of(group: str, queue: MessageQueue, next_offset: int) -> RemotingComm
         commit_offset=next_offset,
     )
     return _of_queue(RequestCode.UPDATE_CONSUMER_OFFSET, header, queue)
+
+
+def filter_of(group: str, subscription: SubscriptionData) -> RemotingCommand:
+    """Ask whether the broker filters by the expression of a subscription."""
+    body = CheckClientRequestBody(
+        client_id=FILTER_CLIENT_ID, group=group, subscription_data=subscription
+    )
+    return RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG, body=encode_body(body))
 
 
 def offset_in(answer: RemotingCommand, address: str) -> int:

@@ -9,13 +9,18 @@ from skylarkmq.client.spark.client import BlockingClient
 from skylarkmq.client.spark.offsets import QueueKey
 from skylarkmq.client.spark.options import ReadSettings, SourceOptions
 from skylarkmq.client.spark.reading.batch_planner import BatchPlanner
-from skylarkmq.client.spark.reading.filter_check import check_filter
+from skylarkmq.client.spark.reading.filter_check import FilterCheck
 from skylarkmq.client.spark.reading.stream_planner import StreamPlanner
 from skylarkmq.client.spark.remoting.clock import SystemClock
 from skylarkmq.client.spark.remoting.settings import ConnectionSettings
-from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody
+from skylarkmq.protocol.bodies.text import decode_body
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.fake_brokers import FakeBrokers
+from tests.spark.support.scripted_brokers import scripted_brokers
+from tests.spark.support.stream_place import A0, B0, Place
 
 
 class BlockedClock(SystemClock):
@@ -32,10 +37,13 @@ SQL = ReadSettings(CONNECTION, "g", "n > 3", sql92=True)
 
 def test_one_question_a_broker_and_none_for_tags() -> None:
     brokers = FakeBrokers(QUEUES)
-    check_filter(brokers, QUEUES, ReadSettings(CONNECTION, "g", "A || B"))
+    FilterCheck(brokers, ReadSettings(CONNECTION, "g", "A || B")).show(QUEUES)
     assert brokers.asked == []
-    check_filter(brokers, QUEUES, SQL)
-    assert brokers.asked == ["pull", "pull"]
+    check = FilterCheck(brokers, SQL)
+    check.show(QUEUES[:2])
+    assert brokers.asked == ["filter a"]
+    check.show(QUEUES)
+    assert brokers.asked == ["filter a", "filter b"]
 
 
 @pytest.mark.parametrize(
@@ -53,9 +61,48 @@ def test_refusals(refusal: BrokerError, kind: type[BrokerError], hint: str) -> N
     brokers = FakeBrokers(QUEUES)
     brokers.filter_refusal = refusal
     with pytest.raises(kind, match=hint) as error:
-        check_filter(brokers, QUEUES, SQL)
+        FilterCheck(brokers, SQL).show(QUEUES)
     assert type(error.value) is kind
     assert kind is not FilterRefused or "'n > 3'" in str(error.value)
+
+
+def test_a_query_that_goes_on_from_its_checkpoint_asks_before_its_first_batch() -> None:
+    place = Place(A0, B0, expressionType="SQL92", subExpression="n > 3")
+    start = place.begin()
+    assert [each for each in place.brokers.asked if "filter" in each] == ["filter a", "filter b"]
+    for queue in (A0, B0):
+        place.brokers.send(queue, "message")
+    end = place.latest(start)
+    place.restart()
+    place.brokers.asked.clear()
+    assert place.plan(start, end) == place.plan(start, end) != []
+    assert [each for each in place.brokers.asked if "filter" in each] == ["filter a", "filter b"]
+    place.restart()
+    place.brokers.filter_refusal = BrokerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "no", "h:1")
+    with pytest.raises(FilterRefused, match="Correct the expression"):
+        place.plan(start, end)
+
+
+def test_an_apache_broker_that_cannot_read_it_is_not_pulled_from() -> None:
+    """It answers a pull with every message; only the question before says what is wrong."""
+    codes: list[int] = []
+
+    def apache(request: RemotingCommand) -> RemotingCommand:
+        codes.append(request.code)
+        if request.code == RequestCode.CHECK_CLIENT_CONFIG:
+            asked = decode_body(CheckClientRequestBody, request.body).subscription_data
+            assert (asked.topic, asked.sub_string, asked.expression_type) == ("T", "n > 3", "SQL92")
+            return request.reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "Lexical error")
+        return request.reply(0, None, {"offset": "0"})
+
+    with scripted_brokers(apache) as (name_server, _):
+        given = {"nameServer": name_server, "topic": "T", "subExpression": "n > 3"}
+        options = SourceOptions.from_options({**given, "expressionType": "SQL92"}, streaming=False)
+        client = BlockingClient(options.connection, BlockedClock())
+        with pytest.raises(FilterRefused, match=r"Lexical error .*'n > 3'.*Correct the expression"):
+            BatchPlanner(client, options, client.clock).plan()
+        client.close()
+    assert codes == [RequestCode.CHECK_CLIENT_CONFIG]
 
 
 def test_a_real_broker_refuses_before_any_task(broker: SyncBroker, topic: str) -> None:

@@ -101,20 +101,10 @@ class FakeBrokers:
         self.asked.append("committed")
         return {key: self.committed.get((group, key)) for key in queues}
 
-    def pull(
-        self,
-        queue: QueueKey,
-        offset: int,
-        max_count: int,
-        max_bytes: int,
-        *,
-        group: str,
-        subscription: object = None,
-    ) -> object:
-        self.asked.append("pull")
+    def check_filter(self, queue: QueueKey, subscription: object, *, group: str) -> None:
+        self.asked.append(f"filter {queue.broker_name}")
         if self.filter_refusal is not None:
             raise self.filter_refusal
-        return None
 
     def read(self, start: int, end: int, key: QueueKey) -> list[object] | None:
         """Messages of a range; None when one of them is not there."""
