@@ -56,7 +56,7 @@ from skylarkmq.broker.schedule_service import ScheduleMessageService
 from skylarkmq.broker.server import RemotingServer
 from skylarkmq.broker.slow_consumers import SlowConsumerService
 from skylarkmq.broker.stats import BrokerStats
-from skylarkmq.broker.subscription_group import SubscriptionGroupManager
+from skylarkmq.broker.subscription_group import GROUPS_FILE, SubscriptionGroupManager
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topic_config import TOPICS_FILE, TopicConfigManager
 from skylarkmq.broker.topic_deletion import TopicDeletion
@@ -149,7 +149,9 @@ class BrokerState:
             OSError: the disk failed.
         """
         self.store.load(progress)
-        for table in (self.topics, self.groups, self.offsets, self.delay_offsets, self.filters):
+        if not self.groups.load():
+            self._warn_of_lost_groups()
+        for table in (self.topics, self.offsets, self.delay_offsets, self.filters):
             table.load()
         self.deletion.load()
         self.timer.load()
@@ -163,6 +165,7 @@ class BrokerState:
         self.rates.start()
         self.traffic.start()
         self.slow_consumers.start()
+        self.groups.start()
         self.offsets.start()
         self.filters.start()
         self.schedule.start()
@@ -185,6 +188,18 @@ class BrokerState:
         await self.offsets.stop()
         await self.filters.stop()
         await self.groups.flush()
+
+    def _warn_of_lost_groups(self) -> None:
+        """Say that there is no table of groups beside a log with messages."""
+        if self.store.commit_log.max_offset > self.store.commit_log.min_offset:
+            log.warning(
+                "%s is missing or empty, and the log holds messages: %s, until a saved copy of the "
+                "file is put back while the broker is stopped",
+                self.store.paths.config / GROUPS_FILE,
+                "groups get the default settings when their consumers come"
+                if self.config.auto_create_subscription_group
+                else "consumers of groups are refused until these are made again",
+            )
 
     def _warn_of_unknown_topics(self) -> None:
         """Say which topics have messages and no settings: `topics.json` was lost or left behind."""

@@ -57,9 +57,13 @@ class SubscriptionGroupManager:
         self._clock = clock
         self._path = StorePaths(config.store.store_path_root_dir).config / GROUPS_FILE
         self._file = TableFile(writer, self._path, self._take)
+        self._has_no_file = False
 
-    def load(self) -> None:
+    def load(self) -> bool:
         """Make the built-in groups and read the file. Blocks; before the broker serves.
+
+        Returns:
+            Whether there was a file.
 
         Raises:
             CorruptFileError: neither the file nor its `.bak` can be read.
@@ -67,7 +71,8 @@ class SubscriptionGroupManager:
         self.table = {name: SubscriptionGroupConfig(group_name=name) for name in BUILT_IN_GROUPS}
         loaded = load_table(self._files, self._path, SubscriptionGroupWrapper)
         if loaded is None:
-            return
+            self._has_no_file = True
+            return False
         for name, group in loaded.subscription_group_table.items():
             why = flags.validate_group(name)
             if why is not None:
@@ -75,6 +80,12 @@ class SubscriptionGroupManager:
                 continue
             self.table[name] = msgspec.structs.replace(group, group_name=name)
         self.data_version = loaded.data_version
+        return True
+
+    def start(self) -> None:
+        """Write the file when there is none: from now on a missing one is a lost one."""
+        if self._has_no_file:
+            self._file.changed()
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """Return a group's configuration; make it when groups are made on demand.

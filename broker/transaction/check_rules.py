@@ -10,8 +10,13 @@ ended when it began, which no step of the wall clock moves. Ages count from the 
 the producer's clock; a message from the future is asked about at once, and one that says how long
 it may not be when its clock is further ahead than `fileReservedTime`.
 
-Unlike RocketMQ, age alone gives nothing up before somebody was asked (a producer's clock may be
-days behind), and a message that is postponed is not counted as asked.
+ASK without a client of the producer group to ask is not counted and stores nothing anew. Such a
+message is given up before its log file expires: when it was stored, by the broker's own clock, nine
+tenths of `fileReservedTime` ago.
+
+Unlike RocketMQ, which counts questions that nobody got: a producer that was away for a quarter of
+an hour finds its transactions given up there. Nor does its born time alone give a message up before
+somebody was asked (a producer's clock may be days behind), nor is one that is postponed counted.
 Source: apache/rocketmq@rocketmq-all-4.9.8
 broker/.../transaction/queue/TransactionalMessageServiceImpl.java (check, isNeedDiscard, isNeedSkip)
 """
@@ -64,3 +69,7 @@ class CheckRules(NamedTuple):
             return Step.STOP if 0 <= age_ms < self.timeout_ms else Step.ASK
         is_immune = -self.reserved_ms < age_ms < min(immunity_ms, self.reserved_ms)
         return Step.POSTPONE if is_immune else Step.ASK
+
+    def expires(self, half: Parked, now_ms: int) -> bool:
+        """Whether an open half message must not be left where it is any longer."""
+        return now_ms - half.store_timestamp >= self.reserved_ms * 9 // 10

@@ -9,7 +9,9 @@ in memory are read off the loop.
     waiting    one timer, at the next multiple of the interval since the start
     round      a task; it ends at the first half message that is too young
 
-A producer that does not read what it is sent is asked in a later round, and that is not counted.
+A producer group without a client, or whose clients do not read what they are sent, is asked in a
+later round, and that is not counted. A client that leaves while the half message is stored anew is
+the one whose question counts all the same.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8
 broker/.../transaction/TransactionalMessageCheckService.java,
@@ -79,6 +81,9 @@ class TransactionCheckService:
         self._round: asyncio.Task[None] | None = None
         self._running = False
         self._silent: Counter[str] = Counter()  # questions of this round that nobody took, by group
+        self._told: frozenset[str] = (
+            frozenset()
+        )  # groups without a client in the last round
         self._given_up = 0  # in this round
 
     def start(self) -> None:
@@ -150,12 +155,14 @@ class TransactionCheckService:
             await asyncio.sleep(0)
         if unreadable:
             log.error("%d open transactions can not be read now, and stay open", unreadable)
-        for group, count in self._silent.items():
+        for group in self._silent.keys() - self._told:
             log.warning(
-                "nobody of producer group %a was there to be asked about %d transactions",
+                "producer group %a has no client that could be asked about %d open transactions; "
+                "they wait until one connects",
                 group[:MAX_ECHO_SIZE],
-                count,
+                self._silent[group],
             )
+        self._told = frozenset(self._silent)
         self._silent.clear()
         if self._given_up:
             log.warning(
@@ -209,6 +216,11 @@ class TransactionCheckService:
                 audience = audiences[group]
                 if audience.is_congested:
                     return None
+                if not audience.writable:
+                    self._note_nobody(group)
+                    if not self._rules.expires(half, self._clock.now_ms()):
+                        return None
+                    step = Step.GIVE_UP
         follows: MessageInner
         if step is Step.GIVE_UP:
             follows = given_up(half)
@@ -260,11 +272,12 @@ class TransactionCheckService:
     def _ask(self, entry: _Planned, place: Place, half: Parked) -> None:
         if entry.step is not Step.ASK:
             return
-        stats = self._bridge.stats
         if self._listener.ask(entry.audience, half, place):
-            stats.asked += 1
+            self._bridge.stats.asked += 1
         else:
-            stats.nobody += 1
-            group = group_of(half)
-            if group in self._silent or len(self._silent) < SILENT_MAX:
-                self._silent[group] += 1
+            self._note_nobody(group_of(half))
+
+    def _note_nobody(self, group: str) -> None:
+        self._bridge.stats.nobody += 1
+        if group in self._silent or len(self._silent) < SILENT_MAX:
+            self._silent[group] += 1

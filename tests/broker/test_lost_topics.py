@@ -1,4 +1,4 @@
-"""A store whose `topics.json` was lost: the start says so, and the messages stay."""
+"""A store that lost a table: the start says so and what follows, and the messages stay."""
 
 from __future__ import annotations
 
@@ -29,3 +29,25 @@ async def test_topics_with_messages_and_without_settings_are_named(
             assert (await client.call(310, send_fields("orders"), b"y")).code == 0
             assert (await client.call(11, pull_fields("orders"))).code == 0
             await client.close()
+
+
+async def test_lost_groups_and_offsets_are_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with live_broker(tmp_path) as broker:
+        client = await RawClient.open(broker.listen_address)
+        assert (await client.call(310, send_fields("orders"), b"x")).code == 0
+        await client.close()
+    assert "is missing or empty" not in caplog.text
+    for path in (tmp_path / "config").glob("subscriptionGroup.json*"):
+        path.unlink()
+    for path in (tmp_path / "config").glob("consumerOffset.json*"):
+        path.write_bytes(b"")
+    for expected in (2, 0):
+        caplog.clear()
+        async with live_broker(tmp_path):
+            said = [text for text in caplog.messages if "is missing or empty" in text]
+            assert len(said) == expected
+            if said:
+                assert "subscriptionGroup.json" in said[0] and "default settings" in said[0]
+                assert "consumerOffset.json" in said[1] and "consumeFromWhere" in said[1]

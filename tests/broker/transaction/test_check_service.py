@@ -207,6 +207,7 @@ async def test_after_the_last_question_it_is_given_up(caplog: pytest.LogCaptureF
 
 async def test_a_late_rollback_of_what_was_given_up_counts_once() -> None:
     rig = await rig_of(transaction_check_max=1)
+    rig.producer()
     half = rig.half()
     await rig.advance(20.5)
     assert len(rig.given_up()) == 1
@@ -256,15 +257,34 @@ async def test_a_group_is_asked_in_turn() -> None:
     assert (gone.pushes, slow.pushes) == ([], [])
 
 
-async def test_a_question_that_nobody_takes_counts(caplog: pytest.LogCaptureFixture) -> None:
-    rig = await rig_of()
+async def test_a_question_without_anybody_to_ask_does_not_count(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A producer that was away for longer than all checks take finds its transactions open."""
+    rig = await rig_of(transaction_check_max=2)
     rig.half()
     rig.half()
-    await rig.advance(10.5)
-    assert (rig.bridge.stats.asked, rig.bridge.stats.nobody) == (0, 2)
-    assert [message.properties[TIMES] for message in rig.halves()[2:]] == ["1", "1"]
-    (line,) = [record.message for record in caplog.records if "nobody" in record.message]
-    assert "'producers' was there to be asked about 2" in line
+    await rig.advance(50.5)
+    assert (rig.bridge.stats.asked, rig.bridge.stats.nobody) == (0, 10)
+    assert (len(rig.halves()), rig.given_up()) == (2, [])
+    (line,) = [text for text in caplog.messages if "has no client" in text]
+    assert "'producers' has no client that could be asked about 2" in line
+    producer = rig.producer()
+    await rig.advance(10)
+    questions = producer.questions()
+    assert [message.properties[TIMES] for _, message in questions] == ["1", "1"]
+    assert (await rig.end(questions[0][0])).code == ResponseCode.SUCCESS
+
+
+async def test_what_nobody_could_be_asked_about_is_given_up_before_its_file_expires() -> None:
+    rig = await rig_of(file_reserved_time=1)
+    rig.half(born_timestamp=rig.clock.now_ms() - DAY_S * 1000)
+    await rig.advance(53 * 60, step_s=10)
+    assert rig.given_up() == []
+    await rig.advance(70, step_s=10)
+    (message,) = rig.given_up()
+    assert TIMES not in message.properties
+    assert (await rig.resume(message.physical_offset)).code == ResponseCode.SUCCESS
 
 
 async def test_a_producer_that_reads_nothing_is_asked_later_and_that_is_not_counted() -> None:
