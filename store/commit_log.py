@@ -31,6 +31,7 @@ from skylarkmq.store.allocate_service import AllocateService
 from skylarkmq.store.append import AppendBatch, DueTime
 from skylarkmq.store.errors import NoBufferError
 from skylarkmq.store.files import Files
+from skylarkmq.store.flushed_offset import FlushedOffset
 from skylarkmq.store.mapped_file import MappedFile
 from skylarkmq.store.mapped_file_queue import MappedFileQueue
 from skylarkmq.store.stats import StoreStats
@@ -65,14 +66,16 @@ class FlushRequest(NamedTuple):
     files: list[MappedFile]
     end_offset: int
     store_timestamp: int  # of the last record before end_offset, ms
-    commit: CommitRequest | None = None  # to be done first
+    commit: CommitRequest | None  # to be done first
+    flushed: FlushedOffset
 
     def run(self) -> None:
-        """Sync the files, older ones first. Blocks; flush thread."""
+        """Sync the files, older ones first, then say so. Blocks; flush thread."""
         if self.commit is not None:
             self.commit.run()
         for mapped in self.files:
             mapped.file.datasync()
+        self.flushed.write(self.end_offset)
 
 
 class CommitLog:
@@ -87,6 +90,7 @@ class CommitLog:
         folder: Path,
         file_size: int,
         due_time: DueTime,
+        flushed: FlushedOffset,
         *,
         write_road: WriteRoad = "pwrite",
         pool: TransientStorePool | None = None,
@@ -117,6 +121,7 @@ class CommitLog:
         self.store_timestamp = 0  # of the newest record; never goes back within a run
         self._committed_offset = 0  # pool road
         self._committed_timestamp = 0  # pool road: of the last record before it, or older
+        self._flushed = flushed
         self._unready: MappedFile | None = None  # the last file of an earlier run, not allocated
 
     @property
@@ -314,7 +319,7 @@ class CommitLog:
             for mapped in self._files_from(self.flushed_offset)
             if mapped.committed_position > mapped.flushed_position or mapped in committing
         ]
-        return FlushRequest(files, end_offset, timestamp, request)
+        return FlushRequest(files, end_offset, timestamp, request, self._flushed)
 
     def mark_flushed(self, request: FlushRequest) -> None:
         """The request's sync succeeded: everything below its end is on the disk."""
@@ -325,14 +330,20 @@ class CommitLog:
             mapped.flushed_position = max(mapped.flushed_position, end)
         self.flushed_offset = request.end_offset
 
+    def durable_end(self) -> int:
+        """Where our last run has said that the synced part ends; -1 is unknown. Blocks."""
+        return self._flushed.load()
+
     def rewind(self, end_offset: int, store_timestamp: int) -> None:
-        """Recovery found the end of the log; all below it is synced."""
+        """Recovery found the end of the log; all below it is synced. Blocks."""
+        self._flushed.open(end_offset)
         self.flushed_offset = self._committed_offset = end_offset
         self.store_timestamp = self._committed_timestamp = store_timestamp
 
     def close(self) -> None:
         """Delete the file made ahead, unmap the rest. Blocks; after the workers have ended."""
         self._allocate.discard()
+        self._flushed.close()
         self.mapped_files.close()
         if self.pool is not None:
             self.pool.close()

@@ -8,14 +8,17 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from skylarkmq.store.blank import is_blank
 from skylarkmq.store.errors import StoreProfileError
 from skylarkmq.store.files import Files
-from skylarkmq.store.mapped_file import NAME_DIGITS, MappedFile
+from skylarkmq.store.mapped_file import NAME_DIGITS, MappedFile, file_name
 
 log = logging.getLogger(__name__)
 
 LOST_AND_FOUND = "lost+found"  # in the root of each ext4 partition
+BROKEN = ".broken"  # ends the names of files with what was cut off
 _BLANK_CHECK_SIZE = 1 << 20
+_COPY_SIZE = 1 << 20
 
 
 class MappedFileQueue:
@@ -108,7 +111,7 @@ class MappedFileQueue:
         try:
             while (position := file.data_start(position)) < size:
                 data = file.pread(_BLANK_CHECK_SIZE, position)
-                if any(data):
+                if not is_blank(data):
                     return False
                 position += max(1, len(data))
             return True
@@ -155,6 +158,39 @@ class MappedFileQueue:
         if clear_size:
             last.clear(position, clear_size)
         last.rewind(position)
+
+    def copy_out(self, offset: int, size: int, folder: Path) -> Path:
+        """Copy bytes of the log, durably, into a file of its own, which is new. Blocks.
+
+        Holes stay holes. The file's name tells the offset of its first byte.
+
+        Raises:
+            OSError: with ENOSPC or EDQUOT when the disk has no room; what was copied is removed.
+        """
+        self._files.make_folder(folder)
+        path = folder / f"{file_name(offset)}{BROKEN}"
+        number = 1
+        while self._files.exists(path):  # kept by a start that was cut short
+            number += 1
+            path = folder / f"{file_name(offset)}.{number}{BROKEN}"
+        copy = self._files.open(path, create=True)
+        try:
+            for mapped in self.mapped:
+                stop = min(mapped.size, offset + size - mapped.start_offset)
+                position = mapped.file.data_start(max(0, offset - mapped.start_offset))
+                while position < stop:
+                    data = mapped.file.pread(min(_COPY_SIZE, stop - position), position)
+                    if not is_blank(data):
+                        copy.pwrite(data, mapped.start_offset + position - offset)
+                    position = mapped.file.data_start(position + len(data))
+            copy.datasync()
+        except OSError:
+            self._files.unlink(path)
+            raise
+        finally:
+            copy.close()
+        self._files.sync_folder(folder)
+        return path
 
     def close(self) -> None:
         for mapped in self.mapped:

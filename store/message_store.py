@@ -211,6 +211,7 @@ class MessageStore(ReadFace):
             check_crc=self.config.check_crc_on_recover,
             progress=progress,
             removed=self.removal.topics.ends(),
+            broken_folder=self.paths.own,
         )
         started = self._clock.monotonic()
         try:

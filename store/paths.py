@@ -35,6 +35,7 @@ class StorePaths:
         self.own = root / "skylarkmq"
         self.profile = self.own / "profile"
         self.recovery_point = self.own / "recovery-point"
+        self.flushed_offset = self.own / "flushed-offset"
         self.removed_topics = self.own / "removed-topics"
         self.timer = self.own / "timer"
 

@@ -11,18 +11,22 @@ a file: the third newest one after a clean stop, or the newest that is old enoug
 
 The walk checks each record: sizes, magic, body CRC, and the physical offset inside it, so a
 leftover of another place or time is not taken for a record. It ends at the first place that holds
-none. What lies behind was never synced and is cut off, with one exception: when it was on the disk
-by what the checkpoint says, the damage lies inside acknowledged data. Then the start is refused,
-naming file and byte, and the log is not changed. What was on the disk is everything below the
-recovery point; without one, whatever has a sound record behind it that is older than the
-checkpoint's time.
+none. What lies behind was never synced and is cut off, with one exception: when it was on the disk,
+the damage lies inside acknowledged data. Then the start is refused, naming file and byte, and the
+log is not changed. What was on the disk is everything below the flushed offset that our last run
+has left (`flushed_offset.py`), and below the recovery point; without one, whatever has a sound
+record behind it that is older than the checkpoint's time.
+
+Sound records may stand behind the end: a power cut leaves holes in what was not synced, and the
+page cache of a killed process may rot. What is cut there is kept in a file of ours.
 
 An unclean walk that ends early is the normal case after a crash; the bytes behind the end become
 zeros and the tail is synced before anybody reads it. A crash during recovery leaves `abort` in
 place, and the next start does the same again from the same checkpoint.
 
 Unlike RocketMQ: the physical offset is checked, stale bytes are cleared, queue units of the walked
-part are rebuilt and not trusted, and damage inside durable data is refused and not cut off.
+part are rebuilt and not trusted, damage inside durable data is refused and not cut off, and sound
+records that are cut off are kept.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java (recoverNormally,
 recoverAbnormally, isMappedFileMatchedRecover)
@@ -33,13 +37,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from skylarkmq.protocol.record import RecordStatus, read_record
-from skylarkmq.store.checkpoint import Marks
+from skylarkmq.store.checkpoint import UNKNOWN, Marks
 from skylarkmq.store.commit_log import CommitLog
 from skylarkmq.store.consume_queue import UNIT, ConsumeQueue
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import CorruptFileError
+from skylarkmq.store.files import is_no_space
 from skylarkmq.store.log_walk import LogWalk, bytes_behind, next_record
 from skylarkmq.store.mapped_file import MappedFile, file_name
 from skylarkmq.store.progress import Progress
@@ -90,7 +96,13 @@ class Recovery:
         check_crc: bool,
         progress: Progress | None = None,
         removed: Mapping[bytes, int] | None = None,
+        broken_folder: Path | None = None,
     ) -> None:
+        """Take what was loaded.
+
+        Args:
+            broken_folder: where what is cut off is kept; None keeps nothing.
+        """
         self._log = commit_log
         self._files = commit_log.mapped_files
         self._queues = queues
@@ -101,6 +113,9 @@ class Recovery:
         self._removed = removed or {}
         # The recovery point; None when there is none, or the files with it have expired.
         self._point: int | None = None
+        # The log was on the disk up to there, whatever the disk holds now; None when not known.
+        self._durable: int | None = None
+        self._broken_folder = broken_folder
         self.has_changed = False  # a queue or the log, or may have
 
     def run(self, *, unclean: bool) -> RecoveryReport:
@@ -111,6 +126,9 @@ class Recovery:
         """
         if self._marks.commit_log_offset >= self._log.min_offset:
             self._point = self._marks.commit_log_offset
+        if self._marks.commit_log_offset != UNKNOWN:
+            durable = max(self._marks.commit_log_offset, self._log.durable_end())
+            self._durable = durable if durable >= self._log.min_offset else None
         report = self._run_clean() if not unclean else None
         if report is None:
             report = self._run_unclean()
@@ -202,15 +220,32 @@ class Recovery:
         if report.truncated_bytes:
             log.warning(
                 "cutting the log at offset %d: the %d bytes behind it do not go on with a "
-                "whole and sound record",
+                "whole and sound record%s",
                 report.end_offset,
                 report.truncated_bytes,
+                self._keep_broken(report),
             )
         self._files.truncate(report.end_offset, clear_size=report.truncated_bytes)
         for mapped in files:
             if mapped.start_offset + mapped.size > begin:
                 mapped.file.datasync()
         return report
+
+    def _keep_broken(self, report: RecoveryReport) -> str:
+        """Keep what is about to be cut off if it holds sound records; what to say about it."""
+        behind = next_record(self._files, report.end_offset)
+        if behind is None or self._broken_folder is None:
+            return ""
+        told = f"; behind the damage sound messages begin at offset {behind.physical_offset}"
+        try:
+            path = self._files.copy_out(
+                report.end_offset, report.truncated_bytes, self._broken_folder
+            )
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            return f"{told}, and there is no room to keep them: {error}"
+        return f"{told}: the bytes that are cut are kept in {path}"
 
     def _rebuild_from(self, begin: int, dispatch_from: int, report: RecoveryReport) -> None:
         """Cut the queues back to an offset, walk, and build the units from there on again."""
@@ -322,9 +357,9 @@ class Recovery:
         return self._marks.physic_timestamp if begin > self._log.min_offset else 0
 
     def _refuse_durable_damage(self, walk: LogWalk) -> None:
-        if self._point is not None:
-            if walk.reached < self._point:
-                raise self._damage(walk, f"the log was on the disk up to offset {self._point}")
+        if self._durable is not None:
+            if walk.reached < self._durable:
+                raise self._damage(walk, f"the log was on the disk up to offset {self._durable}")
         elif walk.stop is not None:
             behind = next_record(self._files, walk.end_offset)
             if behind is not None and behind.store_timestamp < self._marks.physic_timestamp:
@@ -342,14 +377,19 @@ class Recovery:
             return CorruptFileError(
                 self._files.folder / file_name(start),
                 walk.reached - start,
-                f"the file is missing, but {but} before the stop; the log was not changed: "
-                "put a good copy of this file in its place, or save what is sound with "
-                "`skylarkmq store salvage`",
+                f"the file is missing, but {but} before the stop; {_cure(walk.end_offset)}",
             )
         return CorruptFileError(
             mapped.file.path,
             walk.end_offset - mapped.start_offset,
-            f"{walk.stop.why or 'nothing is written here'}, but {but} before the stop; the log "
-            "was not changed: put a good copy of this file in its place, or save what is sound "
-            "with `skylarkmq store salvage`",
+            f"{walk.stop.why or 'nothing is written here'}, but {but} before the stop; "
+            f"{_cure(walk.end_offset)}",
         )
+
+
+def _cure(end_offset: int) -> str:
+    return (
+        "the log was not changed: put a good copy of this file in its place, save what is sound "
+        "with `skylarkmq store salvage`, or give up all that follows with `skylarkmq store "
+        f"truncate --to {end_offset}`"
+    )

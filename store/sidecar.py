@@ -8,7 +8,8 @@
     12        size  payload    msgpack map
     12+size   4     crc        uint32 BE   CRC-32C of everything before it
 
-Written whole by replacing the file, so a torn one is never seen; the CRC finds rot.
+Written whole by replacing the file, so a torn one is never seen; the CRC finds rot. The one that is
+written in place (`flushed_offset.py`) is small enough for that.
 """
 
 from __future__ import annotations
@@ -42,12 +43,17 @@ class Kind(IntEnum):
     RECOVERY_POINT = 2
     TIMER_CHECKPOINT = 3
     REMOVED_TOPICS = 4
+    FLUSHED_OFFSET = 5
 
 
 def encode_sidecar(kind: Kind, content: dict[str, Any]) -> bytes:
     """Frame a map of plain values."""
     payload = _pack(content)
-    data = HEAD.pack(MAGIC, VERSION, kind, len(payload)) + payload
+    return seal(HEAD.pack(MAGIC, VERSION, kind, len(payload)) + payload)
+
+
+def seal(data: bytes) -> bytes:
+    """Head and payload with their checksum behind them."""
     return data + CRC.pack(crc32c(data))
 
 

@@ -17,6 +17,7 @@ from skylarkmq.store.commit_log import PAGE_SIZE, CommitLog, WriteRoad
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.files import Files
+from skylarkmq.store.flushed_offset import FlushedOffset
 from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.stats import StoreStats
 from skylarkmq.store.transient_pool import TransientStorePool
@@ -54,6 +55,7 @@ def open_log(
         paths.commit_log,
         file_size,
         delay_levels.due_time,
+        FlushedOffset(files, paths.flushed_offset),
         write_road=road,
         pool=pool,
         fail_without_buffer=config.fast_fail_if_no_buffer_in_store_pool,

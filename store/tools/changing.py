@@ -43,9 +43,10 @@ def changing(store: StoppedStore, files: Files | None = None) -> Generator[Chang
         checkpoint = Checkpoint(disk, paths.checkpoint, paths.recovery_point)
         abort.create()
         checkpoint.save(Marks())
-        if disk.exists(paths.recovery_point):
-            disk.unlink(paths.recovery_point)
-            disk.sync_folder(paths.own)
+        for path in (paths.recovery_point, paths.flushed_offset):
+            if disk.exists(path):
+                disk.unlink(path)
+                disk.sync_folder(paths.own)
         change = Change(disk)
         yield change
         if not was_unclean:

@@ -68,7 +68,11 @@ _FIELDS: Final = (
 )
 _HOSTS: Final = ("born_host", "store_host")
 _MASK: Final = 0xFFFFFFFF
-_SIDECARS: Final = {"profile": Kind.PROFILE, "recovery-point": Kind.RECOVERY_POINT}
+_SIDECARS: Final = {
+    "profile": Kind.PROFILE,
+    "recovery-point": Kind.RECOVERY_POINT,
+    "flushed-offset": Kind.FLUSHED_OFFSET,
+}
 
 
 def kind_of(path: Path) -> str:

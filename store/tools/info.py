@@ -156,6 +156,7 @@ def _own(store: StoppedStore) -> list[Info]:
     for kind, path in (
         (Kind.PROFILE, store.paths.profile),
         (Kind.RECOVERY_POINT, store.paths.recovery_point),
+        (Kind.FLUSHED_OFFSET, store.paths.flushed_offset),
         (Kind.TIMER_CHECKPOINT, store.paths.timer / CHECKPOINT_NAME),
     ):
         if store.files.exists(path):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from skylarkmq.protocol.record import RecordStatus, RecordView, read_record
-from skylarkmq.store.checkpoint import Checkpoint, Marks
+from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint, Marks
 from skylarkmq.store.consume_queue import UNIT, UNIT_SIZE, is_valid_unit
 from skylarkmq.store.consume_queue_ext import (
     EXT_UNIT_MAX,
@@ -24,6 +24,7 @@ from skylarkmq.store.consume_queue_ext import (
     tags_code_at,
 )
 from skylarkmq.store.errors import CorruptFileError, StoreError
+from skylarkmq.store.flushed_offset import FlushedOffset
 from skylarkmq.store.index_file import IndexFile, IndexShape
 from skylarkmq.store.mapped_file import NAME_DIGITS
 from skylarkmq.store.paths import StorePaths
@@ -102,7 +103,7 @@ class StoppedStore:
         """Look at the folder anew, after files were changed; the sizes stay as they were known."""
         assert self.sizes
         self._views.clear()
-        for name in ("log_files", "queues", "index_names", "marks", "removed"):
+        for name in ("log_files", "queues", "index_names", "marks", "flushed_offset", "removed"):
             self.__dict__.pop(name, None)
 
     # Files
@@ -336,6 +337,13 @@ class StoppedStore:
     def marks(self) -> Marks:
         """What the checkpoint says."""
         return Checkpoint(self.files, self.paths.checkpoint, self.paths.recovery_point).load()
+
+    @cached_property
+    def flushed_offset(self) -> int:
+        """What our last run has said of its syncs; -1 where it counts for nothing."""
+        if self.marks.commit_log_offset == UNKNOWN:
+            return UNKNOWN
+        return FlushedOffset(self.files, self.paths.flushed_offset).load()
 
     @cached_property
     def removed(self) -> RemovedTopics:

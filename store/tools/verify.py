@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from skylarkmq.protocol.flags import validate_topic
 from skylarkmq.protocol.record import RecordStatus
-from skylarkmq.store.checkpoint import UNKNOWN
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.progress import Progress
 from skylarkmq.store.tools.findings import Findings
@@ -42,6 +41,7 @@ class Verification:
         self.units = 0
         self.entries = 0
         self.end_offset = store.min_offset
+        self._reached = store.min_offset  # the same, or the end of the blank record behind it
         self._store = store
         self._levels = levels
         self._progress = progress
@@ -53,6 +53,8 @@ class Verification:
         queues = QueueCheck(self._store, self.findings, self._levels)
         index = IndexCheck(self._store, self.findings)
         for place in walk(self._store, progress=self._progress, what="verifying"):
+            if place.kind in (PlaceKind.MESSAGE, PlaceKind.BLANK):
+                self._reached = place.offset + place.size
             if place.kind is PlaceKind.MESSAGE:
                 self.records += 1
                 self.end_offset = place.offset + place.size
@@ -141,12 +143,17 @@ class Verification:
 
     def _check_marks(self) -> None:
         marks, path = self._store.marks, self._store.paths.checkpoint
-        if marks.commit_log_offset != UNKNOWN and marks.commit_log_offset > self.end_offset:
+        for own, offset in (
+            (self._store.paths.recovery_point, marks.commit_log_offset),
+            (self._store.paths.flushed_offset, self._store.flushed_offset),
+        ):
+            if offset <= self._reached:
+                continue
             self.findings.error(
                 "checkpoint.offset",
-                self._store.paths.recovery_point,
+                own,
                 0,
-                f"the log was on the disk up to offset {marks.commit_log_offset}, "
+                f"the log was on the disk up to offset {offset}, "
                 f"and its last message ends at {self.end_offset}",
                 "messages are lost: put back the log files as they were",
             )

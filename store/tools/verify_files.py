@@ -147,6 +147,7 @@ def _check_small(store: StoppedStore, findings: Findings) -> None:
     for kind, own, cure in (
         (Kind.PROFILE, store.paths.profile, "remove it; the files tell the sizes too"),
         (Kind.RECOVERY_POINT, store.paths.recovery_point, "the next checkpoint mends it"),
+        (Kind.FLUSHED_OFFSET, store.paths.flushed_offset, "the next start mends it"),
     ):
         if not store.files.exists(own):
             continue

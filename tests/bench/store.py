@@ -87,6 +87,14 @@ def growing(folder: Path, rounds: int, messages: int) -> Iterator[Line]:
     )
 
 
+def syncing(folder: Path, rounds: int, messages: int) -> Iterator[Line]:
+    """What a sync of the log costs, and what it adds to say how far the log is synced."""
+    figures = medians(StoreJob("sync", "", messages=max(1000, messages // 200)), folder, rounds)
+    yield Line("sync the log after a message of 128 B", figures["sync_us"], "us")
+    yield Line("  the same without the flushed offset", figures["silent_us"], "us")
+    yield Line("  writing the flushed offset", figures["saying_us"], "us")
+
+
 def starting(folder: Path, messages: int) -> Iterator[Line]:
     """Recovery and memory, on stores that differ in size."""
     small, large = max(1000, messages // 20), messages
@@ -132,6 +140,7 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Line]:
     messages = 50_000 if options.quick else 1_000_000
     lines = [
         *growing(folder, options.rounds, messages),
+        *syncing(folder, options.rounds, messages),
         *starting(folder, messages),
         *indexing(folder, messages),
     ]

@@ -26,6 +26,7 @@ from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.store.append import Unit
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.files import DiskFiles
+from skylarkmq.store.flushed_offset import FlushedOffset
 from skylarkmq.store.index_service import IndexAnswer
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.worker import StoreWorkers
@@ -42,7 +43,7 @@ CLEAN, KILLED = "clean", "killed"
 class StoreJob:
     """What to do; sizes in bytes."""
 
-    kind: str  # fill, recover, read, index, rebuild
+    kind: str  # fill, sync, recover, read, index, rebuild
     root: str
     messages: int = 0
     body_size: int = 128
@@ -146,6 +147,36 @@ async def fill(bench: Bench) -> dict[str, Any]:
         "last_cpu_us": last.cpu_s / tenth * 1e6,
         "resident_mib": resident_mib(os.getpid()),
         "anonymous_mib": anonymous_mib(),
+    }
+
+
+async def sync(bench: Bench) -> dict[str, Any]:
+    """Sync the log after each message, every other time without saying how far it is synced."""
+    await bench.open()
+    log, queue = bench.store.commit_log, bench.store.queues.open(bench.topic(0), 0)
+    silent = FlushedOffset(DiskFiles(), bench.store.paths.root / "silent")
+    spent, saying_s = [0.0, 0.0], 0.0
+    for number in range(bench.job.messages):
+        batch = log.begin()
+        batch.add(queue, bytes(bench.job.body_size), b"", 1_700_000_000_000, HOST, HOST, 0)
+        batch.write()
+        request = log.flush_request()
+        assert request is not None
+        if number % 2:
+            request = request._replace(flushed=silent)
+        started = time.perf_counter()
+        request.run()
+        spent[number % 2] += time.perf_counter() - started
+        started = time.perf_counter()
+        request.flushed.write(request.end_offset)
+        saying_s += 0 if number % 2 else time.perf_counter() - started
+        log.mark_flushed(request)
+    half_us = bench.job.messages / 2 / 1e6
+    await bench.close(KILLED)
+    return {
+        "sync_us": spent[0] / half_us,
+        "silent_us": spent[1] / half_us,
+        "saying_us": saying_s / half_us,
     }
 
 
@@ -283,6 +314,7 @@ def anonymous_mib() -> float:
 
 JOBS: dict[str, Callable[[Bench], Awaitable[dict[str, Any]]]] = {
     "fill": fill,
+    "sync": sync,
     "recover": recover,
     "read": read,
     "index": index,

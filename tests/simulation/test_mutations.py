@@ -17,6 +17,7 @@ from skylarkmq.store import (
     checkpoint,
     commit_log,
     flush_service,
+    flushed_offset,
     index_follower,
     index_service,
     index_sync,
@@ -302,6 +303,20 @@ def removed_before_its_units_are_synced(patch: Patch) -> None:
     patch.setattr(store_shape, "CLEANED_SHARE", 1)
 
 
+def flushed_offset_not_written(patch: Patch) -> None:
+    patch.setattr(flushed_offset.FlushedOffset, "write", lambda self, offset: None)
+
+
+def flushed_offset_before_the_sync(patch: Patch) -> None:
+    run = commit_log.FlushRequest.run
+
+    def broken(self: commit_log.FlushRequest) -> None:
+        self.flushed.write(self.end_offset)
+        run(self)
+
+    patch.setattr(commit_log.FlushRequest, "run", broken)
+
+
 def queues_begin_where_they_did(patch: Patch) -> None:
     patch.setattr(queue_cleaner.QueueCleaner, "expire", lambda self, offset: None)
 
@@ -330,6 +345,8 @@ MUTATIONS = [
     index_not_read_again,
     queues_begin_where_they_did,
     removal_without_a_sync,
+    flushed_offset_not_written,
+    flushed_offset_before_the_sync,
     # These take tens of seeds and more.
     pytest.param(removed_before_its_units_are_synced, marks=pytest.mark.fault),
     pytest.param(queues_not_cut, marks=pytest.mark.fault),

@@ -23,6 +23,7 @@ POWER_PER_100_SEEDS = {
     "tables acked": 40,
     "disk failures": 10,
     "log files removed": 20,
+    "damage refused": 30,
 }
 
 

@@ -11,6 +11,7 @@ from skylarkmq.store.commit_log import CommitLog
 from skylarkmq.store.consume_queue import ConsumeQueue
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import StoreFullError
+from skylarkmq.store.flushed_offset import FlushedOffset
 from skylarkmq.store.mapped_file import file_name
 from skylarkmq.store.results import PutMessageStatus
 from skylarkmq.store.stats import StoreStats
@@ -38,6 +39,7 @@ class Rig:
             self.disk.root / "commitlog",
             SIZE,
             DelayLevels().due_time,
+            FlushedOffset(self.disk, self.disk.root / "flushed-offset"),
         )
         self.queue = ConsumeQueue("T", 0, self.disk.root / "q")
 

@@ -6,6 +6,7 @@ from skylarkmq.store.commit_log import CommitLog
 from skylarkmq.store.consume_queue import ConsumeQueue
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.flush_service import FlushService
+from skylarkmq.store.flushed_offset import FlushedOffset
 from skylarkmq.store.stats import StoreStats
 from tests.store.support import BORN, HOST
 from tests.support.crash_disk import CrashDisk
@@ -29,6 +30,7 @@ class Rig:
             self.disk.root / "commitlog",
             1 << 16,
             DelayLevels().due_time,
+            FlushedOffset(self.disk, self.disk.root / "flushed-offset"),
         )
         self.queue = ConsumeQueue("T", 0, self.disk.root / "q")
         self.flushed: list[int] = []

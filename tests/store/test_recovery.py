@@ -77,7 +77,8 @@ def test_after_a_kill_every_message_is_there_and_offsets_go_on() -> None:
 
 
 def test_a_torn_tail_is_cut_and_its_bytes_become_zeros() -> None:
-    rig = filled(CrashDisk(), count=90)  # less than a checkpoint's interval
+    rig = filled(CrashDisk(), count=89)  # less than a checkpoint's interval
+    rig.put("T", 1, body_of(89))  # not synced
     disk = killed(rig)
     end = rig.store.commit_log.max_offset
     path = log_path(disk, rig, -1)

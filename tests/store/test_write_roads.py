@@ -217,9 +217,12 @@ def test_sync_flush_commits_syncs_and_then_answers() -> None:
     rig = pool_rig("SYNC_FLUSH")
     assert rig.put(body=b"x") is None
     assert rig.workers.commit.idle, "the sync takes the commit along"
-    calls = rig.files.calls["pwrite"]
+    steps: list[tuple[str, str]] = []
+    rig.files.before_step = lambda op, path: steps.append((op, path.parent.name))
     assert rig.workers.flush.run_job()
-    assert rig.files.calls["pwrite"] == calls + 1
+    assert steps == [
+        ("pwrite", "commitlog"), ("datasync", "commitlog"), ("pwrite", "skylarkmq")
+    ], "what is said to be on the disk is there"  # fmt: skip
     assert rig.results == []
     rig.workers.flush.deliver()
     assert rig.results[0].status is PutMessageStatus.PUT_OK

@@ -11,6 +11,10 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
+from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint
+from skylarkmq.store.errors import CorruptFileError
+from skylarkmq.store.mapped_file import file_name
+from skylarkmq.store.paths import StorePaths
 from tests.support.crash_states import CrashState, Keep
 from tests.support.invariants import (
     Promise,
@@ -21,12 +25,15 @@ from tests.support.invariants import (
     check_same,
     check_shown,
     check_topics,
+    require,
 )
 from tests.support.store_machine import CrashPoint, StoreMachine
 from tests.support.store_shape import ITEM_COUNT, SLOT_COUNT, Shape
 
 # From the crash to the next start by the wall clock, which may be set back meanwhile.
 DOWN_MS = (10, 3000, 60_000, 60_000, -3_600_000)
+
+MAGIC_POSITION = 4  # in a record
 
 
 class CrashFailure(AssertionError):
@@ -98,6 +105,8 @@ class _Explorer:
         promise = point.promise
         if state.keep is Keep.KILL:
             promise = replace(promise, kept_count=point.kill_count, shown={})
+        if state.keep is Keep.KILL and depth == 0:
+            self._check_damage(point, state, Random(rng.random()))
         disk = point.disk.crash(state, rng)
         start_ms = point.now_ms + rng.choice(DOWN_MS)
         machine = StoreMachine(self._shape, rng, disk, promise.log, start_ms)
@@ -116,6 +125,34 @@ class _Explorer:
             self.explore(again, 2, rng, depth=2)
         elif rng.random() < 0.2 / (1 + depth):
             self._live_on(machine, promise, count, rng, depth)
+
+    def _check_damage(self, point: CrashPoint, state: CrashState, rng: Random) -> None:
+        """I12: damage of what was on the disk is refused after the death of the process."""
+        disk = point.disk.crash(state, rng)
+        paths = StorePaths(disk.root)
+        marks = Checkpoint(disk, paths.checkpoint, paths.recovery_point).load()
+        places = [
+            sent.acked_at[1] for sent in point.promise.log[: point.promise.kept_count]
+            if sent.acked_at is not None
+        ]  # fmt: skip
+        if marks.commit_log_offset == UNKNOWN or not places:
+            return  # nothing is known to have been on the disk
+        place = rng.choice(places)
+        path = paths.commit_log / file_name(place - place % self._shape.log_file_size)
+        if not disk.exists(path):
+            return  # its file was removed
+        file = disk.open(path)
+        file.pwrite(b"\x0f", place % self._shape.log_file_size + MAGIC_POSITION)
+        file.close()
+        machine = StoreMachine(self._shape, rng, disk, point.promise.log, point.now_ms)
+        try:
+            machine.boot(watch=False)
+        except CorruptFileError as error:
+            found = error.path, error.position
+            require(found == (path, place % self._shape.log_file_size), "I12", str(error))
+            self._power["damage refused"] += 1
+            return
+        raise AssertionError(f"I12: a start over the damaged record at {place}, which was durable")
 
     def _live_on(
         self, machine: StoreMachine, promise: Promise, count: int, rng: Random, depth: int

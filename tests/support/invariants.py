@@ -9,6 +9,7 @@ I6   the key index, once it has caught up, leads from each key to each message t
 I8   topics and groups that were acknowledged exist
 I10  a strict reader of the 4.9 format reads the files, the end of the log included
 I11  recovering again changes no byte but timestamps
+I12  damage of what was on the disk is refused, with its place
 """
 
 from __future__ import annotations
