@@ -92,9 +92,9 @@ class StoreFamilies:
             "skylarkmq_store_appended_bytes", "Bytes of records written.", stats.bytes_appended
         )
         yield ours.counter(
-            "skylarkmq_store_inline_allocations",
-            "Commit-log files made on the event loop because none was ready.",
-            stats.inline_allocations,
+            "skylarkmq_store_late_allocations",
+            "Commit-log files that were not ready when messages needed them.",
+            stats.late_allocations,
         )
         yield ours.counters(
             "skylarkmq_store_errors",

@@ -2,18 +2,15 @@
 
 A roll needs the next file now and asks for the one after it: RocketMQ's `next` and `next-next`. So
 one file is always ahead of the log, made, allocated and, on the mapped road, mapped and warmed on
-the prepare thread. When a roll comes before it is ready the loop waits for it (it is being made) or
-makes it itself (the thread has not begun): RocketMQ waits up to 5 s in the same place.
-`stats.inline_allocations` counts those.
+the prepare thread. No file is ever made on the loop.
+
+A roll that comes before its file is ready is refused with StoreFullError, unless the file was asked
+for less than PATIENCE_S ago: then a whole file was filled in that time, the disk is quick and the
+files are small, and the loop waits for the rest of it. `stats.late_allocations` counts both.
+Unlike RocketMQ, whose append waits up to 5 s there: one loop carries everything here.
 
 A file is made only while the disk has room for it and for the queue units and index items of the
 messages that it will hold; otherwise these would meet the full disk after the messages are taken.
-
-    state of a request    meaning
-    WAITING               queued, the thread has not looked at it
-    RUNNING               the thread is making the file
-    READY / FAILED        result is there
-    TAKEN                 the loop made the file itself; the thread passes it over
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../AllocateMappedFileService.java
 """
@@ -24,7 +21,6 @@ import errno
 import logging
 import threading
 from collections.abc import Callable
-from enum import Enum
 from pathlib import Path
 
 from skylarkmq.protocol.clock import Clock
@@ -36,35 +32,27 @@ from skylarkmq.store.worker import Worker
 
 log = logging.getLogger(__name__)
 
-WAIT_S = 5.0  # how long a roll waits for a file that is being made
+PATIENCE_S = 1.0  # age of a request up to which a roll waits for it
 RETRY_S = 1.0  # pause after a full disk refused a file
 
-
-class _State(Enum):
-    WAITING = 0
-    RUNNING = 1
-    READY = 2
-    FAILED = 3
-    TAKEN = 4
+Make = Callable[[], MappedFile]
 
 
 class _Request:
     """A file to be made, shared between the loop and the prepare thread."""
 
-    def __init__(self, start_offset: int, room: int) -> None:
+    def __init__(self, start_offset: int, asked_s: float) -> None:
         self.start_offset = start_offset
-        self.room = room
-        self.lock = threading.Lock()  # guards `state`; held for assignments only
-        self.state = _State.WAITING
-        self.ended = threading.Event()
+        self.asked_s = asked_s  # monotonic, s
+        self.ended = threading.Event()  # set by the thread, behind the results
         self.ended_s = 0.0  # monotonic, s
-        self.late = False  # a roll has waited for it in vain
+        self.late = False  # a roll came before it had ended
         self.mapped: MappedFile | None = None
         self.error: BaseException | None = None
 
 
 class AllocateService:
-    """Hands out allocated log files in order. Loop thread, but for `_make`."""
+    """Hands out allocated log files in order. Loop thread, but for `_make` and what it calls."""
 
     def __init__(
         self,
@@ -81,7 +69,7 @@ class AllocateService:
         """Make a service that has nothing to do yet.
 
         Args:
-            equip: makes a new file ready for its road; blocks, on the prepare thread or the loop.
+            equip: makes a new file ready for its road; blocks, on the prepare thread.
             room: bytes that must be free before a file is made; None: as many as it has.
         """
         self._equip = equip
@@ -98,35 +86,78 @@ class AllocateService:
 
     def prepare(self, start_offset: int) -> None:
         """Ask for the file that starts at `start_offset`, if it is not being made yet."""
-        if self._request is not None and self._request.start_offset == start_offset:
-            return
-        request = self._request = _Request(start_offset, self._room())
-        self._worker.submit(lambda: self._make(request), self._made)
+        if self._request is None or self._request.start_offset != start_offset:
+            room = self._room()
+            self._ask(start_offset, lambda: self._create(start_offset, room))
 
-    def take(self, start_offset: int) -> MappedFile:
-        """Return the file that starts at `start_offset`. May block for the allocation.
+    def take(self, start_offset: int, patience_s: float | None = PATIENCE_S) -> MappedFile:
+        """Return the file that starts at `start_offset`.
+
+        Args:
+            patience_s: age of the request up to which the loop waits; None: for as long as it
+                takes, before the broker serves.
 
         Raises:
-            StoreFullError: the disk has no room; asked again at most once a second.
+            StoreFullError: the file is not ready, or the disk has no room for it; a full disk is
+                asked again at most once a second.
             OSError: the disk failed in another way.
         """
-        self._check_refused()
-        mapped = self._take(start_offset)
-        self._goes_on(mapped)
-        return mapped
+        room = self._room
+        return self._obtain(start_offset, lambda: self._create(start_offset, room()), patience_s)
 
-    def resume(self, mapped: MappedFile) -> None:
-        """Give a file of an earlier run its blocks. Blocks.
+    def resume(self, mapped: MappedFile, patience_s: float | None = PATIENCE_S) -> None:
+        """Give a file of an earlier run its blocks; see `take`.
 
         Raises:
             StoreFullError, OSError: as `take`.
         """
-        self._check_refused()
-        try:
+
+        def make() -> MappedFile:
             mapped.file.allocate(0, self._file_size)
-        except OSError as error:
-            raise self._refusal(error) from error
-        self._goes_on(mapped)
+            return mapped
+
+        self._obtain(mapped.start_offset, make, patience_s)
+
+    def _ask(self, start_offset: int, make: Make) -> _Request:
+        request = self._request = _Request(start_offset, self._clock.monotonic())
+        self._worker.submit(lambda: self._make(request, make), self._made)
+        return request
+
+    def _obtain(self, start_offset: int, make: Make, patience_s: float | None) -> MappedFile:
+        self._check_refused()
+        request = self._request
+        if request is None or request.start_offset != start_offset or self._may_retry(request):
+            request = self._ask(start_offset, make)
+        if not request.ended.is_set() and not self._wait(request, patience_s):
+            age_s = self._clock.monotonic() - request.asked_s
+            raise StoreFullError(
+                f"the next log file is not ready: the disk has been making it for {age_s:.1f} s"
+            )
+        if isinstance(request.error, OSError):
+            raise self._refusal(request.error)
+        self._request = None
+        if request.mapped is None:
+            raise StoreFullError(f"the next log file could not be made: {request.error!r}")
+        self._goes_on(request.mapped)
+        return request.mapped
+
+    def _may_retry(self, request: _Request) -> bool:
+        """Whether a file could not be made because the disk was full, and may have room by now."""
+        return (
+            request.ended.is_set()
+            and request.error is not None
+            and is_no_space(request.error)
+            and self._clock.monotonic() - request.ended_s >= RETRY_S
+        )
+
+    def _wait(self, request: _Request, patience_s: float | None) -> bool:
+        """Wait for a file that is not ready. False when it takes too long."""
+        if not request.late and patience_s is not None:
+            request.late = True
+            self._stats.late_allocations += 1
+        if patience_s is not None:
+            patience_s = max(0.0, request.asked_s + patience_s - self._clock.monotonic())
+        return self._worker.wait(request.ended, patience_s)
 
     def _check_refused(self) -> None:
         if self._clock.monotonic() < self._refused_until:
@@ -136,28 +167,6 @@ class AllocateService:
         if self.no_room:
             self.no_room = ""
             log.warning("there is room again: the log goes on in %s", mapped.file.path)
-
-    def _take(self, start_offset: int) -> MappedFile:
-        request, self._request = self._request, None
-        if request is None or request.start_offset != start_offset:
-            return self._make_inline(start_offset)
-        with request.lock:
-            if request.state is _State.WAITING:
-                request.state = _State.TAKEN
-        if request.state is _State.TAKEN:
-            return self._make_inline(start_offset)
-        # Wait once: a disk that hangs must not hold the loop again with each message.
-        if not request.ended.wait(0 if request.late else WAIT_S):
-            request.late = True
-            self._request = request
-            raise StoreFullError("the disk takes longer than 5 s to allocate a log file")
-        if request.mapped is not None:
-            return request.mapped
-        if isinstance(request.error, OSError):
-            age_s = self._clock.monotonic() - request.ended_s
-            if age_s < RETRY_S or not is_no_space(request.error):
-                raise self._refusal(request.error)
-        return self._make_inline(start_offset)  # a disk that was full may have room by now
 
     def discard(self) -> None:
         """Delete the file that was made and not used. Blocks; after the worker has ended."""
@@ -170,13 +179,6 @@ class AllocateService:
                 self._files.sync_folder(self._folder)
             except OSError as error:  # an empty file at the end of the log does no harm
                 log.warning("%s stays behind: %s", path, error)
-
-    def _make_inline(self, start_offset: int) -> MappedFile:
-        self._stats.inline_allocations += 1
-        try:
-            return self._create(start_offset, self._room())
-        except OSError as error:
-            raise self._refusal(error) from error
 
     def _create(self, start_offset: int, room: int) -> MappedFile:
         self._files.make_folder(self._folder)
@@ -204,17 +206,11 @@ class AllocateService:
         self.no_room = why
         return StoreFullError(why)
 
-    def _make(self, request: _Request) -> None:
-        with request.lock:
-            if request.state is not _State.WAITING:
-                return
-            request.state = _State.RUNNING
+    def _make(self, request: _Request, make: Make) -> None:
         try:
-            request.mapped = self._create(request.start_offset, request.room)
-            request.state = _State.READY
+            request.mapped = make()
         except BaseException as error:
             request.error = error
-            request.state = _State.FAILED
             if not isinstance(error, OSError):
                 raise
         finally:
@@ -222,5 +218,5 @@ class AllocateService:
             request.ended.set()
 
     def _made(self, _: None, error: BaseException | None) -> None:
-        if error is not None:  # not the disk: a defect; the roll will make the file itself
+        if error is not None:  # not the disk: a defect; the roll is refused
             log.error("preparing a log file failed", exc_info=error)

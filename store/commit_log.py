@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple
 
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.record import RecordStatus, RecordView, read_record
-from skylarkmq.store.allocate_service import AllocateService
+from skylarkmq.store.allocate_service import PATIENCE_S, AllocateService
 from skylarkmq.store.append import AppendBatch, DueTime
 from skylarkmq.store.errors import NoBufferError
 from skylarkmq.store.files import Files
@@ -164,13 +164,13 @@ class CommitLog:
         self._unready = self.mapped_files.last
         if self._unready is None or self._unready.wrote_position == self.file_size:
             self._unready = None
-            self._next_file()
+            self._next_file(None)
         else:
-            self._resume(self._unready)
+            self._resume(self._unready, None)
 
-    def _resume(self, mapped: MappedFile) -> MappedFile:
+    def _resume(self, mapped: MappedFile, patience_s: float | None) -> MappedFile:
         """Make the last file of an earlier run ready; a Java broker leaves it without blocks."""
-        self._allocate.resume(mapped)
+        self._allocate.resume(mapped, patience_s)
         if self.write_road == "mapped":
             mapped.map_for_stores()
             if self._warm_up is not None:
@@ -180,21 +180,21 @@ class CommitLog:
         self._allocate.prepare(mapped.start_offset + self.file_size)
         return mapped
 
-    def _next_file(self) -> MappedFile:
+    def _next_file(self, patience_s: float | None = PATIENCE_S) -> MappedFile:
         if self._unready is not None:
-            return self._resume(self._unready)
+            return self._resume(self._unready, patience_s)
         if self._fail_without_buffer and self.pool is not None and not self.pool.available_count:
             raise NoBufferError("create mapped file failed, server is busy or broken.")
         last = self.mapped_files.last
         start_offset = 0 if last is None else last.start_offset + self.file_size
-        mapped = self._allocate.take(start_offset)
+        mapped = self._allocate.take(start_offset, patience_s)
         self._stage(mapped)
         self.mapped_files.add(mapped)
         self._allocate.prepare(start_offset + self.file_size)
         return mapped
 
     def _equip(self, mapped: MappedFile) -> None:
-        """Make a new file ready for its road. Blocks; prepare thread, or loop."""
+        """Make a new file ready for its road. Blocks; prepare thread."""
         if self.write_road == "mapped":
             mapped.map_for_stores()
             if self._warm_up is not None:

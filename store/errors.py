@@ -26,7 +26,7 @@ class CorruptFileError(StoreError):
 
 
 class StoreFullError(StoreError):
-    """No room for the next file; passes when the disk has space again."""
+    """No next file: the disk has no room for it, or has not made it yet. This passes."""
 
 
 class NoBufferError(StoreFullError):

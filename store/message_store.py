@@ -12,11 +12,8 @@ blocking jobs and hand results back to the loop:
     timer     runs of timed messages
     reads     reads of what is old
 
-One real lock exists, inside `allocate_service.py`, held for an assignment, and never together with
-another.
-
-On the loop thread these calls touch the disk: the `pwrite` of a commit, the reading of queue units
-that are no longer in memory, and a roll that comes before the next file is ready.
+On the loop thread these calls touch the disk: the `pwrite` of a commit, and the reading of queue
+units that are no longer in memory.
 
     closed -> loading -> running -> stopping -> closed
                             |

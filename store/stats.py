@@ -74,7 +74,7 @@ class StoreStats:
         "group_commit_size",
         "index_entries",
         "index_records_read",
-        "inline_allocations",
+        "late_allocations",
         "log_files_deleted",
         "messages_appended",
         "queue_files_deleted",
@@ -103,7 +103,7 @@ class StoreStats:
         self.write_errors = 0
         self.index_entries = 0  # keys put into the index
         self.index_records_read = 0  # records read from the log again because the index was behind
-        self.inline_allocations = 0  # files made on the loop because none was ready
+        self.late_allocations = 0  # log files that were not ready when they were needed
         self.log_files_deleted = 0  # expired ones, and those that a full disk cost
         self.queue_files_deleted = 0  # expired ones of queues and their extensions
         # Partition ("commitlog", "consumequeue") -> percent of it that is used; -1 for unknown.

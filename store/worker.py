@@ -27,6 +27,10 @@ class Worker(Protocol):
         """Queue `job`; `done(result, error)` runs on the loop thread afterwards."""
         ...
 
+    def wait(self, event: threading.Event, limit_s: float | None) -> bool:
+        """Hold the loop until a queued job has set `event`; False when the limit is over first."""
+        ...
+
     def stop(self) -> None:
         """Finish the queued jobs and end the thread; call from the loop thread."""
         ...
@@ -48,6 +52,9 @@ class ThreadWorker:
 
     def submit(self, job: Callable[[], T], done: Done[T]) -> None:
         self._jobs.put((job, done))
+
+    def wait(self, event: threading.Event, limit_s: float | None) -> bool:
+        return event.wait(limit_s)
 
     def stop(self) -> None:
         for _ in self._threads:

@@ -46,7 +46,7 @@ def a_scenario(**changes: object) -> MetricsSources:
     store.group_commit_size.observe(3)
     store.ack_wait.observe_many(0.005, 3)
     store.messages_appended, store.bytes_appended = 4, 800
-    store.inline_allocations = 1
+    store.late_allocations = 1
     store.fsync_errors = 1
     store.cold_reads, store.corrupt_records, store.log_files_deleted = 6, 1, 2
     store.disk_used_percent.update(commitlog=81, consumequeue=-1)
@@ -203,9 +203,9 @@ EXACT = {
         "# TYPE skylarkmq_store_appended_bytes_total counter",
         f"skylarkmq_store_appended_bytes_total{{{OURS}}} 800.0",
     ],
-    "skylarkmq_store_inline_allocations_total": [
-        "# TYPE skylarkmq_store_inline_allocations_total counter",
-        f"skylarkmq_store_inline_allocations_total{{{OURS}}} 1.0",
+    "skylarkmq_store_late_allocations_total": [
+        "# TYPE skylarkmq_store_late_allocations_total counter",
+        f"skylarkmq_store_late_allocations_total{{{OURS}}} 1.0",
     ],
     "skylarkmq_store_errors_total": [
         "# TYPE skylarkmq_store_errors_total counter",
@@ -285,7 +285,7 @@ def test_every_family_of_the_first_set_is_there() -> None:
         "skylarkmq_store_ack_wait_seconds",
         "skylarkmq_store_appended_messages_total",
         "skylarkmq_store_appended_bytes_total",
-        "skylarkmq_store_inline_allocations_total",
+        "skylarkmq_store_late_allocations_total",
         "skylarkmq_store_errors_total",
         "skylarkmq_store_cold_reads_total",
         "skylarkmq_store_corrupt_records_total",

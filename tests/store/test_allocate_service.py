@@ -1,27 +1,20 @@
-"""The next log file: ready in time, being made, not begun, refused. Threads where they matter."""
+"""The next log file: ready in time, being made, refused."""
 
 from __future__ import annotations
 
 import errno
-import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from skylarkmq.store import allocate_service
-from skylarkmq.store.allocate_service import AllocateService
+from skylarkmq.store.allocate_service import PATIENCE_S, AllocateService
 from skylarkmq.store.errors import StoreFullError
-from skylarkmq.store.files import DiskFiles, StoreFile
-from skylarkmq.store.mapped_file import MappedFile, file_name
+from skylarkmq.store.mapped_file import file_name
 from skylarkmq.store.stats import StoreStats
-from skylarkmq.store.worker import ThreadWorker
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import ManualClock
 from tests.support.workers import ManualWorker
 
 SIZE = 8192
-HANG_LIMIT_S = 20.0
 
 
 class Rig:
@@ -45,26 +38,48 @@ def test_a_prepared_file_is_handed_over() -> None:
     rig.worker.run_all()
     assert rig.disk.calls["create"] == 1, "asked for twice, made once"
     mapped = rig.service.take(SIZE)
-    assert (mapped.start_offset, rig.stats.inline_allocations) == (SIZE, 0)
+    assert (mapped.start_offset, rig.stats.late_allocations) == (SIZE, 0)
     assert rig.disk.calls["create"] == 1
 
 
-def test_a_file_that_nobody_prepared_is_made_here() -> None:
+def test_a_file_that_nobody_prepared_is_made_by_the_worker() -> None:
     rig = Rig()
     assert rig.service.take(0).start_offset == 0
-    assert rig.stats.inline_allocations == 1
+    assert rig.stats.late_allocations == 1
+    rig.worker.run_all()
+    assert rig.disk.calls["create"] == 1
 
 
-def test_a_file_that_is_not_begun_is_taken_from_the_worker() -> None:
+def test_a_roll_waits_for_a_file_that_was_asked_for_a_moment_ago() -> None:
     rig = Rig()
     rig.service.prepare(SIZE)
+    rig.clock.advance(PATIENCE_S / 2)
     mapped = rig.service.take(SIZE)
-    assert rig.stats.inline_allocations == 1
-    mapped.file.pwrite(b"a message", 0)
-    rig.disk.fail("allocate", times=9)
+    assert rig.worker.waits == [PATIENCE_S / 2]
+    assert (mapped.start_offset, rig.stats.late_allocations) == (SIZE, 1)
+
+
+def test_a_roll_does_not_wait_for_a_file_that_takes_long() -> None:
+    rig = Rig()
+    rig.service.prepare(SIZE)
+    rig.clock.advance(8)
+    for _ in range(3):
+        with pytest.raises(StoreFullError, match=r"has been making it for 8\.0 s"):
+            rig.service.take(SIZE)
+    assert rig.worker.waits == [0, 0, 0]
+    assert rig.stats.late_allocations == 1
     rig.worker.run_all()
-    assert rig.disk.list(rig.folder) == [file_name(SIZE)], "the worker passes it over"
-    assert bytes(mapped.view[:9]) == b"a message"
+    assert rig.service.take(SIZE).start_offset == SIZE
+    assert rig.disk.calls["create"] == 1
+
+
+def test_the_start_waits_for_as_long_as_it_takes() -> None:
+    rig = Rig()
+    rig.service.prepare(0)
+    rig.clock.advance(8)
+    assert rig.service.take(0, None).start_offset == 0
+    assert rig.worker.waits == [None]
+    assert rig.stats.late_allocations == 0
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
@@ -112,18 +127,18 @@ def test_another_failure_of_the_disk_is_told_as_it_is() -> None:
     assert caught.value.errno == errno.EIO
 
 
-def test_a_defect_in_the_worker_does_not_keep_a_roll_waiting(
+def test_a_defect_in_the_worker_refuses_and_the_next_roll_tries_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = Rig()
-    monkeypatch.setattr(allocate_service, "WAIT_S", HANG_LIMIT_S)
     rig.service.prepare(SIZE)
     with monkeypatch.context() as broken:
         broken.setattr(CrashDisk, "open", lambda *_, **__: 1 // 0)
         rig.worker.run_all()
     assert "preparing a log file failed" in caplog.text
+    with pytest.raises(StoreFullError, match="ZeroDivisionError"):
+        rig.service.take(SIZE)
     assert rig.service.take(SIZE).start_offset == SIZE
-    assert rig.stats.inline_allocations == 1
 
 
 def test_an_unused_file_is_deleted() -> None:
@@ -142,78 +157,3 @@ def test_there_is_nothing_to_delete_when_it_was_refused() -> None:
     rig.service.prepare(SIZE)
     rig.worker.run_all()
     rig.service.discard()
-
-
-class SlowFiles(DiskFiles):
-    """A disk whose files open only when the test lets them."""
-
-    def __init__(self) -> None:
-        self.asked = threading.Event()
-        self.answer = threading.Event()
-
-    def open(self, path: Path, *, create: bool = False) -> StoreFile:
-        self.asked.set()
-        assert self.answer.wait(HANG_LIMIT_S)
-        return super().open(path, create=create)
-
-
-class SlowRig:
-    """A service with a real thread, which is making the file at SIZE until `files.answer`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.files = SlowFiles()
-        self.stats = StoreStats()
-        self.made = threading.Event()
-        self.worker = ThreadWorker("prepare", lambda done, *result: self.made.set())
-        self.service = AllocateService(
-            self.files, self.worker, ManualClock(), self.stats, folder, SIZE
-        )
-        self.service.prepare(SIZE)
-        assert self.files.asked.wait(HANG_LIMIT_S)
-
-
-@pytest.fixture
-def slow(tmp_path: Path) -> Iterator[SlowRig]:
-    rig = SlowRig(tmp_path)
-    yield rig
-    rig.files.answer.set()
-    rig.worker.stop()
-    rig.service.discard()
-
-
-def test_a_roll_waits_for_the_file_that_is_being_made(
-    slow: SlowRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(allocate_service, "WAIT_S", HANG_LIMIT_S)
-    taken: list[MappedFile] = []
-    roll = threading.Thread(target=lambda: taken.append(slow.service.take(SIZE)))
-    roll.start()
-    assert not taken
-    slow.files.answer.set()
-    roll.join(HANG_LIMIT_S)
-    assert [mapped.start_offset for mapped in taken] == [SIZE]
-    assert slow.stats.inline_allocations == 0
-    taken[0].close()
-
-
-def test_a_hanging_disk_refuses_and_holds_the_loop_once(
-    slow: SlowRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits: list[float | None] = []
-    wait = threading.Event.wait
-
-    def counted(event: threading.Event, timeout: float | None = None) -> bool:
-        waits.append(timeout)
-        return wait(event, 0)
-
-    with monkeypatch.context() as counting:
-        counting.setattr(threading.Event, "wait", counted)
-        for _ in range(3):
-            with pytest.raises(StoreFullError, match="longer than 5 s"):
-                slow.service.take(SIZE)
-    assert waits == [allocate_service.WAIT_S, 0, 0]
-    slow.files.answer.set()
-    assert slow.made.wait(HANG_LIMIT_S)
-    mapped = slow.service.take(SIZE)
-    assert (mapped.start_offset, slow.stats.inline_allocations) == (SIZE, 0)
-    mapped.close()

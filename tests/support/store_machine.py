@@ -19,6 +19,7 @@ from random import Random
 from typing import NamedTuple
 
 from skylarkmq.protocol.tags_code import tags_code
+from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.message_store import MessageStore, StoreState
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
 from skylarkmq.store.table_file import TableWriter
@@ -207,10 +208,14 @@ class StoreMachine:
             inner = self._inner(sent, wait=True)
             self.log.append(sent)
             queue = store.queues.open(sent.topic, sent.queue_id)
-            physical_offset = batch.add(
-                queue, inner.body, inner.properties, inner.born_timestamp, HOST, HOST,
-                inner.tags_code,
-            )  # fmt: skip
+            try:
+                physical_offset = batch.add(
+                    queue, inner.body, inner.properties, inner.born_timestamp, HOST, HOST,
+                    inner.tags_code,
+                )  # fmt: skip
+            except StoreFullError:
+                self._refused()
+                break
             entries.append((sent, queue.next_offset - 1, physical_offset))
         end = len(self.log)
 
@@ -220,7 +225,13 @@ class StoreMachine:
                     sent.acked_at = queue_offset, physical_offset
                 self._acked(end, durable=self.shape.sync)
 
-        store.commit(done)
+        if entries:
+            store.commit(done)
+
+    def _refused(self) -> None:
+        """The last message was not taken: it needs a log file that is not ready."""
+        self.log.pop()
+        self.power["rolls refused"] += 1
 
     def settle(self) -> None:
         """Let the flush interval pass: what was acknowledged before it is durable."""
@@ -310,6 +321,9 @@ class StoreMachine:
         if result.status is PutMessageStatus.PUT_OK:
             sent.acked_at = result.queue_offset, result.physical_offset
             self._acked(index + 1, durable=self.shape.sync and wait)
+        elif result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE and not self.store.failure:
+            assert index == len(self.log) - 1
+            self._refused()
 
     def _acked(self, end: int, *, durable: bool) -> None:
         assert self.store.failure is None, "an acknowledgement after the disk has failed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -20,12 +21,20 @@ class ManualWorker:
     def __init__(self, name: str = "manual") -> None:
         self.name = name
         self.stopped = False
+        self.waits: list[float | None] = []  # limits of the calls of `wait`
         self._jobs: deque[tuple[Callable[[], Any], Done[Any]]] = deque()
         self._results: deque[tuple[Done[Any], Any, BaseException | None]] = deque()
 
     def submit(self, job: Callable[[], T], done: Done[T]) -> None:
         if not self.stopped:  # a thread that has ended runs nothing more, and says nothing
             self._jobs.append((job, done))
+
+    def wait(self, event: threading.Event, limit_s: float | None) -> bool:
+        """Run jobs, as the thread would do while the loop waits; no limit is ever reached."""
+        self.waits.append(limit_s)
+        while not event.is_set() and limit_s != 0 and self.run_job():
+            pass
+        return event.is_set()
 
     def stop(self) -> None:
         """Run the queued jobs and end; as with a thread, `deliver` tells their results."""
