@@ -130,7 +130,7 @@ class CleanService:
         self._first: TimerHandle | None = None
         self._first_run_s = 0.0
         self._manual_runs = 0
-        self._measuring = False
+        self._asked: object | None = None  # the disk, and it has not answered yet
         self._running = False
         self.disk_full = False
 
@@ -185,18 +185,25 @@ class CleanService:
         self._look(self._clean)
 
     def _look(self, then: Callable[[Spaces], None]) -> None:
-        if self._measuring or not self._running:
+        if self._asked is not None or not self._running:
             return
-        self._measuring = True
+        asked = self._asked = object()
 
         def measured(spaces: Spaces | None, error: BaseException | None) -> None:
-            self._measuring = False
+            if asked is not self._asked:
+                return
+            self._asked = None
             if spaces is None:
                 log.error("the disk cannot be measured: %s", error)
             elif self._running:
                 then(spaces)
 
         self._worker.submit(self._measure, measured)
+
+    def judge_now(self) -> None:
+        """Measure and judge; an answer that is on its way is older, and is not used. Blocks."""
+        self._asked = None
+        self._judge(self._measure())
 
     def _judge(self, spaces: Spaces) -> None:
         """Refuse messages, or take them again."""

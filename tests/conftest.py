@@ -1,4 +1,4 @@
-"""What every test leaves as it found it."""
+"""What every test leaves as it found it, and how properties are tried."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the machine is. A failure prints how to see it again.
+settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("suite")
 
 
 @pytest.fixture(autouse=True)

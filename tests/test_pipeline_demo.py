@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
@@ -22,9 +23,10 @@ from skylarkmq import pipeline_figures as figures
 from skylarkmq.demo import Flights
 from skylarkmq.pipeline_demo import Outcome
 from tests.spark.conftest import QUICK
+from tests.spark.support.worker_path import make_worker_path
+from tests.support.patience import JVM_LIMIT_S
 
 HEADER = "year,month,day,dep_time,dep_delay,carrier,flight,tailnum"
-LIMIT_S = 900  # two busy cores start three JVMs slowly
 JANUARY = datetime.date(2013, 1, 1)
 
 
@@ -39,7 +41,6 @@ def write_flights(path: Path, rows: list[tuple[str, int, int | None]]) -> Path:
     return path
 
 
-@settings(deadline=None)
 @given(
     rows=st.lists(
         st.tuples(
@@ -134,7 +135,10 @@ def test_a_small_year(tmp_path: Path, kill: bool) -> None:
     command += ["--plot", str(tmp_path / "delays.png"), "--kill" if kill else "--no-kill"]
     for name, value in QUICK.items():
         command += ["--conf", f"{name}={str(value).lower()}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    env = {**os.environ, "PYTHONPATH": make_worker_path(tmp_path / "workers")}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=JVM_LIMIT_S, env=env, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert ("killed -9 in a batch" in done.stderr) == kill
     assert done.stdout.rstrip().endswith("all equal")

@@ -88,12 +88,8 @@ class Faults:
         """Let the disk be full: messages are refused with code 14, what is stored can be read."""
 
         def set_full(full: bool) -> None:
-            controller = self._broker.controller
             self._broker.disk().is_full = full
-            store = controller.state.store
-            if full:
-                store.stats.disk_used_percent = {"commitlog": 100, "consumequeue": 100}
-            store.cleaning.disk_full = full
+            self._broker.controller.state.store.cleaning.judge_now()
 
         return self._switch(set_full)
 

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq.broker.http_connection import (
@@ -240,7 +240,6 @@ async def test_a_peer_that_does_not_read_is_cut() -> None:
     assert peer.ended()
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     st.lists(
         st.one_of(

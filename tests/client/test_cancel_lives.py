@@ -9,7 +9,7 @@ from skylarkmq.client import Consumer, Producer, StartFrom
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.client.cancel_place import Place
 from tests.client.consumer.support import GROUP
-from tests.client.test_cancellation import cancelled_beside_threads
+from tests.client.test_cancellation import cancelled_after
 from tests.support.cancelling import Cut, drive
 from tests.support.manual_clock import settle
 
@@ -36,7 +36,6 @@ async def test_closing_ends_the_answers_to_pushes_also_when_it_is_cancelled() ->
 
 
 async def test_a_client_of_its_own_ends_with_a_start_that_is_cancelled(tmp_path: Path) -> None:
-    """The offsets of a broadcasting consumer are read in a thread, so real turns pass, too."""
     for at in range(40):
         place = Place()
         consumer = Consumer(
@@ -44,10 +43,8 @@ async def test_a_client_of_its_own_ends_with_a_start_that_is_cancelled(tmp_path:
             offsets_folder=tmp_path,
         )  # fmt: skip
         consumer._client = place.client
-        ended = await cancelled_beside_threads(at, consumer.start())
-        for _ in range(10):
-            await asyncio.to_thread(lambda: None)
-            await place.it.pass_time(1)
+        ended = await cancelled_after(at, consumer.start())
+        await place.it.pass_time(10)
         if ended:
             await place.run(consumer.stop())
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -22,20 +21,6 @@ async def cancelled_after(turns: int, work: Coroutine[Any, Any, Any]) -> bool:
     task = asyncio.create_task(work)
     for _ in range(turns):
         await asyncio.sleep(0)
-    ended = task.done()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    return ended
-
-
-async def cancelled_beside_threads(turns: int, work: Coroutine[Any, Any, Any]) -> bool:
-    """As `cancelled_after`, for work that uses threads: they have ended theirs before each turn is
-    counted, so that their speed does not."""
-    task, loop = asyncio.create_task(work), asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPoolExecutor(1))
-    for _ in range(turns):
-        await asyncio.sleep(0)
-        await loop.run_in_executor(None, lambda: None)
     ended = task.done()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -12,7 +12,6 @@ from skylarkmq.client import Message, Producer
 from tests.client.consumer.support import Group
 from tests.client.test_cancellation import (
     cancelled_after,
-    cancelled_beside_threads,
     sweep,
     whole_after,
 )
@@ -42,8 +41,7 @@ async def test_a_cancelled_call_leaves_nothing(name: str) -> None:
         client = it.client()
         producer = Producer(client)
         await it.wait(producer.start())
-        cancelled = cancelled_beside_threads if name == "large" else cancelled_after
-        ended = await cancelled(turns, CALLS[name](producer))
+        ended = await cancelled_after(turns, CALLS[name](producer))
         assert producer.in_flight_count == 0
         await it.wait(producer.flush())
         await it.wait(producer.send(Message("orders", b"next")))

@@ -37,7 +37,7 @@ from skylarkmq.protocol.headers.send import (
 from skylarkmq.protocol.lenient_json import freeze
 
 # The time of an example says nothing on a busy machine.
-CALM = settings(deadline=None, max_examples=200)
+CALM = settings(max_examples=200)
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -17,7 +17,7 @@ from skylarkmq.protocol.sql92.expression import Expression, compile_expression
 from skylarkmq.protocol.sql92.java_values import EvaluationError
 from skylarkmq.protocol.sql92.tokens import ExpressionError
 
-CALM = settings(deadline=None, max_examples=100)
+CALM = settings(max_examples=100)
 
 NAMES = ("n", "s", "b", "missing", "TAGS", "_x$1")
 Naive = list[Any]  # a word and what belongs to it

@@ -141,6 +141,4 @@ def test_any_properties_of_a_message(rig: HostileRig, count: int) -> None:
 
 
 def _examples(count: int) -> Any:
-    return settings(
-        max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), database=None
-    )
+    return settings(max_examples=count, suppress_health_check=list(HealthCheck), database=None)

@@ -38,7 +38,7 @@ from skylarkmq.protocol.tags_code import index_key_hash, java_string_hash
 from tests.protocol.message_vectors import RecordFields
 
 # The time of an example says nothing on a busy machine.
-CALM = settings(deadline=None, max_examples=200)
+CALM = settings(max_examples=200)
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -21,7 +21,7 @@ from skylarkmq.protocol.frame import FrameDecoder, RawFrame, SerializeType, enco
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
 
 # The time of an example says nothing on a busy machine.
-CALM = settings(deadline=None, max_examples=200)
+CALM = settings(max_examples=200)
 
 INT16 = st.integers(-(1 << 15), (1 << 15) - 1)
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -185,7 +185,7 @@ def agrees(fast: Any, generic: RemotingCommand) -> None:
     assert generic.remark is None
 
 
-@settings(deadline=None, max_examples=600)
+@settings(max_examples=600)
 @given(json_headers(310, SEND_TEXTS))
 def test_the_quick_road_of_json_sends_agrees(header: bytes) -> None:
     fast = header_json.decode_send_v2_fast(header)
@@ -195,7 +195,7 @@ def test_the_quick_road_of_json_sends_agrees(header: bytes) -> None:
         assert LanguageCode.__members__.get(fast.language, LanguageCode.OTHER) is generic.language
 
 
-@settings(deadline=None, max_examples=600)
+@settings(max_examples=600)
 @given(json_headers(11, PULL_TEXTS))
 def test_the_quick_road_of_json_pulls_agrees(header: bytes) -> None:
     fast = header_json.decode_pull_fast(header)

@@ -20,6 +20,8 @@ from skylarkmq.client.spark.java import JavaNotFoundError
 from skylarkmq.client.spark.requirements import MissingRequirementError
 from skylarkmq.testing.broker import RunningBroker
 from skylarkmq.testing.threaded import SyncBroker
+from tests.spark.support.worker_path import PATIENT, make_worker_path
+from tests.support.patience import LIMIT_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,33 +29,32 @@ if TYPE_CHECKING:
 NUMBERS = count(1)
 
 QUICK: dict[str, object] = {
+    **PATIENT,
     "spark.ui.enabled": False,
     "spark.sql.shuffle.partitions": 2,
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.log.level": "OFF",
 }
-"""What makes a session start, and its first queries run, in half the time."""
+"""What makes a session start, and its first queries run, in half the time; and PATIENT."""
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local[2] session with both formats; skipped, with the reason, where Spark can not run."""
     folder = tmp_path_factory.mktemp("spark")
-    with without_pandas(folder / "blocked"):
+    with worker_path(folder / "workers"):
         yield from running_session(folder)
 
 
 @contextmanager
-def without_pandas(folder: Path) -> Iterator[None]:
-    """Neither this process nor its workers can load pandas: the extra `spark` does not have it."""
-    (folder / "pandas").mkdir(parents=True)
-    (folder / "pandas" / "__init__.py").write_text("raise ImportError('not in the extra')\n")
+def worker_path(folder: Path) -> Iterator[None]:
+    """Neither this process nor its workers can load pandas, and workers connect first."""
     with pytest.MonkeyPatch.context() as patch:
         # Not None in its place: pyarrow, which looks for pandas late, would take that for pandas.
         patch.delitem(sys.modules, "pandas", raising=False)
+        patch.setenv("PYTHONPATH", make_worker_path(folder))
         patch.syspath_prepend(str(folder))
-        patch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
         yield
 
 
@@ -76,7 +77,7 @@ def running_session(folder: Path) -> Iterator[SparkSession]:
     if gateway is not None:
         gateway.shutdown()
         gateway.proc.stdin.close()  # the JVM ends with its standard input
-        gateway.proc.wait(30)
+        gateway.proc.wait(LIMIT_S)
     os.environ.clear()
     os.environ.update(before)
 

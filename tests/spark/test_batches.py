@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq.client.spark.batches import BatchBuilder, CorruptRecordError
@@ -29,7 +29,6 @@ def built(data: bytes, chosen: tuple[str, ...] = ALL, **options: Any) -> list[di
     return [row for batch in batches for row in rows_in(batch)]
 
 
-@settings(deadline=None)
 @given(st.lists(RECORDS, max_size=8), st.permutations(COLUMNS), st.integers(1, 21))
 def test_rows_are_those_of_the_protocols_decoder(
     records: list[Written], order: list[Any], count: int
@@ -207,7 +206,6 @@ def test_a_body_that_cannot_be_opened() -> None:
     assert built(bad.encode(), ("queueOffset",)) == [{"queueOffset": 5}]
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_no_damage_raises_anything_else(data: st.DataObject) -> None:
     sound = block(Written(0), Written(1, born=V6, store=V6), Written(2))

@@ -16,10 +16,11 @@ from skylarkmq.client.spark import java
 from skylarkmq.client.sync import Producer
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.conftest import QUICK, path_without_java
+from tests.spark.support.worker_path import make_worker_path
+from tests.support.patience import JVM_LIMIT_S, until_sync
 
 PROGRAM = Path(__file__).parent / "support" / "killed_executor.py"
 COUNT = 800
-LIMIT_S = 240  # a hang limit
 
 
 def executor_of(worker: int) -> int:
@@ -33,10 +34,14 @@ def executor_of(worker: int) -> int:
 
 def kill_one_that_stopped(folder: Path, child: subprocess.Popen[str]) -> int:
     """Wait until a task has stopped in the middle, and kill its executor; its number."""
-    while not (stopped := list(folder.glob("stopped-*"))):
-        with pytest.raises(subprocess.TimeoutExpired):  # the child must not end before
-            child.wait(0.1)
-    executor = executor_of(int(stopped[0].name.partition("-")[2]))
+
+    def stopped_one() -> Path | None:
+        assert child.poll() is None, "it has ended"
+        return next(folder.glob("stopped-*"), None)
+
+    stopped = until_sync(stopped_one, "a task in the middle", JVM_LIMIT_S)
+    assert stopped is not None
+    executor = executor_of(int(stopped.name.partition("-")[2]))
     command = Path(f"/proc/{executor}/cmdline").read_bytes()
     assert b"CoarseGrainedExecutorBackend" in command
     os.kill(executor, signal.SIGKILL)
@@ -61,7 +66,11 @@ def test_an_executor_is_killed_in_the_middle_of_a_batch(
         for name, value in os.environ.items()
         if not name.startswith(("SPARK_", "PYSPARK_", "JAVA_"))
     }
-    environment |= {"PATH": path_without_java(tmp_path / "path"), "HOME": str(tmp_path)}
+    environment |= {
+        "PATH": path_without_java(tmp_path / "path"),
+        "HOME": str(tmp_path),
+        "PYTHONPATH": make_worker_path(tmp_path / "workers"),
+    }
     command = [sys.executable, "-m", "skylarkmq.client.spark.submit"]
     command += ["--master", "local-cluster[2,1,1024]"]
     settings = {
@@ -73,7 +82,7 @@ def test_an_executor_is_killed_in_the_middle_of_a_batch(
         "spark.local.dir": tmp_path / "local",
     }
     for name, value in settings.items():
-        command += ["--conf", f"{name}={str(value).lower() if value is False else value}"]
+        command += ["--conf", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
     command += [str(PROGRAM), broker.namesrv_addr, topic, str(tmp_path)]
     with (tmp_path / "log").open("w") as log:
         child = subprocess.Popen(
@@ -83,7 +92,7 @@ def test_an_executor_is_killed_in_the_middle_of_a_batch(
     try:
         kill_one_that_stopped(tmp_path, child)
         (tmp_path / "go").touch()
-        out, _ = child.communicate(timeout=LIMIT_S)
+        out, _ = child.communicate(timeout=JVM_LIMIT_S)
     except BaseException:
         os.killpg(child.pid, signal.SIGKILL)
         raise

@@ -14,6 +14,7 @@ from skylarkmq.client import Message
 from skylarkmq.client.sync import Producer
 from tests.interop.children import Children
 from tests.interop.skylark_server import SkylarkBroker
+from tests.support.patience import JVM_LIMIT_S, until_sync
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 TOPIC = "restarts"
 QUEUES = 4
 HALF = 250  # messages of a queue, before and after the kill
-TURNS = 1200  # of a tenth of a second: a limit, not an expectation
 
 
 @pytest.fixture
@@ -47,11 +47,16 @@ def send(namesrv: str, first: int) -> None:
 
 def until(query: StreamingQuery, met: Callable[[], bool]) -> None:
     """Wait for something while the query goes on; a failed query raises its error."""
-    for _ in range(TURNS):
-        if met():
-            return
+
+    def met_while_it_goes_on() -> bool:
         assert not query.awaitTermination(0.1), "the query has ended"  # type: ignore[arg-type]
-    raise AssertionError(f"not met; the query says {query.status}")
+        return met()
+
+    try:
+        until_sync(met_while_it_goes_on, "the query", JVM_LIMIT_S)
+    except AssertionError as error:
+        shown = [batch.numInputRows for batch in query.recentProgress]
+        raise AssertionError(f"{error}: {query.status}, rows {shown}") from None
 
 
 def rows_of(query: StreamingQuery) -> int:

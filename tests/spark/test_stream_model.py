@@ -212,7 +212,7 @@ SCRIPTS = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(SCRIPTS, st.booleans(), st.none() | st.integers(1, 20), st.sampled_from(POSITIONS))
 @example(
     [("grow", QUEUES[2], 0), ("send", QUEUES[2], 1), ("expire", QUEUES[2], 1)],

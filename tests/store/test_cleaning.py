@@ -137,6 +137,20 @@ def test_messages_are_refused_over_the_warning_ratio_and_taken_again() -> None:
     assert rig.store.stats.disk_used_percent == {"commitlog": 90, "consumequeue": 90}
 
 
+def test_what_was_measured_before_a_judgement_is_not_used_after_it() -> None:
+    rig = _filled(2)
+    rig.percent = 91
+    while not rig.workers.tables.run_job():  # a thread has measured, and the loop does not know
+        rig.clock.advance(0.5)
+    rig.percent = 90
+    rig.store.cleaning.judge_now()
+    rig.workers.run_all()
+    assert rig.store.refusal() is None
+    rig.percent = 91
+    rig.spend(11)
+    assert rig.store.refusal() is not None, "it measures again in its time"
+
+
 def test_a_start_on_a_full_disk_refuses_after_a_second() -> None:
     rig = CleanRig()
     rig.percent = 91

@@ -37,6 +37,7 @@ from tests.support.fake_queues import QUEUE_SPAN, Topic, record
 from tests.support.fake_queues import STORE_MS as STORE_MS
 from tests.support.fake_queues import Stored as Stored
 from tests.support.fake_replies import push_reply
+from tests.support.inline_threads import use_inline_threads
 from tests.support.scripted_stream import Answer, ScriptedNetwork, ScriptedPeer, ScriptedStream
 
 NAMESRV = "namesrv:9876"
@@ -322,9 +323,10 @@ class FakeBroker(ScriptedPeer):
 
 
 class FakeCluster:
-    """The name server, its brokers, and the network they are on."""
+    """The name server, its brokers, and the network they are on; made within a loop."""
 
     def __init__(self) -> None:
+        use_inline_threads()
         self.network = ScriptedNetwork()
         self.namesrv = NAMESRV
         self.name_server = self.network.listen(NAMESRV)

@@ -26,11 +26,6 @@ class Broadcast(Group):
             *topics, model="broadcasting", offsets_folder=self.folder, **settings
         )
 
-    async def wait_for_disk(self) -> None:
-        """Let the threads that write offsets end."""
-        await asyncio.get_running_loop().run_in_executor(None, lambda: None)
-        await self.pass_time(0.1)
-
 
 async def test_every_member_gets_every_message(tmp_path: Path) -> None:
     it = Broadcast(tmp_path)
@@ -48,7 +43,7 @@ async def test_every_member_gets_every_message(tmp_path: Path) -> None:
     pulls = it.broker.of_code(RequestCode.PULL_MESSAGE)
     assert {pull.ext_fields["commitOffset"] for pull in pulls} == {"0"}
     assert not it.broker.of_code(RequestCode.UPDATE_CONSUMER_OFFSET)
-    await stop(it, *members)
+    await it.stop(*members)
     assert it.broker.offsets == {}
 
 
@@ -58,30 +53,19 @@ def kept(folder: Path) -> str:
     return path.read_text()
 
 
-async def stop(it: Broadcast, *members: Consumer) -> None:
-    """Stop with a disk in between, which the clock of the test does not move."""
-    for member in members:
-        stopping = asyncio.create_task(member.stop())
-        for _ in range(50):
-            await it.wait_for_disk()
-            if stopping.done():
-                break
-        await stopping
-
-
 async def test_offsets_are_kept_over_a_restart(tmp_path: Path) -> None:
     it = Broadcast(tmp_path, {"orders": 1})
     it.broker.add("orders", 0, b"a", b"b")
     first = await it.consumer()
     for _ in range(2):
         await (await it.wait(first.getone())).ack()
-    await stop(it, first)
+    await it.stop(first)
     assert '"queueId":0' in kept(tmp_path)
     it.broker.add("orders", 0, b"c")
     it._seed -= 1  # the same instance name again
     second = await it.consumer()
     assert (await it.wait(second.getone())).body == b"c"
-    await stop(it, second)
+    await it.stop(second)
 
 
 async def test_a_failed_message_is_tried_again_here_and_dropped_in_the_end(
@@ -112,7 +96,7 @@ async def test_a_failed_message_is_tried_again_here_and_dropped_in_the_end(
     assert "given up" in caplog.text
     assert await consumer.lag() == {queue: 0}
     assert not it.broker.of_code(RequestCode.CONSUMER_SEND_MSG_BACK)
-    await stop(it, consumer)
+    await it.stop(consumer)
     await running
 
 
@@ -122,9 +106,9 @@ async def test_one_file_is_one_consumer_s(tmp_path: Path) -> None:
     it._seed -= 1
     with pytest.raises(IllegalState, match="instance_name"):
         await it.consumer()
-    await stop(it, first)
+    await it.stop(first)
     again = await it.consumer()
-    await stop(it, again)
+    await it.stop(again)
 
 
 async def test_ordered_and_broadcasting_needs_no_locks(tmp_path: Path) -> None:
@@ -142,7 +126,7 @@ async def test_ordered_and_broadcasting_needs_no_locks(tmp_path: Path) -> None:
     await it.pass_time(2)
     assert bodies == [b"a", b"b", b"b", b"c"]
     assert not it.broker.of_code(RequestCode.LOCK_BATCH_MQ)
-    await stop(it, consumer)
+    await it.stop(consumer)
     await running
     assert '"topic":"orders"' in kept(tmp_path)
     assert it.broker.clients[GROUP] == {}

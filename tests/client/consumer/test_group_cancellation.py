@@ -14,7 +14,6 @@ from tests.client.consumer.support import GROUP, Group
 from tests.client.consumer.test_orderly import Ordered
 from tests.client.test_cancellation import (
     cancelled_after,
-    cancelled_beside_threads,
     sweep,
     whole_after,
 )
@@ -147,20 +146,14 @@ async def test_joining_and_leaving_with_local_offsets(tmp_path: Path) -> None:
                 offsets_folder=folder,
             )
 
-        async def on_disk(work: asyncio.Task[object]) -> None:
-            while not work.done():
-                await asyncio.get_running_loop().run_in_executor(None, lambda: None)
-                await it.pass_time(0.1)
-            work.result()
-
         consumer = member()
-        ended = await cancelled_beside_threads(turns, consumer.start())
+        ended = await cancelled_after(turns, consumer.start())
         if not ended:
-            await on_disk(asyncio.create_task(consumer.stop()))
+            await it.wait(consumer.stop())
             consumer = member()
-            await on_disk(asyncio.create_task(consumer.start()))
+            await it.wait(consumer.start())
         assert (await it.wait(consumer.getone())).body == b"0"
-        await on_disk(asyncio.create_task(consumer.stop()))
+        await it.wait(consumer.stop())
         await whole_after(it, client)
         return ended
 

@@ -42,7 +42,7 @@ class Search:
         return await self.it.wait(work)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 12), max_size=80), st.integers(-1, 14), st.integers(0, 6))
 async def test_it_is_the_first_one_whatever_the_times(
     times: list[int], when: int, gone: int

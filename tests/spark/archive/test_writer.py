@@ -111,7 +111,8 @@ def test_known_rows_are_left_out(tmp_path: Path) -> None:
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=40,
 )
 @given(
     known=st.sets(st.integers(0, 30)),

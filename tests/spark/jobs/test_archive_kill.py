@@ -7,61 +7,44 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from skylarkmq.client import Message
-from skylarkmq.client.spark.archive.commits import COMMITS, STAGING
+from skylarkmq.client.spark.archive.commits import STAGING
 from skylarkmq.client.sync import Producer
 from skylarkmq.testing.threaded import SyncBroker
+from tests.spark.conftest import QUICK
 from tests.spark.support.archives import Place, committed, listed
+from tests.spark.support.worker_path import make_worker_path
+from tests.support.patience import JVM_LIMIT_S, until_sync
 
+STOPPED = Path(__file__).parents[1] / "support" / "stopped_archive.py"
 COUNT = 1_200
 BATCH = 300
-PATIENCE_S = 180.0
 
 
-def environment(tmp_path: Path) -> dict[str, str]:
-    """An environment in which pandas can not be imported, by the driver or by a worker."""
-    blocked = tmp_path / "blocked" / "pandas"
-    blocked.mkdir(parents=True)
-    (blocked / "__init__.py").write_text("raise ImportError('not needed')\n")
-    path = os.pathsep.join([str(blocked.parent), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
-
-
-def command(broker: SyncBroker, topic: str, table: Path) -> list[str]:
-    conf = (
-        "spark.ui.enabled=false",
-        "spark.driver.memory=1g",
-        "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.log.level=OFF",
-    )
+def arguments(broker: SyncBroker, topic: str, table: Path) -> list[str]:
+    conf = [f"{name}={str(value).lower()}" for name, value in QUICK.items()]
     return [
-        sys.executable, "-m", "skylarkmq.client.spark.jobs.archive", topic, str(table),
-        "--name-server", broker.namesrv_addr, "--batch-messages", str(BATCH), "--json",
+        topic, str(table), "--name-server", broker.namesrv_addr,
+        "--batch-messages", str(BATCH), "--json",
         "--master", "local[2]", *(part for setting in conf for part in ("--conf", setting)),
     ]  # fmt: skip
 
 
-def run_until_in_batch(given: Sequence[str], env: dict[str, str], table: Path) -> None:
-    """Kill driver, JVM and workers at once when the second batch or a later one is being written.
+def run_until_in_batch(given: Sequence[str], env: dict[str, str], stopped: Path) -> None:
+    """Kill driver, JVM and workers at once when a batch after the first is about to be committed.
 
-    Ends when its work is half done, not after some time; a run that ends too soon fails the test.
+    The job waits there by itself; a run that ends instead fails the test.
     """
-    with subprocess.Popen(given, env=env, start_new_session=True, stdout=-3, stderr=-3) as child:
+    command = [sys.executable, str(STOPPED), "3", str(stopped), *given]
+    with subprocess.Popen(command, env=env, start_new_session=True, stdout=-3, stderr=-3) as child:
         try:
-            deadline = time.monotonic() + PATIENCE_S
-            while not (
-                len(list(table.glob(f"{COMMITS}/*.json"))) >= 3
-                and any(table.glob(f"{STAGING}/**/*.staged"))
-            ):
-                assert child.poll() is None, "the job ended before it could be killed"
-                assert time.monotonic() < deadline, "the job has not come to its second batch"
-                time.sleep(0.002)
+            until_sync(lambda: stopped.exists() or child.poll() is not None, "a batch", JVM_LIMIT_S)
+            assert stopped.exists(), "the job ended before it could be killed"
         finally:
             os.killpg(child.pid, signal.SIGKILL)
 
@@ -78,13 +61,20 @@ def test_driver_killed_in_a_batch(broker: SyncBroker, topic: str, tmp_path: Path
         for queue in queues
         for offset in range(COUNT // len(queues))
     )
-    env, given = environment(tmp_path), command(broker, topic, table)
-    run_until_in_batch(given, env, table)
+    given = arguments(broker, topic, table)
+    env = {
+        **os.environ,
+        "PYTHONPATH": make_worker_path(tmp_path / "workers"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    run_until_in_batch(given, env, tmp_path / "stopped")
+    assert [name for _, _, names in os.walk(table / STAGING) for name in names]
     for seen in (committed(table), listed(table)):
         assert BATCH <= len(seen) < COUNT
         assert len(set(seen)) == len(seen)
 
-    again = subprocess.run(given, env=env, capture_output=True, timeout=PATIENCE_S, check=False)
+    command = [sys.executable, "-m", "skylarkmq.client.spark.jobs.archive", *given]
+    again = subprocess.run(command, env=env, capture_output=True, timeout=JVM_LIMIT_S, check=False)
     assert again.returncode == 0, again.stderr.decode()[-2000:]
     figures = json.loads(again.stdout)["figures"]
     assert 0 < figures["messages"] < COUNT

@@ -33,7 +33,6 @@ def placed(rows: list[dict[str, Any]]) -> list[int]:
     return [row["position"] for row in rows]
 
 
-@settings(deadline=None)
 @given(st.lists(CLEAN, max_size=12), st.sampled_from([0, 1, 100, 300]), st.booleans())
 def test_any_log_is_read_whole_however_it_is_cut(
     records: list[Written], step: int, blank: bool
@@ -116,7 +115,6 @@ def test_zeros_with_records_behind_are_damage() -> None:
     assert placed(read_log(log, onCorruption="stop")) == places[:20]
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_skip_passes_over_damage_and_nothing_else(data: st.DataObject) -> None:
     log, places = written_log(MANY[:40])
@@ -143,7 +141,6 @@ def test_skip_passes_over_damage_and_nothing_else(data: st.DataObject) -> None:
         assert read_log(damaged, is_last=False) == sound
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_stop_gives_what_is_in_front_of_damage(data: st.DataObject) -> None:
     log, places = written_log(MANY[:40])
@@ -159,7 +156,7 @@ def test_stop_gives_what_is_in_front_of_damage(data: st.DataObject) -> None:
     assert reader.stopped and [damage.position for damage in reader.damages] == [place]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.binary(max_size=3000), st.booleans())
 def test_noise_holds_no_record(noise: bytes, is_last: bool) -> None:
     assert read_log(noise, onCorruption="skip", is_last=is_last) == []

@@ -38,7 +38,7 @@ def test_frames_of_all_sizes(piece_size: int) -> None:
     assert feed(data, piece_size) == wanted
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     parts=st.lists(
         st.tuples(st.binary(max_size=40), st.sampled_from([*SIZES, 12, 13, 4000])), max_size=6

@@ -234,7 +234,7 @@ def covered(offsets: Iterable[int], lost: Iterable[DataLost]) -> list[int]:
     return sorted([*offsets, *gone])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 2**32),
     end=st.integers(1, 300),

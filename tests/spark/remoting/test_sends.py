@@ -296,7 +296,7 @@ def test_names_are_wrapped_on_the_wire_alone() -> None:
     assert (fields["a"], fields["b"]) == ("shop%p", "shop%T")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 2**32),
     count=st.integers(0, 60),

@@ -54,7 +54,7 @@ def main(name_server: str, topic: str, folder: Path) -> None:
         .trigger(availableNow=True)
         .start()
     )
-    ended = query.awaitTermination(120)
+    ended = query.awaitTermination(900)
     rows = spark.read.parquet(out).select("brokerName", "queueId", "queueOffset", "body").collect()
     assert spark._jvm is not None
     told = {

@@ -1,0 +1,33 @@
+"""The job `archive`, stopped in a batch until it is killed: all of it is staged, and not committed.
+
+    stopped_archive.py <commits> <file> <arguments of the job>...
+
+Writes <file> instead of the next commit once the table has so many.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+from skylarkmq.client.spark.archive.commits import COMMITS
+from skylarkmq.client.spark.archive.files import TableFiles
+from skylarkmq.client.spark.jobs.archive import main
+
+
+def stop_after(commits: int, told: Path) -> None:
+    write_new = TableFiles.write_new
+
+    def write_or_stop(files: TableFiles, name: str, data: bytes) -> None:
+        if name.startswith(COMMITS) and len(files.names(COMMITS)) >= commits:
+            told.touch()
+            threading.Event().wait()
+        write_new(files, name, data)
+
+    TableFiles.write_new = write_or_stop  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    stop_after(int(sys.argv.pop(1)), Path(sys.argv.pop(1)))
+    main()
