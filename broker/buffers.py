@@ -6,12 +6,14 @@
                 Beyond half of the limit those peers are not read; beyond the limit the one that
                 has taken nothing for the longest time is dropped.
 
-Each peer has limits of its own besides (`connection.py`).
+Each peer has limits of its own besides (`connection.py`). malloc keeps what a flood of small pieces
+took; once it is over, that is given back to the system.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final, Protocol
 
 log = logging.getLogger(__name__)
@@ -19,6 +21,8 @@ log = logging.getLogger(__name__)
 INBOUND_MAX: Final = 256 << 20
 OUTBOUND_MAX: Final = 256 << 20
 BEHIND_SIZE: Final = 64 << 10
+FLOOD_SIZE: Final = 64 << 20
+CALM_SIZE: Final = 16 << 20
 
 
 class Peer(Protocol):
@@ -36,16 +40,46 @@ class Peer(Protocol):
         ...
 
 
+def _nothing() -> None:
+    pass
+
+
+class FloodWatch:
+    """Sees when a flood is over: FLOOD_SIZE was reached, and for one look not even CALM_SIZE."""
+
+    def __init__(self, give_back: Callable[[], None]) -> None:
+        self._give_back = give_back
+        self._was_flood = False
+        self._highest = 0  # since the last look
+
+    def note(self, size: int) -> None:
+        """So many bytes are held now."""
+        if size > self._highest:
+            self._highest = size
+
+    def look(self, size: int) -> None:
+        """Called every few seconds; after a flood, give memory back."""
+        highest, self._highest = self._highest, size
+        if highest >= FLOOD_SIZE:
+            self._was_flood = True
+        elif self._was_flood and highest < CALM_SIZE:
+            self._was_flood = False
+            self._give_back()
+
+
 class InboundBuffers:
     """Bytes that came and are not handled. Loop thread.
 
     Attributes:
         size: of all peers together.
+        flood: told of it.
     """
 
-    def __init__(self, limit: int = INBOUND_MAX) -> None:
+    def __init__(self, limit: int = INBOUND_MAX, give_back: Callable[[], None] = _nothing) -> None:
+        """Count from nothing; `give_back` returns freed memory to the system."""
         self.limit = limit
         self.size = 0
+        self.flood = FloodWatch(give_back)
         self._held: dict[Peer, int] = {}
 
     def note(self, peer: Peer, size: int) -> None:
@@ -55,6 +89,7 @@ class InboundBuffers:
             self._held[peer] = size
         else:
             self._held.pop(peer, None)
+        self.flood.note(self.size)
         while self.size > self.limit:
             largest = max(self._held, key=self._held.__getitem__)
             log.warning(
@@ -75,11 +110,14 @@ class OutboundBuffers:
 
     Attributes:
         size: of all peers together.
+        flood: told of it.
     """
 
-    def __init__(self, limit: int = OUTBOUND_MAX) -> None:
+    def __init__(self, limit: int = OUTBOUND_MAX, give_back: Callable[[], None] = _nothing) -> None:
+        """Count from nothing; `give_back` returns freed memory to the system."""
         self.limit = limit
         self.size = 0
+        self.flood = FloodWatch(give_back)
         self._counted = 0  # the size when the peers were last counted
         self._behind: dict[Peer, int] = {}  # the one that has taken nothing for longest comes first
 
@@ -87,6 +125,7 @@ class OutboundBuffers:
         """A peer that is behind has `size` bytes to take."""
         self.size += size - self._behind.get(peer, 0)
         self._behind[peer] = size
+        self.flood.note(self.size)
         if self.size > self.limit:
             self._count()
             while self.size > self.limit:

@@ -25,6 +25,7 @@ from skylarkmq.broker.live_config import LiveConfig
 from skylarkmq.broker.long_polling import PullRequestHoldService
 from skylarkmq.broker.offset_moved import OffsetMovedEvents
 from skylarkmq.broker.outbound import Outbound
+from skylarkmq.broker.process import give_memory_back
 from skylarkmq.broker.processor.admin_broker import AdminBrokerProcessor
 from skylarkmq.broker.processor.admin_group import AdminGroupProcessor
 from skylarkmq.broker.processor.admin_offset import AdminOffsetProcessor
@@ -367,8 +368,8 @@ def make_server(
         idle_limit_s=config.server_channel_max_idle_time_seconds,
         max_connections=config.max_connections,
         gate=state.fast_failure,
-        inbound=InboundBuffers(config.max_inbound_buffered),
-        outbound=OutboundBuffers(config.max_outbound_buffered),
+        inbound=InboundBuffers(config.max_inbound_buffered, give_memory_back),
+        outbound=OutboundBuffers(config.max_outbound_buffered, give_memory_back),
         connect=connect,
     )
     return server, router

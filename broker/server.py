@@ -141,6 +141,8 @@ class RemotingServer:
             )
             self._refused_count = 0
         self._drop_idle()
+        for buffers in (self.inbound, self.outbound):
+            buffers.flood.look(buffers.size)
 
     def _drop_idle(self) -> None:
         now = self.clock.monotonic()

@@ -16,6 +16,7 @@ remoting/.../protocol/RemotingCommand.java (decode, encodeHeader, markProtocolTy
 
 import struct
 from enum import IntEnum
+from mmap import ACCESS_COPY, mmap
 from typing import Final
 
 from skylarkmq.protocol.errors import BadFrameError, BadFrameKind, LocalProtocolError
@@ -32,6 +33,11 @@ __all__ = [
 ]
 
 MAX_FRAME_SIZE: Final = 16_777_216
+LARGE_SIZE: Final = 262_144
+"""Frames from this size on have pages of their own as soon as BEGUN_SIZE of them is there."""
+BEGUN_SIZE: Final = 65_536
+SPARES_MAX: Final = 2
+"""Large buffers that are kept for the next large frames: their pages are there already."""
 MAX_HEADER_SIZE: Final = 0xFFFFFF
 LENGTH_SIZE: Final = 4
 PREFIX: Final = struct.Struct(">II")
@@ -45,6 +51,7 @@ _unpack_prefix = PREFIX.unpack_from
 _pack_prefix = PREFIX.pack
 # RawFrame(...) does the same at twice the price.
 _new_tuple = tuple.__new__  # pyright: ignore
+_spares: list[mmap] = []
 
 
 class SerializeType(IntEnum):
@@ -60,22 +67,34 @@ class FrameDecoder:
 
     Bytes of an unfinished frame are gathered in one growing buffer and looked at again only when
     the frame is complete, so a frame that arrives in many pieces costs time linear in its size
-    and memory linear in what arrived, not in what it promises.
+    and memory linear in what arrived, not in what it promises. Large ones lie in pages of their
+    own: many that grow side by side in malloc's heap leave holes of three times their size there,
+    and the heap keeps them.
     """
 
-    __slots__ = ("_broken", "_max_length", "_pending", "_wanted_size")
+    __slots__ = ("_broken", "_large", "_large_size", "_max_length", "_pending", "_wanted_size")
 
     def __init__(self, max_frame_size: int = MAX_FRAME_SIZE) -> None:
         self._max_length = max_frame_size - LENGTH_SIZE
         self._pending = bytearray()
         # Invariant: while _pending is not empty, it is shorter than _wanted_size.
         self._wanted_size = 0
+        # Invariant: _pending is empty while the unfinished frame lies here.
+        self._large: mmap | None = None
+        self._large_size = 0  # bytes that have arrived there
         self._broken: BadFrameKind | None = None
 
     @property
     def buffered_size(self) -> int:
         """Bytes held back for an unfinished frame."""
-        return len(self._pending)
+        return self._large_size or len(self._pending)
+
+    def clear(self) -> None:
+        """Forget the unfinished frame and give its memory back; nothing is fed any more."""
+        self._pending = bytearray()
+        large, self._large, self._large_size = self._large, None, 0
+        if large is not None:
+            large.close()
 
     def feed(self, data: bytes) -> list[RawFrame]:
         """Return the frames that `data` completes, in order; keep the rest.
@@ -87,7 +106,9 @@ class FrameDecoder:
         if self._broken is not None:
             raise BadFrameError(self._broken, "the stream was given up before")
         frames: list[RawFrame] = []
-        if self._pending:
+        if self._large is not None:
+            data = self._take_large(self._large, data, frames)
+        elif self._pending:
             data = self._take_pending(data, frames)
         end = len(data)
         position = 0
@@ -113,6 +134,9 @@ class FrameDecoder:
         pending += data
         wanted_size = self._wanted_size
         if len(pending) < wanted_size:
+            if len(pending) >= BEGUN_SIZE and wanted_size >= LARGE_SIZE:
+                self._begin_large(pending)
+                self._pending = bytearray()
             return b""
         self._pending = bytearray()
         if wanted_size <= PREFIX_SIZE:
@@ -124,6 +148,34 @@ class FrameDecoder:
             frames.append(RawFrame(mark >> 24, header, bytes(view[body_start:wanted_size])))
             return bytes(view[wanted_size:])
 
+    def _begin_large(self, begun: bytearray | memoryview) -> None:
+        # It takes no page before its use. One process has the spares, so all are of one size.
+        fits = self._wanted_size <= MAX_FRAME_SIZE
+        size = MAX_FRAME_SIZE if fits else self._wanted_size
+        self._large = _spares.pop() if fits and _spares else mmap(-1, size, access=ACCESS_COPY)
+        self._large_size = len(begun)
+        self._large[: len(begun)] = begun
+
+    def _take_large(self, large: mmap, data: bytes, frames: list[RawFrame]) -> bytes:
+        """Do as `_take_pending` where the frame lies in pages of its own."""
+        filled, wanted_size = self._large_size, self._wanted_size
+        missing = wanted_size - filled
+        if len(data) < missing:
+            self._large_size = filled + len(data)
+            large[filled : self._large_size] = data
+            return b""
+        large[filled:wanted_size] = memoryview(data)[:missing]
+        _, mark = _unpack_prefix(large)
+        body_start = PREFIX_SIZE + (mark & MAX_HEADER_SIZE)
+        header = large[PREFIX_SIZE:body_start]
+        frames.append(RawFrame(mark >> 24, header, large[body_start:wanted_size]))
+        self._large, self._large_size = None, 0
+        if len(_spares) < SPARES_MAX and len(large) == MAX_FRAME_SIZE:
+            _spares.append(large)
+        else:
+            large.close()
+        return data[missing:]
+
     def _keep(self, data: bytes, position: int, frames: list[RawFrame]) -> None:
         """Hold back the unfinished frame at `position`; its length word is judged at once."""
         kept_size = len(data) - position
@@ -134,7 +186,11 @@ class FrameDecoder:
             if not LENGTH_SIZE <= length <= self._max_length:
                 raise self._refuse(length, 0, frames)
             self._wanted_size = PREFIX_SIZE if kept_size < PREFIX_SIZE else LENGTH_SIZE + length
-        self._pending += memoryview(data)[position:]
+        begun = memoryview(data)[position:]
+        if kept_size >= BEGUN_SIZE and self._wanted_size >= LARGE_SIZE:
+            self._begin_large(begun)
+        else:
+            self._pending += begun
 
     def _refuse(self, length: int, header_size: int, frames: list[RawFrame]) -> BadFrameError:
         error = bad_length(length, header_size, self._max_length, frames)

@@ -50,6 +50,7 @@ BANNED = {
 }
 # A file each, with its reason.
 ALLOWED = {
+    ("protocol/frame.py", "mmap"): "memory for large frames; no file",
     ("protocol/compression.py", "lz4"): "optional; the extra `compression`",
     ("protocol/compression.py", "zstandard"): "optional; the extra `compression`",
     ("client/otel.py", "opentelemetry"): "optional; the extra `otel`",

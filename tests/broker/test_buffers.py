@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skylarkmq.broker.buffers import InboundBuffers, OutboundBuffers
+from skylarkmq.broker.buffers import CALM_SIZE, FLOOD_SIZE, InboundBuffers, OutboundBuffers
 
 
 class Peer:
@@ -95,3 +95,25 @@ def test_nobody_goes_when_enough_was_taken_meanwhile() -> None:
     buffers.note(third, 45)
     assert not any(each.ended for each in (first, second, third))
     assert buffers.size == 100
+
+
+def test_memory_is_given_back_once_after_a_flood_and_not_within_one() -> None:
+    given: list[str] = []
+    buffers, peer = InboundBuffers(FLOOD_SIZE * 2, lambda: given.append("back")), Peer("p")
+
+    def hold(*sizes: int) -> None:
+        for size in sizes:
+            buffers.note(peer, size)
+        buffers.flood.look(buffers.size)
+
+    hold(FLOOD_SIZE - 1, 0)
+    hold()
+    assert not given, "no flood"
+    hold(FLOOD_SIZE, 0)
+    hold(CALM_SIZE, 0)
+    hold(CALM_SIZE, 0)
+    assert not given, "it goes on"
+    hold(CALM_SIZE - 1, 0)
+    assert given == ["back"]
+    hold()
+    assert given == ["back"]

@@ -180,3 +180,28 @@ def test_the_biggest_frame_passes_and_one_byte_more_does_not() -> None:
 def test_a_header_over_24_bits_cannot_be_written() -> None:
     with pytest.raises(LocalProtocolError):
         encode_frame(0, bytes(2**24))
+
+
+@pytest.mark.parametrize("step", [1000, 65_536, 262_144, 10**7])
+def test_large_frames_in_pieces_among_small_ones(step: int) -> None:
+    """They lie in pages of their own, which the next large frame of any connection may get."""
+    bodies = [bytes([n]) * size for n, size in enumerate((10, 300_000, 5, 2_000_000, 262_200, 7))]
+    stream = b"".join(encode_frame(1, b"head%d" % n, body) for n, body in enumerate(bodies))
+    decoders = FrameDecoder(), FrameDecoder()
+    taken: tuple[list[RawFrame], list[RawFrame]] = [], []
+    for start in range(0, len(stream), step):
+        for decoder, frames in zip(decoders, taken, strict=True):
+            frames += decoder.feed(stream[start : start + step])
+    wanted = [RawFrame(1, b"head%d" % n, body) for n, body in enumerate(bodies)]
+    assert taken[0] == wanted
+    assert taken[1] == wanted
+    assert [decoder.buffered_size for decoder in decoders] == [0, 0]
+
+
+@pytest.mark.parametrize("size", [100, 1_000_000])
+def test_a_decoder_forgets_its_unfinished_frame(size: int) -> None:
+    decoder = FrameDecoder()
+    decoder.feed(encode_frame(1, b"", bytes(size))[:-1])
+    assert decoder.buffered_size == size + 7
+    decoder.clear()
+    assert decoder.buffered_size == 0
