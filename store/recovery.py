@@ -1,6 +1,7 @@
 """Recovery: find the end of the log, and make the queues say what the log says.
 
-    clean stop (no `abort`)    walk the newest records; trust the queues up to the end found
+    clean stop (no `abort`)    walk the newest records; trust the queues if each of the records has
+                               its unit, else build them all again
     unclean stop               walk from where the checkpoint says that log and queues are on the
                                disk, cut every queue back to there, and build the units of the
                                walked records again
@@ -143,14 +144,14 @@ class Recovery:
         if self._queues.lacking:
             return None
         report = RecoveryReport(clean=True, keeps_queues=True)
-        if not self._walk(self._clean_begin(), report, dispatch_from=None):
+        behind = max(
+            (queue.max_physical_offset for queue in self._queues.queues.values()), default=0
+        )
+        if not self._walk(self._clean_begin(), report, dispatch_from=None, check_to=behind):
             log.warning("the log ends in damaged bytes after a clean stop; recovering in full")
             return None
         if self._queues.lacking:
             return None
-        behind = max(
-            (queue.max_physical_offset for queue in self._queues.queues.values()), default=0
-        )
         self.has_changed = True
         if behind > report.end_offset:
             self._queues.cut(report.end_offset, self._is_sound)
@@ -323,11 +324,14 @@ class Recovery:
             RecordStatus.MESSAGE, unit.record_size, topic, queue.queue_id, queue_offset
         )  # fmt: skip
 
-    def _walk(self, begin: int, report: RecoveryReport, *, dispatch_from: int | None) -> bool:
+    def _walk(
+        self, begin: int, report: RecoveryReport, *, dispatch_from: int | None, check_to: int = 0
+    ) -> bool:
         """Go over the records from offset `begin` on and note the end of the last sound one.
 
         Args:
             dispatch_from: build the units of records at or behind this offset; None builds none.
+            check_to: compare records below it with their units, and those below the recovery point.
 
         Returns:
             Whether the log ends properly, in bytes that were never written.
@@ -339,9 +343,10 @@ class Recovery:
             progress=self._progress,
         )
         rebuild = UnitRebuild(self._queues, self._delay_levels, self._removed)
-        check = UnitCheck(self._queues, self._removed) if self._point is not None else None
+        check_to = max(check_to, self._point or 0)
+        check = UnitCheck(self._queues, check_to, self._removed)
         rebuild.run(walk.records(begin), dispatch_from, check)
-        if check is not None and not check.is_sound:
+        if not check.is_sound:
             self._queues.lacking = True
         report.end_offset = walk.end_offset
         report.records += rebuild.records

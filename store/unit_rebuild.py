@@ -75,7 +75,7 @@ class UnitRebuild:
         self,
         records: Iterable[WalkedRecord],
         dispatch_from: int | None,
-        check: UnitCheck | None = None,
+        check: UnitCheck,
     ) -> None:
         """Walk, and build the units of records at or behind an offset; None builds none.
 
@@ -91,8 +91,7 @@ class UnitRebuild:
             if flag & TRANSACTION_BITS not in (0, TRANSACTION_COMMIT):
                 continue
             if dispatch_from is None or offset < dispatch_from:
-                if check is not None:
-                    check.add(topic, queue_id, queue_offset, offset, size)
+                check.add(topic, queue_id, queue_offset, offset, size)
                 continue
             queue = plain.get((topic, queue_id))
             if (
@@ -115,8 +114,7 @@ class UnitRebuild:
         for key in list(self._waiting):
             self._settle(key, -1)
         self._queues.count_rebuilt(appended)
-        if check is not None:
-            check.finish()
+        check.finish()
         self.records += count
         self.rebuilt += built
         self.store_timestamp = max(self.store_timestamp, newest)
@@ -188,14 +186,19 @@ class UnitRebuild:
 class UnitCheck:
     """Holds records against the units that should speak of them. Loading thread.
 
+    A topic that RocketMQ has deleted looks like one whose queues are lost: its records stay in the
+    log, and nothing tells of the deletion. Such a queue is built again; ours are in `removed`.
+
     Attributes:
         is_sound: whether each record so far has its unit.
     """
 
     def __init__(
-        self, queues: LoadedQueues, removed: Mapping[bytes, int] = _NOTHING_REMOVED
+        self, queues: LoadedQueues, end: int, removed: Mapping[bytes, int] = _NOTHING_REMOVED
     ) -> None:
+        """Take the queues, which should have the units of the records below an offset."""
         self._queues = queues
+        self._end = end
         self._removed = removed
         # By topic and queue id: (queue offset, commit offset, record size) since the last look.
         self._waiting: dict[tuple[bytes, int], list[tuple[int, int, int]]] = {}
@@ -203,6 +206,8 @@ class UnitCheck:
 
     def add(self, topic: bytes, queue_id: int, queue_offset: int, offset: int, size: int) -> None:
         """Note that a unit should be there."""
+        if offset >= self._end:
+            return
         if self._removed and offset < self._removed.get(topic, 0):
             return
         waiting = self._waiting.setdefault((topic, queue_id), [])

@@ -81,9 +81,7 @@ class TransactionCheckService:
         self._round: asyncio.Task[None] | None = None
         self._running = False
         self._silent: Counter[str] = Counter()  # questions of this round that nobody took, by group
-        self._told: frozenset[str] = (
-            frozenset()
-        )  # groups without a client in the last round
+        self._told: frozenset[str] = frozenset()  # groups without a client in the last round
         self._given_up = 0  # in this round
 
     def start(self) -> None:

@@ -122,7 +122,7 @@ def duplicate_on_recovery(patch: Patch) -> None:
 def nothing_rebuilt(patch: Patch) -> None:
     run = unit_rebuild.UnitRebuild.run
 
-    def broken(self: Any, records: Any, _from: int | None, check: Any = None) -> None:
+    def broken(self: Any, records: Any, _from: int | None, check: Any) -> None:
         run(self, records, None, check)
 
     patch.setattr(unit_rebuild.UnitRebuild, "run", broken)

@@ -20,6 +20,7 @@ from tests.support.workers import manual_store_workers
 HOST = HostAddress("127.0.0.1", 10911).pack()
 BORN = HostAddress("192.0.2.7", 40000).pack()
 LOG_SIZE = 128 * 1024
+QUEUE_SIZE = 2000
 MESSAGE_MAX = 32 * 1024
 
 
@@ -27,7 +28,7 @@ def store_config(root: Path, **changes: Any) -> StoreConfig:
     """Small files, and a message cap that fits them."""
     values: dict[str, Any] = {
         "mapped_file_size_commit_log": LOG_SIZE,
-        "mapped_file_size_consume_queue": 2000,
+        "mapped_file_size_consume_queue": QUEUE_SIZE,
         "max_message_size": MESSAGE_MAX,
         "max_hash_slot_num": 100,
         "max_index_num": 500,

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.store import recovery
+from skylarkmq.store.consume_queue import UNIT_SIZE
 from skylarkmq.store.errors import CorruptFileError
 from skylarkmq.store.results import PutMessageStatus
-from tests.store.support import LOG_SIZE, StoreRig
+from tests.store.support import LOG_SIZE, QUEUE_SIZE, StoreRig
 from tests.store.test_message_store import bodies
 from tests.support.crash_disk import CrashDisk
 
@@ -205,6 +206,35 @@ def test_a_clean_stop_is_trusted_and_walks_the_newest_files_only(
     assert report.clean
     assert 0 < report.records < 200
     assert numbers(again, 0) == list(range(0, 200, 2))
+
+
+@pytest.mark.parametrize("lost", ["last units", "one unit", "another place", "the queue"])
+def test_a_clean_store_of_somebody_else_has_a_unit_for_each_record_walked(lost: str) -> None:
+    """One of RocketMQ's, or one that was put back in parts: it has no recovery point of ours."""
+    disk = CrashDisk()
+    rig = filled(disk, count=200)
+    folder = rig.store.paths.queue_folder("T", 1)
+    point = rig.store.paths.recovery_point
+    rig.stop()
+    disk.unlink(point)
+    names = disk.list(folder)
+    if lost == "last units":
+        place = 90 * UNIT_SIZE
+        overwrite(disk, folder / names[-1], place % QUEUE_SIZE, bytes(10 * UNIT_SIZE))
+    elif lost == "one unit":
+        overwrite(disk, folder / names[-1], 95 * UNIT_SIZE % QUEUE_SIZE, bytes(UNIT_SIZE))
+    elif lost == "another place":  # a unit that speaks of another record
+        overwrite(disk, folder / names[-1], 95 * UNIT_SIZE % QUEUE_SIZE, bytes(8))
+    else:
+        for name in names:
+            disk.unlink(folder / name)
+        disk.remove_folder(folder)
+    again = StoreRig(disk).start()
+    assert numbers(again, 0) == list(range(0, 200, 2))
+    assert numbers(again, 1) == list(range(1, 200, 2))
+    result = again.put("T", 1, b"next")
+    assert result is not None
+    assert result.queue_offset == 100
 
 
 def test_a_delayed_message_keeps_its_due_time_when_its_queue_is_rebuilt() -> None:
