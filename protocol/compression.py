@@ -1,10 +1,13 @@
-"""Compressed bodies: made by producers, opened by consumers, never touched by the broker.
+"""Compressed bodies: made by producers, opened by consumers; the broker looks at the first bytes.
 
     system flag & 0x700   format of the body when bit 0 is set too
     0x000                 zlib stream (RFC 1950), by clients from before the other formats
     0x100                 LZ4 frame
     0x200                 Zstandard frame
     0x300                 zlib stream
+
+A zlib stream begins with two bytes whose first has 8 in its low half, and which are together a
+multiple of 31 (RFC 1950); the frames of the others with a magic number of four.
 
 zlib is always here. LZ4 and Zstandard come with the extra `compression` and are imported at their
 first use. Opening is capped, because a few bytes can claim gigabytes.
@@ -39,6 +42,12 @@ assert CompressionKind.ZSTD << COMPRESSION_SHIFT == MessageSysFlag.COMPRESSION_Z
 assert CompressionKind.ZLIB << COMPRESSION_SHIFT == MessageSysFlag.COMPRESSION_ZLIB_TYPE
 
 
+_STARTS: Final[dict[int, bytes]] = {
+    CompressionKind.LZ4: bytes.fromhex("04224d18"),
+    CompressionKind.ZSTD: bytes.fromhex("28b52ffd"),
+}
+
+
 class CompressionUnavailableError(LocalProtocolError):
     """The library of a format is not installed; `extra` names what to install."""
 
@@ -68,6 +77,18 @@ def compress(
     if kind == CompressionKind.LZ4:
         return bytes(_library(kind, "lz4.frame").compress(body))
     return bytes(_library(kind, "zstandard").ZstdCompressor(level=level).compress(body))
+
+
+def looks_compressed(body: bytes | memoryview, sys_flag: int) -> bool:
+    """Return whether a body begins as the format of its compressed message does.
+
+    That is what a broker can tell of it without opening it; `sys_flag` has the compression bit.
+    """
+    number = (sys_flag & MessageSysFlag.COMPRESSION_MASK) >> COMPRESSION_SHIFT
+    if number in (0, CompressionKind.ZLIB):
+        return len(body) > 1 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0
+    start = _STARTS.get(number)
+    return start is not None and body[: len(start)] == start
 
 
 def decompress(body: bytes, sys_flag: int, max_size: int) -> bytes:

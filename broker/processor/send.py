@@ -29,11 +29,13 @@ from skylarkmq.broker.topic_config import TopicConfigManager
 from skylarkmq.protocol import header_json, header_msgpack
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import ONEWAY_FLAG, RemotingCommand
+from skylarkmq.protocol.compression import looks_compressed
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import (
     NOT_ALLOWED_SEND_TOPICS,
     RETRY_GROUP_TOPIC_PREFIX,
     RMQ_SYS_TRANS_HALF_TOPIC,
+    MessageSysFlag,
     transaction_type,
 )
 from skylarkmq.protocol.frame import RawFrame, SerializeType
@@ -62,6 +64,7 @@ _DELAY = "DELAY\x01"
 _TRANSACTION = "TRAN_MSG\x01"
 _TIMER = "TIMER_"
 _CLUSTER = "CLUSTER\x01"
+_LOOKED_AT = MessageSysFlag.TRANSACTION_MASK | MessageSysFlag.COMPRESSED_FLAG
 
 
 def _nobody() -> None:
@@ -168,7 +171,10 @@ class SendProcessor:
         try:
             queue_id = java_int(fields.queue_id, "queueId")
             sys_flag = java_int(fields.sys_flag, "sysFlag")
-            if not 0 <= queue_id < config.write_queue_nums or transaction_type(sys_flag):
+            if not 0 <= queue_id < config.write_queue_nums or (
+                sys_flag & _LOOKED_AT
+                and (transaction_type(sys_flag) or not looks_compressed(body, sys_flag))
+            ):
                 return False
             queue = self._queue((topic, queue_id)) or self._store.queues.open(topic, queue_id)
             physical_offset = self._batch.add(

@@ -12,6 +12,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProce
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from skylarkmq.broker.processor.send_checks import Target, multi_tag_flag
@@ -22,6 +23,7 @@ from skylarkmq.broker.transaction.messages import (
 )
 from skylarkmq.protocol.batch import split_batch
 from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.compression import looks_compressed
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import (
     RETRY_GROUP_TOPIC_PREFIX,
@@ -117,6 +119,7 @@ class SendMessages:
                 delay that is no number.
         """
         self._check_body(body)
+        _check_compressed(header.sys_flag, (body,))
         properties = _encoded(header.properties)
         if target.to_dlq:
             properties = with_property(properties, b"DELAY", b"0")
@@ -181,6 +184,7 @@ class SendMessages:
         items = split_batch(body)
         if not items:
             raise _illegal("the batch is empty")
+        _check_compressed(header.sys_flag, (part_body for _, part_body, _ in items))
         fixed = _FIXED_SIZE_MAX + LENGTHS_SIZE + len(target.topic) + len(batch_level) + 1
         size = len(body) + len(items) * fixed
         if size > self._batch_size_max:
@@ -230,6 +234,14 @@ class SendMessages:
         limit = self._config.max_message_size
         if len(body) > limit:
             raise _illegal(f"msg body length limit {limit}B, this one has {len(body)}B")
+
+
+def _check_compressed(sys_flag: int, bodies: Iterable[bytes]) -> None:
+    # Unlike RocketMQ, which stores it: no consumer could ever read it.
+    if sys_flag & MessageSysFlag.COMPRESSED_FLAG and not all(
+        looks_compressed(body, sys_flag) for body in bodies
+    ):
+        raise _illegal("its flag says that the body is compressed, its first bytes do not")
 
 
 def _encoded(properties: str | None) -> bytes:

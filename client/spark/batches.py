@@ -2,13 +2,17 @@
 """Records back to back, as a pull answer holds them, into Arrow batches bounded by rows and bytes.
 
 Only the columns that were asked for are decoded; the structure of every record is checked, and a
-body that is asked for against its checksum. Of a record the walk keeps slices alone; the columns
-are made when a batch is full (`record_columns.py`). In executors, one thread; no state outlives a
-builder.
+body that is asked for against its checksum. A body that cannot be read, because its checksum is
+wrong or because it is flagged as compressed and is not, ends the read, or the message is left out,
+or the body stays as it is stored: as `on_corruption` says.
+
+Of a record the walk keeps slices alone; the columns are made when a batch is full
+(`record_columns.py`). In executors, one thread; no state outlives a builder.
 """
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -20,13 +24,14 @@ from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.message_view import OPENED_SIZE_MAX
 from skylarkmq.client.spark.columns.gathered import Gathered, narrowed
 from skylarkmq.client.spark.columns.record_columns import OF_PROPERTIES, build_batch
+from skylarkmq.client.spark.options import OnCorruption
 from skylarkmq.client.spark.schema import COLUMNS, arrow_schema
 from skylarkmq.protocol.compression import decompress
 from skylarkmq.protocol.crc import BODY_CRC_MASK
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import MAX_TOPIC_SIZE, MessageSysFlag
 from skylarkmq.protocol.properties import TAGS, find_property
-from skylarkmq.protocol.record import read_record
+from skylarkmq.protocol.record import decode_message, read_record
 from skylarkmq.protocol.record_layout import (
     FIXED_IPV4_SIZE,
     HOSTS_BITS,
@@ -35,6 +40,13 @@ from skylarkmq.protocol.record_layout import (
     MIN_RECORD_SIZE,
 )
 
+log = logging.getLogger(__name__)
+
+WITHOUT: Final = (
+    "To read on without this message set onCorruption=skip; onCorruption=raw gives its body as it "
+    "is stored"
+)
+DISK: Final = "Check the broker's disk (on a copy: skylarkmq store verify)"
 MAX_ROWS: Final = 2048
 MAX_BYTES: Final = 4 * 1024 * 1024
 # Size, magic, CRC, queue offset, system flag, body size; see `record_layout.py`.
@@ -62,6 +74,7 @@ class CorruptRecordError(RocketMQError):
         queue_id: int | None = None,
         queue_offset: int | None = None,
         physical_offset: int | None = None,
+        hint: str = "",
     ) -> None:
         place = ", ".join(
             f"{name} {value}"
@@ -76,8 +89,9 @@ class CorruptRecordError(RocketMQError):
         )
         super().__init__(
             f"corrupt record ({place or 'of an unknown place'}): {why}",
-            hint="Check the broker's disk (on a copy: skylarkmq store verify); to read on without "
-            "this record start behind its offset (startingOffsets; a stream with a new checkpoint)",
+            hint=hint
+            or f"{DISK}; to read on without this record start behind its offset (startingOffsets; "
+            "a stream with a new checkpoint)",
         )
         self.broker_name = broker_name
         self.topic = topic
@@ -102,6 +116,7 @@ class BatchBuilder:
 
     Attributes:
         rows: records taken so far, over all batches.
+        skipped: records left out because their bodies cannot be read.
         bytes: their sizes as far as they were kept, bodies decompressed.
     """
 
@@ -112,6 +127,7 @@ class BatchBuilder:
         max_rows: int = MAX_ROWS,
         max_bytes: int = MAX_BYTES,
         topic_name: Callable[[str], str] = str,
+        on_corruption: OnCorruption = "fail",
     ) -> None:
         """Make a builder of the columns of these names, in this order.
 
@@ -133,7 +149,9 @@ class BatchBuilder:
         self._topic_name: Final = topic_name
         self._topic = b"\0"  # the last topic behind its size byte
         self._topic_text = ""
+        self._on_corruption: Final = on_corruption
         self.rows = 0
+        self.skipped = 0
         self.bytes = 0
 
     def add(
@@ -154,7 +172,8 @@ class BatchBuilder:
             tags: when given, records with any other tag are left out, and those without one.
 
         Raises:
-            CorruptRecordError: a record is damaged or cut.
+            CorruptRecordError: a record is damaged or cut; with the policy `fail` also when only
+                its body cannot be read.
             CompressionUnavailableError: the library for a body's format is not installed.
         """
         data = records if isinstance(records, bytes) else bytes(records)
@@ -213,11 +232,16 @@ class BatchBuilder:
                 continue
             gain = size - body_size
             if with_body:
-                body: bytes | memoryview = view[body_start:tail]
-                if crc32(body) & BODY_CRC_MASK != crc:
-                    raise self._fault(block, position, "the body's checksum is wrong")
-                if sys_flag & _COMPRESSED:
-                    body = self._opened(block, position, body, sys_flag)
+                stored = view[body_start:tail]
+                body: bytes | memoryview | None = stored
+                if crc32(stored) & BODY_CRC_MASK != crc:
+                    why = "the body's checksum is wrong"
+                    body = self._unread(block, position, stored, why, DISK)
+                elif sys_flag & _COMPRESSED:
+                    body = self._opened(block, position, stored, sys_flag)
+                if body is None:
+                    position = following
+                    continue
                 gain += len(body)
                 if kept + gain > limit and heads:
                     break
@@ -245,12 +269,36 @@ class BatchBuilder:
         return self._topic
 
     def _opened(
-        self, block: _Block, position: int, body: bytes | memoryview, sys_flag: int
-    ) -> bytes:
+        self, block: _Block, position: int, body: memoryview, sys_flag: int
+    ) -> bytes | memoryview | None:
+        """Return a body opened; one that cannot be is the producer's doing, its checksum is right.
+
+        None: leave the message out.
+        """
         try:
             return decompress(bytes(body), sys_flag, OPENED_SIZE_MAX)
         except RemoteProtocolError as error:
-            raise self._fault(block, position, str(error)) from error
+            sender = decode_message(block.data, position, check_crc=False).born_host
+            why = f"{error}; its checksum is right, so the producer at {sender} sent it so"
+            return self._unread(block, position, body, why, f"Find the producer at {sender}")
+
+    def _unread(
+        self, block: _Block, position: int, body: memoryview, why: str, cure: str
+    ) -> memoryview | None:
+        """Return what stands for a body that cannot be read; None: leave the message out.
+
+        Raises:
+            CorruptRecordError: the policy is `fail`.
+        """
+        broker_name, hint = block.broker_name, f"{cure}. {WITHOUT}"
+        error = fault_of(block.data, position, why, broker_name=broker_name, hint=hint)
+        if self._on_corruption == "fail":
+            raise error
+        log.warning("onCorruption=%s, going on: %s", self._on_corruption, error)
+        if self._on_corruption == "raw":
+            return body
+        self.skipped += 1
+        return None
 
     def _fault(self, block: _Block, position: int, why: str) -> CorruptRecordError:
         return fault_of(block.data, position, why, broker_name=block.broker_name)
@@ -267,7 +315,7 @@ def _has_tag(encoded: bytes, wanted: frozenset[bytes] | None) -> bool:
 
 
 def fault_of(
-    data: bytes | memoryview, position: int, why: str, *, broker_name: str = ""
+    data: bytes | memoryview, position: int, why: str, *, broker_name: str = "", hint: str = ""
 ) -> CorruptRecordError:
     """Return the error of the record at `position`, with what it says of its own place."""
     read = read_record(data, position, check_crc=False)
@@ -279,6 +327,7 @@ def fault_of(
             queue_id=read.queue_id,
             queue_offset=read.queue_offset,
             physical_offset=read.physical_offset,
+            hint=hint,
         )
     if len(data) - position >= MIN_RECORD_SIZE:
         queue_id, queue_offset, physical_offset = _PLACE.unpack_from(data, position)

@@ -15,7 +15,9 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
+
+C = TypeVar("C", bound=str)
 
 SPARK_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """Options that Spark itself reads and hands on to the format as well; lower case."""
@@ -182,7 +184,7 @@ class OptionReader:
             raise self.wrong(name, "true or false")
         return text in _TRUE
 
-    def choice(self, name: str, choices: Iterable[str], default: str) -> str:
+    def choice(self, name: str, choices: Iterable[C], default: C) -> C:
         """Return one of the choices, in the case they are documented in."""
         if not self.given(name):
             return default

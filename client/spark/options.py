@@ -6,6 +6,8 @@
     startingOffsets ...       see positions.py; default latest in a stream, earliest in a batch
     endingOffsets ...         likewise, of a batch alone; default latest
     failOnDataLoss            true
+    onCorruption              a body whose checksum is wrong, or that is flagged as compressed and
+                              is not: fail; skip leaves the message out; raw gives it as stored
     maxOffsetsPerTrigger      messages of one batch of a stream, shared out by backlog
     minOffsetsPerTrigger      wait for as many, but at most maxTriggerDelay (15m)
     minPartitions             tasks at least: long ranges are cut
@@ -31,7 +33,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from skylarkmq.client.consumer.subscription import ALL, Selector, Sql92, Subscription, Tag
 from skylarkmq.client.spark.offsets import INT32_MAX, QueueKey
@@ -44,6 +46,8 @@ from skylarkmq.protocol.flags import validate_group, validate_topic
 from skylarkmq.protocol.sql92.parser import parse
 from skylarkmq.protocol.sql92.tokens import ExpressionError
 
+OnCorruption = Literal["fail", "skip", "raw"]
+ON_CORRUPTION: Final[tuple[OnCorruption, ...]] = ("fail", "skip", "raw")
 STREAM_OPTIONS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 BATCH_OPTIONS: Final = (
     "endingOffsets",
@@ -61,6 +65,7 @@ SOURCE_OPTIONS: Final = (
     "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
     "failOnDataLoss",
+    "onCorruption",
     "minPartitions",
     "maxRecordsPerPartition",
     "consumerGroup",
@@ -127,6 +132,7 @@ class ReadSettings:
     expression: str = ALL
     sql92: bool = False
     fail_on_data_loss: bool = True
+    on_corruption: OnCorruption = "fail"
     pull_count: int = 1024
     pull_bytes: int = 1024 * _KIB
     pulls_in_flight: int = 8
@@ -312,6 +318,7 @@ def _reading(
         expression=expression,
         sql92=sql92,
         fail_on_data_loss=options.flag("failOnDataLoss", True),
+        on_corruption=options.choice("onCorruption", ON_CORRUPTION, "fail"),
         pull_count=options.number("pullBatchSize", 1024, low=1, high=4096),
         pull_bytes=options.size("pullMaxBytes", _KIB * _KIB, low=_KIB, high=16 * _KIB * _KIB),
         pulls_in_flight=options.number("pullsInFlight", 8, low=1, high=64),

@@ -16,6 +16,7 @@ from skylarkmq.protocol.compression import (
     compress,
     compression_flags,
     decompress,
+    looks_compressed,
 )
 from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 
@@ -53,6 +54,21 @@ def test_without_the_compression_bit_the_body_stays(sys_flag: int) -> None:
 @pytest.mark.parametrize("sys_flag", [0x1, 0x301, 0x1 | 0x3C, 0x331])
 def test_zlib_goes_by_two_numbers(sys_flag: int) -> None:
     assert decompress(zlib.compress(BODY), sys_flag, CAP) == BODY
+
+
+@pytest.mark.parametrize("kind", CompressionKind)
+def test_a_compressed_body_is_known_by_its_first_bytes(kind: CompressionKind) -> None:
+    flags = compression_flags(kind)
+    for body in (b"", b"x", BODY):
+        for level in (1, 5, 9):
+            packed = compress(body, kind, level)
+            assert looks_compressed(packed, flags)
+            assert looks_compressed(memoryview(packed), flags)
+            assert not looks_compressed(packed[:1], flags)
+            assert not looks_compressed(b"\x00" + packed, flags)
+    for body in (b"", b"x", BODY, b'{"order": 7}', bytes(40)):
+        assert not looks_compressed(body, flags)
+        assert not looks_compressed(compress(BODY), 5 << 8 | 1)
 
 
 @pytest.mark.parametrize("number", [4, 5, 6, 7])

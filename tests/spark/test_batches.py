@@ -186,7 +186,8 @@ def test_damage_is_told_with_its_place(kind: str) -> None:
     with pytest.raises(CorruptRecordError) as caught:
         builder.add(data, broker_name="broker-a", start=0, end=100)
     text = str(caught.value)
-    assert why in text and "broker broker-a" in text and "startingOffsets" in text
+    assert why in text and "broker broker-a" in text
+    assert ("onCorruption" if kind == "body" else "startingOffsets") in text
     if kind != "cut":
         assert "queue 3, queue offset 17, physical offset 5796" in text
     if kind == "body":
@@ -204,6 +205,56 @@ def test_a_body_that_cannot_be_opened() -> None:
     with pytest.raises(CorruptRecordError, match=r"queue offset 5.*the zlib body is damaged"):
         built(bad.encode())
     assert built(bad.encode(), ("queueOffset",)) == [{"queueOffset": 5}]
+
+
+ZLIB = compression_flags(CompressionKind.ZLIB)
+
+
+def test_the_producer_is_blamed_for_a_body_whose_checksum_is_right() -> None:
+    with pytest.raises(CorruptRecordError) as caught:
+        built(Written(5, body=b"no zlib", sys_flag=ZLIB).encode())
+    text = str(caught.value)
+    assert "its checksum is right, so the producer at 10.1.2.3:10911 sent it so" in text
+    assert "onCorruption=skip" in text and "onCorruption=raw" in text and "disk" not in text
+    data, _ = corrupt("body")
+    with pytest.raises(CorruptRecordError, match=r"broker's disk.*onCorruption=skip"):
+        built(data)
+
+
+@pytest.mark.parametrize("policy", ["skip", "raw"])
+def test_bodies_that_cannot_be_read_may_be_left_out_or_stay_as_stored(
+    policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged = bytearray(Written(2, body=b"hello").encode())
+    damaged[88] ^= 1
+    packed = compress(b"sound", CompressionKind.ZLIB)
+    records = [
+        Written(0).encode(),
+        Written(1, body=b"no zlib", sys_flag=ZLIB).encode(),
+        bytes(damaged),
+        Written(3, body=packed, sys_flag=ZLIB).encode(),
+    ]
+    builder = BatchBuilder(("queueOffset", "body"), on_corruption=policy)
+    assert not builder.add(b"".join(records), broker_name="broker-a", start=0, end=100)
+    last = builder.finish()
+    assert last is not None
+    found = {row["queueOffset"]: row["body"] for row in rows_in(last)}
+    assert {0: b"hello", 3: b"sound"}.items() <= found.items()
+    assert len(found) == builder.rows
+    if policy == "raw":
+        assert (found[1], found[2][1:], builder.skipped) == (b"no zlib", b"ello", 0)
+    else:
+        assert (set(found), builder.skipped) == ({0, 3}, 2)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "queue offset 1" in told[0] and "the producer at" in told[0]
+    assert "queue offset 2" in told[1] and "checksum is wrong" in told[1]
+
+
+def test_a_record_that_is_no_record_ends_the_read_whatever_the_policy() -> None:
+    for kind in set(KINDS) - {"body"}:
+        with pytest.raises(CorruptRecordError):
+            built(corrupt(kind)[0], on_corruption="skip")
 
 
 @given(st.data())

@@ -93,6 +93,12 @@ def test_refused(given: dict[str, str], wanted: str) -> None:
     assert wanted in refusal(**given)
 
 
+def test_on_corruption() -> None:
+    assert read(topic="T").reading.on_corruption == "fail"
+    assert read(topic="T", onCorruption="SKIP").reading.on_corruption == "skip"
+    assert "one of fail, skip, raw" in refusal(topic="T", onCorruption="stop")
+
+
 def test_refused_in_a_batch() -> None:
     assert "is for streams" in refusal(False, topic="a", maxOffsetsPerTrigger="8")
 

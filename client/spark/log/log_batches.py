@@ -241,7 +241,8 @@ class LogBatches:
                 try:
                     body = decompress(bytes(body), sys_flag, OPENED_SIZE_MAX)
                 except RemoteProtocolError as error:
-                    self._fault = str(error)
+                    sent_so = "; its checksum is right, so its producer sent it so"
+                    self._fault = f"{error}{sent_so if self._with_crc else ''}"
                     return False
             size += len(body)
         count = len(rows.heads)

@@ -26,6 +26,7 @@ from skylarkmq.client.spark.reading.positions import instant_ms
 from skylarkmq.protocol.flags import validate_topic
 
 OnCorruption = Literal["fail", "skip", "stop"]
+ON_CORRUPTION: Final[tuple[OnCorruption, ...]] = ("fail", "skip", "stop")
 
 KNOWN: Final = (
     "path",
@@ -96,7 +97,7 @@ class LogOptions:
             start_ms=_TIME_MIN if start is None else start,
             end_ms=_TIME_MAX if end is None else end,
             verify_crc=options.flag("verifyCrc", True),
-            on_corruption=_policy(options),
+            on_corruption=options.choice("onCorruption", ON_CORRUPTION, "fail"),
             max_partition_bytes=size,
             batch_rows=options.number("arrowBatchRows", 2048, low=1, high=_ROWS_MAX),
             batch_bytes=options.size(
@@ -130,9 +131,3 @@ def _instant(options: OptionReader, name: str) -> int | None:
         return instant_ms(options.text(name))
     except ValueError as error:
         raise options.wrong(name, str(error)) from error
-
-
-def _policy(options: OptionReader) -> OnCorruption:
-    policies: tuple[OnCorruption, ...] = ("fail", "skip", "stop")
-    chosen = options.choice("onCorruption", policies, "fail")
-    return next(policy for policy in policies if policy == chosen)

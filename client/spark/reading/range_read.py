@@ -47,7 +47,7 @@ def read_range(
 
     Raises:
         DataLost: with failOnDataLoss, when messages are gone.
-        CorruptRecordError: a record is damaged.
+        CorruptRecordError: a record is damaged, or with onCorruption=fail its body cannot be read.
         RocketMQError: refused, or no broker answered for `retryTimeoutMs`.
     """
     if wanted is None:
@@ -61,6 +61,7 @@ def read_range(
         max_rows=settings.batch_rows,
         max_bytes=settings.batch_bytes,
         topic_name=Namespace(settings.connection.namespace).unwrap,
+        on_corruption=settings.on_corruption,
     )
     blocks = (open_range or _pull)(
         wanted, settings, None if settings.fail_on_data_loss else on_loss
@@ -81,7 +82,7 @@ def read_range(
     if last is not None:
         yield last
     if not settings.filters and tags is None and settings.fail_on_data_loss:
-        _check_count(wanted, builder.rows)
+        _check_count(wanted, builder.rows + builder.skipped)
 
 
 def _pull(wanted: OffsetRange, settings: ReadSettings, on_loss: OnLoss) -> Iterable[Block]:

@@ -86,6 +86,7 @@ ROADS = [
         ({"i": "p\x01" + "v" * 32_750}, ResponseCode.MESSAGE_ILLEGAL),
         ({"i": "p\x01v\0v"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"f": "4"}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"f": "1"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"i": "TRAN_MSG\x01true"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"i": "DELAY\x01x"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"i": "DELAY\x010"}, ResponseCode.SUCCESS),

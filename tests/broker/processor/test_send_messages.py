@@ -13,6 +13,7 @@ from skylarkmq.broker.processor.send_messages import SendMessages, take_wait
 from skylarkmq.protocol.batch import encode_batch
 from skylarkmq.protocol.bodies.topic_config import TopicConfig
 from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.compression import compress
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader
 from skylarkmq.protocol.message import Message
@@ -123,8 +124,22 @@ def test_a_cluster_of_the_clients_own_is_replaced() -> None:
     assert stored("CLUSTER\x01other\x02A\x01b") == {"A": "b", "CLUSTER": "C1"}
 
 
+PACKED = compress(b"body")
+
+
+@pytest.mark.parametrize("body", [b"", b"body", PACKED[1:]])
+def test_a_body_flagged_as_compressed_that_is_not_is_refused(body: bytes) -> None:
+    for make in (
+        lambda: single(body=body, sys_flag=1),
+        lambda: MAKER.batch(encode_batch([Message("T", body)]), header(sys_flag=1), target()),
+    ):
+        with pytest.raises(RemoteProtocolError, match="flag says that the body is comp") as caught:
+            make()
+        assert caught.value.response_code == ILLEGAL
+
+
 def test_the_topics_filter_type_goes_into_the_system_flag() -> None:
-    inner = MAKER.single(BORN, b"x", header(sys_flag=1), target(topic_filter_type="MULTI_TAG"))
+    inner = MAKER.single(BORN, PACKED, header(sys_flag=1), target(topic_filter_type="MULTI_TAG"))
     assert inner.sys_flag == 3
 
 
@@ -267,7 +282,7 @@ TRANSACTION = "TRAN_MSG\x01True\x02PGROUP\x01pg"
 def test_the_first_half_of_a_transaction_goes_to_the_half_topic(
     text: str, wait: str, sys_flag: int
 ) -> None:
-    inner = single(TRANSACTION + text, sys_flag=sys_flag)
+    inner = single(TRANSACTION + text, PACKED, sys_flag=sys_flag)
     assert (inner.topic, inner.queue_id, inner.sys_flag) == ("RMQ_SYS_TRANS_HALF_TOPIC", 0, 1)
     assert inner.wait_store_ok == (wait == "true")
     assert decode_properties(inner.properties.decode()) == {

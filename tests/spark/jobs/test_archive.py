@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,17 @@ from click.testing import CliRunner
 from skylarkmq.client import Message
 from skylarkmq.client.errors import NotFound
 from skylarkmq.client.spark import archive_table
+from skylarkmq.client.spark.client import BlockingClient
 from skylarkmq.client.spark.jobs import archive
 from skylarkmq.client.spark.jobs.archive_survey import HOLE_COLUMNS
 from skylarkmq.client.spark.jobs.archiving import ArchiveOptions
 from skylarkmq.client.spark.jobs.common import JobSettings, Summary
+from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 from skylarkmq.client.sync import Producer
+from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.archives import append, committed, listed, open_writer, run_of
+from tests.support.raw_client import send_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -154,3 +159,32 @@ def test_no_such_topic(broker: SyncBroker, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="topic nowhere does not exist"):
         go(broker, ["nowhere"], tmp_path / "table")
     assert not (tmp_path / "table").exists()
+
+
+@pytest.mark.spark
+def test_a_message_that_cannot_be_read_is_a_hole_or_stays_as_stored(
+    spark: SparkSession, broker: SyncBroker, topic: str, tmp_path: Path
+) -> None:
+    """Its body begins as zlib does and is none; the broker cannot tell."""
+    broker.create_topic(one := f"{topic}_one", 1)
+    options = ConnectionSettings(name_servers=(broker.namesrv_addr,))
+    with closing(BlockingClient(options)) as client:
+        (queue,) = client.write_queues(one)
+        for body, flag in ((b"first", "0"), (b"\x78\x9cjunk", "1"), (b"last", "0")):
+            request = RemotingCommand(310, ext_fields=send_fields(one, 0, f=flag), body=body)
+            assert client.call(client.master_of(queue), request).code == 0
+
+    def archived(policy: str) -> tuple[Summary, dict[int, bytes]]:
+        settings = JobSettings(name_server=broker.namesrv_addr, options={"onCorruption": policy})
+        table = tmp_path / policy
+        summary = archive.run(ArchiveOptions((one,), str(table)), settings)
+        rows = archive_table.dataset(table).to_table().to_pylist()
+        return summary, {row["queueOffset"]: row["body"] for row in rows}
+
+    with pytest.raises(Exception, match=r"queue offset 1.*the producer at 127\.0\.0\.1"):
+        archived("fail")
+    skipped, found = archived("skip")
+    assert found == {0: b"first", 2: b"last"}
+    (holes,) = [each for each in skipped.tables if "holes" in each.title]
+    assert [row[3:] for row in holes.rows] == [(1, 2, 1)]
+    assert archived("raw")[1] == {0: b"first", 1: b"\x78\x9cjunk", 2: b"last"}

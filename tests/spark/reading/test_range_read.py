@@ -12,16 +12,18 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from skylarkmq.client import Message
+from skylarkmq.client.spark.batches import CorruptRecordError
 from skylarkmq.client.spark.client import BlockingClient
 from skylarkmq.client.spark.errors import DataLost, NoProgress
 from skylarkmq.client.spark.offsets import OffsetRange, QueueKey
-from skylarkmq.client.spark.options import ReadSettings, SourceOptions
+from skylarkmq.client.spark.options import OnCorruption, ReadSettings, SourceOptions
 from skylarkmq.client.spark.reading.batch_planner import BatchPlanner
 from skylarkmq.client.spark.reading.range_read import OnLoss, Open, read_range
 from skylarkmq.client.spark.remoting.pool import close_all
 from skylarkmq.client.spark.remoting.pulls import Block
 from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 from skylarkmq.client.sync import Producer
+from skylarkmq.protocol.compression import CompressionKind, compression_flags
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.records import Written, block
 
@@ -51,6 +53,24 @@ def offsets(open_range: Open, **changes: Any) -> list[int]:
     settings = replace(SETTINGS, **changes)
     batches = read_range(WANTED, settings, COLUMNS, open_range=open_range)
     return [row["queueOffset"] for batch in batches for row in batch.to_pylist()]
+
+
+def test_a_message_that_cannot_be_read_may_be_left_out() -> None:
+    def give(wanted: OffsetRange, settings: ReadSettings, on_loss: OnLoss) -> Iterable[Block]:
+        flags = compression_flags(CompressionKind.ZLIB)
+        records = [Written(number) for number in range(10, 20)]
+        records[4] = Written(14, body=b"no zlib", sys_flag=flags)
+        yield Block(block(*records), 10, 20)
+
+    def read(policy: OnCorruption) -> list[int]:
+        settings = replace(SETTINGS, on_corruption=policy)
+        batches = read_range(WANTED, settings, ("queueOffset", "body"), open_range=give)
+        return [row["queueOffset"] for batch in batches for row in batch.to_pylist()]
+
+    with pytest.raises(CorruptRecordError):
+        read("fail")
+    assert read("skip") == [10, 11, 12, 13, 15, 16, 17, 18, 19]
+    assert read("raw") == [*range(10, 20)]
 
 
 def test_blocks_become_batches() -> None:
