@@ -39,11 +39,13 @@ from skylarkmq.broker.start_progress import StartProgress
 from skylarkmq.protocol.crc import using_extension
 from skylarkmq.store.config_fields import ConfigError
 from skylarkmq.store.errors import StoreError
+from skylarkmq.store.progress import StartEnded
 
 log = logging.getLogger("skylarkmq")
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 Command = Callable[..., None]
 
 
@@ -158,15 +160,22 @@ async def _serve(
 ) -> int:
     loop = asyncio.get_running_loop()
     started = loop.time()
-    stop = _stop_event()
     progress = StartProgress(sys.stderr)
+    for number in STOP_SIGNALS:  # the loop answers none while it loads the store
+        signal.signal(number, progress.stop)
     controller = BrokerController(
         loaded.config, with_namesrv=with_namesrv, tune_gc=True, progress=progress, origin=origin
     )
     try:
         await controller.start()
+    except StartEnded:
+        log.info("stopped before the start was over")
+        return 0
     finally:
         progress.end()
+    stop = _stop_event()
+    if progress.stopped:
+        stop.set()
     ready_s = loop.time() - started
     if log_format == "json":
         fields = ready_fields(controller, ready_s, loaded.without_effect)
@@ -220,7 +229,7 @@ def _stop_event() -> asyncio.Event:
     """An event that SIGTERM and SIGINT set."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
     return stop
 

@@ -1,10 +1,11 @@
-"""How far a long start is, on a terminal: one line that is written over."""
+"""How far a long start is, on a terminal: one line that is written over; and how it is stopped."""
 
 from __future__ import annotations
 
+from types import FrameType
 from typing import Final, TextIO
 
-from skylarkmq.store.progress import progress_text
+from skylarkmq.store.progress import StartEnded, progress_text
 
 QUIET_SIZE: Final = 64 << 20
 """Bytes of work below which nothing is shown: it is done before it could be read."""
@@ -18,9 +19,20 @@ class StartProgress:
         self._stream = stream
         self._shows = stream.isatty()
         self._shown = -1  # percent
+        self.stopped = False
+
+    def stop(self, _number: int, _frame: FrameType | None) -> None:
+        """End the start at its next step: a handler of signals."""
+        self.stopped = True
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Show how far it is, when that has changed by a percent."""
+        """Show how far it is, when that has changed by a percent.
+
+        Raises:
+            StartEnded: `stop` was called.
+        """
+        if self.stopped:
+            raise StartEnded
         percent = 100 * done // total if total else 100
         if self._shows and total >= QUIET_SIZE and percent != self._shown:
             self._shown = percent

@@ -87,6 +87,13 @@ class ConsumeQueue:
         self.min_physical_offset = 0  # no record of a unit from min_offset on lies below it
         self.tail_start = self.written = self.max_offset = self.next_offset = offset
 
+    def found(self, first_offset: int, end_offset: int, last_units: bytes) -> None:
+        """Take over what the files hold; the last units stay in memory until the load is over."""
+        self.reset(end_offset)
+        self.first_offset = self.min_offset = first_offset
+        self.tail += last_units
+        self.tail_start = end_offset - len(last_units) // UNIT_SIZE
+
     def append(self, commit_offset: int, record_size: int, tags_code: int) -> None:
         """Publish the next unit."""
         self.tail += UNIT.pack(commit_offset, record_size, tags_code)

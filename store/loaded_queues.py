@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 from skylarkmq.store.checkpoint import Checkpoint, Marks
 from skylarkmq.store.consume_queue import (
@@ -34,6 +35,7 @@ from skylarkmq.store.consume_queue_ext import (
 from skylarkmq.store.errors import StoreProfileError
 from skylarkmq.store.files import Files
 from skylarkmq.store.paths import StorePaths
+from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue_files import QueueReader, QueueWrite, QueueWriter
 from skylarkmq.store.queue_scanner import QueueScanner
 from skylarkmq.store.results import ConsumeQueueUnit
@@ -72,6 +74,7 @@ class LoadedQueues:
         self.queues: dict[QueueKey, ConsumeQueue] = {}
         self.dirty: list[ConsumeQueue] = []
         self.held: set[str] = set()  # topics on their way out: nothing of them goes to the disk
+        self._ext_topics: frozenset[str] = frozenset()  # with a folder of extensions, at the load
         self.lacking = False  # a queue has no unit for messages before others of it
         self._rebuilt_size = 0  # bytes of units built again and not written yet
 
@@ -84,11 +87,11 @@ class LoadedQueues:
         ends = [queue.max_offset for queue in self.queues.values() if queue.max_offset]
         return len(ends), sum(ends)
 
-    def open(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def open(self, topic: str, queue_id: int, folder: Path | None = None) -> ConsumeQueue:
         """The queue, made when it is new. For writers, which have checked the topic."""
         queue = self.queues.get((topic, queue_id))
         if queue is None:
-            folder = self._paths.queue_folder(topic, queue_id)
+            folder = folder or self._paths.queue_folder(topic, queue_id)
             queue = self.queues[topic, queue_id] = ConsumeQueue(topic, queue_id, folder)
             queue.dirty = topic in self.held
             if self.writes_ext:
@@ -152,10 +155,13 @@ class LoadedQueues:
 
     # Loading and recovery: the calls below block
 
-    def load(self, *, unclean: bool) -> None:
+    def load(self, *, unclean: bool, progress: Progress = no_progress) -> None:
         """Open every queue that has files, its end where the written units end."""
         scanner = QueueScanner(self._files, self._file_size)
-        for topic in self._files.list(self._paths.consume_queue):
+        topics = self._files.list(self._paths.consume_queue)
+        self._ext_topics = frozenset(self._files.list(self._paths.consume_queue_ext))
+        for number, topic in enumerate(topics):
+            progress("opening the queues of topics", number, len(topics))
             for name in self._files.list(self._paths.consume_queue / topic):
                 if not (name.isascii() and name.isdigit() and len(name) < 10):
                     path = self._paths.consume_queue / topic / name
@@ -169,9 +175,8 @@ class LoadedQueues:
         extent = scanner.scan(folder, unclean=unclean)
         if extent is None:
             return
-        queue = self.open(topic, queue_id)
-        queue.reset(extent.end_offset)
-        queue.first_offset = queue.min_offset = extent.first_offset
+        queue = self.open(topic, queue_id, folder)
+        queue.found(extent.first_offset, extent.end_offset, extent.last_units)
         self._note_last(queue)
         if extent.has_gap:
             log.warning("%s lacks a file behind unit %d", folder, extent.end_offset)
@@ -180,14 +185,15 @@ class LoadedQueues:
 
     def _load_extension(self, queue: ConsumeQueue, *, unclean: bool) -> None:
         """Find the end of the extension; units whose extension is gone are as good as lost."""
-        folder = self._paths.queue_ext_folder(queue.topic, queue.queue_id)
-        scanner = self._ext_scanner()
-        end = scanner.extension_end(folder, unclean=unclean)
+        end = None
+        if queue.topic in self._ext_topics:
+            folder = self._paths.queue_ext_folder(queue.topic, queue.queue_id)
+            end = self._ext_scanner().extension_end(folder, unclean=unclean)
         if end is not None or self.writes_ext:
             queue.ext = self._extension_of(queue)
             queue.ext.reset(end or 0)
         if not self._trim_extension(queue):
-            log.warning("%s ends before the units of its queue do", folder)
+            log.warning("the extension of %s ends before its units do", queue.folder)
             self.lacking = True
 
     def _ext_scanner(self) -> QueueScanner:
@@ -361,9 +367,10 @@ class LoadedQueues:
             self.checkpoint.save(marks)
 
     def correct_min_offsets(self, log_min_offset: int) -> None:
-        """Move each queue's first readable unit up to the start of the log."""
+        """Move each queue's first readable unit up to the start of the log: the load is over."""
         for queue in self.queues.values():
             queue.min_offset = self.first_at(queue, log_min_offset)
+            queue.drop_tail()
 
     def close(self) -> None:
         self.writer.close()

@@ -50,7 +50,7 @@ from skylarkmq.store.parts import queue_table, topic_removal
 from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.point_tracker import Point, PointTracker
 from skylarkmq.store.profile import check_profile, save_profile
-from skylarkmq.store.progress import Progress, ProgressLog
+from skylarkmq.store.progress import Progress, ProgressLog, StartEnded
 from skylarkmq.store.read_face import ReadFace
 from skylarkmq.store.recovery import Recovery, RecoveryReport
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
@@ -198,7 +198,7 @@ class MessageStore(ReadFace):
         self.removal.load(self.queues.checkpoint)
         marks = self.queues.checkpoint.load()
         self.commit_log.mapped_files.load()
-        self.queues.load(unclean=unclean)
+        self.queues.load(unclean=unclean, progress=progress)
         self._abort.create()
         recovery = Recovery(
             self.commit_log,
@@ -213,7 +213,7 @@ class MessageStore(ReadFace):
         started = self._clock.monotonic()
         try:
             report = self.recovery = recovery.run(unclean=unclean)
-        except CorruptFileError:
+        except (CorruptFileError, StartEnded):
             if not unclean and not recovery.has_changed:
                 self._abort.remove()  # the store is as its last clean stop left it
             raise

@@ -14,10 +14,21 @@ from skylarkmq.protocol.clock import Clock
 log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
-"""Called with (what, bytes done, bytes in all) on the thread that does the work."""
+"""Called with (what, done, in all), bytes or a count, on the thread that does the work.
+
+What it raises ends that work; the store is then as a crash would leave it."""
+
+
+class StartEnded(Exception):
+    """Raised by a `Progress` when the start is to end here: somebody wants the process to stop."""
+
 
 INTERVAL_S: Final = 2.0
 _MIB: Final = 1 << 20
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """A `Progress` for nobody."""
 
 
 class ProgressLog:
@@ -45,4 +56,6 @@ class ProgressLog:
 def progress_text(what: str, done: int, total: int) -> str:
     """One line for people."""
     percent = 100 * done // total if total else 100
+    if 0 < total < _MIB:
+        return f"{what}: {percent} %, {done:,} of {total:,}"
     return f"{what}: {percent} %, {done // _MIB:,} of {total // _MIB:,} MiB"

@@ -22,6 +22,7 @@ from skylarkmq.store.mapped_file import NAME_DIGITS, file_name
 log = logging.getLogger(__name__)
 
 SCAN_SIZE = 4096 * UNIT_SIZE
+LAST_UNITS_SIZE = 64 * UNIT_SIZE
 RECOVERED_FILES = 3  # newest files that are looked through for the end of a queue
 
 
@@ -31,6 +32,7 @@ class QueueExtent(NamedTuple):
     first_offset: int
     end_offset: int
     has_gap: bool = False  # a file is missing behind the end, and others follow it
+    last_units: bytes = b""  # the newest units, as far as the scan had them in hand
 
 
 class QueueScanner:
@@ -57,15 +59,16 @@ class QueueScanner:
         if not found:
             return None
         starts = self._without_gap(found)
-        end = starts[max(0, len(starts) - RECOVERED_FILES)]
+        end, last_units = starts[max(0, len(starts) - RECOVERED_FILES)], b""
         for start in starts[-RECOVERED_FILES:]:
-            end = start + self._valid_size(folder / file_name(start))
-            if end < start + self._file_size:
+            size, units = self._valid_units(folder / file_name(start))
+            end, last_units = start + size, units or last_units
+            if size < self._file_size:
                 break
         has_gap = len(starts) < len(found)
         if not has_gap:
             self._remove_after(folder, starts, end)
-        return QueueExtent(starts[0] // UNIT_SIZE, end // UNIT_SIZE, has_gap)
+        return QueueExtent(starts[0] // UNIT_SIZE, end // UNIT_SIZE, has_gap, last_units)
 
     def cut(self, folder: Path, position: int) -> None:
         """Remove what lies from byte `position` on; what is behind becomes zeros."""
@@ -146,19 +149,25 @@ class QueueScanner:
         finally:
             file.close()
 
-    def _valid_size(self, path: Path) -> int:
-        """Bytes of units at the front of a file, up to the first that was never written."""
+    def _valid_units(self, path: Path) -> tuple[int, bytes]:
+        """Bytes of units at the front of a file that were written, and the last of these units."""
         file = self._files.open(path)
         try:
-            position, step = 0, 64 * UNIT_SIZE
+            position, step, last_units = 0, LAST_UNITS_SIZE, b""
             while position < self._file_size:
                 chunk = file.pread(min(step, self._file_size - position), position)
+                size = 0
                 for commit_offset, record_size, _ in UNIT.iter_unpack(chunk):
                     if not is_valid_unit(commit_offset, record_size):
-                        return position
-                    position += UNIT_SIZE
+                        break
+                    size += UNIT_SIZE
+                if size:
+                    last_units = chunk[max(0, size - LAST_UNITS_SIZE) : size]
+                position += size
+                if size < len(chunk):
+                    break
                 step = min(step * 4, SCAN_SIZE)
-            return position
+            return position, last_units
         finally:
             file.close()
 

@@ -221,3 +221,33 @@ def _ask(address: str, code: int, body: bytes) -> RemotingCommand:
         return answer
 
     return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_start_that_is_under_way(tmp_path: Path, number: signal.Signals) -> None:
+    """The signal comes while the store is being loaded, which holds the loop."""
+    root = tmp_path / "store"
+    settings = (f"storePathRootDir={root}", *SMALL, *PORTS)
+    (root / "consumequeue" / "orders").mkdir(parents=True)
+    command = f"""
+import os, sys
+from skylarkmq.store.loaded_queues import LoadedQueues
+load = LoadedQueues.load
+def loaded(self, **given):
+    os.kill(os.getpid(), {int(number)})
+    load(self, **given)
+LoadedQueues.load = loaded
+from skylarkmq.broker.cli import serve
+serve(sys.argv[1:])
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", command, *_arguments(settings)],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=STOP_LIMIT_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "stopped before the start was over" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (root / "abort").exists()
