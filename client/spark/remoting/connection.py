@@ -4,7 +4,8 @@
     wait      reads until the answer to one request is there; the answers to others are kept
 
 Every wait has a deadline on the clock that was handed in. After the first failure the connection is
-closed and every request under way fails with it. A request that times out while nothing whatever
+closed and every request under way fails with it; what the peer answered before is read and kept,
+for a send whose answer is lost goes out again. A request that times out while nothing whatever
 came in closes the connection as well: the peer is gone, and the next request finds out by a new
 one. Requests of the peer are passed over: brokers push to members of groups, and this is none.
 
@@ -18,6 +19,7 @@ import math
 import select
 import socket
 import ssl
+from collections.abc import Iterable
 from typing import Final
 
 from skylarkmq.client.acl_hook import Signer
@@ -35,6 +37,7 @@ from skylarkmq.client.stream import split_address
 from skylarkmq.client.tls import ClientTls, TlsFailure, explain, explain_loss
 from skylarkmq.protocol.command import decode_command, encode_command
 from skylarkmq.protocol.errors import BadFrameError
+from skylarkmq.protocol.raw_frame import RawFrame
 from skylarkmq.protocol.remoting_command import RESPONSE_FLAG, RemotingCommand
 
 OPAQUE_MASK: Final = 0x7FFFFFFF
@@ -74,8 +77,8 @@ class Connection:
         self._poll.register(stream, _IN)
         self._reader = FrameReader()
         self._opaque = 0
-        # Invariant: an opaque is in _begun from its begin to the end of its wait; its answer is in
-        # _answers from when it came.
+        # Invariant: an opaque is in _begun from its begin to the end of its wait, or of the
+        # connection; its answer is in _answers from when it came.
         self._held: list[bytes] = []
         self._begun: dict[int, int] = {}
         self._answers: dict[int, RemotingCommand] = {}
@@ -155,13 +158,12 @@ class Connection:
         return True
 
     def close(self, why: str = "closed") -> None:
-        """Close it; requests under way fail."""
+        """Close it; requests under way fail, but for those whose answers have been read."""
         if self.closed_why:
             return
         self.closed_why = why
         self._begun.clear()
         self._held.clear()
-        self._answers.clear()
         with contextlib.suppress(OSError):
             self._socket.close()
 
@@ -178,6 +180,7 @@ class Connection:
             except _BLOCKED:
                 pass
             except OSError as error:
+                self._receive_rest()
                 raise self._fail(error) from error
             if not self._receive() and not self._ready(_IN | select.POLLOUT, deadline_s):
                 why = "it reads too slowly: a request could not be sent as a whole"
@@ -201,16 +204,26 @@ class Connection:
             raise self._fail(None)
         self._receive_count += 1
         try:
-            for frame in self._reader.filled(size):
-                answer = decode_command(frame)
-                self._frame_count += 1
-                if answer.flag & RESPONSE_FLAG and answer.opaque in self._begun:
-                    self._answers[answer.opaque] = answer
+            self._take(self._reader.filled(size))
         except BadFrameError as error:
+            self._take(error.frames)
             why = f"sent what is no frame of the protocol ({error.remark})"
             self.close(f"the peer {why}")
             raise ProtocolError(f"{self.address} {why}", hint=self._mute_hint) from error
         return True
+
+    def _take(self, frames: Iterable[RawFrame]) -> None:
+        for frame in frames:
+            answer = decode_command(frame)
+            self._frame_count += 1
+            if answer.flag & RESPONSE_FLAG and answer.opaque in self._begun:
+                self._answers[answer.opaque] = answer
+
+    def _receive_rest(self) -> None:
+        """Take what came in before the peer went away."""
+        with contextlib.suppress(RocketMQError):
+            while self._receive():
+                pass
 
     def _ready(self, events: int, deadline_s: float) -> bool:
         """Wait until the socket can do one of the events; False when the deadline comes first."""

@@ -221,3 +221,40 @@ def test_requests_are_signed_over_all_their_fields() -> None:
     signature = fields.pop("Signature")
     assert fields == {"n": "7", "AccessKey": "AK", "SecurityToken": "token"}
     assert signature == sign(b"secret", fields, b"body")
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Connection, socket.socket]]:
+    """A connection, and its peer's end of it."""
+    mine, peers = socket.socketpair()
+    connection = Connection("the-peer:1", mine, CLOCK)
+    with peers:
+        yield connection, peers
+    connection.close()
+
+
+def answer_to(opaque: int) -> bytes:
+    return encode_command(RemotingCommand(11, opaque=opaque).reply(0, str(opaque)))
+
+
+@pytest.mark.parametrize("last", ["waits", "writes", "reads garbage"])
+def test_answers_that_came_before_the_end_are_kept(
+    ends: tuple[Connection, socket.socket], last: str
+) -> None:
+    """A request whose answer was thrown away would be sent again, and stored twice."""
+    connection, peer = ends
+    opaques = [connection.begin(request(number), soon()) for number in range(4)]
+    for opaque in opaques[:3]:
+        peer.sendall(answer_to(opaque))
+    if last == "reads garbage":
+        peer.sendall(bytes(64))
+    peer.close()
+    with pytest.raises(RocketMQError):
+        if last == "writes":
+            connection.begin(request(5), soon())
+        connection.wait(opaques[3], soon())
+    for opaque in opaques[:3]:
+        assert connection.has_answer(opaque)
+        assert connection.wait(opaque, soon()).remark == str(opaque)
+    with pytest.raises(RocketMQError):
+        connection.wait(opaques[3], soon())
