@@ -8,6 +8,7 @@ steps). `compact_group` runs in a task or in the driver, all else in the driver.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -29,7 +30,7 @@ class CompactPlan(NamedTuple):
     stage: str
     """The staging folder's name below STAGING."""
     target: str
-    """The name of the file to write, below the table."""
+    """How the name of the file to write begins, below the table; a token of the attempt follows."""
     sources: tuple[str, ...]
     """The names of the files to copy, below the table."""
     compression: str = COMPRESSION
@@ -98,17 +99,23 @@ def compact(
 
 
 def compact_group(plan: CompactPlan) -> DataFile:
-    """Copy a group's rows into one staged, synced file. Memory: one row group."""
-    out = StagedFile(f"{plan.root}/{STAGING}/{plan.stage}", plan.target, plan.compression)
-    for name in plan.sources:
-        with pq.ParquetFile(f"{plan.root}/{name}") as source:
-            for number in range(source.num_row_groups):
-                for batch in source.read_row_group(number).to_batches():
-                    out.add(batch)
-    return out.close()
+    """Copy a group's rows into one staged, synced file. Memory: one row group.
+
+    A task that Spark tries again writes another file; the staging folder goes with the commit.
+    """
+    target = f"{plan.target}-{uuid.uuid4().hex[:8]}.parquet"
+    out = StagedFile(f"{plan.root}/{STAGING}/{plan.stage}", target, plan.compression)
+    try:
+        for name in plan.sources:
+            with pq.ParquetFile(f"{plan.root}/{name}") as source:
+                for number in range(source.num_row_groups):
+                    for batch in source.read_row_group(number).to_batches():
+                        out.add(batch)
+        return out.close()
+    except BaseException:
+        out.abandon()
+        raise
 
 
 def _target(last: DataFile, writer: ArchiveWriter, number: int) -> str:
-    return (
-        f"{last.folder}/part-{writer.state.number + 1:012d}-{writer.run[:8]}c-{number:05d}.parquet"
-    )
+    return f"{last.folder}/part-{writer.state.number + 1:012d}-{writer.run[:8]}c-{number:05d}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,12 @@ import pytest
 from skylarkmq.client.spark import archive_table
 from skylarkmq.client.spark.archive import commits as archive_commits
 from skylarkmq.client.spark.archive.commits import COMMITS, SNAPSHOTS, STAGING, TABLE, open_files
-from skylarkmq.client.spark.archive.compaction import compact, groups
+from skylarkmq.client.spark.archive.compaction import (
+    CompactPlan,
+    compact,
+    compact_group,
+    groups,
+)
 from skylarkmq.client.spark.archive.spans import OverlapError
 from skylarkmq.client.spark.archive.state import ArchiveError, Commit, DataFile
 from skylarkmq.client.spark.offsets import QueueKey
@@ -101,6 +107,26 @@ def test_files_that_the_driver_does_not_see(tmp_path: Path) -> None:
         assert writer.state.number == 0
         append(writer, "1", [run_of("T", 0, 0, 2)])
     assert len(committed(tmp_path)) == 2
+
+
+def test_a_compaction_task_that_is_tried_again_writes_another_file(tmp_path: Path) -> None:
+    """Spark tries a task again that was killed, or that a second one is to overtake."""
+    with open_writer(tmp_path) as writer:
+        for number in range(4):
+            append(writer, str(number), [run_of("T", 0, number * 5, number * 5 + 5)])
+        chosen = groups(writer.state)
+
+        def tries(plans: Sequence[CompactPlan]) -> list[DataFile]:
+            firsts = [compact_group(plan) for plan in plans]
+            again = [compact_group(plan) for plan in plans]
+            assert {file.name for file in firsts}.isdisjoint(file.name for file in again)
+            return again
+
+        before = committed(tmp_path)
+        assert compact(writer, chosen, run_tasks=tries) == 3
+    assert committed(tmp_path) == before
+    assert committed(tmp_path) == listed(tmp_path)
+    assert not list((tmp_path / STAGING).iterdir())
 
 
 def test_compaction_keeps_every_message(tmp_path: Path) -> None:
