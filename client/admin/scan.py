@@ -99,6 +99,13 @@ class MessageScan:
             positions = {unwrap(each.queue): each.position for each in self._ranges}
         return ScanProgress(self._scanned, self._total, positions)
 
+    def take_back(self, message: StoredMessage) -> None:
+        """Give the last one again: it did not come to who asked. For the SDK's own use."""
+        assert self._ranges, "its queue is left with the next step"
+        self._scanned -= 1
+        self._ranges[0].position = message.queue_offset
+        self._page.appendleft(message.stored)
+
     def skip_queue(self) -> None:
         """Leave out the rest of the queue that the last message was of."""
         self._page.clear()

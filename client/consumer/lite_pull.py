@@ -324,6 +324,17 @@ class LitePull:
         if self._ack == "none":
             self._ack_given()
 
+    def take_back(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Give these again: they did not come into the hands of who asked. For the SDK's own use.
+
+        With `ack="none"` they are done all the same.
+        """
+        back = {id(message) for message in messages}
+        self._given = [message for message in self._given if id(message) not in back]
+        for message in messages:
+            if message.outcome is None and message.process_queue.put_back(message):
+                self._running.buffer.offer(message.process_queue)
+
     async def _commit_assigned(self, anew: bool = False) -> None:
         inside = self._running
         held: dict[MessageQueue, ProcessQueue[ReceivedMessage]] = inside.rebalance.assigned

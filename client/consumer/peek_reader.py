@@ -182,6 +182,16 @@ class PeekReader(Started):
             if self._owned:
                 await self._client.close()
 
+    def take_back(self, message: PeekedMessage) -> None:
+        """Give this one again: it did not come to who asked. For the SDK's own use."""
+        wrapped = self._client.namespace.wrap_queue(message.queue)
+        feed = next((feed for feed in self._turn if feed.queue == wrapped), None)
+        if feed is None:  # it was the last one of a queue that has been read
+            feed = _Feed(wrapped, message.queue_offset + 1, message.queue_offset + 1)
+            self._turn.append(feed)
+        feed.ready.appendleft(message)
+        self._changed.set()
+
     # Inside
 
     def _next(self) -> PeekedMessage | None:

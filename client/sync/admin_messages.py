@@ -30,7 +30,7 @@ class MessageScan:
 
     def __next__(self) -> StoredMessage:
         try:
-            return self._portal.run(self._scan.__anext__)
+            return self._portal.run(self._scan.__anext__, self._scan.take_back)
         except StopAsyncIteration:
             raise StopIteration from None
 

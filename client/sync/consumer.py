@@ -151,8 +151,15 @@ class Consumer(OnClient[AsyncConsumer]):
             RequestTimeout: none came within `timeout` seconds.
             ConsumerClosed: the consumer has stopped.
         """
-        message = self._inner.run(lambda it: it.getone(timeout))
-        return ReceivedMessage(self._client.portal, message)
+        portal = self._client.portal
+        given: list[AsyncReceivedMessage] = []
+
+        async def take(it: AsyncConsumer) -> ReceivedMessage:
+            given.append(await it.getone(timeout))
+            return ReceivedMessage(portal, given[0])
+
+        # Nothing may follow before the caller has it: an interruption there would lose it.
+        return self._inner.run(take, lambda it, _: it.take_back(given))
 
     def getmany(
         self, max_records: int = 500, timeout: float | None = 0.0
@@ -163,11 +170,17 @@ class Consumer(OnClient[AsyncConsumer]):
             timeout: seconds to wait while there are none; None waits for ever.
         """
         portal = self._client.portal
-        found = self._inner.run(lambda it: it.getmany(max_records, timeout))
-        return {
-            queue: [ReceivedMessage(portal, message) for message in messages]
-            for queue, messages in found.items()
-        }
+        given: list[AsyncReceivedMessage] = []
+
+        async def take(it: AsyncConsumer) -> dict[MessageQueue, list[ReceivedMessage]]:
+            found = await it.getmany(max_records, timeout)
+            given.extend(message for messages in found.values() for message in messages)
+            return {
+                queue: [ReceivedMessage(portal, message) for message in messages]
+                for queue, messages in found.items()
+            }
+
+        return self._inner.run(take, lambda it, _: it.take_back(given))
 
     def subscribe(self, topic: str, selector: Selector | None = None) -> None:
         """Add a topic, or change what is wanted of it from the next pull on."""

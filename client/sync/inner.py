@@ -94,10 +94,20 @@ class Inner(Generic[A]):
         """Whether its end was asked for."""
         return self._stopped
 
-    def run(self, work: Callable[[A], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine of it, and return its result or raise its error."""
+    def run(
+        self,
+        work: Callable[[A], Coroutine[Any, Any, T]],
+        take_back: Callable[[A, T], object] | None = None,
+    ) -> T:
+        """Run a coroutine of it, and return its result or raise its error.
+
+        Args:
+            take_back: see `Portal.run`.
+        """
         current = self.live()
-        return self.portal.run(lambda: work(current))
+        if take_back is None:
+            return self.portal.run(lambda: work(current))
+        return self.portal.run(lambda: work(current), lambda result: take_back(current, result))
 
     def call(self, work: Callable[[A], T]) -> T:
         """Call a plain method of it in the loop thread."""

@@ -45,7 +45,9 @@ class PeekReader(OnClient[AsyncPeekReader]):
 
     def __next__(self) -> PeekedMessage:
         try:
-            return self._inner.run(lambda it: it.__anext__())
+            return self._inner.run(
+                lambda it: it.__anext__(), lambda it, message: it.take_back(message)
+            )
         except (StopAsyncIteration, ConsumerClosed):
             raise StopIteration from None
 

@@ -56,13 +56,21 @@ class Portal:
         _portals.add(self)
         _watch_forks()
 
-    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def run(
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        take_back: Callable[[T], object] | None = None,
+    ) -> T:
         """Run the coroutine that `work` makes in the loop thread; return its result or its error.
+
+        Args:
+            take_back: called in the loop thread with a result that an interruption kept from the
+                caller, before any call that follows.
 
         Raises:
             IllegalState: closed, or called in the loop thread.
         """
-        call = _Call(work)
+        call = _Call(work, take_back)
         try:
             with self.lock:  # behind `close` nothing is begun any more
                 call.loop = self._running()
@@ -190,9 +198,14 @@ class Portal:
 class _Call(Generic[T]):
     """One call on its way through the loop thread."""
 
-    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    def __init__(
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        take_back: Callable[[T], object] | None,
+    ) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self._work = work
+        self._take_back = take_back
         self._future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._task: asyncio.Task[T] | None = None
         self._over = threading.Event()
@@ -216,8 +229,8 @@ class _Call(Generic[T]):
                 self._future.set_exception(error)
             else:
                 self._future.set_result(task.result())
-        elif not task.cancelled():
-            task.exception()  # nobody waits for it any more
+        elif not task.cancelled() and task.exception() is None and self._take_back is not None:
+            self._take_back(task.result())  # nobody waits for it any more
         self._over.set()
 
     def _cancel(self) -> None:
@@ -225,6 +238,11 @@ class _Call(Generic[T]):
             self._task.cancel()
         else:  # the interruption was quicker than its beginning
             self._over.set()
+
+    def _untaken(self) -> None:
+        """The result stood ready, and did not come into the caller's hands."""
+        if self._take_back is not None:
+            self._take_back(self._future.result())
 
     # In the thread that calls
 
@@ -238,10 +256,14 @@ class _Call(Generic[T]):
                     raise  # the work's own
 
     def abandon(self) -> None:
-        """Cancel the work and wait for its end, for a moment; nothing happens when it is over."""
-        if self._future.cancel() and self.loop is not None:
+        """Cancel the work and wait for its end, for a moment; a result of it is taken back."""
+        if self.loop is None:
+            return
+        if self._future.cancel():
             _tell(self.loop, self._cancel)
             self._over.wait(INTERRUPTED_TIMEOUT_S)
+        elif self._future.exception(INTERRUPTED_TIMEOUT_S) is None:
+            _tell(self.loop, self._untaken)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
