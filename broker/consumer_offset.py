@@ -15,12 +15,13 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../offset/ConsumerOffsetManag
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.following import FollowingTable
 from skylarkmq.broker.persist import Done, load_table, table_text
+from skylarkmq.broker.table_body import TableBody
 from skylarkmq.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.flags import CID_RMQ_SYS_TRANS_GROUP, validate_group, validate_topic
@@ -40,6 +41,7 @@ class ConsumerOffsetManager:
 
     Attributes:
         table: (topic, group) -> queue id -> next queue offset; changed by the methods alone.
+        body: the whole table as an answer.
         sources: called when the table is about to be taken for the file: who keeps offsets of the
             broker's own brings them up to date.
     """
@@ -59,6 +61,7 @@ class ConsumerOffsetManager:
         self._path = store.paths.config / OFFSETS_FILE
         interval_s = config.flush_consumer_offset_interval / 1000
         self._file = FollowingTable(writer, self._path, self._take, store, clock, interval_s)
+        self.body = TableBody("offsetTable", lambda: self._file.changes, self._rows)
         # Rows that were copied since the table was last taken; the others may be in that, too.
         self._own: set[tuple[str, str]] = set()
 
@@ -205,11 +208,13 @@ class ConsumerOffsetManager:
     def _take(self) -> Text:
         for source in self.sources:
             source()
+        rows = self._rows()
+        return lambda: table_text("offsetTable", dict(rows), None)
+
+    def _rows(self) -> Iterator[tuple[str, dict[int, int]]]:
+        """The rows as they are now, whatever is committed before they are asked for."""
         taken = self.table.copy()
         self._own.clear()
-        return lambda: _text(taken)
-
-
-def _text(table: dict[tuple[str, str], dict[int, int]]) -> bytes:
-    rows = {f"{topic}{TOPIC_GROUP_SEPARATOR}{group}": row for (topic, group), row in table.items()}
-    return table_text("offsetTable", rows, None)
+        return (
+            (f"{topic}{TOPIC_GROUP_SEPARATOR}{group}", row) for (topic, group), row in taken.items()
+        )

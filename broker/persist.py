@@ -140,7 +140,7 @@ class TableFile:
         self._path = path
         self._take = take
         # Invariant: durable <= writing <= changes; they count changes since the start.
-        self._changes = 0
+        self.changes = 0
         self._writing = 0
         self._durable = 0
         self.is_under_way = False
@@ -150,7 +150,7 @@ class TableFile:
     @property
     def pending(self) -> bool:
         """Whether something changed that is not on the disk yet."""
-        return self._durable < self._changes
+        return self._durable < self.changes
 
     def changed(self) -> None:
         """Note a change and have it written."""
@@ -159,7 +159,7 @@ class TableFile:
 
     def mark(self) -> None:
         """Note a change that waits for the next write."""
-        self._changes += 1
+        self.changes += 1
 
     def persisted(self, done: Done) -> None:
         """Call `done` once all changes so far are on the disk, at once when they are.
@@ -170,7 +170,7 @@ class TableFile:
         if not self.pending:
             done(None)
             return
-        self._waiters.append((self._changes, done))
+        self._waiters.append((self.changes, done))
         self.write()
 
     async def flush(self) -> None:
@@ -187,11 +187,11 @@ class TableFile:
     def write(self) -> None:
         """Have every change so far written: now, or right after the write under way."""
         if self.is_under_way:
-            self._again = self._changes > self._writing
+            self._again = self.changes > self._writing
             return
         self.is_under_way = True
         text = self._take()
-        self._writing = self._changes
+        self._writing = self.changes
         if text is None:
             self._written(None)
         else:

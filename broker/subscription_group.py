@@ -14,6 +14,7 @@ import msgspec
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.data_version import first_version, next_version
 from skylarkmq.broker.persist import Done, TableFile, load_table, table_text
+from skylarkmq.broker.table_body import TableBody
 from skylarkmq.protocol import flags
 from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig, SubscriptionGroupWrapper
@@ -45,6 +46,7 @@ class SubscriptionGroupManager:
     Attributes:
         table: the groups by name; changed by the methods alone.
         data_version: changes with every change of the table.
+        body: the whole table as an answer.
     """
 
     def __init__(
@@ -57,6 +59,12 @@ class SubscriptionGroupManager:
         self._clock = clock
         self._path = StorePaths(config.store.store_path_root_dir).config / GROUPS_FILE
         self._file = TableFile(writer, self._path, self._take)
+        self.body = TableBody(
+            "subscriptionGroupTable",
+            lambda: self.data_version,
+            lambda: self.table.copy().items(),
+            lambda: self.data_version,
+        )
         self._has_no_file = False
 
     def load(self) -> bool:

@@ -20,6 +20,7 @@ import msgspec
 from skylarkmq.broker.config import QUEUES_MAX, READ_WRITE, BrokerConfig
 from skylarkmq.broker.data_version import first_version, next_version
 from skylarkmq.broker.persist import Done, TableFile, load_table, table_text
+from skylarkmq.broker.table_body import TableBody
 from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.clock import Clock
@@ -57,6 +58,7 @@ class TopicConfigManager:
     Attributes:
         table: the topics by name, for lookups on the hot path; changed by the methods alone.
         data_version: changes with every change of the table.
+        body: the whole table as an answer.
         deleting: topics whose deletion is under way; they can not be made before its end.
     """
 
@@ -70,6 +72,12 @@ class TopicConfigManager:
         self._clock = clock
         self._path = StorePaths(config.store.store_path_root_dir).config / TOPICS_FILE
         self._file = TableFile(writer, self._path, self._take)
+        self.body = TableBody(
+            "topicConfigTable",
+            lambda: self.data_version,
+            lambda: self.table.copy().items(),
+            lambda: self.data_version,
+        )
         self.deleting: set[str] = set()
         self._listeners: list[ChangeListener] = []
         self._deletion_listeners: list[DeletionListener] = []

@@ -25,13 +25,14 @@ from skylarkmq.broker.config import QUEUES_MAX
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.consume_rates import ConsumeRateService
 from skylarkmq.broker.consumer_manager import ClientChannelInfo, ConsumerManager
-from skylarkmq.broker.consumer_offset import TOPIC_GROUP_SEPARATOR, ConsumerOffsetManager
+from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.durable import DurableTable, durable
 from skylarkmq.broker.processor.name_checks import check_group, check_producer_group, check_topic
 from skylarkmq.broker.producer_manager import ProducerManager
 from skylarkmq.broker.router import Handler
 from skylarkmq.broker.subscription_group import BUILT_IN_GROUPS, SubscriptionGroupManager
+from skylarkmq.broker.table_body import Answer
 from skylarkmq.broker.topic_config import TopicConfigManager
 from skylarkmq.protocol.bodies.group_admin import (
     ConnectionBody,
@@ -46,10 +47,9 @@ from skylarkmq.protocol.bodies.group_admin import (
 )
 from skylarkmq.protocol.bodies.lock import MessageQueueBody
 from skylarkmq.protocol.bodies.offsets import (
-    ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
 )
-from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -135,12 +135,9 @@ class AdminGroupProcessor:
         self._groups.update(group)
         return _answer_when_durable(request, self._groups)
 
-    def get_all_groups(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def get_all_groups(self, connection: Connection, request: RemotingCommand) -> Answer:
         """Answer the whole table (201)."""
-        body = SubscriptionGroupWrapper(
-            data_version=self._groups.data_version, subscription_group_table=self._groups.table
-        )
-        return request.reply(ResponseCode.SUCCESS, body=encode_body(body))
+        return self._groups.body.answer(request)
 
     def delete_group(
         self, connection: Connection, request: RemotingCommand
@@ -240,15 +237,9 @@ class AdminGroupProcessor:
         body = GroupList(group_list=sorted(groups))
         return request.reply(ResponseCode.SUCCESS, body=encode_body(body))
 
-    def get_all_offsets(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def get_all_offsets(self, connection: Connection, request: RemotingCommand) -> Answer:
         """Answer where every group stands (43)."""
-        body = ConsumerOffsetSerializeWrapper(
-            offset_table={
-                f"{topic}{TOPIC_GROUP_SEPARATOR}{group}": offsets
-                for (topic, group), offsets in self._offsets.table.items()
-            }
-        )
-        return request.reply(ResponseCode.SUCCESS, body=encode_body(body))
+        return self._offsets.body.answer(request)
 
     def get_all_delay_offsets(
         self, connection: Connection, request: RemotingCommand

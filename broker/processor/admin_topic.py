@@ -23,11 +23,12 @@ from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.durable import durable
 from skylarkmq.broker.processor.name_checks import check_topic
 from skylarkmq.broker.router import Handler
+from skylarkmq.broker.table_body import Answer
 from skylarkmq.broker.topic_config import REPLY_TOPIC_POSTFIX, TopicConfigManager
 from skylarkmq.broker.topic_deletion import TopicDeletion
 from skylarkmq.protocol.bodies.route import TopicList
 from skylarkmq.protocol.bodies.text import encode_body
-from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
+from skylarkmq.protocol.bodies.topic_config import TopicConfig
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
@@ -84,12 +85,9 @@ class AdminTopicProcessor:
         await durable(self._topics)
         return request.reply(ResponseCode.SUCCESS)
 
-    def get_all_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def get_all_topics(self, connection: Connection, request: RemotingCommand) -> Answer:
         """Answer the whole table (21)."""
-        body = TopicConfigSerializeWrapper(
-            data_version=self._topics.data_version, topic_config_table=self._topics.table
-        )
-        return request.reply(ResponseCode.SUCCESS, body=encode_body(body))
+        return self._topics.body.answer(request)
 
     def get_system_topics(
         self, connection: Connection, request: RemotingCommand
