@@ -81,15 +81,26 @@ class AppendBatch:
         self._due_time = due_time
         self._file: MappedFile | None = None
         self._segments: list[tuple[MappedFile, list[bytes]]] = []
+        self._parts: list[bytes] = []
+        self.units: list[Unit] = []
+        self.count = 0
+        self.size = 0
         self.store_timestamp = 0
         self._file_start = 0
 
     def begin(self, file: MappedFile | None, store_timestamp: int) -> None:
-        """Start a batch behind the end of `file`, the last log file."""
+        """Start a batch behind the end of `file`, the last log file.
+
+        Raises:
+            RuntimeError: the batch before it was not written; its messages would be gone, and its
+                queue offsets with them.
+        """
+        if not self.is_empty:
+            raise RuntimeError(
+                f"a batch of {self.count} messages is to be written before the next one begins"
+            )
         self._file = file
-        self._segments = []
-        self._parts: list[bytes] = []
-        self.units: list[Unit] = []
+        self.units = []
         self.count = 0
         self.size = 0
         self.store_timestamp = store_timestamp
@@ -192,15 +203,25 @@ class AppendBatch:
             OSError: the disk refused; the caller must end all writing.
         """
         self._close_segment()
-        for mapped, parts in self._segments:
+        segments, self._segments = self._segments, []
+        for mapped, parts in segments:
             mapped.append(b"".join(parts))
         file = self._file
         if file is None:
             return 0
-        for rolled, _ in self._segments:
+        for rolled, _ in segments:
             if rolled is not file:
                 rolled.fill()
         return file.start_offset + file.wrote_position
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write; the rest of a file that became blank is something."""
+        return not (self._parts or self._segments)
+
+    def drop(self) -> None:
+        """Forget what was added: the store has ended its writing."""
+        self._parts, self._segments = [], []
 
     def _close_segment(self) -> None:
         if self._file is not None and self._parts:

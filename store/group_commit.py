@@ -25,7 +25,9 @@ from skylarkmq.store.results import PutMessageStatus
 from skylarkmq.store.stats import StoreStats
 
 Committed = Callable[[PutMessageStatus], None]
-Publish = Callable[[list[Unit], int], None]  # (units, end offset of their commit)
+# (units, end offset of their commit) -> False when the store has failed over it
+Publish = Callable[[list[Unit], int], bool]
+Arrived = Callable[[list[list[Unit]]], None]  # (the units of some commits)
 
 
 class _Parked:
@@ -46,11 +48,24 @@ class _Parked:
 class GroupCommitService:
     """Holds commits until they are durable. Loop thread."""
 
-    def __init__(self, clock: Clock, timeout_s: float, stats: StoreStats, publish: Publish) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        timeout_s: float,
+        stats: StoreStats,
+        publish: Publish,
+        arrived: Arrived,
+    ) -> None:
+        """Take what publishes the units of a commit, and what tells of them afterwards.
+
+        Args:
+            publish: parks and releases nothing, unlike `arrived`.
+        """
         self._clock = clock
         self._timeout_s = timeout_s
         self._stats = stats
         self._publish = publish
+        self._arrived = arrived
         self._parked: deque[_Parked] = deque()
         self._late: deque[_Parked] = deque()  # the waiting ones, by deadline
         self._timer: TimerHandle | None = None
@@ -73,9 +88,11 @@ class GroupCommitService:
         """Publish what lies below `offset`."""
         released: list[_Parked] = []
         while self._parked and self._parked[0].end_offset <= offset:
+            parked = self._parked[0]
+            if not self._publish(parked.units, parked.end_offset):
+                break  # `failed` has refused it, with all that waits
             released.append(self._parked.popleft())
-        for parked in released:
-            self._publish(parked.units, parked.end_offset)
+        self._arrived([parked.units for parked in released])
         return released
 
     def flushed(self, offset: int) -> None:

@@ -14,6 +14,7 @@ submitFlushRequest), DefaultMessageStore.java
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from skylarkmq.protocol.clock import Clock
@@ -31,6 +32,8 @@ from skylarkmq.store.results import STORED, MessageInner, PutMessageResult, PutM
 from skylarkmq.store.stats import StoreStats
 from skylarkmq.store.timers import IntervalTimer
 from skylarkmq.store.worker import StoreWorkers
+
+log = logging.getLogger(__name__)
 
 ArrivalListener = Callable[[str, int, int], None]  # (topic, queue id, max offset)
 PutDone = Callable[[list[PutMessageResult]], None]
@@ -94,7 +97,7 @@ class MessageWriter:
                 commit_log, workers.commit, clock, stats, config, self._committed, on_failure
             )
         self._group_commit = GroupCommitService(
-            clock, config.sync_flush_timeout / 1000, stats, self._publish
+            clock, config.sync_flush_timeout / 1000, stats, self._publish, self._tell_arrivals
         )
         self._flush_timer = IntervalTimer(
             clock, config.flush_interval_commit_log / 1000, self._flush.tick
@@ -178,6 +181,7 @@ class MessageWriter:
                 self._stats.write_errors += 1
                 self._on_failure(error)
         if self.failure is not None:
+            batch.drop()
             if done is not None:
                 done(PutMessageStatus.SERVICE_NOT_AVAILABLE)
             return False
@@ -195,7 +199,12 @@ class MessageWriter:
             self._flush.flush()
             return True
         if self._commit is None:
-            self._publish(batch.units, end_offset)
+            units = batch.units
+            if not self._publish(units, end_offset):
+                if done is not None:
+                    done(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+                return False
+            self._tell_arrivals([units])
             if self._flush_woken:
                 self._flush.wake()
         else:
@@ -288,14 +297,36 @@ class MessageWriter:
 
     # Showing
 
-    def _publish(self, units: list[Unit], end_offset: int) -> None:
-        self._queues.publish(units)
+    def _publish(self, units: list[Unit], end_offset: int) -> bool:
+        """Show units in their queues; False when that failed, and the store with it.
+
+        The log is whole then, and the next start builds the queues from it; to go on would number
+        what follows wrongly.
+        """
+        try:
+            self._queues.publish(units)
+            self.on_published(units)
+        except Exception as error:
+            log.exception("messages up to offset %d of the log cannot be shown", end_offset)
+            self._on_failure(error)
+            return False
         self.published_offset = end_offset
-        self.on_published(units)
-        if self.arrival_listeners:
-            for queue in {unit[0] for unit in units if unit[1] >= 0}:
-                for listener in self.arrival_listeners:
+        return True
+
+    def _tell_arrivals(self, commits: list[list[Unit]]) -> None:
+        """Call the listeners, which may store messages; one that raises harms itself alone."""
+        if not self.arrival_listeners:
+            return
+        for queue in {unit[0] for units in commits for unit in units if unit[1] >= 0}:
+            for listener in self.arrival_listeners:
+                try:
                     listener(queue.topic, queue.queue_id, queue.max_offset)
+                except Exception:
+                    log.exception(
+                        "a listener failed over messages of %s-%d, which are stored and shown",
+                        queue.topic,
+                        queue.queue_id,
+                    )
 
     def _committed(self, offset: int) -> None:
         self._group_commit.release(offset)

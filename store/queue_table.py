@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from skylarkmq.store.checkpoint import UNKNOWN, Marks
 from skylarkmq.store.consume_queue import TAIL_WRITE_COUNT, UNIT, UNIT_SIZE, ConsumeQueue
 from skylarkmq.store.consume_queue_ext import LONG_MIN, is_address
+from skylarkmq.store.errors import StoreError
 from skylarkmq.store.files import Files
 from skylarkmq.store.loaded_queues import EXT_SIZE, LoadedQueues
 from skylarkmq.store.mapped_file import file_name
@@ -59,11 +60,20 @@ class QueueTable(LoadedQueues):
         self._flush = QueueFlushService(self, worker, on_failure, least_pages=least_pages)
 
     def publish(self, units: Iterable[Unit]) -> None:
-        """Make stored records visible in their queues."""
+        """Make stored records visible in their queues.
+
+        Raises:
+            StoreError: a unit is not the next one of its queue; it is in no queue then.
+        """
         writes_ext, bitmap_of, dirty = self.writes_ext, self.bitmap_of, self.dirty
         for queue, queue_offset, physical_offset, record_size, tags_code, text, timestamp in units:
-            if queue_offset < 0:
-                continue
+            if queue_offset != queue.max_offset:
+                if queue_offset < 0:
+                    continue
+                raise StoreError(
+                    f"message {queue_offset} of {queue.topic}-{queue.queue_id} would be shown as "
+                    f"message {queue.max_offset}"
+                )
             if writes_ext and queue.ext is not None:
                 bitmap = b"" if bitmap_of is None else bitmap_of(queue.topic, text)
                 tags_code = queue.ext.append(tags_code, timestamp, bitmap)

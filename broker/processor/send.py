@@ -341,7 +341,7 @@ class SendProcessor:
         """Commit what was gathered, and answer when it is durable."""
         self.gathering = False
         turn = self._answers.take(connection)
-        if not self._batch.count:
+        if self._batch.is_empty:
             return
         stored = self._store.commit(turn.durable if turn.waits else None)
         turn.answer_unwaited(PutMessageStatus.PUT_OK if stored else None)

@@ -23,11 +23,21 @@ class Rig:
         self.clock = ManualClock()
         self.stats = StoreStats()
         self.events: list[tuple[str, object]] = []
-        self.service = GroupCommitService(self.clock, 5.0, self.stats, self.publish)
+        self.service = GroupCommitService(self.clock, 5.0, self.stats, self.publish, self.arrived)
+        self.breaks_at = 0  # the number whose units cannot be shown
 
-    def publish(self, units: list[Unit], end_offset: int) -> None:
+    def publish(self, units: list[Unit], end_offset: int) -> bool:
         assert end_offset == 100 * units[0][1]
+        if units[0][1] == self.breaks_at:
+            self.service.failed()
+            return False
         self.events.append(("shown", units[0][1]))
+        return True
+
+    def arrived(self, commits: list[list[Unit]]) -> None:
+        assert [units[0][1] for units in commits] == [
+            number for what, number in self.events if what == "shown"
+        ][-len(commits) :], "after all of them are shown"
 
     def park(self, number: int, *, waits: bool = True) -> None:
         """A commit that ends at offset 100 * number."""
@@ -55,6 +65,17 @@ def test_a_sync_releases_what_lies_below_it_in_order() -> None:
     rig.service.flushed(300)
     assert rig.taken() == [("shown", 3), ("PUT_OK", 3)]
     assert rig.stats.ack_wait.count == 3
+
+
+def test_what_cannot_be_shown_is_refused_and_all_behind_it() -> None:
+    rig = Rig()
+    for number in (1, 2, 3):
+        rig.park(number)
+    rig.breaks_at = 2
+    rig.service.flushed(300)
+    refused = [(LOST.name, 2), (LOST.name, 3)]
+    assert rig.taken() == [("shown", 1), *refused, ("PUT_OK", 1)]
+    assert rig.service.waiting == 0
 
 
 def test_everything_is_shown_before_anybody_is_answered() -> None:

@@ -10,7 +10,7 @@ from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store.errors import StoreLockedError, StoreProfileError
 from skylarkmq.store.message_store import StoreState
 from skylarkmq.store.results import GetMessageStatus, PutMessageStatus
-from tests.store.support import LOG_SIZE, MESSAGE_MAX, StoreRig
+from tests.store.support import LOG_SIZE, MESSAGE_MAX, StoreRig, inner
 from tests.support.crash_disk import CrashDisk
 
 
@@ -328,3 +328,74 @@ def test_nothing_is_taken_before_the_start_and_after_the_stop() -> None:
     assert rig.store.refusal() is None
     rig.store.stop_writing()
     assert rig.store.refusal() is not None
+
+
+# Who is told of arrivals
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"flush_disk_type": "SYNC_FLUSH"},
+        {"flush_disk_type": "ASYNC_FLUSH"},
+        {"transient_store_pool_enable": True, "transient_store_pool_size": 2},
+    ],
+)
+def test_a_listener_that_raises_harms_nobody_else(
+    config: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = StoreRig(**config).start()
+    told: list[tuple[str, int, int]] = []
+
+    def raising(topic: str, queue_id: int, offset: int) -> None:
+        raise ValueError(topic)
+
+    rig.store.add_arrival_listener(raising)
+    rig.store.add_arrival_listener(lambda *arrived: told.append(arrived))
+    for number in range(6):
+        rig.put("T", 0, b"%d" % number)
+        if number % 3 == 2:  # several commits of one sync
+            rig.clock.advance(1.1)
+            rig.workers.run_all()
+    assert [result.status for result in rig.results] == [PutMessageStatus.PUT_OK] * 6
+    assert bodies(rig, "T", 0) == [b"%d" % number for number in range(6)]
+    assert [result.queue_offset for result in rig.results] == list(range(6))
+    assert told[-1] == ("T", 0, 6)
+    assert any("a listener failed over messages of T-0" in text for text in caplog.messages)
+    rig.stop()
+    assert bodies(StoreRig(rig.files).start(), "T", 0) == [b"%d" % number for number in range(6)]
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_units_out_of_turn_end_the_writing_and_the_next_start_has_all(flush: str) -> None:
+    """Not to be shown as another number: what was acknowledged stays where it was."""
+    rig = StoreRig(flush_disk_type=flush).start()
+    rig.put("T", 0, b"first")
+    rig.workers.run_all()
+    queue = rig.store.queues.get("T", 0)
+    assert queue is not None
+    queue.next_offset += 1  # a bug somewhere
+    rig.put("T", 0, b"second")
+    rig.workers.run_all()
+    assert [result.status for result in rig.results] == [
+        PutMessageStatus.PUT_OK,
+        PutMessageStatus.SERVICE_NOT_AVAILABLE,
+    ]
+    assert "message 2 of T-0 would be shown as message 1" in str(rig.store.failure)
+    assert bodies(rig, "T", 0) == [b"first"]
+
+
+def test_a_batch_does_not_begin_over_one_that_is_not_written() -> None:
+    rig = StoreRig().start()
+    statuses: list[PutMessageStatus] = []
+    queue = rig.store.queues.open("T", 0)
+    message = inner("T", 0, b"gathered")
+    batch = rig.store.begin()
+    batch.add_message(queue, message)
+    with pytest.raises(RuntimeError, match="a batch of 1 messages is to be written"):
+        rig.put("T", 0, b"in between")
+    assert rig.store.commit(statuses.append)
+    rig.put("T", 0, b"after")
+    assert statuses == [PutMessageStatus.PUT_OK]
+    assert bodies(rig, "T", 0) == [b"gathered", b"after"]
+    assert [result.queue_offset for result in rig.results] == [1]
