@@ -102,6 +102,7 @@ class BrokerState:
         self.store = MessageStore(config.store, files, clock, workers, memory_size=memory_size)
         writer = TableWriter(files, workers.tables, self.store.fail)
         self.topics = TopicConfigManager(config, files, writer, clock)
+        self.topics.add_deletion_listener(self.stats.forget_topic)
         self.groups = SubscriptionGroupManager(config, files, writer, clock)
         self.offsets = ConsumerOffsetManager(config, files, writer, clock, self.store)
         self.delay_offsets = DelayOffsetTable(files, writer, clock, self.store)

@@ -38,13 +38,19 @@ class ConsumeRateService:
         self._timer.stop()
 
     def sample(self) -> None:
-        """Note every counter once."""
+        """Note every counter once, and forget those that are gone."""
+        counters = self._stats.topics_out
+        self._notes = {key: notes for key, notes in self._notes.items() if key in counters}
         now_s = self._clock.monotonic()
-        for key, traffic in self._stats.topics_out.items():
+        for key, traffic in counters.items():
             notes = self._notes.get(key)
             if notes is None:
                 notes = self._notes[key] = deque(maxlen=SAMPLE_COUNT)
             notes.append((now_s, traffic.count))
+
+    def forget_group(self, group: str) -> None:
+        """A consumer group is deleted."""
+        self._stats.forget_group(group)
 
     def per_second(self, topic: str, group: str) -> float:
         """Messages a second from the oldest note to the newest; 0.0 before there are two."""

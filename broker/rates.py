@@ -70,7 +70,7 @@ class BrokerRates:
             self._store_stats.messages_appended,
             found,
             sum(results.values()) - found,
-            sum(traffic.count for traffic in self._stats.topics_out.values()),
+            self._stats.messages_out,
         )
 
     def sample(self) -> None:

@@ -7,7 +7,8 @@ A processor looks its counter up once and then adds to its attributes:
     counter.bytes += size
 
 Labels that grow with user data (topic, group) are capped at `series_limit` a family; what comes
-later is counted under the name `__other__`, and each such fold is itself counted.
+later is counted under the name `__other__`, and each such fold is itself counted. Series of a topic
+or group that is deleted go with it.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class BrokerStats:
     __slots__ = (
         "connections_closed",
         "connections_opened",
+        "forgotten_out",
         "frames_in",
         "frames_out",
         "heartbeats_refused",
@@ -88,6 +90,7 @@ class BrokerStats:
         self.series_dropped = {"messages_in": 0, "messages_out": 0}  # family -> folds
         self.topics_in: dict[tuple[str, str], Traffic] = {}  # (topic, message type)
         self.topics_out: dict[tuple[str, str], Traffic] = {}  # (topic, group)
+        self.forgotten_out = 0  # messages that were counted for topics and groups deleted since
         # Whole frames with their bytes, by the type byte of their header.
         self.frames_in: dict[int, Traffic] = {kind.value: Traffic() for kind in SerializeType}
         self.frames_out: dict[int, Traffic] = {kind.value: Traffic() for kind in SerializeType}
@@ -121,6 +124,25 @@ class BrokerStats:
                 "messages_out", self.topics_out, (topic, group), (OTHER, OTHER)
             )
         return counter
+
+    @property
+    def messages_out(self) -> int:
+        """Messages handed to all consumer groups."""
+        return self.forgotten_out + sum(traffic.count for traffic in self.topics_out.values())
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic is deleted; who holds a counter of it looks it up anew."""
+        for message_type in MESSAGE_TYPES:
+            self.topics_in.pop((topic, message_type), None)
+        self._forget_out([key for key in self.topics_out if key[0] == topic])
+
+    def forget_group(self, group: str) -> None:
+        """A consumer group is deleted."""
+        self._forget_out([key for key in self.topics_out if key[1] == group])
+
+    def _forget_out(self, keys: list[tuple[str, str]]) -> None:
+        for key in keys:
+            self.forgotten_out += self.topics_out.pop(key).count
 
     def request(self, code: int, outcome: str = "ok") -> Histogram:
         """The durations of requests with a code that is served, s; outcomes as in OUTCOMES.

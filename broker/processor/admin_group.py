@@ -148,6 +148,7 @@ class AdminGroupProcessor:
         if header.group_name in BUILT_IN_GROUPS:
             raise _refused(f"the group {header.group_name} is the broker's own")
         self._groups.delete(header.group_name)
+        self._rates.forget_group(header.group_name)
         if not header.remove_offset:
             return _answer_when_durable(request, self._groups)
         self._offsets.remove_group(header.group_name)

@@ -119,6 +119,7 @@ class SendProcessor:
         self._queue = store.queues.queues.get
         self._batch: AppendBatch = store.commit_log.batch
         self._counters: dict[ConsumeQueue, Traffic] = {}
+        topics.add_deletion_listener(lambda _: self._counters.clear())
         self.gathering = False
 
     # The plain road

@@ -34,6 +34,19 @@ def test_pairs_of_topic_and_group_have_their_own_limit() -> None:
     assert stats.series_dropped == {"messages_in": 0, "messages_out": 2}
 
 
+def test_series_of_what_is_deleted_go_and_make_room() -> None:
+    stats = BrokerStats(series_limit=2)
+    stats.topic_in("a").count = 5
+    stats.topic_in("b")
+    stats.topic_out("a", "g").count = 3
+    stats.topic_out("b", "h").count = 4
+    stats.forget_topic("a")
+    stats.forget_group("h")
+    assert list(stats.topics_in) == [("b", "normal")]
+    assert (stats.topics_out, stats.messages_out) == ({}, 7)
+    assert stats.topic_in("c") is stats.topics_in["c", "normal"]
+
+
 def test_a_free_text_reason_never_becomes_a_label() -> None:
     stats = BrokerStats()
     stats.connection_closed("peer")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 from pathlib import Path
 from random import Random
@@ -20,10 +21,12 @@ from skylarkmq.broker.topic_deletion import TopicDeletion
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.record import decode_messages
+from skylarkmq.store.consume_queue import ConsumeQueue
 from skylarkmq.store.table_file import TableWriter
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, begin, request
 from tests.support.crash_disk import CrashDisk
 from tests.support.live_broker import live_broker
+from tests.support.manual_clock import settle
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 
@@ -260,3 +263,28 @@ def _check_crashed(disk: CrashDisk, is_acked: bool) -> tuple[bool, bool, bool]:
         assert result is not None
         assert result.queue_offset == 0
     return found
+
+
+async def test_a_deleted_topic_leaves_nothing_in_memory_nor_in_metrics(tmp_path: Path) -> None:
+    """Else every topic is counted as `__other__` after so many were ever made."""
+    async with live_broker(tmp_path) as broker:
+        stats, topics = broker.state.stats, [f"passing{number}" for number in range(6)]
+        stats.series_limit = 3
+        client = await RawClient.open(broker.listen_address)
+        for topic in topics:
+            assert (await client.call(310, send_fields(topic), b"x")).code == 0
+            assert (await client.call(11, pull_fields(topic))).code == 0
+            assert (topic, "normal") in stats.topics_in
+            broker.state.rates.sample()
+            assert (await client.call(215, {"topic": topic})).code == 0
+        assert stats.topics_in == stats.topics_out == {}
+        assert stats.series_dropped == {"messages_in": 0, "messages_out": 0}
+        assert broker.state.traffic.now().transferred == len(topics), "the sum stays"
+        broker.state.rates.sample()
+        assert broker.state.rates.per_second(topics[0], "g") == 0
+        assert (await client.call(310, send_fields("staying"), b"x")).code == 0
+        await client.close()
+        await settle()
+        gc.collect()
+        queues = [each for each in gc.get_objects() if isinstance(each, ConsumeQueue)]
+        assert not {queue.topic for queue in queues} & set(topics)
