@@ -25,10 +25,7 @@ OLDEST := .venv-oldest
 .PHONY: run test faults check demo pipeline-demo bench bench-store bench-broker bench-spark spark-oldest interop docs clean
 
 run: $(VENV)/.core
-	exec $(BIN)/skylarkmq serve \
-	    --set storePathRootDir="$(CURDIR)/var/store" \
-	    --set mappedFileSizeCommitLog=67108864 \
-	    --set maxHashSlotNum=20000 $(ARGS)
+	exec $(BIN)/skylarkmq serve --dev $(ARGS)
 
 test: $(VENV)/.dev
 	$(BIN)/pytest -q $(ARGS)

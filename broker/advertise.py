@@ -12,10 +12,12 @@ several networks that is often one which no client can reach.
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from skylarkmq.store.config_fields import ConfigError
@@ -65,6 +67,18 @@ def advertised_address(
         f"{found}; say which address clients shall use, for instance "
         f"--set brokerIP1={candidates[0] if candidates else _LOOPBACK_ADDRESS}",
     )
+
+
+def is_guessed(broker_ip1: str | None, bind_address: str) -> bool:
+    """Return whether `advertised_address` takes the address of the only interface."""
+    return not broker_ip1 and bind_address in _WILDCARDS
+
+
+def in_container(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> bool:
+    """Return whether this process runs in a container, as far as Docker, Podman and Kubernetes
+    say so: its only interface is then one of the container's own network."""
+    signs = (root / ".dockerenv", root / "run" / ".containerenv")
+    return "KUBERNETES_SERVICE_HOST" in environment or any(sign.exists() for sign in signs)
 
 
 def interface_addresses() -> list[str]:

@@ -24,6 +24,7 @@ from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.config_file import (
     DEFAULT_ORIGIN,
+    DEV_ORIGIN,
     Loaded,
     Sources,
     effective_values,
@@ -84,6 +85,9 @@ def server_options(command: Command) -> Command:
 
 @click.command()
 @server_options
+@click.option(
+    "--dev", is_flag=True, help="For a try: data in ./var/store, log files of 64 MiB, not 1 GiB."
+)
 def serve(**options: Any) -> None:
     """Run a broker and a name server in this process."""
     _run_broker(with_namesrv=True, **options)
@@ -139,8 +143,9 @@ def _run_broker(
     print_config: bool,
     log_format: LogFormat,
     log_level: str,
+    dev: bool = False,
 ) -> None:
-    loaded = _load(load_broker_config, config_path, settings)
+    loaded = _load(load_broker_config, config_path, settings, dev=dev)
     if print_config:
         _print_config(loaded)
         return
@@ -195,11 +200,11 @@ async def _serve(
 
 def _origin_of(loaded: Loaded[BrokerConfig], path: Path | None) -> ConfigOrigin:
     """The file that changes of the running broker go to, and what is stronger than it."""
-    in_file = f"{path} line "
+    weaker = (DEFAULT_ORIGIN, DEV_ORIGIN, f"{path} line ")
     stronger = {
         key: setting.origin
         for key, setting in loaded.settings.items()
-        if setting.origin != DEFAULT_ORIGIN and not setting.origin.startswith(in_file)
+        if not setting.origin.startswith(weaker)
     }
     return ConfigOrigin(None if path is None else path.resolve(), stronger)
 
@@ -235,10 +240,14 @@ def _stop_event() -> asyncio.Event:
 
 
 def _load(
-    load: Callable[[Sources], Loaded[Any]], path: Path | None, settings: tuple[str, ...]
+    load: Callable[[Sources], Loaded[Any]],
+    path: Path | None,
+    settings: tuple[str, ...],
+    *,
+    dev: bool = False,
 ) -> Loaded[Any]:
     home = Path(os.path.expanduser("~"))  # `~` itself where the system knows no home
-    sources = Sources(path, os.environ, settings, home, socket.gethostname())
+    sources = Sources(path, os.environ, settings, home, socket.gethostname(), dev)
     try:
         return load(sources)
     except ConfigError as error:

@@ -1,14 +1,15 @@
 """Where the values of the configuration come from, and the strict reading of their text.
 
-    defaults  <  the file of -c  <  environment  <  --set key=value          the last one wins
+    defaults  <  --dev  <  the file of -c  <  environment  <  --set key=value     the last one wins
 
 The environment's names are SKYLARKMQ_ and the key in upper snake case: flushDiskType is
 SKYLARKMQ_FLUSH_DISK_TYPE. NAMESRV_ADDR stands for namesrvAddr, as for Java brokers, and is weaker
 than SKYLARKMQ_NAMESRV_ADDR.
 
 Unlike RocketMQ, which passes over unknown keys and values that it can not read: both end the start
-here with one line that names the key, the value, where it stands and what to write instead. Only an
-unknown variable is no error, because tools and Kubernetes set variables of their own.
+here with one line that names the key, the value, where it stands and what to write instead. An
+unknown variable is an error only where it looks like a key spelt wrong, because tools and
+Kubernetes set variables of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
@@ -33,9 +34,22 @@ C = TypeVar("C", BrokerConfig, NamesrvConfig)
 ENVIRONMENT_PREFIX: Final = "SKYLARKMQ_"
 NAMESRV_ADDR_VARIABLE: Final = "NAMESRV_ADDR"
 DEFAULT_ORIGIN: Final = "default"
+DEV_ORIGIN: Final = "--dev"
+DEV_PROFILE: Final = {
+    "storePathRootDir": "var/store",
+    "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+    "maxHashSlotNum": "20000",
+}
+"""What a working copy needs: data in the folder that one stands in, and small files, for a log file
+of RocketMQ's size takes its 1 GiB of the disk at the first start."""
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _SPECIAL_KEYS: Final = frozenset({"store"})
 _SIMILARITY: Final = 0.5
+_VARIABLE_SIMILARITY: Final = 0.8
+"""Higher than that of keys: what is a variable's may be somebody else's."""
+# Kubernetes tells the pods of each service in its namespace, under the service's name.
+_OF_A_SERVICE: Final = re.compile(r"_SERVICE_(HOST|PORT\w*)$|_PORT_[0-9]+_[A-Z]+(_[A-Z]+)?$")
+_SERVICE_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://")
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,7 @@ class Sources:
     settings: Sequence[str] = ()  # each `key=value`
     home: Path = Path("/")
     host_name: str = ""
+    dev: bool = False  # with the development profile
 
 
 class Setting(NamedTuple):
@@ -75,6 +90,8 @@ def load_broker_config(sources: Sources) -> Loaded[BrokerConfig]:
     """
     wanted = {**_wanted(BrokerConfig), **_wanted(StoreConfig)}
     defaults = {"storePathRootDir": Setting(str(sources.home / "store"), DEFAULT_ORIGIN)}
+    if sources.dev:
+        defaults |= {key: Setting(text, DEV_ORIGIN) for key, text in DEV_PROFILE.items()}
     if sources.host_name:
         defaults["brokerName"] = Setting(sources.host_name, DEFAULT_ORIGIN)
     given, unknown_variables = _collect(sources, wanted)
@@ -172,7 +189,8 @@ def _file_settings(path: Path) -> list[tuple[str, Setting]]:
 def _environment_settings(
     environment: Mapping[str, str], wanted: Mapping[str, Any]
 ) -> tuple[dict[str, Setting], list[str]]:
-    by_variable = {ENVIRONMENT_PREFIX + _upper_snake(key): key for key in wanted}
+    by_variable = {_variable(key): key for key in (*wanted, *JAVA_ONLY)}
+    by_variable |= {_variable(key): name for key, name in ALIASES.items() if name in wanted}
     settings: dict[str, Setting] = {}
     unknown: list[str] = []
     address = environment.get(NAMESRV_ADDR_VARIABLE)
@@ -183,12 +201,35 @@ def _environment_settings(
             origin = f"environment {variable}"
             settings[by_variable[variable]] = Setting(environment[variable].strip(), origin)
         elif variable.startswith(ENVIRONMENT_PREFIX):
+            near = _near_variable(variable, environment[variable], by_variable)
+            if near is not None:
+                cure = f"no such key; did you mean {near}?"
+                raise ConfigError(variable, environment[variable], cure, "environment")
             unknown.append(variable)
     return settings, unknown
 
 
-def _upper_snake(key: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", key).upper()
+def _near_variable(variable: str, text: str, known: Iterable[str]) -> str | None:
+    """Return the variable of a key that this one looks like; None: somebody else's."""
+    if _OF_A_SERVICE.search(variable) or _SERVICE_ADDRESS.match(text):
+        return None
+    of_any_server = {**_wanted(BrokerConfig), **_wanted(StoreConfig), **_wanted(NamesrvConfig)}
+    if variable in map(_variable, of_any_server):
+        return None  # of the other server, whose environment this one shares
+    by_letters = {_letters(name): name for name in known}
+    near = difflib.get_close_matches(
+        _letters(variable), by_letters, n=1, cutoff=_VARIABLE_SIMILARITY
+    )
+    return by_letters[near[0]] if near else None
+
+
+def _letters(variable: str) -> str:
+    return variable.removeprefix(ENVIRONMENT_PREFIX).upper().replace("_", "")
+
+
+def _variable(key: str) -> str:
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", key)
+    return ENVIRONMENT_PREFIX + snake.upper()
 
 
 def _known(key: str, setting: Setting, wanted: Mapping[str, Any]) -> str:

@@ -22,7 +22,13 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
-from skylarkmq.broker.advertise import advertised_address, interface_addresses, is_loopback
+from skylarkmq.broker.advertise import (
+    advertised_address,
+    in_container,
+    interface_addresses,
+    is_guessed,
+    is_loopback,
+)
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.components import BrokerState, make_server
 from skylarkmq.broker.config import BrokerConfig
@@ -143,6 +149,12 @@ class BrokerController:
             if is_loopback(bound):
                 bound = self._sockets[0].getsockname()[0]  # of `localhost` that may be ::1
             host = advertised_address(config.broker_ip1, bound, interface_addresses())
+            if is_guessed(config.broker_ip1, bound) and in_container():
+                log.warning(
+                    "clients are told %s, the address of this container, which those outside its "
+                    "network cannot reach: set brokerIP1 to one that they can",
+                    host,
+                )
             if self._with_metrics:  # so that probes are answered during a long recovery too
                 await self._start_metrics()
             self.state.load(self._progress)

@@ -1,10 +1,16 @@
 """Which address clients are told, by what is configured, bound and there."""
 
 import ipaddress
+from pathlib import Path
 
 import pytest
 
-from skylarkmq.broker.advertise import advertised_address, interface_addresses, is_loopback
+from skylarkmq.broker.advertise import (
+    advertised_address,
+    in_container,
+    interface_addresses,
+    is_loopback,
+)
 from skylarkmq.store.config_fields import ConfigError
 
 
@@ -36,6 +42,17 @@ def test_a_guess_is_refused_and_names_the_key(interfaces: list[str]) -> None:
 def test_the_interfaces_of_this_machine_are_addresses() -> None:
     for address in interface_addresses():
         ipaddress.ip_address(address)
+
+
+def test_signs_of_a_container(tmp_path: Path) -> None:
+    assert not in_container({}, tmp_path)
+    assert in_container({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path)
+    for sign in (".dockerenv", "run/.containerenv"):
+        path = tmp_path / sign
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        assert in_container({}, tmp_path)
+        path.unlink()
 
 
 def test_loopback() -> None:

@@ -17,6 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from skylarkmq.broker.cli import broker, namesrv, serve
+from skylarkmq.broker.config_file import Sources, load_broker_config
+from skylarkmq.broker.controller import BrokerController
 from skylarkmq.protocol.command import RemotingCommand
 from tests.support.raw_client import RawClient
 
@@ -180,6 +182,17 @@ def test_print_config_shows_every_key_and_where_it_comes_from(tmp_path: Path) ->
     assert "autoCreateTopicEnable=true" in lines
 
 
+def test_the_development_profile_lies_below_what_is_said(tmp_path: Path) -> None:
+    code, out, _ = _invoke(serve, "--dev", "--set", "maxHashSlotNum=7", "--print-config")
+    assert code == 0
+    lines = out.splitlines()
+    assert "storePathRootDir=var/store  # --dev" in lines
+    assert "mappedFileSizeCommitLog=67108864  # --dev" in lines
+    assert "maxHashSlotNum=7  # --set" in lines
+    without = _invoke(serve, "--print-config")[1].splitlines()
+    assert "mappedFileSizeCommitLog=1073741824" in without
+
+
 def test_print_config_of_a_name_server() -> None:
     code, out, _ = _invoke(namesrv, "--print-config")
     assert code == 0 and "listenPort=9876" in out.splitlines()
@@ -193,6 +206,32 @@ def test_a_guessed_address_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     code, _, err = _invoke(serve, *_arguments(settings), "--log-level", "ERROR")
     assert code == 2
     assert "brokerIP1" in err and "10.0.0.1, 10.0.0.2" in err
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        (("bindAddress=0.0.0.0",), True),
+        (("bindAddress=0.0.0.0", "brokerIP1=10.0.0.1"), False),
+        ((), False),
+    ],
+)
+async def test_a_containers_guessed_address_is_warned_about(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    settings: tuple[str, ...],
+    warned: bool,
+) -> None:
+    monkeypatch.setattr("skylarkmq.broker.controller.interface_addresses", lambda: ["10.0.0.1"])
+    monkeypatch.setattr("skylarkmq.broker.controller.in_container", lambda: True)
+    all_settings = (f"storePathRootDir={tmp_path / 'store'}", *SMALL, *PORTS, *settings)
+    controller = BrokerController(load_broker_config(Sources(settings=all_settings)).config)
+    await controller.start()
+    await controller.stop()
+    told = [each.getMessage() for each in caplog.records if "brokerIP1" in each.getMessage()]
+    assert len(told) == warned
+    assert all("10.0.0.1" in line and "container" in line for line in told)
 
 
 def test_a_changed_key_is_in_the_file_at_the_next_start(tmp_path: Path) -> None:

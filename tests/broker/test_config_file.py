@@ -77,6 +77,42 @@ def test_unknown_variables_are_only_told() -> None:
 
 
 @pytest.mark.parametrize(
+    ("variable", "near"),
+    [
+        ("SKYLARKMQ_FLUSH_DISK_TYP", "SKYLARKMQ_FLUSH_DISK_TYPE"),
+        ("SKYLARKMQ_FLUSHDISKTYPE", "SKYLARKMQ_FLUSH_DISK_TYPE"),
+        ("SKYLARKMQ_listenPort", "SKYLARKMQ_LISTEN_PORT"),
+        ("SKYLARKMQ_LISTENER_PORT", "SKYLARKMQ_LISTEN_PORT"),
+        ("SKYLARKMQ_NAMESRV_ADDRESS", "SKYLARKMQ_NAMESRV_ADDR"),
+    ],
+)
+def test_a_variable_near_a_key_is_refused_like_an_unknown_key(variable: str, near: str) -> None:
+    error = _error(**{variable: "SYNC_FLUSH"})
+    assert str(error) == f"{variable}=SYNC_FLUSH: no such key; did you mean {near}? (environment)"
+
+
+def test_variables_that_others_set_are_only_told() -> None:
+    """Kubernetes sets some for each service, under the service's name."""
+    address = "10.1.1.1"
+    others: dict[str, str] = {}
+    for service in ("", "_BROKER", "_NAMESRV", "_METRICS"):
+        name = f"SKYLARKMQ{service}"
+        others |= {f"{name}_SERVICE_HOST": address, f"{name}_PORT": f"tcp://{address}:10911"}
+        others |= {f"{name}_SERVICE_PORT": "10911", f"{name}_SERVICE_PORT_LISTEN_PORT": "10911"}
+        for part, text in (("", f"tcp://{address}:10911"), ("_PROTO", "tcp"), ("_PORT", "10911")):
+            others[f"{name}_PORT_10911_TCP{part}"] = text
+    others |= dict.fromkeys(("SKYLARKMQ_SEED", "SKYLARKMQ_REAL_JAVA_HOME", "SKYLARKMQ_X"), "1")
+    others["SKYLARKMQ_KV_CONFIG_PATH"] = "/a"  # the name server's
+    assert set(_load(**others).unknown_variables) == set(others)
+
+
+def test_a_variable_of_every_key_that_a_file_may_have() -> None:
+    loaded = _load(SKYLARKMQ_ROCKETMQ_HOME="/x", SKYLARKMQ_MAPED_FILE_SIZE_COMMIT_LOG="5000000")
+    assert loaded.config.store.mapped_file_size_commit_log == 5_000_000
+    assert (loaded.without_effect, loaded.unknown_variables) == (["rocketmqHome"], [])
+
+
+@pytest.mark.parametrize(
     ("key", "near"),
     [
         ("flushDisktype", "flushDiskType"),
