@@ -10,7 +10,7 @@ import random
 from typing import Protocol
 
 from skylarkmq.broker.buffers import InboundBuffers, OutboundBuffers
-from skylarkmq.broker.config import BrokerConfig
+from skylarkmq.broker.config import BrokerConfig, share_of_connections
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.connection_roles import ConnectionMaker
 from skylarkmq.broker.consume_rates import ConsumeRateService
@@ -368,6 +368,7 @@ def make_server(
         stats,
         idle_limit_s=config.server_channel_max_idle_time_seconds,
         max_connections=config.max_connections,
+        address_share=share_of_connections(config),
         gate=state.fast_failure,
         inbound=InboundBuffers(config.max_inbound_buffered, give_memory_back),
         outbound=OutboundBuffers(config.max_outbound_buffered, give_memory_back),

@@ -70,6 +70,7 @@ class BrokerConfig:
     metrics_prom_exporter_port: Port = 5557
     metrics_prom_exporter_host: str | None = None  # None: as bindAddress
     max_connections: Positive = 10_000  # ours
+    max_connections_per_address: Count = 0  # ours; 0: half of max_connections
     max_inbound_buffered: BufferTotal = 256 << 20  # ours; bytes that came and were not handled
     max_outbound_buffered: BufferTotal = 256 << 20  # ours; bytes that peers leave unread
     server_channel_max_idle_time_seconds: Positive = 120  # s
@@ -179,6 +180,7 @@ class NamesrvConfig:
     bind_address: str = "127.0.0.1"
     listen_port: Port = 9876  # 0 picks a free one
     max_connections: Positive = 10_000  # ours
+    max_connections_per_address: Count = 0  # ours; 0: half of max_connections
     server_channel_max_idle_time_seconds: Positive = 120  # s
     order_message_enable: bool = False
     cluster_test: bool = False
@@ -204,6 +206,11 @@ class NamesrvConfig:
         """
         check_values(self)
         _check_word("bindAddress", self.bind_address)
+
+
+def share_of_connections(config: BrokerConfig | NamesrvConfig) -> int:
+    """Return how many connections one address may have, so that others find room."""
+    return config.max_connections_per_address or (config.max_connections + 1) // 2
 
 
 def parse_namesrv_addresses(text: str | None) -> list[str]:

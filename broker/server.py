@@ -11,6 +11,7 @@ import contextlib
 import logging
 import math
 import socket
+from collections import Counter
 
 from skylarkmq.broker.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.connection import Connection
@@ -28,6 +29,7 @@ BACKLOG = 1024
 ACCEPTS_PER_TURN = 16
 MAX_CONNECTIONS = 10_000
 SCAN_INTERVAL_S = 5.0
+SHARES_TOLD_MAX = 3  # addresses that a scan names because they have too many connections
 DEAF_LIMIT_S = 60.0  # how long a peer may leave our answers unread
 FRAME_LIMIT_S = 30.0  # how long a frame may take from its first byte to its last
 
@@ -53,6 +55,7 @@ class RemotingServer:
         *,
         idle_limit_s: float = 120.0,
         max_connections: int = MAX_CONNECTIONS,
+        address_share: int = MAX_CONNECTIONS,
         gate: Gate | None = None,
         inbound: InboundBuffers | None = None,
         outbound: OutboundBuffers | None = None,
@@ -61,6 +64,7 @@ class RemotingServer:
         """Make a server; `serve` opens it.
 
         Args:
+            address_share: connections that one address may have; of IPv6, one network of 64 bits.
             connect: makes what stands for a peer that has connected.
             gate: what refuses requests while there is too much to do; None: nobody does.
             inbound: counts what waits to be handled, outbound: what peers leave unread.
@@ -75,10 +79,13 @@ class RemotingServer:
         self._connect = connect
         self._idle_limit_s = idle_limit_s
         self._max_connections = max_connections
+        self._address_share = address_share
+        self._by_address: Counter[bytes] = Counter()  # connections, as `connections` has them
         self._servers: list[asyncio.Server] = []
         self._scan = IntervalTimer(clock, SCAN_INTERVAL_S, self._scan_peers)
         self._empty = asyncio.Event()
         self._refused_count = 0  # connections since the last scan
+        self._refused_share: Counter[str] = Counter()  # those of addresses with their share
 
     async def serve(self, *sockets: socket.socket) -> None:
         """Accept connections on bound sockets, which are then this server's."""
@@ -121,13 +128,23 @@ class RemotingServer:
         self.connections.add(connection)
         self._empty.clear()
         self.stats.connections_opened += 1
-        if len(self.connections) <= self._max_connections:
-            return True
-        self._refused_count += 1
-        return False
+        address = _network(connection)
+        self._by_address[address] += 1
+        if len(self.connections) > self._max_connections:
+            self._refused_count += 1
+            return False
+        if self._by_address[address] > self._address_share:
+            self._refused_share[connection.remote_address.rpartition(":")[0]] += 1
+            return False
+        return True
 
     def closed(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        if connection in self.connections:
+            self.connections.discard(connection)
+            address = _network(connection)
+            self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
         self.stats.connection_closed(connection.close_reason)
         if not self.connections:
             self._empty.set()
@@ -140,6 +157,14 @@ class RemotingServer:
                 self._max_connections,
             )
             self._refused_count = 0
+        for address, count in self._refused_share.most_common(SHARES_TOLD_MAX):
+            log.warning(
+                "%d connections from %s were refused: it has maxConnectionsPerAddress=%d open",
+                count,
+                address,
+                self._address_share,
+            )
+        self._refused_share.clear()
         self._drop_idle()
         for buffers in (self.inbound, self.outbound):
             buffers.flood.look(buffers.size)
@@ -165,3 +190,8 @@ class RemotingServer:
 
 def _is_older(since_s: float, limit_s: float) -> bool:
     return 0.0 < since_s < limit_s
+
+
+def _network(connection: Connection) -> bytes:
+    """Where a connection comes from: an IPv4 address, or the half of one of IPv6 that is given."""
+    return connection.host_bytes[:-4][:8]

@@ -27,6 +27,7 @@ from skylarkmq.protocol.message import Message
 from skylarkmq.protocol.properties import MAX_PROPERTIES_SIZE, encode_properties
 
 _FRONT: Final = struct.Struct(">iiiii")
+_SIZE: Final = struct.Struct(">i")
 _PROPERTIES_SIZE: Final = struct.Struct(">H")
 _FRONT_SIZE: Final = _FRONT.size
 _LENGTH_SIZE: Final = _PROPERTIES_SIZE.size
@@ -69,6 +70,24 @@ def encode_batch(messages: Iterable[Message | BatchItem]) -> bytes:
             raise LocalProtocolError(f"a number does not fit into its field: {error}") from error
         parts += (body, _PROPERTIES_SIZE.pack(len(properties)), properties)
     return b"".join(parts)
+
+
+def has_more_items(body: bytes, count: int) -> bool:
+    """Return whether a batch has more than `count` messages, long before `split_batch` could.
+
+    Sizes that cannot be end the look: they are for `split_batch` to refuse.
+    """
+    position, end = 0, len(body)
+    if end <= count * MIN_BATCH_ITEM_SIZE:
+        return False
+    for _ in range(count):
+        (size,) = _SIZE.unpack_from(body, position)
+        if size < MIN_BATCH_ITEM_SIZE:
+            return False
+        position += size
+        if position > end - MIN_BATCH_ITEM_SIZE:
+            return False
+    return True
 
 
 def split_batch(body: bytes) -> list[BatchItem]:

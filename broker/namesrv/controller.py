@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from skylarkmq.broker.config import BrokerConfig, NamesrvConfig
+from skylarkmq.broker.config import BrokerConfig, NamesrvConfig, share_of_connections
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.connection_roles import ConnectionMaker
 from skylarkmq.broker.namesrv.kv_config import KVConfig
@@ -53,6 +53,7 @@ class NamesrvController:
             stats,
             idle_limit_s=config.server_channel_max_idle_time_seconds,
             max_connections=config.max_connections,
+            address_share=share_of_connections(config),
             connect=connect,
         )
 
@@ -66,6 +67,7 @@ class NamesrvController:
                 bind_address=config.bind_address,
                 listen_port=config.namesrv_listen_port,
                 max_connections=config.max_connections,
+                max_connections_per_address=config.max_connections_per_address,
                 server_channel_max_idle_time_seconds=config.server_channel_max_idle_time_seconds,
                 order_message_enable=config.order_message_enable,
             ),

@@ -21,7 +21,7 @@ from skylarkmq.broker.transaction.messages import (
     is_transactional,
     without_transaction,
 )
-from skylarkmq.protocol.batch import split_batch
+from skylarkmq.protocol.batch import has_more_items, split_batch
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.compression import looks_compressed
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -60,6 +60,7 @@ _INVISIBLE = (
 )
 _PAIR_END = b"\x02"
 _PAIR_END_BYTE = 2
+BATCH_COUNT_MAX = 32_768  # messages of one batch, which all are stored in one turn of the loop
 BATCH_GROWTH_MAX = 8  # bytes stored for a byte of the largest batch body
 _FIXED_SIZE_MAX = max(layout.size for layout in FIXED_BY_HOSTS)
 
@@ -181,17 +182,18 @@ class SendMessages:
             raise _illegal("a batch can not be delayed")
         _, wait = take_wait(batch_level)
         batch_level = with_property(batch_level, b"CLUSTER", self._cluster)
-        items = split_batch(body)
-        if not items:
-            raise _illegal("the batch is empty")
-        _check_compressed(header.sys_flag, (part_body for _, part_body, _ in items))
         fixed = _FIXED_SIZE_MAX + LENGTHS_SIZE + len(target.topic) + len(batch_level) + 1
-        size = len(body) + len(items) * fixed
-        if size > self._batch_size_max:
+        room = (self._batch_size_max - len(body)) // fixed
+        if has_more_items(body, min(room, BATCH_COUNT_MAX)):  # before the work that they cost
             raise _illegal(
-                f"the batch's {len(items)} messages would take more than {self._batch_size_max}B "
-                "in the log; split it"
+                f"the batch has more than {BATCH_COUNT_MAX} messages; split it"
+                if room >= BATCH_COUNT_MAX
+                else f"the batch's messages would take more than {self._batch_size_max}B in the "
+                "log; split it"
             )
+        items = split_batch(body)
+        _check_compressed(header.sys_flag, (part_body for _, part_body, _ in items))
+        size = len(body) + len(items) * fixed
         parts: list[BatchPart] = []
         for flag, part_body, inner_level in items:
             if timed and asks_for_timer(inner_level):

@@ -63,6 +63,7 @@ def broker(root: Path, flush: str, settings: dict[str, object] | None = None) ->
         "listenPort": 0,
         "namesrvListenPort": 0,
         "metricsPromExporterPort": 0,
+        "maxConnectionsPerAddress": 20_000,
         **(settings or {}),
     }
     command = [str(Path(sys.executable).with_name("skylarkmq")), "serve", "--log-format", "json"]

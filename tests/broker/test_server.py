@@ -10,7 +10,8 @@ import resource
 import socket
 import struct
 from collections.abc import Callable
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -22,10 +23,12 @@ from skylarkmq.broker.server import (
     FRAME_LIMIT_S,
     SCAN_INTERVAL_S,
     RemotingServer,
+    _network,
 )
 from skylarkmq.broker.sockets import bind, port_of
 from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.host_address import HostAddress
 from tests.support.manual_clock import ManualClock
 from tests.support.raw_client import RawClient
 
@@ -41,6 +44,7 @@ class Peer:
         self.unfinished_since_s = 0.0
         self.progress_s: list[float] = []
         self.remote_address = "127.0.0.1:1"
+        self.host_bytes = bytes(8)
         self.close_reason = ""
         self.calls: list[str] = []
 
@@ -119,7 +123,9 @@ async def test_a_peer_that_does_not_finish_a_frame_is_cut() -> None:
 BIG = 15 << 20
 
 
-async def listening(max_connections: int = 100) -> tuple[RemotingServer, tuple[str, int]]:
+async def listening(
+    max_connections: int = 100, address_share: int = 100
+) -> tuple[RemotingServer, tuple[str, int]]:
     """A server that answers code 1 with 15 MiB, and where it listens."""
     clock, stats = ManualClock(), BrokerStats()
 
@@ -127,7 +133,9 @@ async def listening(max_connections: int = 100) -> tuple[RemotingServer, tuple[s
         return request.reply(0, None, {}, bytes(BIG))
 
     router = Router({1: big}, stats, clock)
-    server = RemotingServer(router, clock, stats, max_connections=max_connections)
+    server = RemotingServer(
+        router, clock, stats, max_connections=max_connections, address_share=address_share
+    )
     bound = bind("127.0.0.1", 0)
     address = ("127.0.0.1", port_of(bound))
     await server.serve(bound)
@@ -156,6 +164,45 @@ async def test_peers_beyond_the_limit_are_closed_and_room_comes_back() -> None:
         await client.close()
     await server.stop()
     assert server.stats.connections_opened == 4
+
+
+async def test_one_address_leaves_room_for_others(caplog: pytest.LogCaptureFixture) -> None:
+    server, address = await listening(max_connections=4, address_share=2)
+    crowd = [await RawClient.open(address) for _ in range(2)]
+    assert (await crowd[0].call(9)).code == (await crowd[1].call(9)).code == 3
+    refused = await RawClient.open(address)
+    await refused.closed()
+    _, writer = await asyncio.open_connection(*address, local_addr=("127.0.0.2", 0))
+    await until(lambda: len(server.connections) == 3)
+    server._scan_peers()
+    assert "1 connections from 127.0.0.1 were refused" in caplog.text
+    await crowd[0].close()
+    await until(lambda: len(server.connections) == 2)
+    again = await RawClient.open(address)
+    assert (await again.call(9)).code == 3
+    writer.close()
+    for client in (crowd[1], again, refused):
+        await client.close()
+    await until(lambda: not server.connections)
+    assert not server._by_address
+    await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("192.0.2.1", "192.0.2.2", False),
+        ("192.0.2.1", "::ffff:192.0.2.1", True),
+        ("2001:db8:0:1::1", "2001:db8:0:1:ffff::2", True),
+        ("2001:db8:0:1::1", "2001:db8:0:2::1", False),
+    ],
+)
+def test_what_counts_as_one_address(one: str, other: str, same: bool) -> None:
+    def network(ip: str) -> bytes:
+        connection: Any = SimpleNamespace(host_bytes=HostAddress(ip, 5).pack())
+        return _network(connection)
+
+    assert (network(one) == network(other)) is same
 
 
 async def test_the_stop_waits_for_answers_that_peers_still_take() -> None:

@@ -4,7 +4,13 @@ import struct
 
 import pytest
 
-from skylarkmq.protocol.batch import MIN_BATCH_ITEM_SIZE, BatchItem, encode_batch, split_batch
+from skylarkmq.protocol.batch import (
+    MIN_BATCH_ITEM_SIZE,
+    BatchItem,
+    encode_batch,
+    has_more_items,
+    split_batch,
+)
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 from skylarkmq.protocol.message import Message
@@ -140,3 +146,21 @@ def test_what_fits_into_no_batch_is_a_local_error() -> None:
         encode_batch([BatchItem(0, b"", b"p" * 32768)])
     with pytest.raises(LocalProtocolError):
         encode_batch([BatchItem(1 << 31, b"", b"")])
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 50])
+@pytest.mark.parametrize("size", [0, 1, 300])
+def test_the_count_is_known_before_the_messages(count: int, size: int) -> None:
+    body = encode_batch([BatchItem(0, bytes(size), b"A\x01b") for _ in range(count)])
+    for bound in (-1, 0, count - 1):
+        assert has_more_items(body, bound)
+    for bound in (count, count + 1, 1000):
+        assert not has_more_items(body, bound)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 21, 2**31 - 1])
+def test_sizes_that_cannot_be_end_the_count(size: int) -> None:
+    body = size.to_bytes(4, "big", signed=True) + bytes(1000)
+    assert not has_more_items(body, 5)
+    with pytest.raises(RemoteProtocolError):
+        split_batch(body)

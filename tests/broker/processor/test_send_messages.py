@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.processor import send_messages
 from skylarkmq.broker.processor.send_checks import Target
 from skylarkmq.broker.processor.send_messages import SendMessages, take_wait
 from skylarkmq.protocol.batch import encode_batch
@@ -391,3 +392,14 @@ def test_a_batch_of_very_many_tiny_messages_must_fit_a_log_file() -> None:
     with pytest.raises(RemoteProtocolError, match="split it") as caught:
         batch([Message("T", b"")] * (LOG_SIZE // 91))
     assert caught.value.response_code == ILLEGAL
+
+
+def test_too_many_messages_are_refused_before_they_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """4 MiB of tiny ones took a quarter of a second of the loop, and were refused then."""
+    monkeypatch.setattr(send_messages, "BATCH_COUNT_MAX", 100)
+    assert len(batch([Message("T", b"")] * 100).parts) == 100
+    monkeypatch.setattr(send_messages, "split_batch", None)
+    with pytest.raises(RemoteProtocolError, match="more than 100 messages; split it"):
+        batch([Message("T", b"")] * 101)
