@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from skylarkmq.broker.allowance import Allowance
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.following import FollowingTable
 from skylarkmq.broker.persist import Done, load_table, table_text
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 OFFSETS_FILE: Final = "consumerOffset.json"
 TOPIC_GROUP_SEPARATOR: Final = "@"
 NO_OFFSET: Final = -1
+WARNINGS_BURST: Final = 20.0
+WARNINGS_PER_S: Final = 0.2
 
 
 class ConsumerOffsetManager:
@@ -58,6 +61,7 @@ class ConsumerOffsetManager:
         self.sources: list[Callable[[], None]] = []
         self._files = files
         self._store = store
+        self._allowance = Allowance(clock, WARNINGS_BURST, WARNINGS_PER_S)
         self._path = store.paths.config / OFFSETS_FILE
         interval_s = config.flush_consumer_offset_interval / 1000
         self._file = FollowingTable(writer, self._path, self._take, store, clock, interval_s)
@@ -135,16 +139,41 @@ class ConsumerOffsetManager:
 
     def commit(
         self, remote_address: str, group: str, topic: str, queue_id: int, offset: int
-    ) -> None:
+    ) -> bool:
         """Remember where a group goes on in a queue; a smaller offset than before counts too.
 
-        Unlike RocketMQ, nobody outside says how far the broker is with the transactions: halves
-        of transactions that it takes for ended are never asked about again.
+        Unlike RocketMQ, an offset above the queue's end is not taken (False): the group would pass
+        over what is stored up to there. A client that has one, because its queue was made anew, is
+        told by its next pull (PULL_OFFSET_MOVED) where to go on. And nobody outside says how far
+        the broker is with the transactions: halves of transactions that it takes for ended are
+        never asked about again.
         """
         if group == CID_RMQ_SYS_TRANS_GROUP:
             log.warning("%s may not set the offsets of %s", remote_address, group)
-        else:
-            self.keep(remote_address, group, topic, queue_id, offset)
+            return False
+        end = self._store.max_offset(topic, queue_id)
+        if offset > end:
+            self._tell_beyond(remote_address, group, topic, queue_id, offset, end)
+            return False
+        self.keep(remote_address, group, topic, queue_id, offset)
+        return True
+
+    def _tell_beyond(
+        self, who: str, group: str, topic: str, queue_id: int, offset: int, end: int
+    ) -> None:
+        if not self._allowance.take():
+            return
+        left_out = self._allowance.left_out()
+        log.warning(
+            "%s: offset %d of group %s is above the end of queue %d of %s, %d, and is not taken%s",
+            who,
+            offset,
+            group,
+            queue_id,
+            topic,
+            end,
+            f" ({left_out} such lines were left out)" if left_out else "",
+        )
 
     def keep(self, who: str, group: str, topic: str, queue_id: int, offset: int) -> None:
         """As `commit`, for the broker's own groups too."""

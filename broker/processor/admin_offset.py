@@ -24,7 +24,11 @@ from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.durable import durable
 from skylarkmq.broker.outbound import Outbound
 from skylarkmq.broker.pending_calls import ConnectionClosedError
-from skylarkmq.broker.processor.name_checks import check_group, check_topic
+from skylarkmq.broker.processor.name_checks import (
+    check_group,
+    check_offset_group,
+    check_topic,
+)
 from skylarkmq.broker.router import Handler
 from skylarkmq.broker.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.topic_config import TopicConfigManager
@@ -148,7 +152,7 @@ class AdminOffsetProcessor:
         header = decode_fields(CloneGroupOffsetRequestHeader, request.ext_fields)
         source, target = header.src_group, header.dest_group
         check_group(source)
-        check_group(target)
+        check_offset_group(target)
         if self._groups.find(target) is None:
             raise unknown_group(target)
         topics = [header.topic] if header.topic else self._offsets.topics_of(source)
@@ -164,7 +168,7 @@ class AdminOffsetProcessor:
             ):
                 continue
             for queue_id, offset in self._offsets.of(source, topic).items():
-                self._offsets.commit(connection.remote_address, target, topic, queue_id, offset)
+                self._offsets.keep(connection.remote_address, target, topic, queue_id, offset)
         return self._answer_when_durable(request)
 
     async def _answer_when_durable(self, request: RemotingCommand) -> RemotingCommand:

@@ -1,17 +1,22 @@
 """A group's offsets (14, 15) and its members (38).
 
-Unlike RocketMQ, which stores an offset under any name, an offset is taken for a known group and a
-queue that exists only: names that nobody made must not fill the table. Queries of unknown names
+Unlike RocketMQ, which stores any offset under any name, an offset is taken for a queue that
+exists and up to its end only: names that nobody made must not fill the table, and what is yet to be
+stored is not consumed. Queries of unknown names
 answer what RocketMQ answers, and allocate nothing.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/ConsumerManageProcessor.java
 """
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.consumer_manager import ConsumerManager
 from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
-from skylarkmq.broker.processor.name_checks import check_group, check_topic
+from skylarkmq.broker.durable import durable
+from skylarkmq.broker.processor.name_checks import check_group, check_offset_group, check_topic
 from skylarkmq.broker.router import Handler
 from skylarkmq.broker.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.topic_config import TopicConfigManager
@@ -20,7 +25,6 @@ from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.flags import CID_RMQ_SYS_TRANS_GROUP
 from skylarkmq.protocol.headers.consumer import (
     GetConsumerListByGroupRequestHeader,
     QueryConsumerOffsetRequestHeader,
@@ -72,16 +76,17 @@ class ConsumerManageProcessor:
 
     def update_consumer_offset(
         self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Take a group's offset in a queue (15); a smaller one than before is taken too."""
+    ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand]:
+        """Take a group's offset in a queue (15); a smaller one than before is taken too.
+
+        A group that is not there is made, as by a pull: administrators' tools give a new group its
+        offsets so. One-way requests make none: they may come from a member of a group that was
+        deleted.
+        """
         header = decode_fields(UpdateConsumerOffsetRequestHeader, request.ext_fields)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-        check_group(group)
+        check_offset_group(group)
         check_topic(topic)
-        if group == CID_RMQ_SYS_TRANS_GROUP:
-            raise RemoteProtocolError(
-                ResponseCode.NO_PERMISSION, f"the offsets of {group} are the broker's own"
-            )
         config = self._topics.get(topic)
         if config is None:
             raise RemoteProtocolError(
@@ -97,13 +102,25 @@ class ConsumerManageProcessor:
             raise RemoteProtocolError(
                 ResponseCode.SYSTEM_ERROR, f"the offset {header.commit_offset} is negative"
             )
-        if group not in self._groups.table:
+        is_known = group in self._groups.table
+        if not is_known and (request.is_oneway or self._groups.find(group) is None):
             raise RemoteProtocolError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
             )
-        self._offsets.commit(
+        if not self._offsets.commit(
             connection.remote_address, group, topic, queue_id, header.commit_offset
-        )
+        ):
+            raise RemoteProtocolError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the offset {header.commit_offset} is above the end of queue {queue_id} of "
+                f"topic[{topic}], {self._store.max_offset(topic, queue_id)}",
+            )
+        if not is_known:
+            return self._answer_when_durable(request)
+        return request.reply(ResponseCode.SUCCESS)
+
+    async def _answer_when_durable(self, request: RemotingCommand) -> RemotingCommand:
+        await durable(self._groups)
         return request.reply(ResponseCode.SUCCESS)
 
     def query_consumer_offset(

@@ -11,7 +11,12 @@ from typing import Final
 
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.flags import validate_group, validate_producer_group, validate_topic
+from skylarkmq.protocol.flags import (
+    CID_RMQ_SYS_TRANS_GROUP,
+    validate_group,
+    validate_producer_group,
+    validate_topic,
+)
 
 CLIENT_ID_SIZE_MAX: Final = 255
 """Characters of a client id, which the client makes of its address and a name."""
@@ -33,6 +38,19 @@ def check_group(group: str) -> None:
         RemoteProtocolError: SYSTEM_ERROR with the reason.
     """
     _refuse(validate_group(group))
+
+
+def check_offset_group(group: str) -> None:
+    """Refuse what cannot be a consumer group, and those whose offsets are the broker's own.
+
+    Raises:
+        RemoteProtocolError: SYSTEM_ERROR or NO_PERMISSION with the reason.
+    """
+    check_group(group)
+    if group == CID_RMQ_SYS_TRANS_GROUP:
+        raise RemoteProtocolError(
+            ResponseCode.NO_PERMISSION, f"the offsets of {group} are the broker's own"
+        )
 
 
 def check_producer_group(group: str) -> None:

@@ -73,7 +73,7 @@ class CallsRig(GroupRig):
     def stand(self, topic: str, places: dict[int, int], group: str = GROUP) -> None:
         """Commit offsets by queue."""
         for queue_id, offset in places.items():
-            self.offsets.commit("x", group, topic, queue_id, offset)
+            self.offsets.keep("x", group, topic, queue_id, offset)
 
     def join(
         self,

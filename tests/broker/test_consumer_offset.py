@@ -49,7 +49,7 @@ class Rig(StoreRig):
         return self
 
     def commit(self, offset: int, queue_id: int = 0) -> None:
-        self.manager.commit(REMOTE, "g", "T", queue_id, offset)
+        self.manager.keep(REMOTE, "g", "T", queue_id, offset)
 
     def advance(self, seconds: float) -> None:
         for _ in range(round(seconds * 10)):
@@ -71,10 +71,10 @@ def test_nobody_outside_moves_the_offsets_of_transactions() -> None:
 def test_the_last_commit_wins_even_a_smaller_one() -> None:
     manager = Rig().start().manager
     assert manager.query("g", "T", 0) == -1
-    manager.commit(REMOTE, "g", "T", 0, 7)
-    manager.commit(REMOTE, "g", "T", 1, 9)
+    manager.keep(REMOTE, "g", "T", 0, 7)
+    manager.keep(REMOTE, "g", "T", 1, 9)
     assert manager.query("g", "T", 0) == 7
-    manager.commit(REMOTE, "g", "T", 0, 5)
+    manager.keep(REMOTE, "g", "T", 0, 5)
     assert manager.query("g", "T", 0) == 5
     assert manager.query("g", "T", 1) == 9
     assert manager.query("h", "T", 0) == manager.query("g", "U", 0) == -1

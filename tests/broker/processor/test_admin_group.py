@@ -106,7 +106,7 @@ async def test_a_deleted_group_is_gone_and_its_offsets_when_asked_to(rig: Rig) -
     rig.topic("T")
     for group in ("g", "h"):
         rig.groups.update(SubscriptionGroupConfig(group_name=group))
-        rig.offsets.commit("x", group, "T", 0, 5)
+        rig.offsets.keep("x", group, "T", 0, 5)
     answer = await rig.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g"})
     assert answer.code == ResponseCode.SUCCESS
     assert "g" not in rig.groups.table
@@ -168,8 +168,8 @@ async def test_members_that_differ_are_named_with_what_differs(rig: Rig) -> None
 
 
 async def test_offsets_of_all_groups_and_levels(rig: Rig) -> None:
-    rig.offsets.commit("x", "g", "T", 2, 5)
-    rig.offsets.commit("x", "h", "T", 0, 7)
+    rig.offsets.keep("x", "g", "T", 2, 5)
+    rig.offsets.keep("x", "h", "T", 0, 7)
     rig.delays.set(3, 11)
     body = await rig.table(RequestCode.GET_ALL_CONSUMER_OFFSET)
     assert body["offsetTable"] == {"T@g": {"2": 5}, "T@h": {"0": 7}}
@@ -196,7 +196,7 @@ async def test_who_consumes_a_topic(rig: Rig) -> None:
     rig.topic("T")
     rig.join("online", "T")
     rig.join("elsewhere", "U")
-    rig.offsets.commit("x", "offline", "T", 0, 1)
+    rig.offsets.keep("x", "offline", "T", 0, 1)
     body = await rig.table(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"})
     assert body["groupList"] == ["offline", "online"]
     body = await rig.table(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "none"})
@@ -211,9 +211,9 @@ async def test_how_far_a_group_is(rig: Rig) -> None:
         rig.put("T", 0)
         rig.clock.advance(1.0)
     first_ms = rig.store.message_time("T", 0, 0)
-    rig.offsets.commit("x", "g", "T", 0, 1)
-    rig.offsets.commit("x", "g", "U", 0, 0)
-    rig.offsets.commit("x", "g", "deleted", 0, 7)
+    rig.offsets.keep("x", "g", "T", 0, 1)
+    rig.offsets.keep("x", "g", "U", 0, 0)
+    rig.offsets.keep("x", "g", "deleted", 0, 7)
     fields = {"consumerGroup": "g"}
     answer = await rig.ask(RequestCode.GET_CONSUME_STATS, fields)
     assert answer.code == ResponseCode.SUCCESS
@@ -238,7 +238,7 @@ async def test_how_far_a_group_is(rig: Rig) -> None:
 
 async def test_how_fast_a_group_is(rig: Rig) -> None:
     rig.topic("T", queues=1)
-    rig.offsets.commit("x", "g", "T", 0, 0)
+    rig.offsets.keep("x", "g", "T", 0, 0)
     rig.rates.start()
     for _ in range(12):  # the oldest notes give way
         rig.stats.topic_out("T", "g").count += 50

@@ -44,6 +44,8 @@ def rig() -> Rig:
 
 
 async def test_a_committed_offset_is_found_again(rig: Rig) -> None:
+    for _ in range(7):
+        rig.put("T", 0)
     assert await rig.commit(commitOffset=7) == 0
     assert await rig.query() == (0, "7")
     assert await rig.commit(commitOffset=3) == 0, "a smaller one is taken too"
@@ -51,11 +53,45 @@ async def test_a_committed_offset_is_found_again(rig: Rig) -> None:
     assert await rig.query(queueId=1) == (0, "0")
 
 
+async def test_an_offset_above_the_end_is_refused(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The group would pass over what is stored up to there."""
+    rig.put("T", 0)
+    assert await rig.commit(commitOffset=1) == 0
+    for _ in range(100):
+        assert await rig.commit(commitOffset=2) == 1
+    assert await rig.commit(queueId=1, commitOffset=1) == 1
+    assert await rig.query() == (0, "1")
+    told = [each for each in caplog.records if "above the end of queue 0 of T, 1" in each.message]
+    assert 0 < len(told) < 50
+
+
+async def test_a_new_group_gets_its_offsets_from_an_administrator(rig: Rig) -> None:
+    """As `mqadmin cloneGroupOffset` gives them."""
+    rig.put("T", 0)
+    values = {"consumerGroup": "fresh", "topic": "T", "queueId": 0, "commitOffset": 1}
+    stray = request(15, values)
+    stray.flag |= 2  # one-way: a member of a group that was deleted
+    assert (await ask(rig, rig.processor, rig.peer, stray)).code == 26
+    assert "fresh" not in rig.groups.table
+    assert await rig.commit(consumerGroup="fresh", commitOffset=1) == 0
+    assert await rig.query(consumerGroup="fresh") == (0, "1")
+    file = rig.store.paths.config / "subscriptionGroup.json"
+    assert b'"fresh"' in rig.files.read_all(file)
+
+
+async def test_groups_are_not_made_where_that_is_switched_off() -> None:
+    rig = Rig(auto_create_subscription_group=False)
+    rig.start()
+    rig.topic("T")
+    assert await rig.commit(consumerGroup="fresh", commitOffset=0) == 26
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
         ({"topic": "unknown"}, 17),
-        ({"consumerGroup": "unknown"}, 26),
         ({"consumerGroup": "CID_RMQ_SYS_TRANS"}, 16),
         ({"queueId": 4}, 1),
         ({"queueId": -1}, 1),
