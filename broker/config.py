@@ -92,6 +92,8 @@ class BrokerConfig:
     trace_topic_enable: bool = False
     msg_trace_topic_name: str = RMQ_SYS_TRACE_TOPIC
     max_topics: Positive = 50_000  # ours
+    max_groups: Positive = 50_000  # ours
+    new_names_per_second: Count = 100  # ours; topics and groups made on demand; 0: any number
     flush_consumer_offset_interval: Interval = 5000  # ms
 
     # Sending and pulling

@@ -13,6 +13,7 @@ import msgspec
 
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.data_version import first_version, next_version
+from skylarkmq.broker.new_names import NewNames
 from skylarkmq.broker.persist import Done, TableFile, load_table, table_text
 from skylarkmq.broker.table_body import TableBody
 from skylarkmq.protocol import flags
@@ -28,7 +29,6 @@ from skylarkmq.store.table_file import TableWriter, Text
 log = logging.getLogger(__name__)
 
 GROUPS_FILE: Final = "subscriptionGroup.json"
-GROUPS_MAX: Final = 50_000
 BUILT_IN_GROUPS: Final = (
     flags.TOOLS_CONSUMER_GROUP,
     flags.FILTERSRV_CONSUMER_GROUP,
@@ -55,6 +55,8 @@ class SubscriptionGroupManager:
         self.table: dict[str, SubscriptionGroupConfig] = {}
         self.data_version: DataVersion = first_version(clock)
         self._auto_create = config.auto_create_subscription_group
+        self._max_groups = config.max_groups
+        self._new_names = NewNames(clock, config.new_names_per_second)
         self._files = files
         self._clock = clock
         self._path = StorePaths(config.store.store_path_root_dir).config / GROUPS_FILE
@@ -95,11 +97,15 @@ class SubscriptionGroupManager:
         if self._has_no_file:
             self._file.changed()
 
-    def find(self, group: str) -> SubscriptionGroupConfig | None:
+    def find(self, group: str, remote_address: str = "") -> SubscriptionGroupConfig | None:
         """Return a group's configuration; make it when groups are made on demand.
 
+        Args:
+            remote_address: who names it; empty for an administrator.
+
         Raises:
-            RemoteProtocolError: the name can not be a group, or there is no room for another.
+            RemoteProtocolError: the name can not be a group, there is no room for another, or its
+                address makes too many.
         """
         existing = self.table.get(group)
         if existing is not None:
@@ -107,6 +113,9 @@ class SubscriptionGroupManager:
         if not self._auto_create and not group.startswith(flags.CID_RMQ_SYS_PREFIX):
             return None
         created = SubscriptionGroupConfig(group_name=group)
+        self._check(group)
+        if remote_address:
+            self._new_names.check(remote_address, group)
         self.update(created)
         log.info("group %s made", group)
         return created
@@ -118,14 +127,18 @@ class SubscriptionGroupManager:
             RemoteProtocolError: the name can not be a group, or there is no room for another.
         """
         name = group.group_name
-        why = flags.validate_group(name)
-        if why is None and name not in self.table and len(self.table) >= GROUPS_MAX:
-            why = f"no room for group {name}: there are {GROUPS_MAX}"
-        if why is not None:
-            raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)
+        self._check(name)
         self.table[name] = group
         self.data_version = next_version(self.data_version, self._clock)
         self._file.changed()
+
+    def _check(self, name: str) -> None:
+        why = flags.validate_group(name)
+        if why is None and name not in self.table and len(self.table) >= self._max_groups:
+            count, limit = len(self.table), self._max_groups
+            why = f"no room for group {name}: there are {count}, maxGroups={limit}"
+        if why is not None:
+            raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)
 
     def disable_consume(self, name: str) -> bool:
         """Let a group consume no more; False when there is none that may."""

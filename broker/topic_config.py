@@ -19,6 +19,7 @@ import msgspec
 
 from skylarkmq.broker.config import QUEUES_MAX, READ_WRITE, BrokerConfig
 from skylarkmq.broker.data_version import first_version, next_version
+from skylarkmq.broker.new_names import NewNames
 from skylarkmq.broker.persist import Done, TableFile, load_table, table_text
 from skylarkmq.broker.table_body import TableBody
 from skylarkmq.protocol.bodies.data_version import DataVersion
@@ -79,6 +80,7 @@ class TopicConfigManager:
             lambda: self.data_version,
         )
         self.deleting: set[str] = set()
+        self._new_names = NewNames(clock, config.new_names_per_second)
         self._listeners: list[ChangeListener] = []
         self._deletion_listeners: list[DeletionListener] = []
         self._reset_listeners: list[Callable[[], None]] = []
@@ -120,8 +122,8 @@ class TopicConfigManager:
             default_queue_nums: queues that the producer asks for.
 
         Raises:
-            RemoteProtocolError: the name can not be a topic, there is no room for another, or the
-                producer asks for no queue at all.
+            RemoteProtocolError: the name can not be a topic, there is no room for another, its
+                address makes too many, or the producer asks for no queue at all.
         """
         existing = self.table.get(topic)
         if existing is not None:
@@ -144,14 +146,22 @@ class TopicConfigManager:
             topic_sys_flag=topic_sys_flag,
             topic_filter_type=default.topic_filter_type,
         )
-        self._add(created)
+        self._add(created, remote_address)
         log.info("topic %s with %d queues made for %s", topic, queue_count, remote_address)
         return created
 
     def create_in_send_back(
-        self, topic: str, queue_nums: int, perm: int, topic_sys_flag: int = 0
+        self,
+        topic: str,
+        queue_nums: int,
+        perm: int,
+        topic_sys_flag: int = 0,
+        remote_address: str = "",
     ) -> TopicConfig:
         """Return a topic of retries or dead letters; make it when it is not there.
+
+        Args:
+            remote_address: whose wish it is; empty for the broker's own.
 
         Raises:
             RemoteProtocolError: the name can not be a topic, or there is no room for another.
@@ -166,7 +176,7 @@ class TopicConfigManager:
             perm=perm,
             topic_sys_flag=topic_sys_flag,
         )
-        self._add(created)
+        self._add(created, remote_address)
         return created
 
     def update(self, topic: TopicConfig) -> None:
@@ -235,7 +245,7 @@ class TopicConfigManager:
             return False  # the file of an earlier start may still hold it
         return is_inherited(default.perm)
 
-    def _add(self, topic: TopicConfig) -> None:
+    def _add(self, topic: TopicConfig, remote_address: str = "") -> None:
         why = validate_topic(topic.topic_name)
         if why is None and len(self.table) >= self._config.max_topics:
             why = (
@@ -246,6 +256,8 @@ class TopicConfigManager:
             why = f"topic {topic.topic_name} is being deleted; try again, or delete it again"
         if why is not None:
             raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)
+        if remote_address:
+            self._new_names.check(remote_address, topic.topic_name)
         self._put(topic)
 
     def _put(self, topic: TopicConfig) -> None:

@@ -101,12 +101,19 @@ class ClientManageProcessor:
             self._note_refusal(client_id, error)
             raise
         changed: list[str] = []
-        for consumer in data.consumer_data_set:
-            self._open_group(consumer.group_name, unit_mode=consumer.unit_mode)
-            if self._consumers.register(
-                connection, client_id, request.language, request.version, consumer
-            ):
-                changed.append(consumer.group_name)
+        try:
+            for consumer in data.consumer_data_set:
+                self._open_group(
+                    consumer.group_name, connection.remote_address, unit_mode=consumer.unit_mode
+                )
+                if self._consumers.register(
+                    connection, client_id, request.language, request.version, consumer
+                ):
+                    changed.append(consumer.group_name)
+        except RemoteProtocolError as error:  # no room for a group, or it comes too soon
+            self._note_refusal(client_id, error)
+            self._tell_after_answer(changed)
+            raise
         for producer in data.producer_data_set:
             self._producers.register(
                 connection, client_id, request.language, request.version, producer.group_name
@@ -147,14 +154,15 @@ class ClientManageProcessor:
             error.remark,
         )
 
-    def _open_group(self, group: str, *, unit_mode: bool) -> None:
-        config = self._groups.find(group)
+    def _open_group(self, group: str, remote_address: str, *, unit_mode: bool) -> None:
+        config = self._groups.find(group, remote_address)
         if config is not None and config.retry_queue_nums > 0:
             self._topics.create_in_send_back(
                 retry_topic(group),
                 config.retry_queue_nums,
                 _READ_WRITE,
                 TopicSysFlag.FLAG_UNIT_SUB if unit_mode else 0,
+                remote_address,
             )
 
     def _check(self, connection: Connection, data: HeartbeatData) -> None:

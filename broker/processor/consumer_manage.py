@@ -103,13 +103,12 @@ class ConsumerManageProcessor:
                 ResponseCode.SYSTEM_ERROR, f"the offset {header.commit_offset} is negative"
             )
         is_known = group in self._groups.table
-        if not is_known and (request.is_oneway or self._groups.find(group) is None):
+        who = connection.remote_address
+        if not is_known and (request.is_oneway or self._groups.find(group, who) is None):
             raise RemoteProtocolError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
             )
-        if not self._offsets.commit(
-            connection.remote_address, group, topic, queue_id, header.commit_offset
-        ):
+        if not self._offsets.commit(who, group, topic, queue_id, header.commit_offset):
             raise RemoteProtocolError(
                 ResponseCode.SYSTEM_ERROR,
                 f"the offset {header.commit_offset} is above the end of queue {queue_id} of "

@@ -86,7 +86,7 @@ class PullProcessor:
     def handle(self, connection: Connection, request: RemotingCommand) -> None:
         """Answer a pull, or hold it."""
         header = decode_fields(PullMessageRequestHeader, request.ext_fields)
-        group = self._check(header)
+        group = self._check(header, connection.remote_address)
         matches = self._subscriptions.select(header, group)
         self._execute(connection, request, header, matches, header.queue_offset, hold=True)
         if header.sys_flag & PullSysFlag.FLAG_COMMIT_OFFSET and header.commit_offset >= 0:
@@ -98,13 +98,15 @@ class PullProcessor:
                 header.commit_offset,
             )
 
-    def _check(self, header: PullMessageRequestHeader) -> SubscriptionGroupConfig:
+    def _check(
+        self, header: PullMessageRequestHeader, remote_address: str = ""
+    ) -> SubscriptionGroupConfig:
         if not is_readable(self._config.broker_permission):
             raise RemoteProtocolError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._config.broker_name}] pulling message is forbidden",
             )
-        group = self._groups.find(header.consumer_group)
+        group = self._groups.find(header.consumer_group, remote_address)
         if group is None:
             raise RemoteProtocolError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,

@@ -95,7 +95,7 @@ class SendBackProcessor:
         """Check, make the copy, store it."""
         check_busy(self._store)
         header = decode_fields(ConsumerSendMsgBackRequestHeader, request.ext_fields)
-        group = self._find_group(header.group)
+        group = self._find_group(header.group, connection.remote_address)
         if not is_writeable(self._config.broker_permission):
             raise RemoteProtocolError(
                 ResponseCode.NO_PERMISSION,
@@ -119,9 +119,9 @@ class SendBackProcessor:
             inner = self._store.delay_levels.redirect(inner, level)
         return self._store_and_answer(request, inner)
 
-    def _find_group(self, name: str) -> SubscriptionGroupConfig:
+    def _find_group(self, name: str, remote_address: str) -> SubscriptionGroupConfig:
         check_group(name)
-        group = self._groups.find(name)
+        group = self._groups.find(name, remote_address)
         if group is None:
             raise RemoteProtocolError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,

@@ -128,7 +128,9 @@ class SendChecks:
     ) -> TopicConfig:
         config: TopicConfig | None
         if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
-            config = self._topics.create_in_send_back(topic, 1, PERM_READ_WRITE)
+            config = self._topics.create_in_send_back(
+                topic, 1, PERM_READ_WRITE, remote_address=remote_address
+            )
         else:
             config = self._topics.create_in_send(
                 topic, default_topic, default_queue_nums, remote_address, topic_sys_flag

@@ -64,6 +64,7 @@ def broker(root: Path, flush: str, settings: dict[str, object] | None = None) ->
         "namesrvListenPort": 0,
         "metricsPromExporterPort": 0,
         "maxConnectionsPerAddress": 20_000,
+        "newNamesPerSecond": 0,
         **(settings or {}),
     }
     command = [str(Path(sys.executable).with_name("skylarkmq")), "serve", "--log-format", "json"]

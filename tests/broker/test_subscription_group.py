@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker import subscription_group
 from skylarkmq.broker.config import BrokerConfig
 from skylarkmq.broker.subscription_group import BUILT_IN_GROUPS, SubscriptionGroupManager
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
@@ -64,11 +63,10 @@ def test_bad_names_are_refused(name: str) -> None:
     assert not manager.pending
 
 
-def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscription_group, "GROUPS_MAX", len(BUILT_IN_GROUPS) + 1)
-    manager, _ = _manager()
+def test_the_table_is_bounded() -> None:
+    manager, _ = _manager(max_groups=len(BUILT_IN_GROUPS) + 1)
     manager.find("g")
-    with pytest.raises(RemoteProtocolError, match="no room"):
+    with pytest.raises(RemoteProtocolError, match=r"no room for group h: .*maxGroups="):
         manager.find("h")
     manager.update(SubscriptionGroupConfig(group_name="g", retry_max_times=3))
     assert manager.table["g"].retry_max_times == 3
