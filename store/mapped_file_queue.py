@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from skylarkmq.store.blank import is_blank
+from skylarkmq.store.blank import BLOCK_SIZE, first_written, is_blank
 from skylarkmq.store.errors import StoreProfileError
 from skylarkmq.store.files import Files
 from skylarkmq.store.mapped_file import NAME_DIGITS, MappedFile, file_name
@@ -17,8 +17,6 @@ log = logging.getLogger(__name__)
 
 LOST_AND_FOUND = "lost+found"  # in the root of each ext4 partition
 BROKEN = ".broken"  # ends the names of files with what was cut off
-_BLANK_CHECK_SIZE = 1 << 20
-_COPY_SIZE = 1 << 20
 
 
 class MappedFileQueue:
@@ -107,14 +105,9 @@ class MappedFileQueue:
         return [self.folder / name for name in names if name not in (path.name, LOST_AND_FOUND)]
 
     def _is_blank(self, path: Path) -> bool:
-        file, size, position = self._files.open(path), self._files.size(path), 0
+        file = self._files.open(path)
         try:
-            while (position := file.data_start(position)) < size:
-                data = file.pread(_BLANK_CHECK_SIZE, position)
-                if not is_blank(data):
-                    return False
-                position += max(1, len(data))
-            return True
+            return first_written(file, 0) is None
         finally:
             file.close()
 
@@ -179,7 +172,7 @@ class MappedFileQueue:
                 stop = min(mapped.size, offset + size - mapped.start_offset)
                 position = mapped.file.data_start(max(0, offset - mapped.start_offset))
                 while position < stop:
-                    data = mapped.file.pread(min(_COPY_SIZE, stop - position), position)
+                    data = mapped.file.pread(min(BLOCK_SIZE, stop - position), position)
                     if not is_blank(data):
                         copy.pwrite(data, mapped.start_offset + position - offset)
                     position = mapped.file.data_start(position + len(data))

@@ -21,6 +21,7 @@ from skylarkmq.protocol.record import (
     RecordStatus,
     read_record,
 )
+from skylarkmq.store.blank import is_blank
 from skylarkmq.store.checkpoint import FIELDS
 from skylarkmq.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, is_valid_unit
 from skylarkmq.store.consume_queue_ext import (
@@ -174,8 +175,8 @@ def _queue_rows(view: memoryview, file_start: int, position: int) -> Rows:
     while position + UNIT_SIZE <= len(view):
         offset, size, code = UNIT.unpack_from(view, position)
         if not is_valid_unit(offset, size):
-            rest = bytes(view[position:])
-            if not any(rest):
+            rest = view[position:]
+            if is_blank(rest):
                 yield {"kind": "unwritten", "position": position, "size": len(rest)}
                 return
         yield {

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from skylarkmq.protocol.record import RecordStatus, RecordView, read_record
+from skylarkmq.store.blank import first_written
 from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint, Marks
 from skylarkmq.store.consume_queue import UNIT, UNIT_SIZE, is_valid_unit
 from skylarkmq.store.consume_queue_ext import (
@@ -122,6 +123,14 @@ class StoppedStore:
         if len(self._views) > VIEWS_MAX:
             self._views.popitem(last=False)
         return found
+
+    def first_written(self, path: Path, position: int) -> int | None:
+        """Place in a file of the first byte from `position` on that is not zero."""
+        file = self.files.open(path)
+        try:
+            return first_written(file, position)
+        finally:
+            file.close()
 
     def names(self, folder: Path) -> list[str]:
         """Names in a folder, none when it is no folder."""

@@ -22,7 +22,6 @@ from skylarkmq.store.tools.walk import Place, PlaceKind, no_progress, walk
 
 SALVAGE: Final = "put a good copy of the file in its place, or copy what is sound: store salvage"
 _V2_MAGIC: Final = b"\xda\xa3\x20\xab"
-_CHUNK: Final = 1 << 20
 
 
 class Verification:
@@ -64,7 +63,7 @@ class Verification:
                 index.take(place.record)
             else:
                 self._check_rest(place)
-        queues.finish(self.end_offset)
+        queues.finish(self.end_offset, self._progress)
         index.finish(self.end_offset)
         self.units, self.entries = queues.units, index.entries
         self._check_marks()
@@ -120,7 +119,7 @@ class Verification:
             return
         later = [file for file in self._store.log_files if file.start > place.file.start]
         for file, begin in ((place.file, place.position), *((file, 0) for file in later)):
-            at = first_nonzero(self._store.view(file.path), begin)
+            at = self._store.first_written(file.path, begin)
             if at is not None:
                 self.findings.warning(
                     "log.leftover",
@@ -201,14 +200,3 @@ class Verification:
         if found.left_off:
             text.append(f"{found.left_off} findings are not shown; --limit shows more of a kind")
         return [*text, "the store is sound" if found.is_sound else "the store is not sound"]
-
-
-def first_nonzero(view: memoryview, position: int) -> int | None:
-    """Byte place of the first byte from `position` on that is not zero."""
-    while position < len(view):
-        chunk = bytes(view[position : position + _CHUNK])
-        rest = chunk.lstrip(b"\0")
-        if rest:
-            return position + len(chunk) - len(rest)
-        position += len(chunk)
-    return None

@@ -15,6 +15,7 @@ from skylarkmq.protocol.record import RecordStatus
 from skylarkmq.store.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.mapped_file import file_name
+from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.results import ConsumeQueueUnit
 from skylarkmq.store.tools.findings import Findings, Severity
 from skylarkmq.store.tools.reader import QueueFolder, QueueKey, StoppedStore
@@ -135,9 +136,11 @@ class QueueCheck:
         else:
             queue.faults.append(_Fault(kind, queue_offset, queue_offset, why))
 
-    def finish(self, end_offset: int) -> None:
+    def finish(self, end_offset: int, progress: Progress = no_progress) -> None:
         """Look at the units that no message asked for, and tell everything."""
-        for key, folder in self._store.queues.items():
+        size = self._store.sizes.queue
+        for number, (key, folder) in enumerate(self._store.queues.items()):
+            progress("verifying queues", number * size, len(self._store.queues) * size)
             first, end = self._store.bounds(folder)
             queue = self._queues.setdefault(key, _Queue(key, folder, end))
             self.ends[key] = end
@@ -187,9 +190,8 @@ class QueueCheck:
     def _check_behind(self, folder: QueueFolder, end: int) -> None:
         for file in folder.files:
             begin = max(0, end * UNIT_SIZE - file.start)
-            rest = bytes(self._store.view(file.path)[begin:])
-            if any(rest):
-                at = begin + len(rest) - len(rest.lstrip(b"\0"))
+            at = self._store.first_written(file.path, begin)
+            if at is not None:
                 self._findings.warning(
                     "queue.leftover",
                     file.path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 import pytest
 
@@ -342,7 +343,7 @@ def test_nothing_is_taken_before_the_start_and_after_the_stop() -> None:
     ],
 )
 def test_a_listener_that_raises_harms_nobody_else(
-    config: dict[str, object], caplog: pytest.LogCaptureFixture
+    config: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = StoreRig(**config).start()
     told: list[tuple[str, int, int]] = []
@@ -351,7 +352,7 @@ def test_a_listener_that_raises_harms_nobody_else(
         raise ValueError(topic)
 
     rig.store.add_arrival_listener(raising)
-    rig.store.add_arrival_listener(lambda *arrived: told.append(arrived))
+    rig.store.add_arrival_listener(lambda *arrived: told.append(arrived))  # pyright: ignore
     for number in range(6):
         rig.put("T", 0, b"%d" % number)
         if number % 3 == 2:  # several commits of one sync

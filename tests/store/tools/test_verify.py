@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.store.delay_levels import DelayLevels
+from skylarkmq.store.tools.reader import StoppedStore
+from skylarkmq.store.tools.verify import Verification
 from tests.store.tools.support import Sample, flip, overwrite, run, run_json
 from tests.support.store_samples import SIZES, by_key, is_queued
 
@@ -227,3 +230,18 @@ def test_limit_and_text(sample: Sample) -> None:
 def _body(sample: Sample, number: int) -> tuple[Path, int]:
     path, position = sample.place(sample.of("Plain", number))
     return path, position + 90
+
+
+def test_progress_is_told_for_queues_too(sample: Sample) -> None:
+    told: dict[str, list[tuple[int, int]]] = {}
+    store = StoppedStore(sample.root)
+    Verification(
+        store,
+        DelayLevels(),
+        limit=5,
+        progress=lambda what, done, total: told.setdefault(what, []).append((done, total)),
+    ).run()
+    queues = told["verifying queues"]
+    assert len(queues) == len(store.queues)
+    assert queues == sorted(queues)
+    assert queues[-1][0] < queues[-1][1]
