@@ -46,6 +46,7 @@ from skylarkmq.client.errors import (
     TlsError,
     TooManyInFlight,
     TopicNotExist,
+    UnreadableBody,
 )
 from skylarkmq.client.instance import Client
 from skylarkmq.client.message_view import MessageView, StoredView
@@ -111,4 +112,5 @@ __all__ = [
     "TopicNotExist",
     "Transaction",
     "TransactionState",
+    "UnreadableBody",
 ]

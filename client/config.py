@@ -50,6 +50,8 @@ SEND_BACK_TIMEOUT_S: Final = 5.0
 
 MAX_RECONSUME: Final = 16
 """Retries of a message before it is given up; an ordered consumer has no such limit by default."""
+RETRY_DELAY_MAX_S: Final = 7200
+"""The last of RocketMQ's delay levels."""
 SUSPEND_S: Final = 1.0
 """How long a queue of an ordered consumer waits before it tries a message again."""
 LOCK_REFRESH_S: Final = 20.0
@@ -99,6 +101,8 @@ class ClientConfig:
     def __post_init__(self) -> None:
         if not self.name_servers:
             raise ValueError("namesrv_addr names no address")
+        for address in self.name_servers:
+            _check_address(address)
         if self.codec not in get_args(Codec):
             raise ValueError(f"codec is one of {', '.join(get_args(Codec))}, not {self.codec!r}")
         for name in ("request_timeout_s", "route_refresh_s", "heartbeat_interval_s"):
@@ -173,6 +177,7 @@ class ConsumerConfig:
     prefetch_bytes: int = 100 * MIB
     max_span: int = 2000
     max_reconsume: int | None = None
+    retry_delays_s: tuple[float, ...] = ()
     ack: AckMode = "auto"
     commit_interval_s: float = 5.0
     consume_timeout_s: float = 900.0
@@ -190,6 +195,8 @@ class ConsumerConfig:
             _require_positive(name, getattr(self, name))
         if self.max_reconsume is not None and self.max_reconsume < 0:
             raise ValueError("max_reconsume is 0 or more")
+        if any(not 0 <= delay_s <= RETRY_DELAY_MAX_S for delay_s in self.retry_delays_s):
+            raise ValueError(f"retry_delays are 0 to {RETRY_DELAY_MAX_S} s each")
         if self.ack not in get_args(AckMode):
             raise ValueError(f"ack is one of {', '.join(get_args(AckMode))}, not {self.ack!r}")
         if self.model not in get_args(Model):
@@ -214,6 +221,19 @@ class ConsumerConfig:
 def default_namesrv_addr() -> str:
     """Return the environment's NAMESRV_ADDR, or the default address."""
     return os.environ.get("NAMESRV_ADDR", "").strip() or DEFAULT_NAMESRV_ADDR
+
+
+def _check_address(address: str) -> None:
+    if "://" in address:
+        raise ValueError(
+            f"{address[:64]!a} is a URL: name servers are host:port, as 127.0.0.1:9876, and no HTTP"
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+        raise ValueError(
+            f"{address[:64]!a} is no host:port: name servers have a port, mostly 9876, as "
+            "127.0.0.1:9876"
+        )
 
 
 def _require_positive(name: str, value: float) -> None:

@@ -7,6 +7,7 @@
         ReplyTimeout           nobody replied to a request in time
       ReplyNotDelivered      no broker could hand a reply on
       ProtocolError          the peer broke the protocol
+        UnreadableBody         a message whose producer sent a body that cannot be opened
       BrokerError            the peer answered with an error code
         SystemBusy TopicNotExist NoPermission MessageIllegal ServiceNotAvailable
         SubscriptionNotExist OffsetIllegal FilterRefused AuthError
@@ -112,6 +113,14 @@ class ProtocolError(RocketMQError):
     """The peer sent what the protocol does not allow."""
 
 
+class UnreadableBody(ProtocolError):
+    """A message's body cannot be opened, and its checksum is right: its producer sent it so.
+
+    A handler that raises it has the message retried, and made a dead letter in the end; the
+    messages after it go on.
+    """
+
+
 class BrokerError(RocketMQError):
     """The peer refused with an error code."""
 
@@ -136,7 +145,7 @@ class NoPermission(BrokerError):
 
 
 class MessageIllegal(BrokerError):
-    """The message breaks a limit of the broker."""
+    """The message is over a limit of the broker, or asks for what the broker does not take."""
 
 
 class ServiceNotAvailable(BrokerError):
@@ -241,6 +250,11 @@ BROKER_ERRORS: Final[dict[int, type[BrokerError]]] = {
 HINTS: Final[dict[int, str]] = {
     ResponseCode.TOPIC_NOT_EXIST: "Create the topic, or set autoCreateTopicEnable on the broker",
     ResponseCode.NO_PERMISSION: "See the permission of the topic, the group and the broker",
+    ResponseCode.MESSAGE_ILLEGAL: (
+        "Either it is too large: the body has over the broker's maxMessageSize, or the properties "
+        "over 32,767 bytes; or what it asks for is not allowed, as a time of delivery beyond the "
+        "broker's limit. Broker and remark say which"
+    ),
     ResponseCode.SERVICE_NOT_AVAILABLE: "See the broker's free disk space and its log",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The peer is too old, too new, or no broker",
 }

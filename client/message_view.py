@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from skylarkmq.client.errors import ProtocolError
+from skylarkmq.client.errors import ProtocolError, UnreadableBody
 from skylarkmq.protocol.compression import CompressionUnavailableError, decompress
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import MessageSysFlag
@@ -38,17 +38,25 @@ class MessageView:
         """The body, decompressed if need be.
 
         Raises:
-            ProtocolError: it cannot be opened, opens to more than 16 MiB, or the library for its
-                format is not installed (`pip install 'skylarkmq[compression]'`).
+            UnreadableBody: it cannot be opened, or opens to more than 16 MiB.
+            ProtocolError: the library for its format is not installed here
+                (`pip install 'skylarkmq[compression]'`).
         """
         if self._body is None:
             message = self._message
             if message.sys_flag & MessageSysFlag.COMPRESSED_FLAG:
                 try:
                     self._body = decompress(message.body, message.sys_flag, OPENED_SIZE_MAX)
-                except (RemoteProtocolError, CompressionUnavailableError) as error:
-                    text = f"the body of {self.msg_id} cannot be opened: {error}"
+                except CompressionUnavailableError as error:
+                    text = f"the body of {self.msg_id} cannot be opened here: {error}"
                     raise ProtocolError(text) from error
+                except RemoteProtocolError as error:
+                    # Its checksum was compared when it came.
+                    raise UnreadableBody(
+                        f"the body of {self.msg_id} cannot be opened: {error}",
+                        hint=f"Its checksum is right, so the producer at {self.born_host} sent it "
+                        "so: it is flagged as compressed",
+                    ) from error
             else:
                 self._body = message.body
         return self._body

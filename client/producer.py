@@ -32,7 +32,7 @@ from skylarkmq.client.started import Started
 from skylarkmq.client.trace import trace_topic
 from skylarkmq.client.transaction_check import Check
 from skylarkmq.protocol.flags import validate_producer_group
-from skylarkmq.protocol.message import Message, MessageQueue
+from skylarkmq.protocol.message import Message, MessageQueue, require_message
 
 log = logging.getLogger(__name__)
 
@@ -231,6 +231,8 @@ class Producer(Calling, Started):
             MessageTooLarge: over `max_message_size`.
         """
         sender = self._sender or self._running
+        if type(message) is not Message:
+            require_message(message)
         choice = None
         if not (
             queue is None and key is None and selector is None and message.sharding_key is None

@@ -27,7 +27,7 @@ from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.sender import Sender
 from skylarkmq.protocol.batch import MIN_BATCH_ITEM_SIZE, BatchItem
 from skylarkmq.protocol.flags import is_retry_topic
-from skylarkmq.protocol.message import Message, MessageQueue
+from skylarkmq.protocol.message import Message, MessageQueue, require_message
 
 Outcome = SendResult | RocketMQError
 BATCH_SIZE_MAX: Final = 256 * 1024
@@ -77,6 +77,7 @@ class SendMany:
         """
         if isinstance(messages, Sequence):
             for message in messages:
+                require_message(message)
                 self._sender.topic(message.topic)
         try:
             for message in messages:

@@ -27,8 +27,14 @@ from skylarkmq.client.send_pipeline import SendPipeline
 from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.compression import compress, compression_flags
-from skylarkmq.protocol.flags import validate_topic
-from skylarkmq.protocol.message import NO_PROPERTIES, Message, MessageQueue, require_text
+from skylarkmq.protocol.flags import NOT_ALLOWED_SEND_TOPICS, validate_topic
+from skylarkmq.protocol.message import (
+    NO_PROPERTIES,
+    Message,
+    MessageQueue,
+    require_message,
+    require_text,
+)
 from skylarkmq.protocol.message_id import UniqueIdGenerator
 from skylarkmq.protocol.properties import INSTANCE_ID, MAX_PROPERTIES_SIZE
 
@@ -212,13 +218,15 @@ class Sender:
         """Return the topic as brokers know it.
 
         Raises:
-            ValueError: the name is illegal.
+            ValueError: the name is illegal, or the brokers' own.
         """
         known = self._topics.get(name)
         if known is None:
             known = self._namespace.wrap(name)
             if (reason := validate_topic(known)) is not None:
                 raise ValueError(reason)
+            if known in NOT_ALLOWED_SEND_TOPICS:
+                raise ValueError(f"topic {known} is the brokers' own: send to another one")
             if len(self._topics) < TOPICS_MAX:
                 self._topics[name] = known
         return known
@@ -230,7 +238,13 @@ class Sender:
         key: str | None,
         selector: Selector | None,
     ) -> Choice | None:
-        """Return what picks the queue of `message`, None for the next one in turn."""
+        """Return what picks the queue of `message`, None for the next one in turn.
+
+        Raises:
+            TypeError: it is no message.
+        """
+        if type(message) is not Message:
+            require_message(message)
         if queue is not None:
             if queue.topic != message.topic:
                 raise IllegalState(f"{queue} is no queue of topic {message.topic}")

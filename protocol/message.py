@@ -7,7 +7,7 @@ MessageQueue.java
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import msgspec
 
@@ -112,7 +112,8 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
                     reserved name, an empty one, a separator (0x01, 0x02) inside, a blank in one of
                     several keys, text that is no UTF-8, two times of delivery, a negative delay, a
                     time without a zone, or a flag beyond 32 bits.
-                TypeError: a body that is neither bytes nor text, or texts that are none.
+                TypeError: a body that is neither bytes nor text, texts that are none, a delay that
+                    is no timedelta, or a time that is no datetime.
             """
 
     def __post_init__(self) -> None:
@@ -158,6 +159,15 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
             _check_text("property value", value)
 
     def _check_delay(self) -> None:
+        delay, deliver_at = cast("object", self.delay), cast("object", self.deliver_at)
+        if not isinstance(delay, timedelta | None):
+            raise TypeError(
+                f"delay is a time span, timedelta(seconds={delay!r:.20}), not "
+                f"{type(delay).__name__}; RocketMQ's levels are delay_level=1 to 18"
+            )
+        if not isinstance(deliver_at, datetime | None):
+            kind = type(deliver_at).__name__
+            raise TypeError(f"deliver_at is a datetime with its time zone, not {kind}")
         if self.delay_level < 0:
             raise LocalProtocolError(f"delay_level {self.delay_level} is negative")
         if self.delay is not None and self.delay < timedelta():
@@ -274,6 +284,13 @@ def require_text(what: str, given: object) -> None:
     """Raise a TypeError that names what is no text."""
     if not isinstance(given, str):
         raise TypeError(f"{what} is text, not {type(given).__name__}")
+
+
+def require_message(given: object) -> None:
+    """Raise a TypeError for what is no message, with what to write."""
+    if not isinstance(given, Message):
+        kind = type(given).__name__
+        raise TypeError(f"a Message is sent: Message('orders', b'body'), not {kind} {given!r:.64}")
 
 
 def _check_text(what: str, text: str) -> None:

@@ -175,7 +175,7 @@ class Workers:
         """Hand back what the handler has not settled before it failed."""
         log.warning("the handler failed on %r", messages[0], exc_info=error)
         for message in messages:
-            await message.retry()
+            await message.retry(error)
 
     def _put_back(self, messages: Sequence[ReceivedMessage]) -> None:
         """Let messages be handed out again."""

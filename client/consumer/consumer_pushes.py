@@ -212,10 +212,12 @@ class _Aside:
     def clock_s(self) -> float:
         return self._services.clock.monotonic()
 
-    async def give_back(self, message: ReceivedMessage, delay: RetryDelay) -> None:
+    async def give_back(
+        self, message: ReceivedMessage, delay: RetryDelay, reason: str | None = None
+    ) -> None:
         message.finish("retry")
 
-    async def retry(self, message: ReceivedMessage) -> None:
+    async def retry(self, message: ReceivedMessage, reason: str | None) -> None:
         message.finish("retry")
 
     async def give_up(self, message: ReceivedMessage, reason: str | None) -> None:

@@ -21,7 +21,7 @@ from typing import Final
 from skylarkmq.client.config import SUSPEND_S
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.consumer.received_message import ReceivedMessage, Returner
-from skylarkmq.client.consumer.retry_delay import GROWING, RetryDelay
+from skylarkmq.client.consumer.retry_delay import GROWING, RetryDelay, RetryDelays
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.protocol.clock import Clock, TimerHandle
@@ -73,10 +73,12 @@ class LocalReturner:
         *,
         orderly: bool,
         broadcasting: bool,
+        delays: RetryDelays,
     ) -> None:
         """Take the parts.
 
         Args:
+            delays: before the tries of what a handler failed on.
             dead_letters: makes dead letters of what is given up.
             tries_max: how often a message is tried again; None is without end.
         """
@@ -85,6 +87,7 @@ class LocalReturner:
         self._tries_max = tries_max
         self._orderly = orderly
         self._broadcasting = broadcasting
+        self._delays = delays
 
     @property
     def namespace(self) -> Namespace:
@@ -94,19 +97,21 @@ class LocalReturner:
     def clock_s(self) -> float:
         return self._dead_letters.clock_s
 
-    async def give_back(self, message: ReceivedMessage, delay: RetryDelay) -> None:
+    async def give_back(
+        self, message: ReceivedMessage, delay: RetryDelay, reason: str | None = None
+    ) -> None:
         tries = message.reconsume_times
         if self._tries_max is not None and tries >= self._tries_max:
-            await self.give_up(message, None)
+            await self.give_up(message, reason)
             return
         wait_s = delay.seconds(tries, SUSPEND_S if self._orderly else None)
         if not self._orderly and delay == GROWING:
             wait_s = min(wait_s, BROADCAST_DELAY_MAX_S)
         self._retries.later(message, wait_s)
 
-    async def retry(self, message: ReceivedMessage) -> None:
+    async def retry(self, message: ReceivedMessage, reason: str | None) -> None:
         try:
-            await self.give_back(message, GROWING)
+            await self.give_back(message, self._delays.after(message.reconsume_times), reason)
         except RocketMQError as error:
             log.warning("%r could not be made a dead letter, retried here: %s", message, error)
             self._retries.later(message, LOCAL_RETRY_S)

@@ -24,6 +24,7 @@ from skylarkmq.client.consumer.pull_service import PullService
 from skylarkmq.client.consumer.queue_locks import QueueLocks
 from skylarkmq.client.consumer.rebalance import Callbacks, Rebalance
 from skylarkmq.client.consumer.received_message import Returner
+from skylarkmq.client.consumer.retry_delay import RetryDelays
 from skylarkmq.client.consumer.send_back import SendBack
 from skylarkmq.client.consumer.shares import AllShares, GroupShares, Shares
 from skylarkmq.client.consumer.slow_handlers import SlowHandlers
@@ -70,7 +71,8 @@ def put_together(
         buffer = MessageBuffer(clock, config.consume_timeout_s)
     retries = LocalRetries(clock, buffer)
     tries_max = MAX_RECONSUME if config.tries_max is None else config.tries_max
-    send_back = SendBack(services, group, tries_max, retries)
+    delays = RetryDelays(config.retry_delays_s)
+    send_back = SendBack(services, group, tries_max, retries, delays)
     pulls = PullService(
         config,
         services,
@@ -141,4 +143,5 @@ def _local_returner(config: ConsumerConfig, send_back: SendBack, retries: LocalR
         config.tries_max,
         orderly=config.orderly,
         broadcasting=config.broadcasting,
+        delays=RetryDelays(config.retry_delays_s),
     )

@@ -15,6 +15,8 @@ that is left by `break`, unless `message.ack()` or `consumer.commit()` was await
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,6 @@ from skylarkmq.client.started import Started
 from skylarkmq.client.trace import trace_topic
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData
 from skylarkmq.protocol.flags import validate_group, validate_topic
-from skylarkmq.protocol.message import require_text
 from skylarkmq.protocol.remoting_command import RemotingCommand
 
 
@@ -61,6 +62,10 @@ class Consumer(LitePull, ConsumerCalls, Started):
         prefetch, prefetch_bytes: messages held here, handed out ones included, over all queues.
             The last answer for a queue may go beyond the bytes, by one message or 256 KiB.
         max_span: how far the lowest unacknowledged message of a queue may lie behind.
+        retry_delays: seconds (or timedelta) before the first retry of a message whose handler
+            failed, the second, and so on; the last one for all that follow. Brokers delay by
+            levels, so each is rounded up to the next: 1, 5, 10, 30 s, 1 m, ... 2 h. Default:
+            10 s, 30 s, 1 m, ... 2 h; for an ordered consumer 1 s.
         max_reconsume: retries before a message goes to the dead letter topic; by default 16,
             and for an ordered consumer as many as it takes, as in RocketMQ.
         ack: with "manual" messages are acknowledged by `message.ack()` alone; with "none"
@@ -95,6 +100,7 @@ class Consumer(LitePull, ConsumerCalls, Started):
         prefetch_bytes: int = 100 * MIB,
         max_span: int = 2000,
         max_reconsume: int | None = None,
+        retry_delays: Iterable[float | timedelta] = (),
         ack: AckMode = "auto",
         commit_interval: float = 5.0,
         consume_timeout: float = 900.0,
@@ -119,6 +125,10 @@ class Consumer(LitePull, ConsumerCalls, Started):
             prefetch_bytes=prefetch_bytes,
             max_span=max_span,
             max_reconsume=max_reconsume,
+            retry_delays_s=tuple(
+                delay.total_seconds() if isinstance(delay, timedelta) else delay
+                for delay in retry_delays
+            ),
             ack=ack,
             commit_interval_s=commit_interval,
             consume_timeout_s=consume_timeout,
@@ -364,7 +374,11 @@ def _checked(topic: str) -> str:
         ValueError: it cannot be one.
         TypeError: it is no text; several topics are given one by one.
     """
-    require_text("topic", topic)
+    if not isinstance(topic, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(
+            f"a topic is text, not {type(topic).__name__}; several topics are given one by one: "
+            "Consumer(client, 'orders', 'returns', group=...)"
+        )
     if (reason := validate_topic(topic)) is not None:
         raise ValueError(reason)
     return topic

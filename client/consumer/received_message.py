@@ -40,7 +40,9 @@ class Returner(Protocol):
         """Monotonic seconds of the client's clock."""
         ...
 
-    async def give_back(self, message: ReceivedMessage, delay: RetryDelay) -> None:
+    async def give_back(
+        self, message: ReceivedMessage, delay: RetryDelay, reason: str | None = None
+    ) -> None:
         """Let the group get the message again; too many tries make it a dead letter.
 
         Raises:
@@ -48,8 +50,13 @@ class Returner(Protocol):
         """
         ...
 
-    async def retry(self, message: ReceivedMessage) -> None:
-        """Do so; when no broker takes it let it come again here, after a while."""
+    async def retry(self, message: ReceivedMessage, reason: str | None) -> None:
+        """Do so, after the consumer's `retry_delays`; when no broker takes it let it come again
+        here, after a while.
+
+        Args:
+            reason: kept with a message that becomes a dead letter by it.
+        """
         ...
 
     async def give_up(self, message: ReceivedMessage, reason: str | None) -> None:
@@ -140,6 +147,8 @@ class ReceivedMessage(StoredView):
     async def dead_letter(self, reason: str | None = None) -> None:
         """Give it up: it goes to the group's dead letter topic, `%DLQ%<group>`.
 
+        So does what its handler failed on too often, with the last error as its reason.
+
         A broadcasting consumer has no such topic: the message is done, and a line logged.
 
         Args:
@@ -202,20 +211,25 @@ class ReceivedMessage(StoredView):
             self._message, self._process_queue, self._returner, self._local_tries + 1
         )
 
-    async def retry(self) -> None:
-        """Do as `nack`, but when no broker takes it let it come again here, after a while."""
+    async def retry(self, error: BaseException | None = None) -> None:
+        """Do as `nack`, but when no broker takes it let it come again here, after a while.
+
+        Args:
+            error: what the handler raised; the reason of a message that becomes a dead letter.
+        """
         if self.is_mine:
-            await self._returner.retry(self)
+            reason = None if error is None else f"{type(error).__name__}: {error}"
+            await self._returner.retry(self, reason)
 
 
 @asynccontextmanager
 async def _processing(message: ReceivedMessage, requeue: bool) -> AsyncGenerator[ReceivedMessage]:
     try:
         yield message
-    except Exception:
+    except Exception as error:
         if requeue:
-            await message.retry()
+            await message.retry(error)
         else:
-            await message.dead_letter()
+            await message.dead_letter(f"{type(error).__name__}: {error}")
         raise
     await message.ack()

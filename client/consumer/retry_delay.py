@@ -12,6 +12,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../config/MessageStoreConfig.j
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -49,6 +50,19 @@ class RetryDelay:
 GROWING: Final = RetryDelay()
 
 
+class RetryDelays:
+    """The delays of a consumer's own choice, in their order; none: they grow by RocketMQ's."""
+
+    def __init__(self, delays_s: Sequence[float]) -> None:
+        self._delays = [RetryDelay(_level(delay_s), delay_s) for delay_s in delays_s]
+
+    def after(self, tries: int) -> RetryDelay:
+        """Return the delay before the next try, after `tries` retries have failed."""
+        if not self._delays:
+            return GROWING
+        return self._delays[min(tries, len(self._delays) - 1)]
+
+
 def retry_delay(delay_level: int | None, delay: timedelta | None) -> RetryDelay:
     """Return the wish that the arguments of `nack` make.
 
@@ -61,8 +75,13 @@ def retry_delay(delay_level: int | None, delay: timedelta | None) -> RetryDelay:
         wanted_s = delay.total_seconds()
         if not 0 <= wanted_s <= LEVELS_S[-1]:
             raise ValueError(f"delay is 0 to {LEVELS_S[-1]} s, not {wanted_s:g}")
-        return RetryDelay(bisect_left(LEVELS_S, wanted_s) + 1, wanted_s)
+        return RetryDelay(_level(wanted_s), wanted_s)
     level = delay_level or 0
     if not 0 <= level <= LEVEL_MAX:
         raise ValueError(f"delay_level is 0 to {LEVEL_MAX}, not {level}")
     return RetryDelay(level)
+
+
+def _level(wanted_s: float) -> int:
+    """Return the level that waits so long, or a little longer."""
+    return bisect_left(LEVELS_S, wanted_s) + 1

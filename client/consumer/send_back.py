@@ -13,7 +13,7 @@ from skylarkmq.client.api_send import SendRequest, send_message_back
 from skylarkmq.client.config import SEND_BACK_TIMEOUT_S, ProducerConfig
 from skylarkmq.client.consumer.local_retry import LOCAL_RETRY_S, LocalRetries
 from skylarkmq.client.consumer.received_message import ReceivedMessage
-from skylarkmq.client.consumer.retry_delay import FIRST_RETRY_LEVEL, GROWING, RetryDelay
+from skylarkmq.client.consumer.retry_delay import FIRST_RETRY_LEVEL, RetryDelay, RetryDelays
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.send_pipeline import SendPipeline
@@ -37,13 +37,20 @@ class SendBack:
     """Hands back the messages of one consumer; implements `Returner`."""
 
     def __init__(
-        self, services: Services, group: str, tries_max: int, retries: LocalRetries
+        self,
+        services: Services,
+        group: str,
+        tries_max: int,
+        retries: LocalRetries,
+        delays: RetryDelays,
     ) -> None:
         """Take the parts.
 
         Args:
             tries_max: how often a message is tried again before it is a dead letter.
+            delays: before the tries of what a handler failed on.
         """
+        self._delays = delays
         self._services = services
         self._group = group
         self._tries_max = tries_max
@@ -60,18 +67,23 @@ class SendBack:
     def clock_s(self) -> float:
         return self._services.clock.monotonic()
 
-    async def give_back(self, message: ReceivedMessage, delay: RetryDelay) -> None:
+    async def give_back(
+        self, message: ReceivedMessage, delay: RetryDelay, reason: str | None = None
+    ) -> None:
+        dead = message.stored.reconsume_times >= self._tries_max
+        if dead and reason:  # a broker that makes it a dead letter by itself keeps no reason
+            await self.give_up(message, reason)
+            return
         try:
             await self._call_back(message, delay.level)
         except RocketMQError as error:
             log.warning("%r could not be handed back, it is sent again instead: %s", message, error)
             await self._send_again(message, delay.level)
-        dead = message.stored.reconsume_times >= self._tries_max
         message.finish("dead_letter" if dead else "retry")
 
-    async def retry(self, message: ReceivedMessage) -> None:
+    async def retry(self, message: ReceivedMessage, reason: str | None) -> None:
         try:
-            await self.give_back(message, GROWING)
+            await self.give_back(message, self._delays.after(message.reconsume_times), reason)
         except RocketMQError as error:
             log.warning("%r could not be handed back, retried here: %s", message, error)
             if message.is_mine:

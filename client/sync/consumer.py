@@ -8,7 +8,7 @@ with Consumer("127.0.0.1:9876", "orders", group="billing") as consumer:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
@@ -55,6 +55,7 @@ class Consumer(OnClient[AsyncConsumer]):
         prefetch_bytes: int = 100 * MIB,
         max_span: int = 2000,
         max_reconsume: int | None = None,
+        retry_delays: Iterable[float | timedelta] = (),
         ack: AckMode = "auto",
         commit_interval: float = 5.0,
         consume_timeout: float = 900.0,
@@ -67,6 +68,8 @@ class Consumer(OnClient[AsyncConsumer]):
 
         `on_assigned` and `on_revoked` are plain functions, called in a thread and waited for.
         """
+
+        delays = tuple(retry_delays)  # here, as `make` is called again after a fork
 
         def make(inside: AsyncClient) -> AsyncConsumer:
             return AsyncConsumer(
@@ -83,6 +86,7 @@ class Consumer(OnClient[AsyncConsumer]):
                 prefetch_bytes=prefetch_bytes,
                 max_span=max_span,
                 max_reconsume=max_reconsume,
+                retry_delays=delays,
                 ack=ack,
                 commit_interval=commit_interval,
                 consume_timeout=consume_timeout,

@@ -16,6 +16,7 @@ SkylarkMQ installed.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -50,4 +51,9 @@ _PLACES = {
 def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if os.name != "posix":
+        raise ImportError(
+            f"{name} needs POSIX, as the broker does: run the tests in WSL or a container, or use "
+            "a broker elsewhere with the SDK, which works here"
+        )
     return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)

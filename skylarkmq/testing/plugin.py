@@ -54,7 +54,7 @@ def skylarkmq_broker(
     request: pytest.FixtureRequest, skylarkmq_settings: Settings
 ) -> Iterator[RunningBroker]:
     """A broker of this test's own, with its name server; its methods are awaited."""
-    from skylarkmq.testing.threaded import run_broker_in_thread
+    from skylarkmq.testing import run_broker_in_thread
 
     marker = request.node.get_closest_marker(MARKER)
     arguments: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
@@ -66,7 +66,7 @@ def skylarkmq_broker(
 @pytest.fixture
 def skylarkmq_broker_sync(skylarkmq_broker: RunningBroker) -> SyncBroker:
     """The broker of this test without await; the same one as `skylarkmq_broker`."""
-    from skylarkmq.testing.threaded import SyncBroker
+    from skylarkmq.testing import SyncBroker
 
     return SyncBroker(skylarkmq_broker)
 
@@ -74,7 +74,7 @@ def skylarkmq_broker_sync(skylarkmq_broker: RunningBroker) -> SyncBroker:
 @pytest.fixture(scope="session")
 def skylarkmq_broker_session(skylarkmq_settings: Settings) -> Iterator[RunningBroker]:
     """One broker for all tests of the run; each test takes topics and groups of its own."""
-    from skylarkmq.testing.threaded import run_broker_in_thread
+    from skylarkmq.testing import run_broker_in_thread
 
     with run_broker_in_thread(settings=skylarkmq_settings) as broker:
         yield broker
@@ -95,7 +95,7 @@ def pytest_runtest_makereport(
 
 
 def _dump(broker: RunningBroker) -> str:
-    from skylarkmq.testing.threaded import SyncBroker
+    from skylarkmq.testing import SyncBroker
 
     try:
         return SyncBroker(broker).dump()

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 
+from skylarkmq import testing
 from skylarkmq.client import (
     AuthError,
     BrokerError,
+    Client,
     ConnectionFailed,
     ConsumerClosed,
     IllegalState,
+    Message,
     MessageIllegal,
     NoPermission,
+    Producer,
     RequestTimeout,
     RocketMQError,
     ServiceNotAvailable,
@@ -20,6 +27,8 @@ from skylarkmq.client import (
     TopicNotExist,
 )
 from skylarkmq.client.errors import broker_error
+from skylarkmq.protocol.flags import RMQ_SYS_TRANS_HALF_TOPIC
+from tests.client.consumer.support import Group
 
 
 @pytest.mark.parametrize(
@@ -63,3 +72,61 @@ def test_the_tree() -> None:
         assert issubclass(kind, RocketMQError)
     assert ConnectionFailed("a:1", "down").retryable
     assert not IllegalState("no").retryable
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("broker", r"'broker' is no host:port: name servers have a port, mostly 9876"),
+        ("10.0.0.1:9876;10.0.0.2", "'10.0.0.2' is no host:port"),
+        (":9876", "is no host:port"),
+        ("broker:99999", "is no host:port"),
+        ("http://broker:9876", "is a URL: name servers are host:port"),
+    ],
+)
+def test_an_address_that_cannot_be_one_is_told_at_once(address: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Client(address)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"delay": 5}, r"delay is a time span, timedelta\(seconds=5\), not int; .* delay_level"),
+        ({"deliver_at": 1_700_000_000}, "deliver_at is a datetime with its time zone, not int"),
+    ],
+)
+def test_a_time_of_the_wrong_kind_is_told_with_the_right_one(
+    wrong: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(TypeError, match=why):
+        Message("orders", b"x", **wrong)
+    Message("orders", b"x", delay=timedelta(seconds=5))
+
+
+async def test_what_is_no_message_and_whose_topic_is_taken_is_told_before_it_is_sent() -> None:
+    it = Group()
+    producer = Producer(it.client())
+    await it.wait(producer.start())
+    text: Any = "orders"
+    for sending in (producer.send(text), producer.send_many([text])):
+        with pytest.raises(TypeError, match=r"Message\('orders', b'body'\), not str 'orders'"):
+            await it.wait(sending)
+    with pytest.raises(TypeError, match="not str 'orders'"):
+        producer.send_nowait(text)
+    with pytest.raises(ValueError, match="is the brokers' own: send to another one"):
+        await it.wait(producer.send(Message(RMQ_SYS_TRANS_HALF_TOPIC, b"x")))
+    await it.wait(producer.stop())
+    await it.wait(producer._client.close())
+
+
+def test_code_13_says_both_of_its_meanings() -> None:
+    hint = broker_error(13, "maybe msg body or properties length not matched", "b:1").hint
+    assert "maxMessageSize" in hint
+    assert "what it asks for is not allowed" in hint
+
+
+def test_a_broker_in_this_process_needs_posix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.name", "nt")
+    with pytest.raises(ImportError, match="run_broker needs POSIX, as the broker does: run the"):
+        testing.run_broker  # noqa: B018

@@ -160,12 +160,16 @@ class FakeBroker(ScriptedPeer):
 
     def _send(self, request: RemotingCommand) -> RemotingCommand:
         header = decode_send_header(request.code, request.ext_fields)
-        topic = self.topics.get(header.topic)
+        name, tries_max = header.topic, header.max_reconsume_times
+        group = name.removeprefix("%RETRY%")
+        if group != name and tries_max is not None and header.reconsume_times >= tries_max:
+            name = f"%DLQ%{group}"
+        topic = self.topics.get(name)
         if topic is None:
-            if "TBW102" not in self.topics and not header.topic.startswith("%RETRY%"):
+            if "TBW102" not in self.topics and group == header.topic:
                 return request.reply(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
             count = min(header.default_topic_queue_nums, 4)
-            topic = self.topics[header.topic] = _topic(count)
+            topic = self.topics[name] = _topic(count)
         queue = topic.queues[header.queue_id]
         first = len(queue)
         properties = decode_properties(header.properties or "")

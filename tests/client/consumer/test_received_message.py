@@ -80,7 +80,7 @@ async def test_a_dead_letter_carries_its_reason() -> None:
     (copy,) = it.broker.of_code(RequestCode.SEND_MESSAGE_V2)
     fields = copy.ext_fields
     assert (fields["b"], fields["j"], fields["l"]) == (f"%RETRY%{GROUP}", "1", "0")
-    (stored,) = it.broker.topics[f"%RETRY%{GROUP}"].queues[0]
+    (stored,) = it.broker.topics[f"%DLQ%{GROUP}"].queues[0]
     reason = stored.properties["DEAD_LETTER_REASON"]
     assert reason.startswith("no such customer xxx")
     assert len(reason) == 1000

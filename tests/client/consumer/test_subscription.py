@@ -151,5 +151,5 @@ def test_what_is_no_selector_and_no_start_is_refused_at_once(
 
 def test_several_topics_are_given_one_by_one() -> None:
     topics: Any = ["orders", "returns"]
-    with pytest.raises(TypeError, match="topic is text, not list"):
+    with pytest.raises(TypeError, match=r"a topic is text, not list; several .* Consumer"):
         Consumer("ns:9876", topics, group="g")

@@ -32,7 +32,7 @@ INSIDE = {
         "join_consumer", "join_producer", "leave_consumer", "leave_producer", "namespace",
         "send_heartbeats", "services", "unique_ids", "want_heartbeat",
     },
-    "Consumer": {"consumer_data", "pushed", "take_back", "wake"},
+    "Consumer": {"consumer_data", "pushed", "refused", "take_back", "wake"},
     "MessageScan": {"take_back"},
     "PeekReader": {"take_back"},
     "Admin": {"names", "replay_one"},
