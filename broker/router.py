@@ -46,6 +46,7 @@ MESSAGE_BODIES = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REP
 WAITING_MAX = 20_000
 STOP_LIMIT_S = 2.0
 REMARK_MAX = 1024
+UNKNOWN_TOLD_MAX = 1024
 
 
 class SendRoad(Protocol):
@@ -94,6 +95,7 @@ class Router:
         self._send = send
         self._send_codes = send.codes if send is not None else frozenset[int]()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unknown_told: set[tuple[str, int]] = set()  # (address, code)
 
     @property
     def codes(self) -> frozenset[int]:
@@ -151,7 +153,7 @@ class Router:
             send.finish(connection)
         handler = self.handlers.get(command.code)
         if handler is None:
-            self._stats.protocol_errors["unknown_code"] += 1
+            self._note_unknown(connection, command)
             why = f" request type {command.code} not supported"
             response = command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why)
             self._echo_codec(command, response)
@@ -162,6 +164,20 @@ class Router:
             connection.reply(command, command.reply(ResponseCode.SYSTEM_ERROR, why))
             return
         self._run(handler, connection, command)
+
+    def _note_unknown(self, connection: Connection, command: RemotingCommand) -> None:
+        """Count a code that nobody answers, and say it once for an address."""
+        self._stats.protocol_errors["unknown_code"] += 1
+        asked = connection.remote_address.rpartition(":")[0], command.code
+        if asked in self._unknown_told or len(self._unknown_told) >= UNKNOWN_TOLD_MAX:
+            return
+        self._unknown_told.add(asked)
+        log.info(
+            "%s asks for code %d, which is not built (client of version %d): answered 3",
+            connection.remote_address,
+            command.code,
+            command.version,
+        )
 
     def _run(self, handler: Handler, connection: Connection, request: RemotingCommand) -> None:
         started = self._clock.monotonic()

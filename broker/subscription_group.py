@@ -55,7 +55,7 @@ class SubscriptionGroupManager:
         self.table: dict[str, SubscriptionGroupConfig] = {}
         self.data_version: DataVersion = first_version(clock)
         self._auto_create = config.auto_create_subscription_group
-        self._max_groups = config.max_groups
+        self._config = config
         self._new_names = NewNames(clock, config.new_names_per_second)
         self._files = files
         self._clock = clock
@@ -134,8 +134,8 @@ class SubscriptionGroupManager:
 
     def _check(self, name: str) -> None:
         why = flags.validate_group(name)
-        if why is None and name not in self.table and len(self.table) >= self._max_groups:
-            count, limit = len(self.table), self._max_groups
+        if why is None and name not in self.table and len(self.table) >= self._config.max_groups:
+            count, limit = len(self.table), self._config.max_groups
             why = f"no room for group {name}: there are {count}, maxGroups={limit}"
         if why is not None:
             raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)

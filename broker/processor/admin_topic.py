@@ -33,7 +33,11 @@ from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.protocol.flags import PermName, is_system_topic
-from skylarkmq.protocol.headers.admin import CreateTopicRequestHeader, DeleteTopicRequestHeader
+from skylarkmq.protocol.headers.admin import (
+    CreateTopicRequestHeader,
+    DeleteTopicRequestHeader,
+    GetTopicConfigRequestHeader,
+)
 from skylarkmq.protocol.headers.fields import decode_fields
 
 log = logging.getLogger(__name__)
@@ -58,6 +62,7 @@ class AdminTopicProcessor:
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.update_and_create_topic,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.get_all_topics,
+            RequestCode.GET_TOPIC_CONFIG: self.get_topic,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.get_system_topics,
         }
@@ -88,6 +93,16 @@ class AdminTopicProcessor:
     def get_all_topics(self, connection: Connection, request: RemotingCommand) -> Answer:
         """Answer the whole table (21)."""
         return self._topics.body.answer(request)
+
+    def get_topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Answer one topic's configuration (351, of RocketMQ 5)."""
+        name = decode_fields(GetTopicConfigRequestHeader, request.ext_fields).topic
+        topic = self._topics.get(name)
+        if topic is None:
+            raise RemoteProtocolError(
+                ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {shown(name)}"
+            )
+        return request.reply(ResponseCode.SUCCESS, body=encode_body(topic))
 
     def get_system_topics(
         self, connection: Connection, request: RemotingCommand

@@ -28,6 +28,20 @@ class DeleteTopicRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename
     topic: str
 
 
+class GetTopicConfigRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """Whose configuration is asked for; 5.x also says `lo`, about mapped queues."""
+
+    topic: str
+
+
+class GetSubscriptionGroupConfigRequestHeader(
+    msgspec.Struct, kw_only=True, frozen=True, rename="camel"
+):
+    """Whose configuration is asked for."""
+
+    group: str
+
+
 class GetBrokerConfigResponseHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     """`version` is a data version as JSON; the configuration itself is the body."""
 

@@ -115,6 +115,18 @@ def test_an_unknown_code_is_answered_in_its_own_codec(kind: int) -> None:
     assert rig.outcomes() == {}, "a peer can send any number"
 
 
+def test_an_unknown_code_is_said_once_for_an_address(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    rig = Rig(ok)
+    rig.read(*(request(code) for code in (9999, 9998, 9999, 9999)))
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.partition(", which")[0].partition("asks for ")[2] for text in told] == [
+        "code 9999",
+        "code 9998",
+    ]
+    assert rig.owner.stats.protocol_errors["unknown_code"] == 4
+
+
 @pytest.mark.parametrize("code", [CODE, 9999])
 def test_one_way_requests_are_never_answered(code: int) -> None:
     def fail(connection: Connection, command: RemotingCommand) -> RemotingCommand:

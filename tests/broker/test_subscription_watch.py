@@ -125,3 +125,20 @@ def test_members_that_change_and_change_do_not_fill_the_log(
     watch.note("g", 2, "b", wants("U"))
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     assert "900 such changes" in caplog.records[0].getMessage()
+
+
+def test_only_a_group_that_was_said_to_differ_is_said_to_agree_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A lone member that subscribed anew was such a line, and so was one of each rolling start."""
+    caplog.set_level(logging.INFO)
+    watch = SubscriptionWatch(ManualClock())
+    watch.note("g", 1, "a", wants("T"))
+    watch.note("g", 1, "a", wants("U"))
+    watch.gone("g", 1)
+    assert not caplog.records
+    watch.note("g", 1, "a", wants("T"))
+    watch.note("g", 2, "b", wants("U"))
+    watch.note("g", 2, "b", wants("T"))
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert "the same again" in caplog.records[1].getMessage()

@@ -129,6 +129,12 @@ async def test_only_this_machine_changes_anything(rig: Rig, peer: str, allowed: 
     assert rig.config.trace_on is not allowed
 
 
+async def test_reading_from_slaves_is_switched_on(rig: Rig) -> None:
+    assert not rig.config.slave_read_enable
+    assert (await rig.update("slaveReadEnable=true")).code == 0
+    assert rig.config.slave_read_enable, "each pull looks"
+
+
 async def test_the_file_keeps_what_else_stands_in_it(rig: Rig) -> None:
     path = rig.write_file(
         b"# mine\r\nbrokerName = a\ntraceOn : \\\n  true\nfileReservedTime=1\nfileReservedTime=2"

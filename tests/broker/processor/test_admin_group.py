@@ -249,3 +249,13 @@ async def test_how_fast_a_group_is(rig: Rig) -> None:
     rig.stats.topic_out("T", "g").count += 1000
     rig.clock.advance(100.0)
     assert rig.rates.per_second("T", "g") == pytest.approx(5.0)
+
+
+async def test_one_group_alone_as_tools_of_rocketmq_5_ask(rig: Rig) -> None:
+    rig.groups.find("g")
+    answer = await rig.ask(352, {"group": "g"})
+    body = json.loads(answer.body)
+    assert (body["groupName"], body["retryMaxTimes"], body["consumeEnable"]) == ("g", 16, True)
+    answer = await rig.ask(352, {"group": "never"})
+    assert (answer.code, answer.remark) == (26, "No group in this broker. group: 'never'")
+    assert "never" not in rig.groups.table

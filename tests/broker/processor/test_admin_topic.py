@@ -150,3 +150,16 @@ async def test_the_brokers_own_topics(rig: Rig) -> None:
         "BenchmarkTest", "C1", "C1_REPLY_TOPIC", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX",
         "SELF_TEST_TOPIC", "TBW102", "broker-a",
     ]  # fmt: skip
+
+
+async def test_one_topic_alone_as_tools_of_rocketmq_5_ask(rig: Rig) -> None:
+    await rig.create()
+    answer = await ask(rig, rig.processor, FakeConnection(), request(351, {"topic": "orders"}))
+    assert json.loads(answer.body) == {
+        "order": False, "perm": 6, "readQueueNums": 8, "topicFilterType": "SINGLE_TAG",
+        "topicName": "orders", "topicSysFlag": 0, "writeQueueNums": 4,
+    }  # fmt: skip
+    fields = {"topic": "nobody", "lo": "true"}
+    answer = await ask(rig, rig.processor, FakeConnection(), request(351, fields))
+    assert (answer.code, answer.remark) == (17, "No topic in this broker. topic: 'nobody'")
+    assert (await ask(rig, rig.processor, FakeConnection(), request(351))).code == 1
