@@ -24,7 +24,14 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 from skylarkmq.broker.config import BrokerConfig, NamesrvConfig
-from skylarkmq.broker.config_keys import ALIASES, JAVA_ONLY, REFUSED, WITHOUT_EFFECT
+from skylarkmq.broker.config_keys import (
+    ABOVE_ZERO,
+    ALIASES,
+    JAVA_ONLY,
+    NEEDED,
+    REFUSED,
+    WITHOUT_EFFECT,
+)
 from skylarkmq.broker.properties_file import PropertiesError, read_properties
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.config_fields import ConfigError, key_of, types_of
@@ -77,7 +84,7 @@ class Loaded(Generic[C]):
 
     config: C
     settings: dict[str, Setting]  # by key; keys that nobody set are absent
-    without_effect: list[str]  # keys that somebody set and that do nothing
+    without_effect: list[str]  # keys that somebody set and that do nothing, with what they need
     unknown_variables: list[str]
 
 
@@ -102,7 +109,8 @@ def load_broker_config(sources: Sources) -> Loaded[BrokerConfig]:
         config = BrokerConfig(store=store, **_of(BrokerConfig, values))
     except ConfigError as error:
         raise _placed(error, settings) from error
-    return Loaded(config, settings, _idle_keys(given), unknown_variables)
+    idle = sorted([*_idle_keys(given), *_left_out_keys(given, config)])
+    return Loaded(config, settings, idle, unknown_variables)
 
 
 def load_namesrv_config(sources: Sources) -> Loaded[NamesrvConfig]:
@@ -159,6 +167,24 @@ def _of(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _idle_keys(settings: Mapping[str, Setting]) -> list[str]:
     return sorted(key for key in settings if key in WITHOUT_EFFECT or key in JAVA_ONLY)
+
+
+def _left_out_keys(settings: Mapping[str, Setting], config: BrokerConfig) -> Iterator[str]:
+    """Yield the keys that were given another value than their default, in vain, and why."""
+    values: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    for part in (config.store, config):
+        for attribute in types_of(part.__class__):
+            values[key_of(attribute)] = getattr(part, attribute)
+            defaults[key_of(attribute)] = getattr(part.__class__, attribute, None)
+    for key in settings.keys() & NEEDED.keys():
+        lacking = [
+            f"{other} above 0" if wanted is ABOVE_ZERO else f"{other}={shown_value(wanted)}"
+            for other, wanted in NEEDED[key].items()
+            if not (values[other] if wanted is ABOVE_ZERO else values[other] == wanted)
+        ]
+        if lacking and values[key] != defaults[key]:
+            yield f"{key} (needs {', '.join(lacking)})"
 
 
 def _collect(sources: Sources, wanted: Mapping[str, Any]) -> tuple[dict[str, Setting], list[str]]:

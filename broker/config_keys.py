@@ -1,7 +1,8 @@
 """What the keys of the configuration do here: those without effect, those whose values are refused.
 
 A key that would promise what is not built is refused at the start; one that only tunes something
-which works otherwise here is accepted, and all such keys that somebody set are named in one line.
+which works otherwise here, or which other values leave out, is accepted, and all such keys that
+somebody set are named in one line.
 """
 
 from __future__ import annotations
@@ -84,6 +85,41 @@ WITHOUT_EFFECT: Final = frozenset(
         "useReentrantLockWhenPutMessage",
     }
 )
+
+ABOVE_ZERO: Final = object()
+
+_POOL: Final = {"transientStorePoolEnable": True}
+_ASYNC: Final = {"flushDiskType": "ASYNC_FLUSH"}
+_MAPPED: Final = {"transientStorePoolEnable": False, "commitLogWriteMode": "mapped"}
+_FAST_FAILURE: Final = {"brokerFastFailureEnable": True}
+_TIMERS: Final = {"timerWheelEnable": True}
+
+# Key -> the values that other keys must have for it to do anything.
+NEEDED: Final[dict[str, dict[str, Any]]] = {
+    "commitCommitLogLeastPages": {**_POOL, **_ASYNC},
+    "commitCommitLogThoroughInterval": {**_POOL, **_ASYNC},
+    "commitIntervalCommitLog": {**_POOL, **_ASYNC},
+    "commitLogWriteMode": {"transientStorePoolEnable": False},
+    "consumerFallbehindThreshold": {"disableConsumeIfConsumerReadSlowly": True},
+    "disableConsumeIfConsumerReadSlowly": {"diskFallRecorded": True},
+    "enableCalcFilterBitMap": {"enableConsumeQueueExt": True},
+    "fastFailIfNoBufferInStorePool": _POOL,
+    "flushCommitLogLeastPages": _ASYNC,
+    "flushCommitLogThoroughInterval": {**_ASYNC, "flushCommitLogLeastPages": ABOVE_ZERO},
+    "flushCommitLogTimed": _ASYNC,
+    "flushLeastPagesWhenWarmMapedFile": {**_MAPPED, "warmMapedFileEnable": True},
+    "shortPollingTimeMills": {"longPollingEnable": False},
+    "syncFlushTimeout": {"flushDiskType": "SYNC_FLUSH"},
+    "timerFlushIntervalMs": _TIMERS,
+    "timerMaxDelaySec": _TIMERS,
+    "timerPrecisionMs": _TIMERS,
+    "transientStorePoolSize": _POOL,
+    "waitTimeMillsInHeartbeatQueue": _FAST_FAILURE,
+    "waitTimeMillsInPullQueue": _FAST_FAILURE,
+    "waitTimeMillsInSendQueue": _FAST_FAILURE,
+    "waitTimeMillsInTransactionQueue": _FAST_FAILURE,
+    "warmMapedFileEnable": _MAPPED,
+}
 
 _NOT_BUILT: Final = "not supported yet"
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import random
 import socket
 import threading
@@ -37,6 +36,7 @@ from skylarkmq.broker.connection_roles import ConnectionMaker
 from skylarkmq.broker.health import HealthChecks, LoopCheck, waits_for_disk
 from skylarkmq.broker.live_config import ConfigOrigin
 from skylarkmq.broker.loop_lag import LoopLagService
+from skylarkmq.broker.memory import memory_size
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.registration import RegistrationService
 from skylarkmq.broker.router import Router
@@ -59,11 +59,6 @@ EXIT_STORE_FAILED = 74  # EX_IOERR
 FAILED_READS_S = 5.0
 # The send road makes no cycles: collections are rare, and what start-up made is left out of them.
 GC_THRESHOLDS = (50_000, 20, 50)
-
-
-def memory_size() -> int:
-    """Bytes of memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class BrokerController:

@@ -105,7 +105,9 @@ class StoreConfig:
     max_transfer_count_on_message_in_memory: Positive = 32
     max_transfer_bytes_on_message_in_disk: Bytes = 65_536
     max_transfer_count_on_message_in_disk: Positive = 8
-    access_message_in_memory_max_ratio: Percent = 40  # percent of the machine's memory
+    access_message_in_memory_max_ratio: Percent = (
+        40  # percent of the container's or machine's memory
+    )
     disk_fall_recorded: bool = True
 
     # Key index

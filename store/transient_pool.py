@@ -48,7 +48,7 @@ class TransientStorePool:
         """Take and lock the memory. Blocks.
 
         Args:
-            memory_size: bytes of memory that this machine has.
+            memory_size: bytes of memory that this process may have.
 
         Raises:
             StoreError: the buffers would take more than half of it, or the system refused them.

@@ -121,8 +121,6 @@ class ConsumerFilterManager:
         # By topic, what a message is held against; None where that would cost too much.
         self._bitmap_plans: dict[str, list[tuple[Expression, int]] | None] = {}
         if config.enable_calc_filter_bit_map:
-            if not config.store.enable_consume_queue_ext:
-                log.warning("enableCalcFilterBitMap does nothing without enableConsumeQueueExt")
             store.queues.bitmap_of = self.bitmap_of
 
     # Life cycle

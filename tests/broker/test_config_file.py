@@ -228,6 +228,42 @@ def test_keys_of_java_alone_and_old_spellings_are_taken() -> None:
     assert {"storePathIndex", "filterServerNums"} <= set(loaded.without_effect)
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["warmMapedFileEnable=true"], ["warmMapedFileEnable (needs commitLogWriteMode=mapped)"]),
+        (["warmMapedFileEnable=true", "commitLogWriteMode=mapped"], []),
+        (["warmMapedFileEnable=false"], []),
+        (
+            ["warmMapedFileEnable=true", "transientStorePoolEnable=true"],
+            [
+                "warmMapedFileEnable (needs transientStorePoolEnable=false, "
+                "commitLogWriteMode=mapped)"
+            ],
+        ),
+        (
+            ["transientStorePoolSize=3"],
+            ["transientStorePoolSize (needs transientStorePoolEnable=true)"],
+        ),
+        (["syncFlushTimeout=1000"], ["syncFlushTimeout (needs flushDiskType=SYNC_FLUSH)"]),
+        (["syncFlushTimeout=1000", "flushDiskType=SYNC_FLUSH"], []),
+        (
+            ["flushCommitLogThoroughInterval=5000"],
+            ["flushCommitLogThoroughInterval (needs flushCommitLogLeastPages above 0)"],
+        ),
+        (["flushCommitLogThoroughInterval=5000", "flushCommitLogLeastPages=4"], []),
+        (
+            ["enableCalcFilterBitMap=true", "slaveTimeout=5"],
+            ["enableCalcFilterBitMap (needs enableConsumeQueueExt=true)", "slaveTimeout"],
+        ),
+    ],
+)
+def test_keys_that_do_nothing_with_the_other_values_are_named(
+    settings: list[str], told: list[str]
+) -> None:
+    assert _load(*settings).without_effect == told
+
+
 def test_a_name_server_knows_only_its_own_keys() -> None:
     sources = Sources(None, {"SKYLARKMQ_FLUSH_DISK_TYPE": "x"}, ["listenPort=0"])
     loaded = load_namesrv_config(sources)

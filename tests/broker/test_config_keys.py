@@ -4,7 +4,14 @@ import re
 from pathlib import Path
 
 from skylarkmq.broker.config import BrokerConfig, NamesrvConfig
-from skylarkmq.broker.config_keys import ALIASES, JAVA_ONLY, REFUSED, WITHOUT_EFFECT
+from skylarkmq.broker.config_keys import (
+    ABOVE_ZERO,
+    ALIASES,
+    JAVA_ONLY,
+    NEEDED,
+    REFUSED,
+    WITHOUT_EFFECT,
+)
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.config_fields import key_of, types_of
 
@@ -31,6 +38,20 @@ def test_lists_name_keys_that_exist() -> None:
     assert set(REFUSED) <= KEYS
     assert set(ALIASES.values()) <= KEYS
     assert not JAVA_ONLY & KEYS and not set(ALIASES) & KEYS
+
+
+def test_what_a_key_needs_is_a_value_of_another_key_that_has_an_effect() -> None:
+    defaults = {
+        key_of(name): getattr(cls, name, None)
+        for cls in (BrokerConfig, StoreConfig)
+        for name in types_of(cls)
+    }
+    for key, needed in NEEDED.items():
+        assert key in defaults and key not in WITHOUT_EFFECT, key
+        for other, wanted in needed.items():
+            assert other != key and other not in WITHOUT_EFFECT
+            kind = int if wanted is ABOVE_ZERO else type(wanted)
+            assert type(defaults[other]) is kind, other
 
 
 def test_no_default_is_refused() -> None:
