@@ -56,8 +56,8 @@ class StorePaths:
         return self.consume_queue_ext / self._queue_part(topic, queue_id)
 
     @staticmethod
-    def _queue_part(topic: str, queue_id: int) -> Path:
+    def _queue_part(topic: str, queue_id: int) -> str:
         why = validate_topic(topic)
         if why is not None or topic in (".", "..") or queue_id < 0:
             raise StoreError(f"no queue folder for topic {topic!r}, queue {queue_id}: {why}")
-        return Path(topic, str(queue_id))
+        return f"{topic}/{queue_id}"

@@ -58,10 +58,10 @@ class QueueScanner:
         found = self._starts(folder, unclean=unclean)
         if not found:
             return None
-        starts = self._without_gap(found)
+        starts = self._without_gap(list(found))
         end, last_units = starts[max(0, len(starts) - RECOVERED_FILES)], b""
         for start in starts[-RECOVERED_FILES:]:
-            size, units = self._valid_units(folder / file_name(start))
+            size, units = self._valid_units(found[start])
             end, last_units = start + size, units or last_units
             if size < self._file_size:
                 break
@@ -72,7 +72,7 @@ class QueueScanner:
 
     def cut(self, folder: Path, position: int) -> None:
         """Remove what lies from byte `position` on; what is behind becomes zeros."""
-        starts = self._starts(folder, unclean=True)
+        starts = list(self._starts(folder, unclean=True))
         starts = self._remove_after(folder, starts, position)
         within = position % self._file_size
         if position - within in starts:
@@ -86,10 +86,10 @@ class QueueScanner:
 
     def remove_all(self, folder: Path) -> None:
         """Remove every file of the folder, durably."""
-        starts = self._starts(folder, unclean=True)
-        for start in reversed(starts):
-            self._files.unlink(folder / file_name(start))
-        if starts:
+        paths = self._starts(folder, unclean=True).values()
+        for path in reversed(paths):
+            self._files.unlink(path)
+        if paths:
             self._files.sync_folder(folder)
 
     def extension_end(self, folder: Path, *, unclean: bool) -> int | None:
@@ -103,16 +103,18 @@ class QueueScanner:
         found = self._starts(folder, unclean=unclean)
         if not found:
             return None
-        end = found[0]
-        for start in self._without_gap(found):
-            size, is_full = self._walk_extension(folder / file_name(start))
+        starts = self._without_gap(list(found))
+        end = starts[0]
+        for start in starts:
+            size, is_full = self._walk_extension(found[start])
             end = start + size
             if not is_full:
                 break
         return end
 
-    def _starts(self, folder: Path, *, unclean: bool) -> list[int]:
-        starts: list[int] = []
+    def _starts(self, folder: Path, *, unclean: bool) -> dict[int, Path]:
+        """The files of a folder by the byte at which each begins."""
+        found: dict[int, Path] = {}
         for name in self._files.list(folder):
             path = folder / name
             if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
@@ -126,12 +128,14 @@ class QueueScanner:
                         "file alone was cut, remove it: it is built again from the log"
                     )
                 self._lengthen(path, size)
-            starts.append(int(name))
+            found[int(name)] = path
         if unclean:
+            starts = list(found)
             kept = self._without_gap(starts)
             if len(kept) < len(starts):
                 starts = self._remove_after(folder, starts, starts[len(kept)])
-        return starts
+                found = {start: found[start] for start in starts}
+        return found
 
     def _without_gap(self, starts: list[int]) -> list[int]:
         for index, start in enumerate(starts):
