@@ -30,7 +30,7 @@ from skylarkmq.protocol.record import (
     encode_blank,
 )
 from skylarkmq.store.consume_queue import ConsumeQueue
-from skylarkmq.store.mapped_file import MappedFile
+from skylarkmq.store.mapped_file import MappedFile, Piece
 from skylarkmq.store.results import MessageInner
 
 IPV4_HOST_SIZE = 8
@@ -204,15 +204,31 @@ class AppendBatch:
         """
         self._close_segment()
         segments, self._segments = self._segments, []
+        file = self._file
         for mapped, parts in segments:
             mapped.append(b"".join(parts))
-        file = self._file
-        if file is None:
-            return 0
-        for rolled, _ in segments:
-            if rolled is not file:
-                rolled.fill()
-        return file.start_offset + file.wrote_position
+            if mapped is not file:
+                mapped.fill()
+        return 0 if file is None else file.start_offset + file.wrote_position
+
+    def hand_in(self, since_s: float) -> list[Piece]:
+        """Let a thread store the batch; return what it has to write. Buffers are filled at once.
+
+        Args:
+            since_s: when, on the monotonic clock.
+        """
+        self._close_segment()
+        segments, self._segments = self._segments, []
+        pieces: list[Piece] = []
+        for mapped, parts in segments:
+            data, rolled = b"".join(parts), mapped is not self._file
+            if mapped.buffer is None:
+                pieces.append(mapped.hand_in(data, since_s, to_end=rolled))
+            else:
+                mapped.append(data)
+                if rolled:
+                    mapped.fill()
+        return pieces
 
     @property
     def is_empty(self) -> bool:

@@ -9,6 +9,9 @@ sees what is committed; under SYNC_FLUSH the queues show a record only once it i
     mapped   one store into a mapping of the file                  at once
     pool     one store into a locked buffer; a thread writes it    with the commit
 
+While the disk is slow, batches leave the loop: their bytes wait in `later` until a commit writes
+them, as it writes what lies in buffers (`message_writer.py`).
+
     offset             end of what is
     wrote_offset       handed in
     max_offset         committed without a gap: readable, and what a flush syncs
@@ -22,6 +25,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java, MappedFileQ
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -32,7 +36,7 @@ from skylarkmq.store.append import AppendBatch, DueTime
 from skylarkmq.store.errors import NoBufferError
 from skylarkmq.store.files import Files
 from skylarkmq.store.flushed_offset import FlushedOffset
-from skylarkmq.store.mapped_file import MappedFile
+from skylarkmq.store.mapped_file import MappedFile, Piece
 from skylarkmq.store.mapped_file_queue import MappedFileQueue
 from skylarkmq.store.stats import StoreStats
 from skylarkmq.store.transient_pool import TransientStorePool
@@ -48,16 +52,16 @@ _RECORD_SIZE_GUESS = 1024  # bytes, as long as nothing was appended
 
 
 class CommitRequest(NamedTuple):
-    """What a commit has to bring from buffers to files, and the end it stands for."""
+    """What a commit has to bring from memory to files, and the end it stands for."""
 
-    pieces: list[tuple[MappedFile, memoryview, int, int]]  # (file, bytes, position, end after it)
+    pieces: list[Piece]
     end_offset: int
     store_timestamp: int  # of the last record before end_offset, ms
 
     def run(self) -> None:
         """Write the bytes, older ones first. Blocks; commit thread, or flush thread."""
-        for mapped, data, position, _ in self.pieces:
-            mapped.file.pwrite(data, position)
+        for piece in self.pieces:
+            piece.mapped.file.pwrite(piece.data, piece.position)
 
 
 class FlushRequest(NamedTuple):
@@ -119,8 +123,11 @@ class CommitLog:
         self.batch = AppendBatch(file_size, self._next_file, due_time)
         self.flushed_offset = 0
         self.store_timestamp = 0  # of the newest record; never goes back within a run
+        # Batches that left the loop, in order; while there are any, what follows leaves it too.
+        self.later: deque[Piece] = deque()
         self._committed_offset = 0  # pool road
-        self._committed_timestamp = 0  # pool road: of the last record before it, or older
+        # Of the last record that is committed, or older; kept up to date by commits and syncs.
+        self._committed_timestamp = 0
         self._flushed = flushed
         self._unready: MappedFile | None = None  # the last file of an earlier run, not allocated
 
@@ -131,7 +138,11 @@ class CommitLog:
     @property
     def max_offset(self) -> int:
         """End of what is committed and readable."""
-        return self._committed_offset if self.pool is not None else self.mapped_files.max_offset
+        if self.pool is not None:
+            return self._committed_offset
+        if self.later:
+            return self.later[0].mapped.start_offset + self.later[0].position
+        return self.mapped_files.max_offset
 
     @property
     def no_room(self) -> str:
@@ -211,8 +222,17 @@ class CommitLog:
         record_size = self._stats.bytes_appended // count if count else _RECORD_SIZE_GUESS
         return self.file_size + self.file_size // record_size * _SIDE_BYTES_PER_MESSAGE
 
+    def write_later(self, since_s: float) -> int:
+        """Let a commit write the batch, and return the end offset of the log.
+
+        Args:
+            since_s: when, on the monotonic clock.
+        """
+        self.later += self.batch.hand_in(since_s)
+        return self.wrote_offset
+
     def wrote(self) -> None:
-        """A batch was written: move the ends, and warm what comes next."""
+        """A batch was written, or handed in: move the ends, and warm what comes next."""
         if self._warm_up is not None:
             last = self.mapped_files.last
             if last is not None:
@@ -254,31 +274,41 @@ class CommitLog:
         """Start of the file behind the one that the offset falls into."""
         return physical_offset - physical_offset % self.file_size + self.file_size
 
-    # Committing, on the pool road
+    # Committing what waits in memory
 
     def commit_request(self, least_pages: int = 0) -> CommitRequest | None:
-        """What lies in buffers alone, None when that is nothing, or touches too few pages."""
-        end_offset = self.wrote_offset
-        if not _is_due(self._committed_offset, end_offset, least_pages, self.file_size):
+        """What lies in memory alone, None when that is nothing, or touches too few pages.
+
+        Args:
+            least_pages: that buffers must have for a commit; what left the loop is always due.
+        """
+        start_offset, end_offset = self.max_offset, self.wrote_offset
+        least_pages = 0 if self.later else least_pages
+        if not _is_due(start_offset, end_offset, least_pages, self.file_size):
             return None
-        pieces: list[tuple[MappedFile, memoryview, int, int]] = []
-        for mapped in self._files_from(self._committed_offset):
+        pieces: list[Piece] = []
+        for mapped in self._files_from(start_offset) if self.pool is not None else ():
             position = mapped.committed_position
             if mapped.buffer is not None and mapped.wrote_position > position:
                 data = mapped.buffer[position : mapped.data_end]
-                pieces.append((mapped, data, position, mapped.wrote_position))
+                pieces.append(Piece(mapped, data, position, mapped.wrote_position))
+        pieces += self.later
         return CommitRequest(pieces, end_offset, self.store_timestamp) if pieces else None
 
     def mark_committed(self, request: CommitRequest) -> None:
         """The request's bytes are in the files; buffers that are through go back to the pool."""
-        for mapped, data, _, end in request.pieces:
-            data.release()
-            mapped.committed_position = end
+        for piece in request.pieces:
+            mapped = piece.mapped
+            piece.data.release()
+            mapped.committed_position = piece.end
+            if self.later and self.later[0] is piece:
+                self.later.popleft()
             buffer = mapped.unstage()
             if buffer is not None and self.pool is not None:
                 self.pool.give_back(buffer)
         self._committed_timestamp = max(self._committed_timestamp, request.store_timestamp)
-        self._advance()
+        if self.pool is not None:
+            self._advance()
 
     def _advance(self) -> None:
         """Move the committed end over everything that is committed without a gap."""
@@ -302,14 +332,14 @@ class CommitLog:
         """What is not synced, None when that is nothing, or touches too few pages.
 
         Args:
-            commit: take with it what lies in buffers alone.
+            commit: take with it what lies in memory alone.
         """
-        request = self.commit_request() if commit and self.pool is not None else None
+        request = self.commit_request() if commit and (self.pool or self.later) else None
         if request is not None:
             end_offset, timestamp = request.end_offset, request.store_timestamp
         else:
             end_offset, timestamp = self.max_offset, self.store_timestamp
-            if self.pool is not None:
+            if self.pool is not None or self.later:
                 timestamp = self._committed_timestamp
         if not _is_due(self.flushed_offset, end_offset, least_pages, self.file_size):
             return None
@@ -329,6 +359,7 @@ class CommitLog:
             end = min(request.end_offset - mapped.start_offset, mapped.size)
             mapped.flushed_position = max(mapped.flushed_position, end)
         self.flushed_offset = request.end_offset
+        self._committed_timestamp = max(self._committed_timestamp, request.store_timestamp)
 
     def durable_end(self) -> int:
         """Where our last run has said that the synced part ends; -1 is unknown. Blocks."""

@@ -1,11 +1,13 @@
-"""Commits of the transient pool: one at a time on the commit thread, asked for or by the clock.
+"""Commits of what lies in memory: one at a time on the commit thread, asked for or by the clock.
 
-    each append                          commits once commitCommitLogLeastPages pages are staged
+    each batch that left the loop        commits all
+    each append to the transient pool    commits once commitCommitLogLeastPages pages are staged
     commitIntervalCommitLog (200 ms)     the same
     commitCommitLogThoroughInterval      whatever is staged, also less than a page
 
-Under ASYNC_FLUSH alone: with SYNC_FLUSH the flush thread commits in front of each sync. A thread of
-its own, so that a slow sync does not widen the time in which a killed process loses messages.
+The pool together with SYNC_FLUSH does without it: there the flush thread commits before each sync.
+A thread of its own, so that a slow sync does not widen the time in which a killed process loses
+messages. The clock asks on the pool's road alone.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java (CommitRealTimeService)
 """
@@ -34,9 +36,14 @@ class CommitService:
         clock: Clock,
         stats: StoreStats,
         config: StoreConfig,
-        on_committed: Callable[[int], None],
+        on_committed: Callable[[int, float], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
+        """Make a service that waits to be asked.
+
+        Args:
+            on_committed: called with the end of what is committed and what the write took, s.
+        """
         self._log = log
         self._worker = worker
         self._clock = clock
@@ -52,9 +59,10 @@ class CommitService:
         self._timer = IntervalTimer(clock, config.commit_interval_commit_log / 1000, self._tick)
 
     def start(self) -> None:
-        """Start the timed commits."""
-        self._thorough_at = self._clock.monotonic()
-        self._timer.start()
+        """Start the timed commits, which the pool alone needs."""
+        if self._log.pool is not None:
+            self._thorough_at = self._clock.monotonic()
+            self._timer.start()
 
     def stop(self) -> None:
         """End the timed commits."""
@@ -66,7 +74,7 @@ class CommitService:
         self._timer.stop()
 
     def appended(self) -> None:
-        """Something was staged: commit it if that is worth a write."""
+        """Something was staged or handed in: commit it if that is worth a write."""
         if self._running:
             return  # the end of the commit under way looks again
         self._commit(self._least_pages)
@@ -99,9 +107,10 @@ class CommitService:
             self._stats.write_errors += 1
             self._on_failure(error)
             return
-        self._stats.commit_duration.observe(self._clock.monotonic() - started)
+        took_s = self._clock.monotonic() - started
+        self._stats.commit_duration.observe(took_s)
         self._log.mark_committed(request)
-        self._on_committed(self._log.max_offset)
+        self._on_committed(self._log.max_offset, took_s)
         if self._running:  # an append from within has started one
             return
         if self._wanted:

@@ -16,13 +16,17 @@ GroupCommitService)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Final
 
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.store.commit_log import CommitLog, FlushRequest
 from skylarkmq.store.stats import StoreStats
 from skylarkmq.store.worker import Worker
 
+SLOW_SYNC_S: Final = 0.2
+"""A sync that takes longer says that the disk stalls, which an append may meet next."""
 EARLY_S = 0.001  # a timer may fire that much before its time
 
 
@@ -60,6 +64,8 @@ class FlushService:
         self._on_flushed = on_flushed
         self._on_failure = on_failure
         self._running = False
+        self.slow_sync_s = SLOW_SYNC_S
+        self.slow_at_s = math.inf  # from when on the sync under way is a slow one, monotonic
         self._again: int | None = None  # least pages of what was asked for meanwhile
         self._ended = False
         self.flushed_timestamp = 0  # store time up to which the log is synced, ms
@@ -98,12 +104,14 @@ class FlushService:
             self._running = True
             self._again = None
             started = self._clock.monotonic()
+            self.slow_at_s = started + self.slow_sync_s
             self._worker.submit(
                 request.run, lambda _, error: self._finished(request, started, error)
             )
 
     def _finished(self, request: FlushRequest, started: float, error: BaseException | None) -> None:
         self._running = False
+        self.slow_at_s = math.inf
         if error is not None:
             self._ended = True
             self._stats.fsync_errors += 1

@@ -9,7 +9,9 @@ of the log: acknowledged means readable, and nothing is shown that a power cut c
                           published when the sync passes them after all
     parked -> failed      the sync failed: SERVICE_NOT_AVAILABLE, never published
 
-On the pool road under ASYNC_FLUSH nobody waits; there the units alone are parked, until the commit.
+Under ASYNC_FLUSH what a commit has to bring to the file is parked in the same way until that is
+done: batches that left the loop because the disk is slow, with their waiters, and on the pool road
+the units of every batch, whose waiters were answered at once.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java (GroupCommitService)
 """
@@ -95,6 +97,14 @@ class GroupCommitService:
         self._arrived([parked.units for parked in released])
         return released
 
+    def committed(self, offset: int) -> None:
+        """What lies below `offset` is in the file, and more is not asked for."""
+        for parked in self.release(offset):
+            done, parked.done = parked.done, None
+            if done is not None:
+                done(PutMessageStatus.PUT_OK)
+        self._forget_answered()
+
     def flushed(self, offset: int) -> None:
         """The log is synced up to `offset`: publish and answer what lies below it."""
         now = self._clock.monotonic()
@@ -107,6 +117,9 @@ class GroupCommitService:
                 done, parked.done = parked.done, None
                 done(PutMessageStatus.PUT_OK)
         self._stats.group_commit_size.observe(size)
+        self._forget_answered()
+
+    def _forget_answered(self) -> None:
         while self._late and self._late[0].done is None:
             self._late.popleft()
 

@@ -15,6 +15,9 @@ Three roads lead a record into the file; the bytes in it are the same:
     mapped   mapping of the file  with the store
     pool     a borrowed buffer    when a commit has written [committed, data_end) to the file
 
+While the disk is slow, plain and mapped files get their bytes from a thread (`hand_in`), by
+`pwrite`.
+
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../MappedFile.java
 """
 
@@ -22,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from skylarkmq.store.files import Files, StoreFile
 
@@ -121,6 +125,17 @@ class MappedFile:
                 self.data_end = end
         self.wrote_position = end
 
+    def hand_in(self, data: bytes, since_s: float, *, to_end: bool) -> Piece:
+        """Take bytes behind the last ones; a thread brings them into the file.
+
+        Args:
+            since_s: when, on the monotonic clock.
+            to_end: they end with the blank record that reaches to the end of the file.
+        """
+        start = self.wrote_position
+        self.wrote_position = self.size if to_end else start + len(data)
+        return Piece(self, memoryview(data), start, self.wrote_position, since_s)
+
     def fill(self) -> None:
         """The blank record behind the last bytes reaches to the end of the file."""
         self.wrote_position = self.size
@@ -183,6 +198,16 @@ class MappedFile:
         self.view = memoryview(b"")
         self.target = self.buffer = None
         self.file.close()
+
+
+class Piece(NamedTuple):
+    """Bytes on their way into a file."""
+
+    mapped: MappedFile
+    data: memoryview
+    position: int
+    end: int  # committed_position once they are there
+    since_s: float = 0.0  # when they were handed in, on the monotonic clock
 
 
 def _at_once(drop: Callable[[], None]) -> None:

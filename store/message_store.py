@@ -4,7 +4,7 @@ Threads and locks. All state belongs to the event-loop thread; the loop is the p
 blocking jobs and hand results back to the loop:
 
     flush     datasync of the log; under SYNC_FLUSH the pool's commits too
-    commit    the pool's commits under ASYNC_FLUSH
+    commit    batches that left the loop because the disk is slow; the pool's, under ASYNC_FLUSH
     prepare   the next log file, warm-up
     queues    queue files, syncs of the key index, checkpoint
     index     building and searching the key index
@@ -12,8 +12,8 @@ blocking jobs and hand results back to the loop:
     timer     runs of timed messages
     reads     reads of what is old
 
-On the loop thread these calls touch the disk: the `pwrite` of a commit, and the reading of queue
-units that are no longer in memory.
+On the loop thread these calls touch the disk: the `pwrite` of a commit while the disk is quick, and
+the reading of queue units that are no longer in memory.
 
     closed -> loading -> running -> stopping -> closed
                             |
@@ -387,9 +387,9 @@ class MessageStore(ReadFace):
         """Start the batch of one read: `add` to it, then `commit`, without an await between."""
         return self.writer.begin()
 
-    def commit(self, done: Committed | None) -> bool:
+    def commit(self, done: Committed | None, written: Committed | None = None) -> bool:
         """Store the batch; see `MessageWriter.commit`."""
-        return self.writer.commit(done)
+        return self.writer.commit(done, written)
 
     def put_message(self, inner: MessageInner, done: Callable[[PutMessageResult], None]) -> None:
         """Store one message. `done` may be called before this returns."""

@@ -50,7 +50,6 @@ from skylarkmq.store.append import AppendBatch
 from skylarkmq.store.consume_queue import ConsumeQueue
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.results import PutMessageStatus
 
 _JSON = int(SerializeType.JSON)
 _MSGPACK = int(SerializeType.MSGPACK)
@@ -344,8 +343,7 @@ class SendProcessor:
         turn = self._answers.take(connection)
         if self._batch.is_empty:
             return
-        stored = self._store.commit(turn.durable if turn.waits else None)
-        turn.answer_unwaited(PutMessageStatus.PUT_OK if stored else None)
+        self._store.commit(turn.durable if turn.waits else None, turn.unwaited)
 
     def _count(self, queue: ConsumeQueue, topic: str, size: int, count: int) -> None:
         counter = self._counters.get(queue)

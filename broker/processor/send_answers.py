@@ -21,6 +21,7 @@ from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RESPONSE_FLAG, RemotingCommand, encode_command
 from skylarkmq.protocol.frame import SerializeType, encode_frame
+from skylarkmq.store.group_commit import Committed
 from skylarkmq.store.results import PutMessageStatus
 
 _CODES = {
@@ -88,10 +89,13 @@ class SendTurn:
             why = f"{_TOPIC_NOT_DURABLE}{error}"
             self._release(self._fresh, PutMessageStatus.SERVICE_NOT_AVAILABLE, why)
 
-    def answer_unwaited(self, status: PutMessageStatus | None) -> None:
-        """The batch is written, or refused (None)."""
-        if self._unwaited:
-            self._send(self._unwaited, status or PutMessageStatus.SERVICE_NOT_AVAILABLE, _REFUSED)
+    @property
+    def unwaited(self) -> Committed | None:
+        """Who is to be told that the batch is written, or refused; None without WAIT=false."""
+        return self._written if self._unwaited else None
+
+    def _written(self, status: PutMessageStatus) -> None:
+        self._send(self._unwaited, status, _REFUSED)
 
     def _release(self, entries: list[Sent], status: PutMessageStatus, why: str = _REFUSED) -> None:
         if entries:

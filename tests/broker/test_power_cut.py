@@ -1,4 +1,6 @@
-"""Fault tests S4 and S5: the power goes, or the disk, on a file system of its own. Needs root.
+"""Fault tests S4 and S5: the power goes, the disk dies or freezes, on a file system of its own.
+
+Needs root.
 
 A loop-mounted ext4 is shut down without its journal being written (FS_IOC_SHUTDOWN): what was not
 synced is gone, stored through mappings or not. For the power cut the broker stands still before
@@ -13,22 +15,26 @@ import shutil
 import signal
 import struct
 import subprocess
-from asyncio import sleep, timeout
+from asyncio import open_connection, sleep, timeout
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from skylarkmq.protocol.codes import RequestCode
 from tests.support.broker_process import BrokerProcess
 from tests.support.frame_load import FrameLoad, read_back
+from tests.support.raw_client import RawClient, pull_fields, send_fields
 from tests.support.send_history import Outcome, SendHistory
 
 pytestmark = pytest.mark.fault_root
 
 IMAGE_SIZE = 400 << 20
 FS_IOC_SHUTDOWN = 0x8004587D
-STOPPED = "T"
+FIFREEZE, FITHAW = 0xC0045877, 0xC0045878
+STOPPED, IN_DISK = "T", "D"
+SEND = RequestCode.SEND_MESSAGE_V2
 WITHOUT_JOURNAL = struct.pack("I", 2)
 CONNECTIONS = 8
 LIFE_LIMIT_S = 60.0  # a hang limit
@@ -47,6 +53,7 @@ class Volume:
         self._image = folder / "image"
         self.root = folder / "volume"
         self._mounted = False
+        self._frozen = False
 
     def make(self) -> None:
         """Make and mount it; skip the test where that is not possible."""
@@ -68,11 +75,25 @@ class Volume:
         self._mounted = not mounted.returncode
         return mounted
 
+    def freeze(self) -> None:
+        """From here on what changes the file system waits, until `thaw`."""
+        self._ioctl(FIFREEZE, 0)
+        self._frozen = True
+
+    def thaw(self) -> None:
+        """End that; without it nothing happens."""
+        if self._frozen:
+            self._frozen = False
+            self._ioctl(FITHAW, 0)
+
     def cut(self) -> None:
         """From here on nothing reaches the disk, and all calls fail."""
+        self._ioctl(FS_IOC_SHUTDOWN, WITHOUT_JOURNAL)
+
+    def _ioctl(self, request: int, argument: bytes | int) -> None:
         folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.ioctl(folder, FS_IOC_SHUTDOWN, WITHOUT_JOURNAL)
+            fcntl.ioctl(folder, request, argument)
         finally:
             os.close(folder)
 
@@ -83,6 +104,7 @@ class Volume:
         assert self._mounted, mounted.stderr
 
     def unmount(self) -> None:
+        self.thaw()
         if self._mounted:
             subprocess.run(["umount", str(self.root)], check=True)
             self._mounted = False
@@ -192,3 +214,69 @@ async def test_a_disk_that_dies_ends_the_broker_and_takes_nothing(
                 attempt.outcome = Outcome.UNKNOWN
         volume.mount_again()
     await _check(volume, settings, history)
+
+
+async def _waits_for_disk(process: BrokerProcess) -> None:
+    """Return when a thread of the process is held by the disk."""
+    async with timeout(LIFE_LIMIT_S):
+        while IN_DISK not in _states(process.process.pid):  # noqa: ASYNC110
+            await sleep(0.001)
+
+
+async def _page(process: BrokerProcess, path: str) -> int:
+    reader, writer = await open_connection(*process.metrics_address)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    async with timeout(LIFE_LIMIT_S):
+        status = int((await reader.readline()).split()[1])
+    writer.close()
+    return status
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_a_frozen_disk_is_no_reason_for_a_restart(volume: Volume, flush: str) -> None:
+    """The append that meets the freeze holds the loop; the probes say so, and it goes on."""
+    settings = {"flushDiskType": flush}
+    process = await (await BrokerProcess.spawn(volume.root / "store", settings)).ready()
+    try:
+        client = await RawClient.open(process.address)
+        assert (await client.call(SEND, send_fields("T"), b"before")).code == 0
+        assert await _page(process, "/readyz") in (200, 503)  # not registered anywhere
+        volume.freeze()
+        opaque = client.send(SEND, send_fields("T"), b"meets it")
+        await _waits_for_disk(process)
+        assert await _page(process, "/livez") == 200
+        assert await _page(process, "/version") == 200
+        assert await _page(process, "/readyz") == 503
+        volume.thaw()
+        assert (await client.answer(opaque)).code == 0
+        assert (await client.call(SEND, send_fields("T"), b"after")).code == 0
+        await client.close()
+    finally:
+        volume.thaw()
+        await process.kill()
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_a_freeze_that_is_met_off_the_loop_holds_up_the_sends_alone(
+    volume: Volume, flush: str
+) -> None:
+    settings = {"flushDiskType": flush, "transientStorePoolEnable": "true"}
+    process = await (await BrokerProcess.spawn(volume.root / "store", settings)).ready()
+    try:
+        client = await RawClient.open(process.address)
+        assert (await client.call(SEND, send_fields("T"), b"before")).code == 0
+        while (pulled := await client.call(RequestCode.PULL_MESSAGE, pull_fields("T"))).code:
+            pass  # shown with the commit
+        volume.freeze()
+        opaque = client.send(SEND, send_fields("T"), b"meets it")
+        await _waits_for_disk(process)
+        again = await client.call(RequestCode.PULL_MESSAGE, pull_fields("T", sysFlag="4"))
+        assert again.code == 0
+        assert again.body == pulled.body
+        assert await _page(process, "/livez") == 200
+        volume.thaw()
+        assert (await client.answer(opaque)).code == 0
+        await client.close()
+    finally:
+        volume.thaw()
+        await process.kill()

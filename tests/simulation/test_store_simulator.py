@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from skylarkmq.store import message_writer
 from tests.support.crash_explorer import explore, seeds
 
 # What one hundred seeds show at least; a run that shows less proves nothing.
@@ -40,3 +41,15 @@ def test_every_crash_of_every_run_keeps_the_promises(count: int) -> None:
             if power[name] * 100 < least * len(chosen)
         }
         assert not short, f"too little was seen: {short} of {power}"
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.fault)])
+def test_the_same_with_every_append_off_the_loop(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here each append counts as slow, so batches never come back to the loop."""
+    monkeypatch.setattr(message_writer, "SLOW_APPEND_S", -1.0)
+    power: Counter[str] = Counter()
+    for seed in seeds(count):
+        power.update(explore(seed, failing=seed % 4 == 3))
+    assert power["acks"] and power["rolls"] and power["recoveries"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,8 @@ class StoreRig:
         self.store = MessageStore(
             store_config(self.files.root, **config), self.files, self.clock, self.workers.workers
         )
+        # Here a sync lasts until a test ends it, which says nothing about the disk.
+        self.store.writer._flush.slow_sync_s = math.inf
         self.results: list[PutMessageResult] = []
 
     def start(self) -> StoreRig:

@@ -205,8 +205,11 @@ class Applications:
 
 
 def _stored(answer: RemotingCommand) -> bool:
-    """Whether it is as durable as the flush mode promises; a late sync leaves that open."""
-    if answer.code == ResponseCode.FLUSH_DISK_TIMEOUT:
+    """Whether it is as durable as the flush mode promises.
+
+    A late sync leaves that open, and a refusal for a slow disk promises nothing.
+    """
+    if answer.code in (ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SYSTEM_BUSY):
         return False
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return True

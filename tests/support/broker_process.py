@@ -36,6 +36,7 @@ class BrokerProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.address = ("", 0)
+        self.metrics_address = ("", 0)
         self.lines: deque[str] = deque(maxlen=200)
         self.line_count = 0
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -111,9 +112,15 @@ class BrokerProcess:
             self.lines.append(text)
             self.line_count += 1
             if '"event":"ready"' in text and not self._ready.done():
-                host, _, port = json.loads(text)["listenAddr"].rpartition(":")
-                self.address = host, int(port)
+                fields = json.loads(text)
+                self.address = _address(fields["listenAddr"])
+                self.metrics_address = _address(fields["metricsAddr"])
                 self._ready.set_result(None)
         if not self._ready.done():
             self._ready.set_exception(AssertionError(f"the broker ended:\n{self.tail()}"))
             self._ready.exception()  # asked for or not
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)

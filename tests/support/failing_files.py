@@ -22,11 +22,14 @@ class FailingFiles(DiskFiles):
 
     Attributes:
         syncing: cleared, syncs of the log wait; set again, they go on.
+        writing: the same for writes to it.
     """
 
     def __init__(self) -> None:
         self.syncing = threading.Event()
         self.syncing.set()
+        self.writing = threading.Event()
+        self.writing.set()
         self._faults = Faults()
         self._lock = threading.Lock()
 
@@ -70,6 +73,8 @@ class _FailingFile(DiskFile):
         self._files = files
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        if "commitlog" in str(self.path):
+            assert self._files.writing.wait(HANG_LIMIT_S)
         self._files.check("pwrite", self.path)
         super().pwrite(data, position)
 
