@@ -182,8 +182,8 @@ class ConsumerOffsetManager:
         before = offsets.get(queue_id, NO_OFFSET)
         if offset == before:
             return
-        if offset < before:
-            log.info(
+        if offset < before:  # Java's members do so at each rebalance, by a message or two
+            log.debug(
                 "%s sets group %s back in queue %d of %s: from %d to %d",
                 who,
                 group,

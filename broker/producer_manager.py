@@ -14,6 +14,7 @@ from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.consumer_manager import ClientChannelInfo
 from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.codes import LanguageCode
+from skylarkmq.protocol.flags import CLIENT_INNER_PRODUCER_GROUP
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +71,7 @@ class ProducerManager:
             groups = self._groups_of[connection] = set()
             connection.add_close_listener(self.connection_closed)
         if group not in groups:
-            log.info(
-                "producer group %s: %s joins from %s", group, client_id, connection.remote_address
-            )
+            _log(group, "%s joins from %s", client_id, connection.remote_address)
             groups.add(group)
         now_ms = int(self._clock.monotonic() * 1000)
         if self._client_ids.get(connection) != client_id:
@@ -124,6 +123,12 @@ class ProducerManager:
     def _leave(self, connection: Connection, group: str) -> None:
         clients = self._table[group]
         client = clients.pop(connection)
-        log.info("producer group %s: %s has left", group, client.client_id)
+        _log(group, "%s has left", client.client_id)
         if not clients:
             del self._table[group]
+
+
+def _log(group: str, text: str, *values: str) -> None:
+    """Say it; but of the group that every Java client is in only to who looks closer."""
+    level = logging.DEBUG if group == CLIENT_INNER_PRODUCER_GROUP else logging.INFO
+    log.log(level, f"producer group %s: {text}", group, *values)

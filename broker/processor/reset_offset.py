@@ -19,6 +19,7 @@ remoting/.../protocol/header/ResetOffsetRequestHeader.java
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -45,6 +46,8 @@ from skylarkmq.protocol.headers.consumer import (
 )
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 from skylarkmq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
 
 NEWEST: Final = -1
 """The time that means the end of each queue."""
@@ -183,6 +186,13 @@ class ResetOffsetProcessor:
         self._find_topic(topic)  # it may have been deleted while its queues were looked at
         for queue, target in table:
             self._offsets.commit(connection.remote_address, group, topic, queue.queue_id, target)
+        log.info(
+            "%s sets the offsets of group %s in %d queues of %s",
+            connection.remote_address,
+            group,
+            len(table),
+            topic,
+        )
         await durable(self._offsets)
 
     def _find_topic(self, topic: str) -> TopicConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -311,6 +312,21 @@ async def test_retry_topics_of_unit_mode_are_marked(rig: Rig) -> None:
     await rig.beat(FakeConnection("a"), consumers=groups)
     flags = {name: rig.topics.table[f"%RETRY%{name}"].topic_sys_flag for name in ("plain", "unit")}
     assert flags == {"plain": 0, "unit": 2}
+
+
+async def test_the_life_of_a_java_consumer_is_three_lines(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    peer: Any = FakeConnection("a")
+    inner = ["CLIENT_INNER_PRODUCER"]
+    await rig.beat(peer, consumers=[consumer("cg", subscription("T"))], producers=inner)
+    rig.put("T", 0)
+    for offset in (1, 0):
+        assert rig.offsets.commit("a", "cg", "T", 0, offset)
+    await ask(rig, rig.processor, peer, request(35, {"clientID": "a", "consumerGroup": "cg"}))
+    await ask(rig, rig.processor, peer, request(35, {"clientID": "a", "producerGroup": inner[0]}))
+    assert [record.getMessage().split()[-1] for record in caplog.records] == ["made", "a", "leaves"]
 
 
 async def test_35_for_unknown_groups_is_no_error_and_makes_none(rig: Rig) -> None:
