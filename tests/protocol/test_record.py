@@ -191,6 +191,14 @@ def test_no_flipped_bit_escapes_where_something_watches(data: bytes) -> None:
                 assert error.response_code == 1
 
 
+@pytest.mark.parametrize("magic", [0, 0xDAA320A6, 0xDAA320A8, 0xCBD43194, 0xAABBCCDD])
+def test_another_magic_is_no_message(magic: int) -> None:
+    data = bytearray(PLAIN_RECORD)
+    struct.pack_into(">I", data, record.MAGIC_POSITION, magic)
+    with pytest.raises(RemoteProtocolError, match=f"its magic is {magic:#010x}"):
+        decode_message(bytes(data))
+
+
 def test_a_wrong_checksum_can_be_passed_over() -> None:
     flipped = bytearray(PLAIN_RECORD)
     flipped[record.FIXED_IPV4_SIZE] ^= 1

@@ -11,13 +11,6 @@ from skylarkmq.store.index_file import IndexShape
 ROOT = Path("/store")
 
 
-def test_defaults_are_rocketmqs_but_for_the_loss_window() -> None:
-    config = StoreConfig(store_path_root_dir=ROOT)
-    assert config.mapped_file_size_commit_log == 1 << 30
-    assert config.flush_disk_type == "ASYNC_FLUSH"
-    assert config.flush_commit_log_least_pages == 0
-
-
 def test_keys_are_the_attributes_in_camel_case() -> None:
     assert key_of("flush_disk_type") == "flushDiskType"
     assert key_of("check_crc_on_recover") == "checkCRCOnRecover"

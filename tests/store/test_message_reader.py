@@ -81,6 +81,23 @@ def test_configured_caps() -> None:
     assert bodies(small.get_message("T", 0, 0, 2)) == [0, 1]
 
 
+@pytest.mark.parametrize(("more", "count"), [(0, 9), (1, 8)])
+def test_an_answer_has_as_many_bytes_as_the_cap_and_not_one_more(more: int, count: int) -> None:
+    rig = filled(8, 30_000)
+    record_size = rig.store.get_message("T", 0, 0, 1).size
+    rest = 262_144 - 8 * record_size - (record_size - 30_000)
+    rig.put("T", 0, b"%06d" % 8 + bytes(rest + more - 6))
+    rig.put("T", 0, b"%06d" % 9)
+    settle(rig)
+    assert bodies(rig.store.get_message("T", 0, 0, 32)) == list(range(count))
+
+
+def test_a_pull_is_big_from_one_byte_above_the_cap() -> None:
+    rig = filled(40)
+    assert len(bodies(rig.store.get_message("T", 0, 0, 40, max_bytes=262_144))) == 32
+    assert len(bodies(rig.store.get_message("T", 0, 0, 40, max_bytes=262_145))) == 40
+
+
 def test_a_big_pull_has_its_own_caps() -> None:
     rig = filled(1500, 100, mapped_file_size_consume_queue=40_000)
     found = rig.store.get_message("T", 0, 0, 10_000, max_bytes=1 << 30)

@@ -237,6 +237,28 @@ def test_a_clean_store_of_somebody_else_has_a_unit_for_each_record_walked(lost: 
     assert result.queue_offset == 100
 
 
+def test_queues_that_lag_at_a_clean_stop_get_the_units_of_the_newest_records() -> None:
+    """As RocketMQ leaves a store whose dispatch has not caught up when it stops."""
+    disk = CrashDisk()
+    rig = filled(disk, count=200)
+    folders = [rig.store.paths.queue_folder("T", queue_id) for queue_id in (0, 1)]
+    point = rig.store.paths.recovery_point
+    rig.stop()
+    disk.unlink(point)
+    for folder in folders:
+        last = folder / disk.list(folder)[-1]
+        overwrite(disk, last, 90 * UNIT_SIZE % QUEUE_SIZE, bytes(10 * UNIT_SIZE))
+    again = StoreRig(disk).start()
+    report = again.store.recovery
+    assert report is not None
+    assert (report.clean, report.rebuilt) == (True, 20)
+    assert numbers(again, 0) == list(range(0, 200, 2))
+    assert numbers(again, 1) == list(range(1, 200, 2))
+    result = again.put("T", 1, b"next")
+    assert result is not None
+    assert result.queue_offset == 100
+
+
 def test_a_delayed_message_keeps_its_due_time_when_its_queue_is_rebuilt() -> None:
     rig = StoreRig(CrashDisk()).start()
     rig.put("SCHEDULE_TOPIC_XXXX", 2, b"later", properties=b"DELAY\x013", delay_level=3)

@@ -191,6 +191,18 @@ def test_four_staged_pages_are_committed_without_waiting_for_the_clock() -> None
     assert rig.store.max_offset("T", 0) == 2
 
 
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_commit_asks_for_a_flush_unless_flushes_are_timed(timed: bool) -> None:
+    rig = pool_rig(flush_commit_log_timed=timed)
+    rig.put(body=b"staged")
+    rig.clock.advance(0.2)
+    rig.workers.commit.run_all()
+    rig.workers.flush.run_all()
+    log = rig.store.commit_log
+    assert log.max_offset > 0
+    assert log.flushed_offset == (0 if timed else log.max_offset)
+
+
 def test_less_than_the_least_pages_waits_for_the_thorough_commit() -> None:
     rig = pool_rig(commit_commit_log_thorough_interval=1000)
     rig.put(body=b"small")
@@ -332,6 +344,24 @@ def test_pages_are_warmed_ahead_of_the_write_position(monkeypatch: pytest.Monkey
         if ends[-1] < LOG_SIZE:
             assert reach >= min(ends[-1] + step // 2, LOG_SIZE)
     assert all(stop - start <= step for start, stop in warmed)
+
+
+def test_the_beginning_of_each_new_file_is_warm_before_it_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[int] = []
+
+    def populate(target: object, start: int, stop: int) -> None:
+        if start == 0:
+            assert stop == 4 * 4096
+            begun.append(id(target))
+
+    monkeypatch.setattr(page_cache, "populate", populate)
+    rig = rig_on("mapped, warmed", "ASYNC_FLUSH").start()
+    while len(files := rig.store.commit_log.mapped_files.mapped) < 3:
+        rig.put(body=bytes(30_000))
+        rig.workers.prepare.run_all()
+    assert begun[:3] == [id(mapped.target) for mapped in files]
 
 
 def test_warming_changes_no_byte() -> None:
