@@ -1,7 +1,8 @@
 # Every target makes .venv by itself. Needed beforehand: Python 3.11 or later with venv, and make.
 #
 #   make run       broker and name server in the foreground, data in ./var/store
-#   make test      the test suite
+#   make test      the test suite, two files at a time, in a random order
+#   make test-busy  the tests that a busy machine could break, beside busy processes
 #   make check     style, types, layers, the Dockerfiles
 #   make demo      336,776 real flights through a broker that is killed in between
 #   make pipeline-demo  the same flights through Spark: an archive job that is killed, figures, a plot
@@ -14,7 +15,8 @@
 #   make interop   RocketMQ's own clients against a live broker; needs Maven or npm
 #   make docs      the API reference of the SDK, from its docstrings, in ./var/api
 #
-# ARGS goes to the command: make run ARGS='--set flushDiskType=SYNC_FLUSH', make test ARGS='-k frame'
+# ARGS goes to the command: make run ARGS='--set flushDiskType=SYNC_FLUSH', make test ARGS='-k frame'.
+# The first lines of a test run name the seed of its order: make test ARGS='--randomly-seed=7' has it again.
 
 PYTHON ?= python3
 ARGS ?=
@@ -22,13 +24,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 
-.PHONY: run test faults check demo pipeline-demo bench bench-store bench-broker bench-spark spark-oldest interop docs clean
+.PHONY: run test test-busy faults check demo pipeline-demo bench bench-store bench-broker bench-spark spark-oldest interop docs clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve --dev $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -q $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+
+test-busy: $(VENV)/.dev
+	$(BIN)/pytest -m 'timing and not interop and not fault and not fault_root and not soak' --busy 4 $(ARGS)
 
 faults: $(VENV)/.dev
 	$(BIN)/pytest -q -rs -m 'fault or fault_root' $(ARGS)

@@ -1,19 +1,39 @@
-"""What every test leaves as it found it, and how properties are tried."""
+"""What every test leaves as it found it, how properties are tried, and a machine that is busy."""
 
 from __future__ import annotations
 
 import logging
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.busy import busy_processes
 
 # How long an example takes says how busy the machine is. A failure prints how to see it again.
 settings.register_profile(
     "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("suite")
+
+BUSY = pytest.StashKey[ExitStack]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--busy", type=int, default=0, metavar="N", help="beside N busy processes")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput"):  # those of xdist share the machine
+        stack = session.config.stash[BUSY] = ExitStack()
+        stack.enter_context(busy_processes(session.config.getoption("--busy")))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if BUSY in session.config.stash:
+        session.config.stash[BUSY].close()
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import LIMIT_S
+
 ROOT = Path(__file__).parents[1]
 MODULES = ["skylarkmq.client", "skylarkmq.client.sync", "skylarkmq.testing"]
 PDOC = re.compile(r"/pdoc (.+) -o", re.MULTILINE)
@@ -80,7 +82,7 @@ def test_the_page_is_built_and_names_everything(tmp_path: Path) -> None:
         [sys.executable, "-m", "pdoc", *listed, "-o", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT_S,
         check=False,
         # pdoc takes a default that equals a variable for a secret; Spark's session sets some.
         env={name: text for name, text in os.environ.items() if not name.startswith("SPARK")},

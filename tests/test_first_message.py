@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import LIMIT_S
+
 ROOT = Path(__file__).parents[1]
-LIMIT_S = 60
 SETTINGS = (
     "listenPort=0",
     "namesrvListenPort=0",

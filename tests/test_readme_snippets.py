@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.live_broker import live_broker, namesrv_of
+from tests.support.patience import LIMIT_S
 
 pytest_plugins = ["pytester"]
 
@@ -27,7 +28,6 @@ PROMISE = re.compile(r"# -> (.+)$", re.MULTILINE)
 NAME_SERVER = "127.0.0.1:9876"
 PYTEST_MARK = "def test_"
 SPARK_MARK = "skylarkmq.client.spark"
-TIMEOUT_S = 60
 
 
 def blocks(file_name: str) -> Iterator[tuple[str, str]]:
@@ -56,18 +56,18 @@ async def output_of(program: str, folder: Path, promised: list[str]) -> str:
     assert child.stdout is not None
     lines: list[str] = []
     try:
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(LIMIT_S):
             async for line in child.stdout:
                 lines.append(line.decode().rstrip())
                 if promised and not missing_in(lines, promised):
                     break
     except TimeoutError:
-        lines.append(f"(ended after {TIMEOUT_S} s)")
+        lines.append(f"(ended after {LIMIT_S} s)")
     finally:
         if child.returncode is None:
             child.send_signal(signal.SIGINT)
             try:
-                await asyncio.wait_for(child.wait(), 10)
+                await asyncio.wait_for(child.wait(), LIMIT_S)
             except TimeoutError:
                 child.kill()
                 await child.wait()
@@ -104,7 +104,7 @@ async def test_a_program(name: str, tmp_path: Path) -> None:
 def test_a_test(name: str, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SNIPPETS[name])
     pytester.makeini("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function")
-    outcome = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", timeout=TIMEOUT_S)
+    outcome = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", timeout=LIMIT_S)
     passed = outcome.parseoutcomes().get("passed", 0)
     assert outcome.ret == 0, outcome.stdout.str()
     assert passed == SNIPPETS[name].count(PYTEST_MARK)

@@ -48,6 +48,9 @@ _PROFILES: Final[Mapping[Profile, ProfileRow]] = {
             # Nothing is synced anyway, and a jump over hours has fewer stops.
             "flushIntervalCommitLog": 10_000,
             "flushIntervalConsumeQueue": 10_000,
+            # A busy machine is no reason to refuse a message.
+            "brokerFastFailureEnable": False,
+            "osPageCacheBusyTimeOutMills": 3_600_000,
         },
     ),
     "dev": ProfileRow(

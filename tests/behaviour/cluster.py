@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import re
-from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import pytest
@@ -18,10 +16,10 @@ from skylarkmq.protocol.headers.admin import CreateTopicRequestHeader
 from skylarkmq.protocol.headers.fields import encode_fields
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.interop.servers import Broker
+from tests.support.patience import LIMIT_S, until
 
 T = TypeVar("T")
 
-WAIT_S: Final = 60.0
 """A limit for what would never end, not an expectation."""
 POLL_S: Final = 0.05
 QUEUES: Final = 4
@@ -109,7 +107,7 @@ class Cluster:
         request = RemotingCommand.request(
             RequestCode.UPDATE_AND_CREATE_TOPIC, encode_fields(header)
         )
-        answer = await client.services.remoting.call(self.address, request, WAIT_S)
+        answer = await client.services.remoting.call(self.address, request, LIMIT_S)
         if answer.code != ResponseCode.SUCCESS:
             raise broker_error(answer.code, answer.remark, self.address)
 
@@ -117,29 +115,7 @@ class Cluster:
             route = await client.services.routes.refresh(topic)
             return route is not None and len(route.publish_queues) == queues
 
-        await eventually(known, f"the route of {topic}")
-
-
-async def eventually(
-    met: Callable[[], Awaitable[T] | T], what: str = "it", wait_s: float = WAIT_S
-) -> T:
-    """Ask again until the answer is true, and return it; real processes on the other side give no
-    other sign.
-
-    Raises:
-        AssertionError: not within `wait_s` seconds.
-    """
-    result: T | None = None
-    try:
-        async with asyncio.timeout(wait_s):
-            while True:
-                answer = met()
-                result = await answer if isinstance(answer, Awaitable) else answer
-                if result:
-                    return result
-                await asyncio.sleep(POLL_S)
-    except TimeoutError:
-        raise AssertionError(f"waited for {what}, last seen: {result!r}") from None
+        await until(known, f"the route of {topic}")
 
 
 def test_name(request: pytest.FixtureRequest) -> str:

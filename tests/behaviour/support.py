@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from skylarkmq.client import Client, Consumer, Message, Producer, ReceivedMessage, StartFrom
-from tests.behaviour.cluster import WAIT_S, eventually
+from tests.support.patience import LIMIT_S, until
 
 Handler = Callable[[ReceivedMessage], Awaitable[None]]
 
@@ -47,11 +47,11 @@ class Inbox:
             queues = {queue.queue_id for queue in self.consumer.assignment()}
             return queues if len(queues) == count else set()
 
-        return await eventually(held, f"{count} queues")
+        return await until(held, f"{count} queues")
 
     async def wait(self, met: Callable[[], bool]) -> None:
         """Wait until a condition over `messages` holds."""
-        async with asyncio.timeout(WAIT_S), self._more:
+        async with asyncio.timeout(LIMIT_S), self._more:
             await self._more.wait_for(met)
 
     async def count(self, count: int) -> list[ReceivedMessage]:
@@ -89,7 +89,7 @@ async def received(
 async def collect(consumer: Consumer, count: int) -> list[ReceivedMessage]:
     """Take `count` messages from a started consumer, acknowledging each."""
     messages: list[ReceivedMessage] = []
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(LIMIT_S):
         while len(messages) < count:
             message = await consumer.getone()
             await message.ack()

@@ -16,7 +16,7 @@ from skylarkmq.client import (
     RouteNotFound,
     StartFrom,
 )
-from tests.behaviour.cluster import QUEUES, Cluster, eventually
+from tests.behaviour.cluster import QUEUES, Cluster
 from tests.behaviour.support import (
     Inbox,
     bodies,
@@ -26,6 +26,7 @@ from tests.behaviour.support import (
     received,
     send_numbered,
 )
+from tests.support.patience import LIMIT_S, until
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ async def test_the_life_of_a_topic(cluster: Cluster, admin: Admin, producer: Pro
     async def counted() -> bool:
         return (await admin.describe_topic(topic)).message_count == 1
 
-    await eventually(counted, "the message")
+    await until(counted, "the message")
     description = await admin.describe_topic(topic)
     assert [each.write_queues for each in description.settings] == [2]
     assert [each.broker for each in description.settings] == ["broker-a"]
@@ -83,7 +84,7 @@ async def test_brokers(admin: Admin) -> None:
         except BrokerError:  # 4.9 has no rates to tell in the first moments of its life
             return ""
 
-    assert await eventually(version, "the runtime information")
+    assert await until(version, "the runtime information")
 
 
 async def test_a_changed_setting_of_a_broker(admin: Admin) -> None:
@@ -100,7 +101,7 @@ async def test_queries(admin: Admin, producer: Producer, topic: str) -> None:
     async def indexed() -> bool:
         return len(await admin.query(topic, key="all")) == 5
 
-    await eventually(indexed, "the index")
+    await until(indexed, "the index")
     assert [each.body for each in await admin.query(topic, key="k-3")] == [b"m-3"]
     found = await admin.query(topic, msg_id=sent[2].msg_id)
     assert [each.offset_msg_id for each in found] == [sent[2].offset_msg_id]
@@ -153,7 +154,7 @@ async def test_offsets_of_a_group_at_work(
             progress = await admin.progress(group, topic)
             return len(progress.queues) == QUEUES and progress.lag == 0
 
-        await eventually(done, "the commit")
+        await until(done, "the commit")
         await admin.reset_offset(group, topic, when="begin")
         await inbox.count(4 * QUEUES)
     assert sorted(inbox.bodies) == sorted(inbox.bodies[: 2 * QUEUES] * 2)
@@ -191,7 +192,7 @@ async def test_dead_letters_are_listed_and_replayed(
         client, topic, group=group, start_from=StartFrom.FIRST, ack="manual"
     ) as consumer:
         await send_numbered(producer, topic, "m", 3)
-        for message in [await consumer.getone(timeout=30) for _ in range(3)]:
+        for message in [await consumer.getone(timeout=LIMIT_S) for _ in range(3)]:
             await message.dead_letter()
 
     async def letters() -> list[bytes]:
@@ -200,7 +201,7 @@ async def test_dead_letters_are_listed_and_replayed(
     async def all_there() -> bool:
         return await letters() == [b"m-0", b"m-1", b"m-2"]
 
-    await eventually(all_there, "the dead letters")
+    await until(all_there, "the dead letters")
     planned = [each async for each in admin.replay_dead_letters(group, dry_run=True)]
     assert {each.status for each in planned} == {"would_replay"}
     outcomes = [each async for each in admin.replay_dead_letters(group)]
@@ -222,5 +223,5 @@ async def test_progress_of_a_group_at_work(
             progress = await admin.progress(group, topic)
             return sum(queue.committed for queue in progress.queues) == 8
 
-        await eventually(done, "the commit")
+        await until(done, "the commit")
         assert group in (await admin.describe_topic(topic)).groups

@@ -18,8 +18,9 @@ from skylarkmq.client import (
     SendResult,
     StartFrom,
 )
-from tests.behaviour.cluster import APACHE_4, APACHE_5, Cluster, eventually
+from tests.behaviour.cluster import APACHE_4, APACHE_5, Cluster
 from tests.behaviour.support import Inbox, bodies, consuming, numbered, received, send_numbered
+from tests.support.patience import until
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ async def test_dead_letters_and_their_replay(
         async def dead() -> bool:
             return len([letter async for letter in admin.dead_letters(group)]) == 5
 
-        await eventually(dead, "five dead letters")
+        await until(dead, "five dead letters")
     letters = [letter async for letter in admin.dead_letters(group)]
     assert {letter.msg_id for letter in letters} == sent
     assert {letter.origin_topic for letter in letters} == {topic}
@@ -186,7 +187,7 @@ async def test_a_trace_is_found(
     async def found() -> bool:
         return len((await admin.trace(result.msg_id, topic=traces)).sends) == 1
 
-    await eventually(found, "the trace")
+    await until(found, "the trace")
     (send,) = (await admin.trace(result.msg_id, topic=traces)).sends
     assert (send.topic, send.tags, send.success, send.kind) == (topic, "A", True, "normal")
     assert send.offset_msg_id == result.offset_msg_id

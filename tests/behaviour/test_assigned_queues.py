@@ -22,12 +22,13 @@ from skylarkmq.client import (
     StartFrom,
     Tag,
 )
-from tests.behaviour.cluster import QUEUES, WAIT_S, Cluster
+from tests.behaviour.cluster import QUEUES, Cluster
 from tests.behaviour.support import collect, consuming, numbered, send_numbered
+from tests.support.patience import LIMIT_S
 
 
 async def peeked(reader: PeekReader) -> list[PeekedMessage]:
-    async with asyncio.timeout(WAIT_S), reader:
+    async with asyncio.timeout(LIMIT_S), reader:
         return [message async for message in reader]
 
 
@@ -75,7 +76,7 @@ async def test_what_failed_of_an_assigned_queue_comes_again_here(
     async with Consumer(client, group=group, start_from=StartFrom.FIRST) as consumer:
         await consumer.assign([queue])
         running = asyncio.create_task(consumer.run(handle))
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(LIMIT_S):
             await done.wait()
     await running
     assert tries == [0, 1]
@@ -123,7 +124,7 @@ async def test_a_reader_in_passing_waits_for_what_comes(
     async with PeekReader(client, topic, start=StartFrom.LAST) as reader:
         waiting = asyncio.create_task(anext(reader))
         await producer.send(Message(topic, "fresh"))
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(LIMIT_S):
             assert (await waiting).body == b"fresh"
     with pytest.raises(RouteNotFound):
         await PeekReader(client, cluster.unique("missing")).start()

@@ -6,8 +6,9 @@ import threading
 
 from skylarkmq.client import Message, StartFrom
 from skylarkmq.client import sync as blocking
-from tests.behaviour.cluster import WAIT_S, Cluster
+from tests.behaviour.cluster import Cluster
 from tests.behaviour.support import numbered
+from tests.support.patience import LIMIT_S
 
 
 def test_send_consume_and_look(cluster: Cluster) -> None:
@@ -17,10 +18,10 @@ def test_send_consume_and_look(cluster: Cluster) -> None:
             admin.create_topic(topic, queues=2)
             producer.send(Message(topic, "m-0"))
             futures = [producer.send_nowait(Message(topic, f"m-{n}")) for n in range(1, 5)]
-            assert all(future.result(WAIT_S).msg_id for future in futures)
+            assert all(future.result(LIMIT_S).msg_id for future in futures)
             assert [each.write_queues for each in admin.describe_topic(topic).settings] == [2]
         with blocking.Consumer(client, topic, group=group, start_from=StartFrom.FIRST) as consumer:
-            got = [consumer.getone(timeout=WAIT_S).body.decode() for _ in range(5)]
+            got = [consumer.getone(timeout=LIMIT_S).body.decode() for _ in range(5)]
         with blocking.PeekReader(client, topic, stop="end") as reader:
             seen = [message.body.decode() for message in reader]
     assert sorted(got) == sorted(seen) == numbered("m", 5)
@@ -48,7 +49,7 @@ def test_a_handler_in_threads(cluster: Cluster) -> None:
             running.start()
             for number in range(4):
                 producer.send(Message(topic, f"m-{number}"))
-            assert done.wait(WAIT_S)
+            assert done.wait(LIMIT_S)
             consumer.stop()
-            running.join(WAIT_S)
+            running.join(LIMIT_S)
     assert sorted(bodies) == numbered("m", 4)

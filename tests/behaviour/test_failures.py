@@ -5,6 +5,7 @@ from __future__ import annotations
 from skylarkmq.client import Client, Consumer, Message, Producer, ReceivedMessage, StartFrom
 from tests.behaviour.cluster import Cluster
 from tests.behaviour.support import Inbox, collect, consuming, numbered, received, send_numbered
+from tests.support.patience import LIMIT_S
 
 
 async def test_retry_and_dead_letter(
@@ -55,7 +56,7 @@ async def test_the_lowest_unacknowledged_message_holds_the_offset(
     async with Consumer(
         client, topic, group=group, ack="manual", start_from=StartFrom.FIRST
     ) as consumer:
-        messages = [await consumer.getone(timeout=30) for _ in range(5)]
+        messages = [await consumer.getone(timeout=LIMIT_S) for _ in range(5)]
         for number in (0, 1, 3, 4):
             await messages[number].ack()
         await consumer.commit()

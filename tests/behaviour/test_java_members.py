@@ -20,10 +20,11 @@ from skylarkmq.client import (
     StartFrom,
 )
 from skylarkmq.client.consumer.allocate import AllocationName, allocate, find_allocation
-from tests.behaviour.cluster import WAIT_S, Cluster, eventually
+from tests.behaviour.cluster import Cluster
 from tests.behaviour.support import Inbox
 from tests.interop.children import Child
 from tests.interop.tools import LOCK_SOON, JavaTools
+from tests.support.patience import LIMIT_S, until
 
 pytestmark = pytest.mark.interop
 
@@ -86,7 +87,7 @@ async def joined(
         finally:
             await consumer.stop()
             member.gone = True
-            await asyncio.wait_for(running, WAIT_S)
+            await asyncio.wait_for(running, LIMIT_S)
 
 
 class Traffic:
@@ -151,7 +152,7 @@ class Group:
 async def steady(producer: Producer, group: Group, phase: str, members: Sequence[Member]) -> None:
     """Once the shares are settled, each message goes to the owner of its queue, once."""
     topic = group.topic
-    await eventually(lambda: group.is_divided(members), f"shares in phase {phase}")
+    await until(lambda: group.is_divided(members), f"shares in phase {phase}")
     shares = [member.share() for member in members]
     queues = await producer.queues(topic)
     for row in range(ROWS):
@@ -162,7 +163,7 @@ async def steady(producer: Producer, group: Group, phase: str, members: Sequence
     def mine(member: Member) -> list[str]:
         return [text for text in member.bodies() if text.startswith(f"{phase}/")]
 
-    await eventually(
+    await until(
         lambda: sum(len({*mine(member)}) for member in members) >= ROWS * QUEUES,
         f"all messages of phase {phase}",
     )
@@ -196,7 +197,7 @@ async def test_members_come_and_go(
             everybody += [first, one, second, two]
         await steady(producer, group, "theirs", [two])
         await traffic.stop()
-        await eventually(
+        await until(
             lambda: {*traffic.sent} <= {text for each in everybody for text in each.bodies()},
             "all that was sent meanwhile",
         )

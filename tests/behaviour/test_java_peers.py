@@ -17,11 +17,12 @@ from skylarkmq.client import (
     TransactionState,
 )
 from skylarkmq.client.admin.traces import MessageTrace
-from tests.behaviour.cluster import QUEUES, WAIT_S, Cluster, eventually
+from tests.behaviour.cluster import QUEUES, Cluster
 from tests.behaviour.support import bodies, consuming, numbered, received, send_numbered
 from tests.interop.admin_tools import JavaAdmin
 from tests.interop.tools import JavaTools
 from tests.interop.tools import bodies as java_bodies
+from tests.support.patience import LIMIT_S, until
 
 pytestmark = pytest.mark.interop
 
@@ -96,7 +97,7 @@ async def test_we_ask_and_they_reply(
 ) -> None:
     replier = await in_thread(lambda: java.reply(topic, group, size=9000))
     replies = await asyncio.gather(
-        *(producer.request(Message(topic, f"m-{n}"), WAIT_S) for n in range(5))
+        *(producer.request(Message(topic, f"m-{n}"), LIMIT_S) for n in range(5))
     )
     await in_thread(replier.finish)
     for number, reply in enumerate(replies):
@@ -136,7 +137,7 @@ async def test_we_read_their_trace(
             trace = await admin.trace(sent["msg_id"])
             return trace if trace.sends and trace.ends and trace.deliveries else None
 
-        trace = await eventually(told, "the trace")
+        trace = await until(told, "the trace")
     await in_thread(consumer.finish)
     await in_thread(producer.finish)
     assert trace is not None

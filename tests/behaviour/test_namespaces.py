@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from skylarkmq.client import Admin, Client, Message, Producer, ReceivedMessage, TransactionState
-from tests.behaviour.cluster import WAIT_S, Cluster
+from tests.behaviour.cluster import Cluster
 from tests.behaviour.support import Inbox, consuming, received
+from tests.support.patience import LIMIT_S
 
 
 async def test_two_namespaces_do_not_meet(cluster: Cluster, client: Client) -> None:
@@ -31,7 +32,7 @@ async def test_two_namespaces_do_not_meet(cluster: Cluster, client: Client) -> N
                 await producer.reply(message, f"re: {message.body.decode()}")
 
             async with consuming(two, topic, group, answer) as other:
-                reply = await producer.request(Message(topic, "theirs"), WAIT_S)
+                reply = await producer.request(Message(topic, "theirs"), LIMIT_S)
     assert {message.topic for message in inbox.messages} == {topic}
     assert {message.body for message in dead} == {b"mine", b"in a transaction"}
     assert (other.bodies, reply.body) == (["theirs"], b"re: theirs")

@@ -6,8 +6,9 @@ import asyncio
 from collections import defaultdict
 
 from skylarkmq.client import Client, Message, Producer, ReceivedMessage
-from tests.behaviour.cluster import QUEUES, Cluster, eventually
+from tests.behaviour.cluster import QUEUES, Cluster
 from tests.behaviour.support import Inbox, consuming
+from tests.support.patience import until
 
 
 async def send_rows(producer: Producer, topic: str, rows: range) -> None:
@@ -63,7 +64,7 @@ async def test_order_when_members_come_and_go(
             await send_rows(producer, topic, range(10, 15))
             await guest.count(QUEUES // 2 * 5)
         await send_rows(producer, topic, range(15, 20))
-        await eventually(lambda: len({text for _, text in log}) == QUEUES * 20, "all messages")
+        await until(lambda: len({text for _, text in log}) == QUEUES * 20, "all messages")
     for queue_id in range(QUEUES):
         mine = [text for _, text in log if text.startswith(f"{queue_id}/")]
         assert mine == [f"{queue_id}/{row:03}" for row in range(20)]

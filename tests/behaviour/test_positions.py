@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from skylarkmq.client import Client, Consumer, Message, Producer, StartFrom
-from tests.behaviour.cluster import QUEUES, Cluster, eventually
+from tests.behaviour.cluster import QUEUES, Cluster
 from tests.behaviour.support import (
     bodies,
     collect,
@@ -16,6 +16,7 @@ from tests.behaviour.support import (
     received,
     send_numbered,
 )
+from tests.support.patience import until
 
 SECOND = timedelta(seconds=1)
 
@@ -59,7 +60,7 @@ async def test_offsets_that_brokers_tell(
     topic = await one_queue(cluster, client)
     await send_numbered(producer, topic, "m", 6)
     async with Consumer(client, topic, group=group, start_from=StartFrom.FIRST) as consumer:
-        (queue,) = await eventually(consumer.assignment, "a share")
+        (queue,) = await until(consumer.assignment, "a share")
         assert await consumer.committed(queue) in (None, 0)
         assert await consumer.begin_offsets([queue]) == {queue: 0}
         assert await consumer.end_offsets([queue]) == {queue: 6}
@@ -71,7 +72,7 @@ async def test_offsets_that_brokers_tell(
 
 async def test_pause_and_resume(producer: Producer, client: Client, topic: str, group: str) -> None:
     async with Consumer(client, topic, group=group, start_from=StartFrom.FIRST) as consumer:
-        queues = await eventually(
+        queues = await until(
             lambda: held if len(held := consumer.assignment()) == QUEUES else [], "all queues"
         )
         paused, *others = queues

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from skylarkmq.client import Client, Message, Producer, ReceivedMessage, ReplyTimeout
-from tests.behaviour.cluster import WAIT_S, Cluster
+from tests.behaviour.cluster import Cluster
 from tests.behaviour.support import consuming
+from tests.support.patience import LIMIT_S
 
 
 async def test_each_request_gets_its_reply(
@@ -24,7 +25,7 @@ async def test_each_request_gets_its_reply(
 
         async with consuming(far, topic, group, answer), Producer(client) as producer:
             replies = await asyncio.gather(
-                *(producer.request(Message(topic, f"m-{n}"), WAIT_S) for n in range(20))
+                *(producer.request(Message(topic, f"m-{n}"), LIMIT_S) for n in range(20))
             )
     assert [reply.body.decode() for reply in replies] == [
         "re: m-0" * 20_000,

@@ -10,8 +10,9 @@ from skylarkmq.client import (
     TransactionState,
 )
 from skylarkmq.client.admin.traces import MessageTrace
-from tests.behaviour.cluster import Cluster, eventually
+from tests.behaviour.cluster import Cluster
 from tests.behaviour.support import consuming
+from tests.support.patience import until
 
 
 async def test_a_message_sent_and_consumed(
@@ -28,7 +29,7 @@ async def test_a_message_sent_and_consumed(
             trace = await admin.trace(sent.msg_id)
             return trace if trace.deliveries and trace.deliveries[0].success else None
 
-        trace = await eventually(told, "the trace")
+        trace = await until(told, "the trace")
     assert trace is not None
     (send,) = trace.sends
     assert (send.group, send.topic, send.tags, send.keys) == (name, topic, "A", "k")
@@ -54,7 +55,7 @@ async def test_a_transaction(cluster: Cluster, client: Client, topic: str) -> No
             trace = await admin.trace(transaction.transaction_id)
             return trace if trace.sends and trace.ends else None
 
-        trace = await eventually(told, "the trace")
+        trace = await until(told, "the trace")
     assert trace is not None
     assert [send.kind for send in trace.sends] == ["half"]
     assert [(end.state, end.from_check) for end in trace.ends] == [("COMMIT_MESSAGE", False)]

@@ -10,8 +10,9 @@ from skylarkmq.client.stream import AsyncioNetwork, Receiver, Stream
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import decode_command
 from skylarkmq.protocol.frame import FrameDecoder, RawFrame, SerializeType
-from tests.behaviour.cluster import WAIT_S, Cluster
+from tests.behaviour.cluster import Cluster
 from tests.behaviour.support import Inbox, consuming
+from tests.support.patience import LIMIT_S
 
 
 class RecordingNetwork(AsyncioNetwork):
@@ -76,7 +77,7 @@ async def talk(cluster: Cluster, client: Client, topic: str, group: str) -> None
         other = cluster.unique("T")
         await cluster.create_topic(client, other)
         async with consuming(client, other, f"{group}_r", answer):
-            await producer.request(Message(other, "request"), WAIT_S)
+            await producer.request(Message(other, "request"), LIMIT_S)
     async with Admin(client) as admin:
         await admin.progress(group, topic)
         await admin.describe_topic(topic)

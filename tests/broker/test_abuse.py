@@ -12,7 +12,7 @@ import resource
 import socket
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -27,9 +27,9 @@ from tests.broker.test_hostile import Canary
 from tests.support.broker_process import BrokerProcess
 from tests.support.failing_files import FailingFiles
 from tests.support.live_broker import live_broker
+from tests.support.patience import LIMIT_S, until
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
-LIMIT_S = 60.0  # a hang limit
 MIB = 1 << 20
 SONGS = 20
 
@@ -45,12 +45,6 @@ async def _broker(root: Path, **settings: object) -> AsyncIterator[BrokerProcess
 
 def _open_files(process: BrokerProcess) -> int:
     return len(os.listdir(f"/proc/{process.process.pid}/fd"))
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 def _reset(peer: socket.socket) -> None:
@@ -75,11 +69,11 @@ async def test_idle_connections_cost_little_and_nothing_once_gone(
             peers.append(socket.create_connection(process.address))
             if number % 100 == 0:
                 await canary.sing()
-        await _until(lambda: _open_files(process) == files + count)
+        await until(lambda: _open_files(process) == files + count)
         assert process.resident_size - before < max(count * 20_480, 8 * MIB)
         for peer in peers:
             peer.close()
-        await _until(lambda: _open_files(process) == files)
+        await until(lambda: _open_files(process) == files)
         await canary.sing()
         await canary.close()
 
@@ -121,15 +115,15 @@ async def test_a_storm_of_clients_that_vanish_leaves_nothing(tmp_path: Path) -> 
         for number in range(60):
             peer = socket.create_connection(broker.listen_address)
             peer.sendall(_registered(number) + _held_pull() + _held_pull()[: 1 + number])
-            await _until(lambda: state.holding.count > 0 and state.consumers.client_count > 0)
+            await until(lambda: state.holding.count > 0 and state.consumers.client_count > 0)
             if number % 2:
                 _reset(peer)
             else:
                 peer.shutdown(socket.SHUT_WR)
                 peer.close()
         opened = state.stats  # some are accepted after they have gone
-        await _until(lambda: opened.connections_opened == 61 and len(server.connections) == 1)
-        await _until(lambda: not broker._router._tasks)  # type: ignore[union-attr]
+        await until(lambda: opened.connections_opened == 61 and len(server.connections) == 1)
+        await until(lambda: not broker._router._tasks)  # type: ignore[union-attr]
         assert state.holding.count == 0
         assert (state.consumers.client_count, state.producers.client_count) == (0, 0)
         assert (server.inbound.size, server.outbound.size) == (0, 0)
@@ -248,7 +242,7 @@ async def test_pipelined_requests_that_wait_are_bounded_and_all_answered(
         writer.write(b"".join(parts))
         assert broker._server is not None
         busy = next(c for c in broker._server.connections if c.remote_address == _name(writer))
-        await _until(lambda: busy.parked > PARKED_MAX)
+        await until(lambda: busy.parked > PARKED_MAX)
         for _ in range(SONGS):
             await canary.call(RequestCode.GET_MAX_OFFSET, _queue("T"))
         assert busy.parked < PARKED_MAX + (1 << 18) // len(parts[0]) + 2, "one read beyond at most"

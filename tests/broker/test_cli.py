@@ -20,12 +20,12 @@ from skylarkmq.broker.cli import broker, namesrv, serve
 from skylarkmq.broker.config_file import Sources, load_broker_config
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.protocol.command import RemotingCommand
+from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient
 
 COMMAND = [sys.executable, "-m", "skylarkmq.cli"]
 SMALL = ("mappedFileSizeCommitLog=8388608", "maxMessageSize=1048576")
 PORTS = ("listenPort=0", "namesrvListenPort=0", "metricsPromExporterPort=0")
-STOP_LIMIT_S = 30
 
 
 def _arguments(settings: tuple[str, ...]) -> list[str]:
@@ -58,12 +58,12 @@ def _running(
             pytest.fail("".join(lines))
     finally:
         child.kill()
-        child.wait(STOP_LIMIT_S)
+        child.wait(LIMIT_S)
 
 
 def _stop(child: subprocess.Popen[str], number: signal.Signals) -> int:
     child.send_signal(number)
-    child.communicate(timeout=STOP_LIMIT_S)
+    child.communicate(timeout=LIMIT_S)
     return child.returncode
 
 
@@ -95,7 +95,7 @@ def test_a_second_broker_on_one_store_is_refused_with_one_line(tmp_path: Path) -
     settings = _arguments((f"storePathRootDir={tmp_path / 'store'}", *SMALL, *PORTS))
     with _running("serve", *settings):
         second = subprocess.run(
-            [*COMMAND, "broker", *settings], capture_output=True, text=True, timeout=STOP_LIMIT_S
+            [*COMMAND, "broker", *settings], capture_output=True, text=True, timeout=LIMIT_S
         )
     assert second.returncode == 1
     assert len(second.stderr.splitlines()) == 1
@@ -111,7 +111,7 @@ def test_a_taken_port_is_one_line(tmp_path: Path) -> None:
             [*COMMAND, "namesrv", "--set", f"listenPort={port}"],
             capture_output=True,
             text=True,
-            timeout=STOP_LIMIT_S,
+            timeout=LIMIT_S,
         )
     assert run.returncode == 1
     assert f"127.0.0.1:{port}" in run.stderr and len(run.stderr.splitlines()) == 1
@@ -283,7 +283,7 @@ serve(sys.argv[1:])
         [sys.executable, "-c", command, *_arguments(settings)],
         stderr=subprocess.PIPE,
         text=True,
-        timeout=STOP_LIMIT_S,
+        timeout=LIMIT_S,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

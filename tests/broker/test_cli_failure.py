@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from skylarkmq.protocol.codes import ResponseCode
+from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient, send_fields
 
 SEND = 310
-LIMIT_S = 30
 EX_IOERR = 74
 # The command, over a disk whose syncs fail once the file `broken` exists; it then ends at once.
 COMMAND = """

@@ -22,9 +22,10 @@ from skylarkmq.store.errors import StoreLockedError
 from skylarkmq.store.files import DiskFiles
 from skylarkmq.store.message_store import StoreState
 from skylarkmq.store.worker import StoreWorkers
-from tests.support.failing_files import ALWAYS, HANG_LIMIT_S, FailingFiles
+from tests.support.failing_files import ALWAYS, FailingFiles
 from tests.support.live_broker import broker_config, live_broker
 from tests.support.manual_clock import ManualClock
+from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 SEND, PULL, CREATE_TOPIC, HEARTBEAT = 310, 11, 17, 34
@@ -133,7 +134,7 @@ class GatedTables(DiskFiles):
         self.writing.set()
 
     def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
-        assert self.writing.wait(HANG_LIMIT_S)
+        assert self.writing.wait(LIMIT_S)
         super().replace(path, data, backup=backup)
 
 
@@ -238,7 +239,7 @@ class ProbedFiles(DiskFiles):
         if self.controller is not None and not self.answers:
             for page in ("/livez", "/readyz"):
                 assert self.controller.metrics_address is not None
-                connection = HTTPConnection(*self.controller.metrics_address, timeout=30)
+                connection = HTTPConnection(*self.controller.metrics_address, timeout=LIMIT_S)
                 connection.request("GET", page)
                 self.answers[page] = connection.getresponse().status
         return super().list(path)

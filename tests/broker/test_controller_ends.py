@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from skylarkmq.broker.clock import SystemClock
@@ -12,10 +11,10 @@ from skylarkmq.broker.controller import BrokerController
 from skylarkmq.store.message_store import StoreState
 from tests.support.live_broker import broker_config
 from tests.support.manual_clock import ManualClock, advance_async
+from tests.support.patience import LIMIT_S, until
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 SEND, PULL = 310, 11
-LIMIT_S = 30.0
 DELAYED = "DELAY\x011\x02"
 
 
@@ -40,13 +39,6 @@ async def test_a_stop_after_deliveries_waits_for_no_flush_interval(tmp_path: Pat
     await again.start()
     assert again.state.schedule.pending_count(1) == 0
     await again.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until the condition holds."""
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def test_a_killed_broker_leaves_its_folder_as_it_was(tmp_path: Path) -> None:

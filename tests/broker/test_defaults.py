@@ -111,6 +111,7 @@ STORE: dict[str, Any] = {
 SERVER: dict[str, Any] = {
     "bindAddress": Other("0.0.0.0", "127.0.0.1", "open to others only when told so"),
     "maxConnections": Other(None, 10_000, "every table has a limit"),
+    "maxConnectionsPerAddress": Other(None, 0, "half of maxConnections for one address"),
     "serverChannelMaxIdleTimeSeconds": 120,
     "serverWorkerThreads": 8,
     "serverSelectorThreads": 3,
@@ -152,6 +153,8 @@ BROKER: dict[str, Any] = {
     "traceTopicEnable": False,
     "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
     "maxTopics": Other(None, 50_000, "every table has a limit"),
+    "maxGroups": Other(None, 50_000, "every table has a limit"),
+    "newNamesPerSecond": Other(None, 100, "one peer does not fill the tables"),
     "flushConsumerOffsetInterval": 5000,
     "startAcceptSendRequestTimeStamp": 0,
     "rejectTransactionMessage": False,

@@ -18,6 +18,7 @@ from skylarkmq.store.message_store import StoreState
 from tests.support.failing_files import FailingFiles
 from tests.support.live_broker import broker_config
 from tests.support.manual_clock import ManualClock
+from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 BODY = bytes(30_000)
@@ -120,7 +121,7 @@ async def test_a_failed_timed_flush_stops_the_acknowledgements(tmp_path: Path) -
         failed = asyncio.Event()
         rig.controller.state.store.failure_listeners.append(lambda _: failed.set())
         rig.clock.advance(0.5)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             await failed.wait()
         assert (await rig.send()).code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert await rig.read_count() == 1

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.store.files import DiskFiles, DiskSpace
 from tests.support.live_broker import live_broker
 from tests.support.manual_clock import ManualClock, advance_async
+from tests.support.patience import until
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 
@@ -44,12 +44,16 @@ class _Rig:
     async def until_disk(self, *, full: bool) -> None:
         """Let the clock go on until the broker has noticed; a thread asks the disk."""
         cleaning = self.controller.state.store.cleaning
-        for _ in range(2000):
-            if cleaning.disk_full is full:
-                return
+        await self.until(lambda: cleaning.disk_full is full)
+
+    async def until(self, met: Callable[[], bool]) -> None:
+        """Let the clock go on a second at a time until something is so."""
+
+        async def met_now() -> bool:
             await advance_async(self.clock, 1.0)
-            await asyncio.sleep(0.001)
-        raise AssertionError("the broker does not notice how full the disk is")
+            return met()
+
+        await until(met_now)
 
 
 @asynccontextmanager
@@ -86,11 +90,9 @@ async def test_a_consumer_of_removed_messages_is_sent_to_the_first_that_is_left(
             assert (await rig.send(bytes(400_000))).code == ResponseCode.SUCCESS
         store = rig.controller.state.store
         rig.disk.percent = 86
-        for _ in range(2000):
-            if store.stats.log_files_deleted == 2 and store.min_offset("T", 0) == 4:
-                break
-            await advance_async(rig.clock, 1.0)
-            await asyncio.sleep(0.001)
+        await rig.until(
+            lambda: store.stats.log_files_deleted == 2 and store.min_offset("T", 0) == 4
+        )
         minimum = store.min_offset("T", 0)
         assert minimum == 4
         answer = await rig.pull(0)

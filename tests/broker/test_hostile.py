@@ -20,10 +20,10 @@ from skylarkmq.protocol.frame import FrameDecoder
 from skylarkmq.protocol.record import decode_messages
 from tests.support.broker_process import BrokerProcess
 from tests.support.hostile_frames import Item, deep_json, hostile_items
+from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 AT_ONCE = 16
-LIMIT_S = 30.0  # a hang limit
 REMARK_MAX = 1100  # bytes that an answer may say
 MIB = 1 << 20
 PROBE = encode_command(RemotingCommand.request(999, opaque=77))

@@ -23,6 +23,7 @@ from skylarkmq.broker.http import (
 from skylarkmq.broker.metrics import build_registry
 from tests.broker.test_metrics import a_scenario
 from tests.support.manual_clock import ManualClock, ManualTimer
+from tests.support.patience import LIMIT_S
 
 
 class Site:
@@ -166,7 +167,7 @@ async def test_the_oldest_connection_makes_room() -> None:
 
 def get(address: tuple[str, int], path: str) -> tuple[int, str]:
     """Ask without an event loop; return status and body."""
-    connection = HTTPConnection(*address, timeout=30)
+    connection = HTTPConnection(*address, timeout=LIMIT_S)
     connection.request("GET", path)
     answer = connection.getresponse()
     return answer.status, answer.read().decode()

@@ -17,10 +17,10 @@ import pytest
 from skylarkmq.protocol.codes import ResponseCode
 from tests.support.broker_process import ROADS, BrokerProcess
 from tests.support.frame_load import FrameLoad, Shown, read_back
+from tests.support.patience import LIMIT_S
 from tests.support.send_history import Outcome, SendHistory
 
 CONNECTIONS = 8
-LIFE_LIMIT_S = 60.0  # a hang limit
 POOL: dict[str, object] = {**ROADS["pool"], "flushDiskType": "ASYNC_FLUSH"}
 # Nothing leaves the pool but with a full file, and that waits for a minute as well.
 NEVER: dict[str, object] = {
@@ -54,7 +54,7 @@ async def _life(
         await load.start(process.address, CONNECTIONS)
         watching = asyncio.ensure_future(shown.watch(process.address))
         known = sum(shown.max_offsets.values())
-        async with asyncio.timeout(LIFE_LIMIT_S):
+        async with asyncio.timeout(LIMIT_S):
             await load.acked(acks)
             while wait_until_shown and sum(shown.max_offsets.values()) <= known:
                 await load.acked(load.acks + 1)

@@ -22,11 +22,11 @@ from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.record import decode_message, decode_messages
 from tests.support.broker_ledger import Decision, Entry, Ledger
 from tests.support.broker_process import BrokerProcess
+from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 TOPIC, QUEUES = "orders", 2
 PRODUCERS = "killed-producers"
-LIFE_LIMIT_S, LAST_LIMIT_S = 30.0, 60.0  # hang limits
 LOOK_AGAIN_S = 0.2  # another process works, and says nothing
 ACKS_MIN, ACKS_MAX = 60, 400  # acknowledgements of a life
 SETTINGS: dict[str, object] = {
@@ -239,7 +239,7 @@ async def test_kills_under_load_keep_what_was_acknowledged(
         process = await (await BrokerProcess.spawn(tmp_path, settings)).ready()
         living = asyncio.ensure_future(application.live(process.address))
         try:
-            async with asyncio.timeout(LIFE_LIMIT_S):
+            async with asyncio.timeout(LIMIT_S):
                 await application.acked(rng.randrange(ACKS_MIN, ACKS_MAX))
         finally:
             await process.kill()
@@ -247,7 +247,7 @@ async def test_kills_under_load_keep_what_was_acknowledged(
     process = await (await BrokerProcess.spawn(tmp_path, settings)).ready()
     living = asyncio.ensure_future(application.live(process.address, sending=False))
     try:
-        async with asyncio.timeout(LAST_LIMIT_S):
+        async with asyncio.timeout(LIMIT_S):
             await all_came(process.address, application.ledger)
         table = json.loads((tmp_path / "config" / "subscriptionGroup.json").read_bytes())
         assert application.ledger.groups.keys() <= table["subscriptionGroupTable"].keys(), "I8"

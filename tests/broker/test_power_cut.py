@@ -25,6 +25,7 @@ import pytest
 from skylarkmq.protocol.codes import RequestCode
 from tests.support.broker_process import BrokerProcess
 from tests.support.frame_load import FrameLoad, read_back
+from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 from tests.support.send_history import Outcome, SendHistory
 
@@ -37,7 +38,6 @@ STOPPED, IN_DISK = "T", "D"
 SEND = RequestCode.SEND_MESSAGE_V2
 WITHOUT_JOURNAL = struct.pack("I", 2)
 CONNECTIONS = 8
-LIFE_LIMIT_S = 60.0  # a hang limit
 STORE_FAILED = 74
 ROADS: dict[str, dict[str, object]] = {
     "pwrite": {},
@@ -116,7 +116,7 @@ async def stand_still(pid: int) -> None:
     A sync that runs while the file system is shut down may report a success that it did not have.
     """
     os.kill(pid, signal.SIGSTOP)
-    async with timeout(LIFE_LIMIT_S):
+    async with timeout(LIMIT_S):
         while _states(pid) != {STOPPED}:  # of threads of another process  # noqa: ASYNC110
             await sleep(0.001)
 
@@ -145,7 +145,7 @@ async def _run_into_power_cut(
     try:
         await read_back(process.address, history)
         await load.start(process.address, CONNECTIONS)
-        async with timeout(LIFE_LIMIT_S):
+        async with timeout(LIMIT_S):
             await load.acked(rng.randrange(300, 2500))
         await stand_still(process.process.pid)
         volume.cut()
@@ -199,7 +199,7 @@ async def test_a_disk_that_dies_ends_the_broker_and_takes_nothing(
         try:
             await read_back(process.address, history)
             await load.start(process.address, CONNECTIONS)
-            async with timeout(LIFE_LIMIT_S):
+            async with timeout(LIMIT_S):
                 await load.acked(rng.randrange(300, 2500))
             await stand_still(process.process.pid)
             volume.cut()
@@ -218,7 +218,7 @@ async def test_a_disk_that_dies_ends_the_broker_and_takes_nothing(
 
 async def _waits_for_disk(process: BrokerProcess) -> None:
     """Return when a thread of the process is held by the disk."""
-    async with timeout(LIFE_LIMIT_S):
+    async with timeout(LIMIT_S):
         while IN_DISK not in _states(process.process.pid):  # noqa: ASYNC110
             await sleep(0.001)
 
@@ -226,7 +226,7 @@ async def _waits_for_disk(process: BrokerProcess) -> None:
 async def _page(process: BrokerProcess, path: str) -> int:
     reader, writer = await open_connection(*process.metrics_address)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    async with timeout(LIFE_LIMIT_S):
+    async with timeout(LIMIT_S):
         status = int((await reader.readline()).split()[1])
     writer.close()
     return status

@@ -16,12 +16,12 @@ from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store.queue_cleaner import QueueCleaner
 from tests.support.live_broker import live_broker
+from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 SEND, PULL = 310, 11
 FILE_SIZE = 1 << 19
 BODY_SIZE = 20_000
-LIMIT_S = 60.0  # a hang limit
 
 
 class Reader:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from skylarkmq.protocol.message import Message
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.record import decode_messages
 from tests.support.live_broker import live_broker
+from tests.support.patience import until
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 SEND, SEND_V1, BATCH = 310, 10, 320
@@ -191,13 +191,7 @@ async def test_a_held_pull_goes_with_its_connection(
     await other.call(9999)
     assert broker.state.holding.count == 1
     await other.close()
-    await client.call(9999)
-    for _ in range(100):
-        if not broker.state.holding.count:
-            break
-        await asyncio.sleep(0)
-        await client.call(9999)
-    assert broker.state.holding.count == 0
+    await until(lambda: broker.state.holding.count == 0)
 
 
 @pytest.mark.parametrize(

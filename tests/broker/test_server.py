@@ -9,7 +9,6 @@ import os
 import resource
 import socket
 import struct
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -30,6 +29,7 @@ from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.host_address import HostAddress
 from tests.support.manual_clock import ManualClock
+from tests.support.patience import until
 from tests.support.raw_client import RawClient
 
 IDLE_LIMIT_S = 120.0
@@ -140,13 +140,6 @@ async def listening(
     address = ("127.0.0.1", port_of(bound))
     await server.serve(bound)
     return server, address
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until something has happened."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def test_peers_beyond_the_limit_are_closed_and_room_comes_back() -> None:

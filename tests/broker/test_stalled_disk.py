@@ -17,9 +17,10 @@ from skylarkmq.broker.controller import BrokerController
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.record import decode_messages
-from tests.support.failing_files import HANG_LIMIT_S, FailingFiles
+from tests.support.failing_files import FailingFiles
 from tests.support.live_broker import live_broker
 from tests.support.manual_clock import ManualClock
+from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 SEND, PULL, ROUTE = (
@@ -62,7 +63,7 @@ class StallingFiles(FailingFiles):
             self.writers.append(threading.current_thread().name)
             self._clock.pass_time(self.write_s)
         elif op == "allocate":
-            assert self.allocating.wait(HANG_LIMIT_S)
+            assert self.allocating.wait(LIMIT_S)
 
 
 class Site:
@@ -175,7 +176,7 @@ async def test_a_file_that_is_made_slowly_holds_up_the_sends_alone(
         assert (await site.send(BODY)).code == 0
         made = threading.Event()
         prepared.submit(made.set, lambda *_: None)  # what was asked for at the start is there
-        assert await asyncio.to_thread(made.wait, HANG_LIMIT_S)
+        assert await asyncio.to_thread(made.wait, LIMIT_S)
         site.files.allocating.clear()
         stored, answer = 1, await site.send(BODY)
         while answer.code == 0:
@@ -188,6 +189,6 @@ async def test_a_file_that_is_made_slowly_holds_up_the_sends_alone(
         site.files.allocating.set()
         made.clear()
         prepared.submit(made.set, lambda *_: None)
-        assert await asyncio.to_thread(made.wait, HANG_LIMIT_S)
+        assert await asyncio.to_thread(made.wait, LIMIT_S)
         answer = await site.send(BODY)
         assert (answer.code, answer.ext_fields["queueOffset"]) == (0, str(stored))

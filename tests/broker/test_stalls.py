@@ -21,7 +21,7 @@ LIMIT_MS = 100
 
 @pytest.mark.fault
 async def test_stalls_in_a_row_refuse_what_waited_and_one_alone_does_not(tmp_path: Path) -> None:
-    settings = {"waitTimeMillsInSendQueue": LIMIT_MS}
+    settings = {"waitTimeMillsInSendQueue": LIMIT_MS, "brokerFastFailureEnable": "true"}
     process = await (await BrokerProcess.spawn(tmp_path, settings)).ready()
     try:
         client = await RawClient.open(process.address)

@@ -99,7 +99,7 @@ async def scenario(namesrv: str) -> list[str]:
             namesrv, "portable", group="portable-group", start_from=StartFrom.FIRST
         ) as consumer:
             while len(bodies) < 6:
-                message = await consumer.getone(timeout=30)
+                message = await consumer.getone(timeout=120)
                 bodies.append(message.body.decode()[:6])
     return sorted(bodies)
 

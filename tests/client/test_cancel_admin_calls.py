@@ -13,6 +13,7 @@ from skylarkmq.client.admin.dead_letters import DeadLetterReplay
 from skylarkmq.client.admin.scan import MessageScan
 from tests.client.admin.support import Site, site
 from tests.support.cancelling import Cut, Way, drive
+from tests.support.patience import until
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 CALLS: dict[str, str] = {
@@ -103,11 +104,10 @@ async def nothing_left(it: Site, before: list[str], where: str) -> None:
     connections = it.client.services.remoting.connections
     waiters = [waiter for one in connections for waiter in one._pending.values()]
     assert not [waiter for waiter in waiters if getattr(waiter, "future").done()]  # noqa: B009
-    for _ in range(2000):  # less than a time-out, which would end them as well
-        if not any(one.pending_count for one in connections) and own_tasks() == before:
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError(f"{where}: {own_tasks()}, not {before}")
+    await until(
+        lambda: not any(one.pending_count for one in connections) and own_tasks() == before,
+        f"the end of {where}: {own_tasks()}, not {before}",
+    )
 
 
 async def known(it: Site) -> dict[str, Any]:

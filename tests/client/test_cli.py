@@ -25,8 +25,7 @@ from skylarkmq.client.errors import (
     broker_error,
 )
 from tests.support.live_broker import live_broker, namesrv_of
-
-HANG_S = 60.0
+from tests.support.patience import LIMIT_S
 
 
 class Shell:
@@ -50,7 +49,7 @@ class Shell:
     ) -> tuple[int | None, list[dict[str, Any]], str]:
         """Return the exit code, the JSON lines of the output, and what was said beside."""
         process = await self.start(*arguments)
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(LIMIT_S):
             out, err = await process.communicate(stdin)
         return process.returncode, [json.loads(line) for line in out.splitlines()], err.decode()
 
@@ -113,7 +112,7 @@ async def test_signals_end_consume_cleanly_and_commit(shell: Shell, number: sign
         await producer.send(Message("orders", b"first"))
         process = await shell.start("consume", "orders", "--group", "g", "--from", "first")
         assert process.stdout is not None
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(LIMIT_S):
             assert json.loads(await process.stdout.readline())["body"] == "first"
             process.send_signal(number)
             _, err = await process.communicate()
@@ -128,7 +127,7 @@ async def test_a_reader_that_leaves_is_no_error(shell: Shell) -> None:
     await shell.run("send", "orders", stdin=b"x\n" * 3000)
     process = await shell.start("consume", "orders", "--group", "g", "--from", "first")
     assert process.stdout is not None
-    async with asyncio.timeout(HANG_S):
+    async with asyncio.timeout(LIMIT_S):
         await process.stdout.readline()
         process.stdout._transport.close()  # type: ignore[attr-defined]
         assert process.stderr is not None

@@ -1,6 +1,6 @@
 """The SDK against a real broker in the same loop: what a user sees, over real sockets.
 
-Waits end with what they wait for; HANG_S only bounds a run that would never end.
+Waits end with what they wait for; LIMIT_S only bounds a run that would never end.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from skylarkmq.client import (
 from skylarkmq.client.config import Codec
 from skylarkmq.protocol.frame import SerializeType
 from tests.support.live_broker import live_broker, namesrv_of
+from tests.support.patience import LIMIT_S
 
-HANG_S = 60.0
 TOPIC = "orders"
 GROUP = "billing"
 QUICK_RETRIES = " ".join(["1s"] * 18)
@@ -42,7 +42,7 @@ QUICK_RETRIES = " ".join(["1s"] * 18)
 async def collect(consumer: Consumer, count: int) -> list[ReceivedMessage]:
     """Take `count` messages, acknowledging each."""
     messages: list[ReceivedMessage] = []
-    async with asyncio.timeout(HANG_S):
+    async with asyncio.timeout(LIMIT_S):
         while len(messages) < count:
             message = await consumer.getone()
             await message.ack()
@@ -152,7 +152,7 @@ async def test_members_come_and_go_and_every_message_is_processed(tmp_path: Path
             for number in range(start, start + total // 4):
                 await producer.send(Message(TOPIC, b"%d" % number))
 
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(LIMIT_S):
             first, first_run = await member()
             await send(0)
             second, second_run = await member()
@@ -215,17 +215,17 @@ async def test_sends_and_pulls_survive_a_restart_of_the_broker(tmp_path: Path) -
             "namesrv_listen_port": broker.namesrv_address[1],  # type: ignore[index]
         }
         client = Client(namesrv_of(broker))
-        producer = Producer(client, send_timeout=HANG_S, retries=100)
+        producer = Producer(client, send_timeout=LIMIT_S, retries=100)
         await producer.start()
         consumer = first_of(client)
         await consumer.start()
         await producer.send(Message(TOPIC, b"before"))
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(LIMIT_S):
             assert (await consumer.getone()).body == b"before"
     futures = [asyncio.create_task(producer.send(Message(TOPIC, b"%d" % n))) for n in range(50)]
     await asyncio.sleep(0)
     async with live_broker(tmp_path, **ports):
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*futures)
             bodies = {message.body for message in await collect(consumer, 50)}
         assert bodies == {b"%d" % n for n in range(50)}

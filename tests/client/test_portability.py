@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.support.live_broker import live_broker, namesrv_of
+from tests.support.patience import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 CHILD = Path(__file__).with_name("portable_child.py")
@@ -24,7 +25,7 @@ async def test_without_anything_of_linux(tmp_path: Path) -> None:
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            out, errors = await asyncio.wait_for(child.communicate(), 60)
+            out, errors = await asyncio.wait_for(child.communicate(), LIMIT_S)
         finally:
             if child.returncode is None:
                 child.kill()

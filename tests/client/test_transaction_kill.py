@@ -26,10 +26,10 @@ from skylarkmq.client import (
 )
 from tests.client.transaction_child import GROUP, STEPS, TOPIC
 from tests.support.live_broker import live_broker, namesrv_of
+from tests.support.patience import LIMIT_S
 
 CHILD = Path(__file__).with_name("transaction_child.py")
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 120.0
 LOOPS = 6
 PATIENT = {
     "transaction_time_out": 100,

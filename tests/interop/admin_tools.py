@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.interop.children import WAIT_S, Child, Children, Event
+from tests.interop.children import Child, Children, Event
 from tests.interop.java import CLIENT, java
 from tests.interop.servers import Broker
+from tests.support.patience import LIMIT_S
 
 LOGGING = "<configuration><root level='OFF'/></configuration>"  # of mqadmin itself
 ASK_AGAIN_S = 0.2
@@ -73,7 +74,7 @@ class JavaAdmin:
 
     def until(self, what: str, look: Callable[[], Any]) -> Any:
         """Ask again until the answer is true, and return it."""
-        for _ in range(int(WAIT_S / ASK_AGAIN_S)):
+        for _ in range(int(LIMIT_S / ASK_AGAIN_S)):
             if found := look():
                 return found
             time.sleep(ASK_AGAIN_S)

@@ -16,9 +16,10 @@ from pathlib import Path
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder
-from tests.interop.children import WAIT_S, Child, Children, free_broker_port, free_ports
+from tests.interop.children import Child, Children, free_broker_port, free_ports
 from tests.interop.java import APACHE, APACHE_5, java
 from tests.interop.servers import Broker
+from tests.support.patience import LIMIT_S
 
 # JDK 17 hides what 4.9 reaches by reflection to unmap files and to lock memory.
 OPENED = (
@@ -130,7 +131,7 @@ class Apache5Broker(ApacheBroker):
         """
         super().start()
         _ask(self.port, RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=6\n")
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + LIMIT_S
         name = self.name.encode()
         while name not in _ask(self.namesrv_port, RequestCode.GET_BROKER_CLUSTER_INFO).body:
             assert time.monotonic() < deadline, "the broker does not register"
@@ -140,7 +141,7 @@ class Apache5Broker(ApacheBroker):
 def _ask(port: int, code: RequestCode, body: bytes = b"") -> RemotingCommand:
     """One request without fields on a connection of its own."""
     decoder = FrameDecoder()
-    with socket.create_connection(("127.0.0.1", port), WAIT_S) as peer:
+    with socket.create_connection(("127.0.0.1", port), LIMIT_S) as peer:
         peer.sendall(encode_command(RemotingCommand.request(code, {}, body)))
         while data := peer.recv(1 << 16):
             for frame in decoder.feed(data):

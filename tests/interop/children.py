@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.patience import LIMIT_S
+
 Event = dict[str, Any]
 
-WAIT_S = 60  # a limit, not an expectation: two busy cores start a JVM slowly
-STOP_S = 20
 SHOWN_LINES = 40
 
 
@@ -69,7 +69,7 @@ class Child:
         """The events of one name so far."""
         return [fields for fields in self.events if fields.get("event") == event]
 
-    def wait_for(self, what: str, met: Callable[[], Any], wait_s: float = WAIT_S) -> Any:
+    def wait_for(self, what: str, met: Callable[[], Any], wait_s: float = LIMIT_S) -> Any:
         """Return what `met` returns once it is true; it is asked again after every line."""
         with self._changed:
             self._changed.wait_for(lambda: met() or self._ended, wait_s)
@@ -96,10 +96,10 @@ class Child:
         if self.process.stdin and not self.process.stdin.closed:
             self.process.stdin.close()
         try:
-            code = self.process.wait(WAIT_S)
+            code = self.process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             self.fail("did not stop")
-        self._reader.join(STOP_S)
+        self._reader.join(LIMIT_S)
         if code:
             self.fail(f"ended with {code}")
 
@@ -128,11 +128,11 @@ class Child:
         if self.process.poll() is None:
             self.process.send_signal(with_signal)
             try:
-                self.process.wait(STOP_S)
+                self.process.wait(LIMIT_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait(STOP_S)
-        self._reader.join(STOP_S)
+                self.process.wait(LIMIT_S)
+        self._reader.join(LIMIT_S)
         if self.process.stdin:
             self.process.stdin.close()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.interop.children import Child, Children, Event
 from tests.interop.servers import Broker
+from tests.support.broker_process import PATIENT
 
 COMMAND = Path(sys.executable).with_name("skylarkmq")
 
@@ -30,6 +31,7 @@ class SkylarkBroker(Broker):
             "listenPort": self.port,
             "metricsPromExporterPort": 0,
             "storePathRootDir": self.folder / "store",
+            **PATIENT,
             **self.keys,
         }
         if self.joins:

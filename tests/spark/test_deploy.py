@@ -20,10 +20,10 @@ from skylarkmq.client.spark import java
 from skylarkmq.client.sync import Producer
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.conftest import path_without_java
+from tests.support.patience import JVM_LIMIT_S
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "spark"
 COUNT = 1000
-LIMIT_S = 900  # hang limits, not measurements
 
 
 def free_port() -> int:
@@ -51,7 +51,7 @@ def test_the_archive_job_on_a_cluster(
         for number in range(COUNT):
             producer.send(Message(topic, str(number)))
     packed = tmp_path / "environment.tar.gz"
-    subprocess.run([DEPLOY / "pack.sh", packed, sys.executable], check=True, timeout=LIMIT_S)
+    subprocess.run([DEPLOY / "pack.sh", packed, sys.executable], check=True, timeout=JVM_LIMIT_S)
     (tmp_path / "environment").mkdir()
     subprocess.run(["tar", "-xzf", packed, "-C", tmp_path / "environment"], check=True)
     port, web_port = free_port(), free_port()
@@ -72,7 +72,7 @@ def test_the_archive_job_on_a_cluster(
                 "--name-server", broker.namesrv_addr, topic, str(tmp_path / "table"),
             ],
             env=environment | {"PYSPARK_PYTHON": "./environment/bin/python"},
-            cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+            cwd=tmp_path, capture_output=True, text=True, timeout=JVM_LIMIT_S, check=False,
         )  # fmt: skip
     finally:
         cluster.send_signal(signal.SIGTERM)

@@ -23,6 +23,7 @@ from skylarkmq.client.spark.schema import (
     select,
     struct_projection,
 )
+from tests.support.patience import LIMIT_S
 
 
 def test_the_columns_of_a_message() -> None:
@@ -121,4 +122,4 @@ def test_names_are_known_without_the_libraries() -> None:
         "import sys; import skylarkmq.client.spark.schema as s; s.ddl();"
         "assert not {'pyarrow', 'pyspark'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT_S)

@@ -8,8 +8,7 @@ import threading
 import pytest
 
 from skylarkmq.store.worker import StoreWorkers, ThreadWorker
-
-LIMIT_S = 20.0
+from tests.support.patience import LIMIT_S
 
 
 class Heard:

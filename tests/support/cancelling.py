@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from tests.support.manual_clock import ManualClock
+from tests.support.patience import LIMIT_S
 
 Way = Literal["waiting", "woken", "timeout", "step"]
 STEPS_MAX = 20_000
-HANG_S = 30.0
 IDLE_TURNS = 3
 """Empty turns before the clock moves on."""
 
@@ -136,7 +136,7 @@ async def drive(
     task = asyncio.create_task(bounded())
     steps = idle = 0
     if clock is None:
-        await asyncio.wait([task], timeout=HANG_S)
+        await asyncio.wait([task], timeout=LIMIT_S)
         assert task.done(), "it never ends"
     while clock is not None and not task.done():
         if cut is not None and cut.way == "step" and steps == cut.at:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from skylarkmq.store.files import DiskFile, DiskFiles, StoreFile
 from tests.support.crash_faults import Faults
+from tests.support.patience import LIMIT_S
 
-HANG_LIMIT_S = 30.0
 ALWAYS = 1_000_000  # calls that fail, until `heal`
 
 
@@ -74,7 +74,7 @@ class _FailingFile(DiskFile):
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
         if "commitlog" in str(self.path):
-            assert self._files.writing.wait(HANG_LIMIT_S)
+            assert self._files.writing.wait(LIMIT_S)
         self._files.check("pwrite", self.path)
         super().pwrite(data, position)
 
@@ -84,7 +84,7 @@ class _FailingFile(DiskFile):
 
     def datasync(self) -> None:
         if "commitlog" in str(self.path):
-            assert self._files.syncing.wait(HANG_LIMIT_S)
+            assert self._files.syncing.wait(LIMIT_S)
         self._files.check("datasync", self.path)
         super().datasync()
 

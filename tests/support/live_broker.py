@@ -14,6 +14,13 @@ from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.files import Files
 
 LOG_FILE_SIZE = 8 << 20
+PATIENT = {
+    "broker_fast_failure_enable": False,
+    "os_page_cache_busy_time_out_mills": 3_600_000,
+    "sync_flush_timeout": 3_600_000,
+}
+"""Where time is real: a machine that does ten other things is no reason to refuse, or to say that a
+sync came late."""
 
 
 def broker_config(root: Path, **changes: Any) -> BrokerConfig:
@@ -47,7 +54,7 @@ async def live_broker(
     root: Path, *, files: Files | None = None, clock: Clock | None = None, **changes: Any
 ) -> AsyncIterator[BrokerController]:
     """Start a broker with its name server, and stop both cleanly afterwards."""
-    config = broker_config(root, **changes)
+    config = broker_config(root, **(changes if clock else PATIENT | changes))
     controller = BrokerController(config, with_namesrv=True, files=files, clock=clock)
     await controller.start()
     try:

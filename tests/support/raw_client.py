@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder, RawFrame, SerializeType
-
-LIMIT_S = 10.0  # a hang limit, not a measurement
+from tests.support.patience import LIMIT_S
 
 
 class RawClient:

@@ -20,7 +20,7 @@ from skylarkmq.client import (
 )
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing import RunningBroker, VirtualClock, run_broker
-from tests.testing.support import HANG_S, until
+from tests.support.patience import LIMIT_S, until
 
 TOPIC = "orders"
 GROUP = "billing"
@@ -105,7 +105,7 @@ async def nacked(broker: RunningBroker, client: Client, rounds: int) -> list[int
     """Let a member refuse a message again and again; how often it was delivered each time."""
     seen: list[int] = []
     async with (
-        asyncio.timeout(HANG_S),
+        asyncio.timeout(LIMIT_S),
         Consumer(client, TOPIC, group=GROUP, start_from=StartFrom.FIRST) as consumer,
     ):
         for _ in range(rounds):

@@ -12,10 +12,10 @@ from skylarkmq.client import Consumer, Message, Producer, RocketMQError, SendSta
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.store.config_fields import ConfigError
 from skylarkmq.testing import RunningBroker, VirtualClock, run_broker
+from tests.support.patience import LIMIT_S, until
 
 TOPIC = "orders"
 GROUP = "billing"
-HANG_S = 60.0
 
 
 def bodies(messages: list[MessageExt]) -> list[bytes]:
@@ -26,7 +26,7 @@ async def take(broker: RunningBroker, count: int) -> list[bytes]:
     """What a member of GROUP gets."""
     got: list[bytes] = []
     async with (
-        asyncio.timeout(HANG_S),
+        asyncio.timeout(LIMIT_S),
         broker.client() as client,
         Consumer(
             client, TOPIC, group=GROUP, start_from=StartFrom.FIRST, commit_interval=0.05
@@ -110,7 +110,7 @@ async def test_a_kill_keeps_what_was_acknowledged_and_loses_what_was_in_memory()
 async def test_nothing_of_a_killed_broker_goes_on(flush: str) -> None:
     before = {thread.name for thread in threading.enumerate()}
     async with run_broker(settings={"flushDiskType": flush}) as broker:
-        async with Producer(broker.namesrv_addr, retries=0, send_timeout=0.5) as producer:
+        async with Producer(broker.namesrv_addr, retries=0, send_timeout=LIMIT_S) as producer:
             await producer.send(Message(TOPIC, b"before", delay_level=1))
             with broker.faults.pause_flush():
                 waiting = asyncio.ensure_future(producer.send(Message(TOPIC, b"cut")))
@@ -121,10 +121,14 @@ async def test_nothing_of_a_killed_broker_goes_on(flush: str) -> None:
             await broker.restart(kill=True)
             await broker.advance(5)
             assert b"before" in bodies(await broker.messages(TOPIC))
-        await asyncio.sleep(0)
         mine = asyncio.current_task()
-        assert not [task for task in asyncio.all_tasks() if task is not mine]
-    assert {thread.name for thread in threading.enumerate()} <= before | {"asyncio_0"}
+        await until(lambda: asyncio.all_tasks() == {mine})
+
+    def only_old_ones() -> bool:
+        names = {thread.name for thread in threading.enumerate()} - before
+        return all(name.startswith("asyncio_") for name in names)
+
+    await until(only_old_ones)
 
 
 async def test_a_folder_of_the_test_s_own_stays(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import uvloop
 
 from skylarkmq.testing.clock import CANCELLED_MIN, OwnTimers, VirtualClock
+from tests.support.patience import LIMIT_S
 
 
 def test_it_is_the_system_s_time_until_it_is_set_forward() -> None:
@@ -39,7 +40,7 @@ def test_timers_run_by_themselves_and_not_before_their_time(factory: object) -> 
         for wait_s in (0.02, 0.0, 0.007):
             when_s = clock.monotonic() + wait_s
             clock.call_at(when_s, ring, when_s)
-        await asyncio.wait_for(done.wait(), 30)
+        await asyncio.wait_for(done.wait(), LIMIT_S)
         assert all(passed >= 0 for passed in early)
 
     with asyncio.Runner(loop_factory=factory) as runner:  # type: ignore[arg-type]

@@ -21,12 +21,12 @@ from skylarkmq.client import (
 )
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.testing import RunningBroker, run_broker
-from tests.testing.support import until
+from tests.support.patience import LIMIT_S, until
 
 TOPIC = "orders"
 SEND = RequestCode.SEND_MESSAGE
-QUICK_S = 0.2
-"""A time-out that is to run out."""
+SHORT_S = 0.5
+"""A time-out that is to run out, for what gets no answer; everything else has all the time."""
 
 
 @asynccontextmanager
@@ -35,7 +35,7 @@ async def setting(**settings: Any) -> AsyncIterator[tuple[RunningBroker, Client,
     async with (
         run_broker(settings=keys) as broker,
         broker.client() as client,
-        Producer(client, **{"retries": 0, **settings}) as producer,
+        Producer(client, **{"retries": 0, "send_timeout": LIMIT_S, **settings}) as producer,
     ):
         await broker.create_topic(TOPIC, queues=1)
         await producer.send(Message(TOPIC, b"first"))
@@ -51,17 +51,19 @@ async def is_stored(broker: RunningBroker, body: bytes) -> bool:
 
 
 async def test_a_lost_answer_leaves_the_message_stored() -> None:
-    async with setting(send_timeout=QUICK_S) as (broker, _, producer):
+    async with setting() as (broker, _, producer):
         fault = broker.faults.drop_reply(SEND)
+        sending = producer.send_nowait(Message(TOPIC, b"not told"), timeout=SHORT_S)
+        await until(lambda: is_stored(broker, b"not told"))
         with pytest.raises(RequestTimeout):
-            await producer.send(Message(TOPIC, b"not told"))
+            await sending
         assert fault.hits == 1
         await producer.send(Message(TOPIC, b"told"))
         assert await stored(broker) == [b"first", b"not told", b"told"]
 
 
 async def test_a_retry_after_a_lost_answer_stores_twice() -> None:
-    async with setting(send_timeout=30.0, retries=1) as (broker, _, producer):
+    async with setting(retries=1) as (broker, _, producer):
         with broker.faults.fail(SEND, response_code=ResponseCode.SYSTEM_BUSY) as fault:
             await producer.send(Message(TOPIC, b"again"))
             assert fault.hits == 1
@@ -69,17 +71,21 @@ async def test_a_retry_after_a_lost_answer_stores_twice() -> None:
 
 
 async def test_a_lost_request_leaves_nothing() -> None:
-    async with setting(send_timeout=QUICK_S) as (broker, _, producer):
+    async with setting() as (broker, _, producer):
         broker.faults.drop_request(SEND)
         with pytest.raises(RequestTimeout):
-            await producer.send(Message(TOPIC, b"lost"))
+            await producer.send(Message(TOPIC, b"lost"), timeout=SHORT_S)
         assert await stored(broker) == [b"first"]
 
 
 async def test_answers_among_others_are_caught() -> None:
-    async with setting(send_timeout=QUICK_S) as (broker, _, producer):
+    async with setting() as (broker, _, producer):
         broker.faults.drop_reply(SEND, 2)
-        sends = [producer.send_nowait(Message(TOPIC, b"%d" % n)) for n in range(6)]
+        limits = [SHORT_S] * 2 + [LIMIT_S] * 4
+        sends = [
+            producer.send_nowait(Message(TOPIC, b"%d" % n), timeout=limit)
+            for n, limit in enumerate(limits)
+        ]
         results = await asyncio.gather(*sends, return_exceptions=True)
         lost = [isinstance(result, RequestTimeout) for result in results]
         assert lost == [True, True, False, False, False, False]
@@ -88,11 +94,10 @@ async def test_answers_among_others_are_caught() -> None:
 
 async def test_a_late_answer_comes_late() -> None:
     async with setting() as (broker, _, producer):
-        with broker.faults.delay(SEND, QUICK_S) as fault:
-            sending = producer.send_nowait(Message(TOPIC, b"late"))
-            await until(lambda: is_stored(broker, b"late"))
-            assert not sending.done()
-            assert (await sending).status is SendStatus.SEND_OK
+        loop, asked_s = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+        with broker.faults.delay(SEND, SHORT_S) as fault:
+            assert (await producer.send(Message(TOPIC, b"late"))).status is SendStatus.SEND_OK
+            assert loop.time() - asked_s >= SHORT_S
             assert fault.hits == 1
         await producer.send(Message(TOPIC, b"on time"))
         assert fault.hits == 1
@@ -151,7 +156,7 @@ async def test_a_broken_disk_ends_the_writing_until_a_restart() -> None:
 
 
 async def test_connections_are_cut_once_or_until_healed() -> None:
-    async with setting(send_timeout=30.0, retries=3) as (broker, _, producer):
+    async with setting(retries=3) as (broker, _, producer):
         opened = broker.controller.state.stats.connections_opened
         broker.faults.close_connections()
         await producer.send(Message(TOPIC, b"over a new connection"))
@@ -160,7 +165,7 @@ async def test_connections_are_cut_once_or_until_healed() -> None:
             broker.faults.refuse_connections(),
             pytest.raises((ConnectionFailed, RequestTimeout)),
         ):
-            await producer.send(Message(TOPIC, b"nobody there"), timeout=QUICK_S)
+            await producer.send(Message(TOPIC, b"nobody there"), timeout=SHORT_S)
         await producer.send(Message(TOPIC, b"back"))
         assert await stored(broker) == [b"first", b"over a new connection", b"back"]
 

@@ -12,6 +12,7 @@ import pytest
 
 from skylarkmq.testing import folder
 from skylarkmq.testing.folder import PREFIX, StoreFolder, memory_folder
+from tests.support.patience import LIMIT_S
 
 LEAVE = """
 import os, sys
@@ -38,7 +39,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def leave(memory: Path, how: str) -> tuple[Path, int]:
     """Make a folder in another process that ends by `how`; its path and exit code."""
     command = [sys.executable, "-c", LEAVE, str(memory), how]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     return Path(run.stdout.strip()), run.returncode
 
 

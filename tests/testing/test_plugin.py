@@ -10,6 +10,7 @@ import pytest
 
 import skylarkmq.client
 import skylarkmq.testing.threaded  # noqa: F401 - else each run within this one loads it anew
+from tests.support.patience import LIMIT_S
 
 pytest_plugins = ["pytester"]
 
@@ -132,4 +133,4 @@ def test_workers_of_xdist_have_brokers_of_their_own(pytester: pytest.Pytester) -
 
 
 def test_loading_the_plug_in_loads_nothing_else() -> None:
-    subprocess.run([sys.executable, "-c", LAZY], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", LAZY], check=True, timeout=LIMIT_S)

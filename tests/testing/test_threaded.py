@@ -17,6 +17,7 @@ from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.store.config_fields import ConfigError
 from skylarkmq.testing import RunningBroker, SyncBroker, run_broker_in_thread, run_broker_sync
 from skylarkmq.testing.client_settings import ClientSettings
+from tests.support.patience import LIMIT_S, until_sync
 
 TOPIC = "orders"
 
@@ -59,7 +60,7 @@ def test_a_blocking_client_on_the_test_s_own_thread() -> None:
         broker.advance(61)
         consumer = Consumer(client, TOPIC, group="g", start_from=StartFrom.FIRST)
         with consumer:
-            message = consumer.getone(timeout=30)
+            message = consumer.getone(timeout=LIMIT_S)
             message.ack()
         assert message.body == b"hello"
         broker.wait_lag("g")
@@ -96,7 +97,9 @@ def test_a_wait_that_is_cancelled_ends_in_the_broker_too() -> None:
             return len(asyncio.all_tasks())
 
         asyncio.run(main())
-        assert asyncio.run_coroutine_threadsafe(tasks(), broker.home).result(30) == 2
+        until_sync(
+            lambda: asyncio.run_coroutine_threadsafe(tasks(), broker.home).result(LIMIT_S) == 2
+        )
 
 
 def test_a_broker_that_can_not_start_says_why_and_leaves_no_thread() -> None:
@@ -106,7 +109,7 @@ def test_a_broker_that_can_not_start_says_why_and_leaves_no_thread() -> None:
         run_broker_sync(settings={"listenPort": 99_999}),
     ):
         pass
-    assert threading.active_count() == count
+    until_sync(lambda: threading.active_count() == count)
 
 
 def test_a_broker_that_has_gone_is_gone() -> None:

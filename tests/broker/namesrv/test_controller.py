@@ -24,6 +24,7 @@ from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.crc import body_crc
 from tests.support.manual_clock import ManualClock
+from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient
 
 WHO = {
@@ -38,7 +39,6 @@ BODY = RegisterBrokerBody(
         data_version=VERSION, topic_config_table={"T": TopicConfig(topic_name="T")}
     )
 )
-TIMEOUT_S = 10.0
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ async def channel(namesrv: NamesrvController) -> AsyncIterator[RemoteChannel]:
 async def _call(
     channel: RemoteChannel, code: int, body: bytes = b"", **fields: str
 ) -> RemotingCommand:
-    return await channel.call(RemotingCommand.request(code, fields, body), TIMEOUT_S)
+    return await channel.call(RemotingCommand.request(code, fields, body), LIMIT_S)
 
 
 async def _register(channel: RemoteChannel, body: bytes, **fields: str) -> RemotingCommand:

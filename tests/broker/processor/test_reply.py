@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import zlib
 from typing import Any
 
 import pytest
@@ -138,7 +139,7 @@ async def test_both_forms_of_the_header_are_read(rig: Rig) -> None:
         "flag": "3",
         "properties": PROPERTIES,
     }
-    pending = await rig.begin(request(V1, fields, b"zipped"))
+    pending = await rig.begin(request(V1, fields, zlib.compress(b"zipped")))
     (push,) = rig.asking.asked
     assert (push.ext_fields["sysFlag"], push.ext_fields["flag"]) == ("1", "3")
     assert push.ext_fields["queueId"] == "0", "one queue there is"

@@ -10,6 +10,7 @@ from typing import Any
 
 from skylarkmq.client import Admin, Client, Consumer, Message, Producer, StartFrom
 from tests.support.live_broker import live_broker, namesrv_of
+from tests.support.patience import LIMIT_S
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Site:
         """Let a group take so many messages and give up the first `dead` of them."""
         async with Consumer(self.client, topic, group=group, start_from=StartFrom.FIRST) as member:
             for number in range(count):
-                message = await member.getone(30)
+                message = await member.getone(LIMIT_S)
                 if number < dead:
                     await message.dead_letter()
                 else:
@@ -47,7 +48,7 @@ async def site(root: Path, *, namespace: str | None = None, **changes: Any) -> A
         live_broker(root, **changes) as broker,
         Client(namesrv_of(broker), namespace=namespace) as client,
         Producer(client) as producer,
-        Admin(client) as admin,
+        Admin(client, timeout=LIMIT_S) as admin,
     ):
         yield Site(namesrv_of(broker), client, admin, producer)
 
@@ -61,6 +62,6 @@ async def two_brokers(root: Path) -> AsyncIterator[Site]:
             live_broker(root / "b", broker_name="broker-b", namesrv_addr=namesrv),
             Client(namesrv) as client,
             Producer(client) as producer,
-            Admin(client) as admin,
+            Admin(client, timeout=LIMIT_S) as admin,
         ):
             yield Site(namesrv, client, admin, producer)

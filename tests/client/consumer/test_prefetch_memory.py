@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -11,10 +10,10 @@ import pytest
 
 from skylarkmq.client import Client, Consumer, Message, Producer, StartFrom
 from tests.support.live_broker import live_broker, namesrv_of
+from tests.support.patience import LIMIT_S, until
 
 MIB = 1 << 20
 COUNT = 24
-HANG_S = 20.0
 QUEUES = 4
 BEYOND = MIB
 """An answer goes beyond the room of its queue by one message at most."""
@@ -24,12 +23,6 @@ def held_bytes(consumer: Consumer) -> int:
     assert consumer._inside is not None
     assigned = consumer._inside.rebalance.assigned.values()
     return sum(len(message.stored.body) for queue in assigned for message in queue.held)
-
-
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(HANG_S):
-        while not met():  # noqa: ASYNC110 - nothing tells what is held
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("batch_size", [8, 64])
@@ -54,7 +47,7 @@ async def test_large_bodies(tmp_path: Path, batch_size: int) -> None:
             await until(lambda: held_bytes(consumer) >= limit)
             most = 0
             for _ in range(COUNT):
-                message = await consumer.getone(HANG_S)
+                message = await consumer.getone(LIMIT_S)
                 await asyncio.sleep(0.005)  # whatever is to be pulled too much has time to come
                 most = max(most, held_bytes(consumer))
                 await message.ack()
@@ -75,9 +68,9 @@ async def test_what_is_not_acknowledged_counts_until_it_is(tmp_path: Path) -> No
             client, "small", group="g", start_from=StartFrom.FIRST, prefetch=40, ack="manual"
         ) as consumer:
             share = 40 // (QUEUES + 1)  # its queues and the retry topic's
-            given = [await consumer.getone(HANG_S) for _ in range(share)]
+            given = [await consumer.getone(LIMIT_S) for _ in range(share)]
             with pytest.raises(TimeoutError):
                 await consumer.getone(0.1)
             for message in given:
                 await message.ack()
-            assert (await consumer.getone(HANG_S)).body == b"%d" % share
+            assert (await consumer.getone(LIMIT_S)).body == b"%d" % share

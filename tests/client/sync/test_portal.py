@@ -15,8 +15,7 @@ import pytest
 
 from skylarkmq.client import IllegalState
 from skylarkmq.client.sync.portal import Portal
-
-LIMIT_S = 30
+from tests.support.patience import LIMIT_S
 
 
 async def double(number: int) -> int:

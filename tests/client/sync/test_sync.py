@@ -27,8 +27,8 @@ from skylarkmq.client import (
 )
 from skylarkmq.client.sync import Admin, Client, Consumer, PeekReader, Producer, ReceivedMessage
 from skylarkmq.client.transaction_check import HalfMessage, TransactionState
+from tests.support.patience import LIMIT_S
 
-LIMIT_S = 30.0
 FIRST = StartFrom.FIRST
 
 

@@ -16,6 +16,7 @@ from skylarkmq.store.tools import progress as progress_bars
 from skylarkmq.store.tools.progress import ProgressBar
 from tests.store.tools.support import Sample, flip, run, run_json
 from tests.support.archives import unpack
+from tests.support.patience import LIMIT_S
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "stores"
 COMMANDS = ("info", "verify", "dump", "cat", "rebuild", "truncate", "diff", "salvage")
@@ -31,7 +32,7 @@ sys.stdin.read()
 
 def process(*words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "skylarkmq.cli", "store", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
 
 
 def test_as_processes(sample: Sample, tmp_path: Path) -> None:
