@@ -50,6 +50,8 @@ PERIOD_MS_MAX: Final = 60_000
 UNREGISTER_TIMEOUT_S: Final = 2.0
 LOG_INTERVAL_S: Final = 60.0
 _HA_PORT_DISTANCE: Final = 1
+# A registration up to its topics, as `encode_body` writes it.
+_HEAD: Final = b'{"filterServerList":[],"topicConfigSerializeWrapper":'
 
 
 class Channel(Protocol):
@@ -113,6 +115,18 @@ class Registration:
         body = encode_compressed_registration(content) if compressed else encode_body(content)
         header = self.header(compressed=compressed, crc=body_crc(body))
         return RemotingCommand.request(RequestCode.REGISTER_BROKER, encode_fields(header), body)
+
+    async def full_command(self) -> RemotingCommand:
+        """Return a registration of all topics, whose text is not made anew while none changes.
+
+        Raises:
+            LocalProtocolError: a text that UTF-8 can not carry.
+        """
+        if self.config.compressed_register or self.config.broker_permission != READ_WRITE:
+            return self.command()
+        body = _HEAD + await self._topics.body.encoded() + b"}"
+        fields = encode_fields(self.header(crc=body_crc(body)))
+        return RemotingCommand.request(RequestCode.REGISTER_BROKER, fields, body)
 
     def query(self) -> RemotingCommand:
         """Return the question whether the name server has another version of the topics."""
@@ -203,7 +217,7 @@ class NamesrvLink:
         if is_full and not registration.config.force_register and await self._is_current():
             self.is_registered = self._may_be_known = True
             return
-        command = registration.command(None if is_full else names)
+        command = await registration.full_command() if is_full else registration.command(names)
         self._may_be_known = True
         answer = await self._channel.call(command, self._timeout_s)
         if answer.code != ResponseCode.SUCCESS:

@@ -1,4 +1,5 @@
-"""The answer with a whole table: all topics (21), all consumer offsets (43), all groups (201).
+"""A whole table as JSON: the answers with all topics (21), all consumer offsets (43) and all groups
+(201), and the topics in a registration (103).
 
 It is encoded once for each state of the table, and some rows in a turn of the loop: 50,000 rows
 take 100 ms. Who asks while one is being encoded waits for the next, which all who wait share.
@@ -55,14 +56,18 @@ class TableBody:
         """Return the answer to a request, or a coroutine that does when it has to be encoded."""
         if self._body_state == self._state():
             return request.reply(ResponseCode.SUCCESS, body=self._body)
-        return self._encoded(request)
+        return self._answered(request)
 
-    async def _encoded(self, request: RemotingCommand) -> RemotingCommand:
+    async def _answered(self, request: RemotingCommand) -> RemotingCommand:
+        return request.reply(ResponseCode.SUCCESS, body=await self.encoded())
+
+    async def encoded(self) -> bytes:
+        """Return the table as it is now, or was at a later moment."""
         begun = self._begun
         async with self._turn:
             if self._taken <= begun and self._body_state != self._state():
                 await self._encode()
-        return request.reply(ResponseCode.SUCCESS, body=self._body)
+        return self._body
 
     async def _encode(self) -> None:
         self._begun += 1

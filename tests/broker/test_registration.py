@@ -15,7 +15,8 @@ from skylarkmq.broker.registration import RegistrationService
 from skylarkmq.broker.topic_config import TopicConfigManager
 from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.route import RegisterBrokerBody, decode_compressed_registration
-from skylarkmq.protocol.bodies.text import decode_body
+from skylarkmq.protocol.bodies.text import decode_body, encode_body
+from skylarkmq.protocol.bodies.topic_config import TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.crc import body_crc
@@ -132,6 +133,22 @@ async def test_a_new_topic_is_known_here_at_once_and_elsewhere_soon(
     assert len(setup.channel.requests) == 2
     assert setup.channel.topics() == {"orders", "flights"}
     await setup.service.stop()
+
+
+async def test_a_whole_registration_has_the_bytes_of_its_body_class(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = _Setup(monkeypatch)
+    await setup.start()
+    await settle()
+    sent = setup.channels["ns1:9876"].requests[-1]
+    body = RegisterBrokerBody(
+        topic_config_serialize_wrapper=TopicConfigSerializeWrapper(
+            data_version=setup.topics.data_version, topic_config_table=setup.topics.table
+        )
+    )
+    assert sent.body == encode_body(body)
+    assert sent.ext_fields["bodyCrc32"] == str(body_crc(sent.body))
 
 
 async def test_all_topics_go_out_at_every_period(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,8 +100,8 @@ async def test_the_bytes_are_those_of_the_body_classes() -> None:
     rig.start()
     rig.topic("orders")
     rig.groups.find("g")
-    rig.offsets.commit("x", "g", "orders", 2, 5)
-    rig.offsets.commit("x", "h", "orders", 0, 7)
+    rig.offsets.keep("x", "g", "orders", 2, 5)
+    rig.offsets.keep("x", "h", "orders", 0, 7)
     expected = {
         rig.topics.body: TopicConfigSerializeWrapper(
             data_version=rig.topics.data_version, topic_config_table=rig.topics.table
@@ -115,5 +115,5 @@ async def test_the_bytes_are_those_of_the_body_classes() -> None:
     }
     for body, wrapper in expected.items():
         assert await answer(body) == encode_body(wrapper)
-    rig.offsets.commit("x", "h", "orders", 0, 8)
+    rig.offsets.keep("x", "h", "orders", 0, 8)
     assert json.loads(await answer(rig.offsets.body))["offsetTable"]["orders@h"] == {"0": 8}
