@@ -285,7 +285,14 @@ def _processors(
             state.consumers, state.producers, state.groups, state.topics, state.locks, stats
         ),
         CheckClientProcessor(config),
-        ConsumerManageProcessor(state.consumers, state.offsets, state.groups, state.topics, store),
+        ConsumerManageProcessor(
+            state.consumers,
+            state.offsets,
+            state.groups,
+            state.topics,
+            store,
+            replays_young=config.consume_young_queue_from_first,
+        ),
         LockProcessor(state.locks, state.groups, state.topics),
         QueryProcessor(store),
         CleanProcessor(store),

@@ -102,6 +102,7 @@ class BrokerConfig:
     long_polling_enable: bool = True
     short_polling_time_mills: Interval = 1000  # ms
     notify_consumer_ids_changed_enable: bool = True
+    consume_young_queue_from_first: bool = True  # ours; RocketMQ's rule for groups that are new
     slave_read_enable: bool = False
     transfer_msg_by_heap: bool = True
     disable_consume_if_consumer_read_slowly: bool = False

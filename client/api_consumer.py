@@ -78,11 +78,25 @@ class ConsumerApi:
         await self._call(address, code, {}, timeout_s, encode_body(question))
 
     async def query_offset(
-        self, address: str, group: str, queue: MessageQueue, timeout_s: float
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        timeout_s: float,
+        *,
+        zero_if_young: bool = True,
     ) -> int | None:
-        """Return the queue offset that the group has committed; None when it has none yet."""
+        """Return the queue offset that the group has committed; None when it has none yet.
+
+        Args:
+            zero_if_young: take a 0 for a group that is new to a young queue, as RocketMQ's brokers
+                say; those before 5.0 always say so.
+        """
         header = QueryConsumerOffsetRequestHeader(
-            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            set_zero_if_not_found=None if zero_if_young else False,
         )
         fields = _with_broker(encode_fields(header), queue)
         request = RemotingCommand.request(RequestCode.QUERY_CONSUMER_OFFSET, fields)

@@ -109,8 +109,10 @@ def send(
 @click.argument("topic")
 @click.option("--group", required=True, help="The consumer group, which keeps the offsets.")
 @click.option(
-    "--from", "start", type=click.Choice(["first", "last"]), default="last", show_default=True,
-    help="Where a group that is new to the topic starts.",
+    "--from", "start", type=click.Choice(["first", "last", "now"]), default="last",
+    show_default=True,
+    help="Where a group that is new to the topic starts; with last, RocketMQ's rule, at the first "
+    "message of a topic that is still young, with now at none of them.",
 )  # fmt: skip
 @click.option("--tags", metavar="EXPR", help="Only messages with these tags: 'A || B'.")
 @click.option("--max", "max_count", type=click.IntRange(1), help="End after so many messages.")
@@ -123,7 +125,7 @@ def send(
 def consume(
     topic: str,
     group: str,
-    start: Literal["first", "last"],
+    start: Literal["first", "last", "now"],
     tags: str | None,
     max_count: int | None,
     timeout: float | None,
@@ -138,7 +140,7 @@ def consume(
 
     async def work() -> int:
         selector = Tag(tags) if tags else None
-        start_from = StartFrom.FIRST if start == "first" else StartFrom.LAST
+        start_from = StartFrom(start)
         async with Client(namesrv) as client:
             consumer = Consumer(
                 client, topic, group=group, selector=selector, start_from=start_from, ack="manual"

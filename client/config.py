@@ -35,6 +35,11 @@ RECONNECT_FIRST_S: Final = 0.1
 RECONNECT_MAX_S: Final = 2.0
 """Back-off between connection attempts to one address: doubling, jittered, capped."""
 
+FIRST_LOOK_S: Final = 0.1
+LATER_LOOK_S: Final = 1.0
+LOOKS_S: Final = 60.0
+"""How often, doubling, and how long a consumer looks for a topic that did not exist at its start:
+often it is made by a program that starts beside it."""
 MISSING_ROUTE_REFRESH_S: Final = 5.0
 """How often the route of a topic that nobody serves yet is asked for again."""
 

@@ -45,7 +45,16 @@ class ConsumerManageProcessor:
         groups: SubscriptionGroupManager,
         topics: TopicConfigManager,
         store: MessageStore,
+        *,
+        replays_young: bool = True,
     ) -> None:
+        """Take the parts.
+
+        Args:
+            replays_young: whether a new group reads a young queue from its first message, as in
+                RocketMQ; else its client's wish counts.
+        """
+        self._replays_young = replays_young
         self._consumers = consumers
         self._offsets = offsets
         self._groups = groups
@@ -128,8 +137,8 @@ class ConsumerManageProcessor:
         """Say where a group stands in a queue (14).
 
         A group that never committed starts at 0 where the queue's very first message is still in
-        memory, and where nothing is known of the queue; else QUERY_NOT_FOUND leaves the choice to
-        the client.
+        memory, and where nothing is known of the queue; else, and for a client that wants no such
+        zero (5.x's setZeroIfNotFound=false), QUERY_NOT_FOUND leaves the choice to the client.
         """
         header = decode_fields(QueryConsumerOffsetRequestHeader, request.ext_fields)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
@@ -137,7 +146,9 @@ class ConsumerManageProcessor:
         check_topic(topic)
         offset = self._offsets.query(group, topic, queue_id)
         if offset < 0:
-            if not self._is_young(topic, queue_id):
+            if header.set_zero_if_not_found is False or not (
+                self._replays_young and self._is_young(topic, queue_id)
+            ):
                 return request.reply(
                     ResponseCode.QUERY_NOT_FOUND,
                     "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",

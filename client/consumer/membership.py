@@ -17,7 +17,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from skylarkmq.client.clock import sleep
-from skylarkmq.client.config import MISSING_ROUTE_REFRESH_S, ConsumerConfig
+from skylarkmq.client.config import (
+    FIRST_LOOK_S,
+    LATER_LOOK_S,
+    LOOKS_S,
+    MISSING_ROUTE_REFRESH_S,
+    ConsumerConfig,
+)
 from skylarkmq.client.consumer.parts import Parts
 from skylarkmq.client.consumer.subscription import Selector, Subscription, check_filter
 from skylarkmq.client.errors import RocketMQError
@@ -65,6 +71,8 @@ class Membership:
         self._parts = parts
         self._tasks: list[asyncio.Task[None]] = []
         self._anew = False
+        self._looks_end_s = 0.0
+        self._look_wanted = asyncio.Event()
 
     async def join(self) -> None:
         """Tell the brokers what the group wants now, and divide the queues anew.
@@ -80,6 +88,8 @@ class Membership:
         if not self._config.broadcasting and retry_topic(self._group) not in wanted:
             subscribe_to(self._client, wanted, retry_topic(self._group), None)
         await self._find_routes(list(wanted))
+        self._looks_end_s = self._client.services.clock.monotonic() + LOOKS_S
+        self._look_wanted.set()
         if not self._tasks:
             for subscription in list(wanted.values()):
                 await self._check(subscription)
@@ -106,6 +116,7 @@ class Membership:
         parts = self._parts
         self._client.services.reconnect_listeners.add(self._reconnected)
         self._run(parts.inside.rebalance.run(), "rebalance")
+        self._run(self._look_for_topics(), "topics")
         self._run(self._commit_loop(commit), "commit")
         self._run(parts.slow_handlers.run(), "overdue")
         if parts.locks is not None and parts.keeper is not None:
@@ -146,11 +157,37 @@ class Membership:
             try:
                 if await routes.refresh(topic) is None and not is_retry_topic(topic):
                     log.warning(
-                        "group %s: there is no topic %s yet; it is looked for every %g s",
-                        self._group, topic, MISSING_ROUTE_REFRESH_S,
+                        "group %s: there is no topic %s yet; it is looked for, after %g s every "
+                        "%g s", self._group, topic, LOOKS_S, MISSING_ROUTE_REFRESH_S,
                     )  # fmt: skip
             except RocketMQError as error:
                 log.warning("group %s: no route of %s: %s", self._group, topic, error)
+
+    async def _look_for_topics(self) -> None:
+        """Look often for topics that do not exist yet, for LOOKS_S after each `join`.
+
+        A topic that appears wakes the members of its client (`Services`).
+        """
+        clock, routes = self._client.services.clock, self._client.services.routes
+        while True:
+            await self._look_wanted.wait()
+            self._look_wanted.clear()
+            wait_s = FIRST_LOOK_S
+            while clock.monotonic() < self._looks_end_s:
+                missing = [
+                    topic
+                    for topic in self._subscriptions
+                    if not is_retry_topic(topic) and routes.known(topic) is None
+                ]
+                if not missing:
+                    break
+                await sleep(clock, wait_s)
+                wait_s = min(2 * wait_s, LATER_LOOK_S)
+                for topic in missing:
+                    try:
+                        await routes.refresh(topic)
+                    except RocketMQError as error:
+                        log.debug("group %s: no route of %s: %s", self._group, topic, error)
 
     def _reconnected(self, address: str) -> None:
         """A broker that was started again has lost the offsets of its last seconds."""

@@ -70,19 +70,22 @@ class OffsetStore:
         Raises:
             RocketMQError: the broker cannot be asked.
         """
-        committed = await self.committed(queue)
+        committed = await self.committed(queue, zero_if_young=start_from.where != "now")
         if committed is not None and committed >= 0:
             self._committed[queue] = committed
             return committed
         # Retries are never skipped: what lies in the retry topic was received before.
         if is_retry_topic(queue.topic) or start_from.where == "first":
             return await self.begin(queue)
-        if start_from.where == "last":
+        if start_from.where in ("last", "now"):
             return await self.end(queue)
         return await self.at_time(queue, start_from.timestamp_ms)
 
-    async def committed(self, queue: MessageQueue) -> int | None:
+    async def committed(self, queue: MessageQueue, *, zero_if_young: bool = True) -> int | None:
         """Return the group's committed offset, None without one.
+
+        Args:
+            zero_if_young: see `ConsumerApi.query_offset`.
 
         Raises:
             RocketMQError: the broker cannot be asked.
@@ -90,7 +93,9 @@ class OffsetStore:
         if self._local is not None:
             return self._local.get(queue)
         address = self._address(queue, any_broker=True)
-        return await self._api.query_offset(address, self._group, queue, OFFSET_TIMEOUT_S)
+        return await self._api.query_offset(
+            address, self._group, queue, OFFSET_TIMEOUT_S, zero_if_young=zero_if_young
+        )
 
     async def begin(self, queue: MessageQueue) -> int:
         """Return the first queue offset that can still be read."""

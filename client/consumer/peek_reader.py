@@ -230,7 +230,7 @@ class PeekReader(Started):
         assert isinstance(self._start, StartFrom), "offsets by queue need no question"
         if self._start.where == "first":
             return await offsets.begin(queue)
-        if self._start.where == "last":
+        if self._start.where in ("last", "now"):
             return await offsets.end(queue)
         return await offsets.at_time(queue, self._start.timestamp_ms)
 

@@ -53,7 +53,9 @@ class Consumer(LitePull, ConsumerCalls, Started):
         model: "clustering" divides the messages among the members; "broadcasting" gives all
             to each, whose offsets then lie in a file of its host and user.
         selector: which messages of the topics, `Tag` or `Sql92`; default all.
-        start_from: where a group without committed offsets starts.
+        start_from: where a group without committed offsets starts. `StartFrom.LAST` is RocketMQ's:
+            a topic that is still young is read from its first message all the same; `StartFrom.NOW`
+            is not.
         orderly: hand out the messages of a queue one after another, on one member alone. A
             message that fails is tried again after 1 s while its queue waits.
         assignment: how the members divide the queues: "average", "circle", "consistent_hash",
@@ -141,7 +143,9 @@ class Consumer(LitePull, ConsumerCalls, Started):
         self._subscriptions: dict[str, Subscription] = {}
         require_selector(selector)
         if not isinstance(start_from, StartFrom):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"start_from is StartFrom.LAST, FIRST or timestamp, not {start_from!r}")
+            raise TypeError(
+                f"start_from is StartFrom.LAST, NOW, FIRST or timestamp, not {start_from!r}"
+            )
         self._selectors = {_checked(wrap(topic)): selector for topic in topics}
         self._workers: Workers | None = None
         self._parts: Parts | None = None

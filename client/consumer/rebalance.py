@@ -294,7 +294,7 @@ class Rebalance:
         seen |= queues
 
     def _start_of(self, queue: MessageQueue) -> StartFrom:
-        if queue in self._late and self._start_from.where == "last":
+        if queue in self._late and self._start_from.where in ("last", "now"):
             return StartFrom("timestamp", self._joined_ms - LATE_SLACK_MS)
         return self._start_from
 

@@ -14,6 +14,7 @@ from skylarkmq.client.instants import ceil_ms
 
 WHERE_NAMES: Final = {
     "last": "CONSUME_FROM_LAST_OFFSET",
+    "now": "CONSUME_FROM_LAST_OFFSET",
     "first": "CONSUME_FROM_FIRST_OFFSET",
     "timestamp": "CONSUME_FROM_TIMESTAMP",
 }
@@ -21,18 +22,20 @@ WHERE_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StartFrom:
-    """`LAST`: messages from now on; `FIRST`: all there are; `timestamp`: from a time on.
+    """`FIRST`: all messages there are; `timestamp`: from a time on; `LAST` and `NOW`: from now on.
 
-    With `LAST` a queue that is made while the consumer is at work is read from its beginning. As in
-    RocketMQ the broker decides first: a new group on a queue that is still young (its first message
-    is there and in memory) starts at that first message, whatever is asked for.
+    With `LAST` and a time the broker decides first, as in RocketMQ: a new group on a queue that is
+    still young (its first message is there and in memory) starts at that first message. `NOW` asks
+    it not to; Apache brokers before 5.0 do so all the same. A queue that is made while the consumer
+    is at work is read from its beginning.
     """
 
-    where: Literal["last", "first", "timestamp"]
+    where: Literal["last", "first", "now", "timestamp"]
     timestamp_ms: int = 0
 
     LAST: ClassVar[StartFrom]
     FIRST: ClassVar[StartFrom]
+    NOW: ClassVar[StartFrom]
 
     @classmethod
     def timestamp(cls, when: datetime) -> StartFrom:
@@ -51,3 +54,4 @@ class StartFrom:
 
 StartFrom.LAST = StartFrom("last")
 StartFrom.FIRST = StartFrom("first")
+StartFrom.NOW = StartFrom("now")

@@ -16,6 +16,8 @@ class QueryConsumerOffsetRequestHeader(msgspec.Struct, kw_only=True, frozen=True
     consumer_group: str
     topic: str
     queue_id: JavaInt
+    set_zero_if_not_found: bool | None = None
+    """5.x's: false wants no 0 for a group that is new to a young queue."""
 
 
 class QueryConsumerOffsetResponseHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):

@@ -350,7 +350,9 @@ async def run_broker(
             room, which goes away with the broker; else a folder that stays.
         port: of the name server, the address that clients take; 0 picks a free one.
         clock: the broker's clock; None is a VirtualClock of its own.
-        settings: keys of a `broker.conf`, {"flushDiskType": "SYNC_FLUSH"}.
+        settings: keys of a `broker.conf`, {"flushDiskType": "SYNC_FLUSH"}. As in RocketMQ a new
+            group reads a young topic, as a test's are, from its first message, also with
+            `StartFrom.LAST`: {"consumeYoungQueueFromFirst": False} ends that.
 
     Raises:
         ConfigError: a key or a value that the broker does not take.

@@ -165,3 +165,10 @@ async def test_38_answers_1_when_there_is_none(rig: Rig) -> None:
     assert (await rig.ask(38, consumerGroup="not a group")).code == 1
     assert (await rig.ask(38)).code == 1
     assert "nobody" not in rig.groups.table
+
+
+async def test_a_client_may_ask_for_no_zero_on_a_young_queue(rig: Rig) -> None:
+    rig.put("T", 0)
+    fields = {"consumerGroup": "cg", "topic": "T", "queueId": 0}
+    assert (await rig.ask(14, setZeroIfNotFound="false", **fields)).code == 22
+    assert (await rig.ask(14, setZeroIfNotFound="true", **fields)).code == 0

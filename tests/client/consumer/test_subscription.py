@@ -139,7 +139,7 @@ async def test_queues_by_hand_are_not_read_before_each_broker_has_read_the_expre
     ("wrong", "why"),
     [
         ({"selector": "a || b"}, r"Tag\('a', 'b'\) or Sql92"),
-        ({"start_from": "first"}, r"StartFrom.LAST, FIRST or timestamp, not 'first'"),
+        ({"start_from": "first"}, r"StartFrom.LAST, NOW, FIRST or timestamp, not 'first'"),
     ],
 )
 def test_what_is_no_selector_and_no_start_is_refused_at_once(
