@@ -1,0 +1,70 @@
+"""What `pip install` gets: the source distribution and the wheel that is built from it."""
+
+from __future__ import annotations
+
+import email
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("setuptools", minversion="77", reason="pyproject.toml needs setuptools 77")
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml")
+ROOMS = ("broker/", "client/", "protocol/", "store/")
+TOP = ("skylarkmq/", "pyspark_skylarkmq")
+BUILD = "from setuptools import build_meta as b; print(b.build_{kind}({folder!r}))"
+
+
+def build(kind: str, source: Path, folder: Path) -> Path:
+    command = [sys.executable, "-c", BUILD.format(kind=kind, folder=str(folder))]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / done.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], set[str], str]:
+    """Names in the source distribution and in its wheel, and the wheel's metadata."""
+    folder = tmp_path_factory.mktemp("dist")
+    checkout = folder / "checkout"
+    subprocess.run(["git", "clone", "-q", "--shared", str(ROOT), str(checkout)], check=True)
+    for name in FILES:
+        (checkout / name).write_bytes((ROOT / name).read_bytes())
+    with tarfile.open(build("sdist", checkout, folder)) as archive:
+        source = set(archive.getnames())
+        archive.extractall(folder / "source", filter="data")
+    (unpacked,) = (folder / "source").iterdir()
+    with zipfile.ZipFile(build("wheel", unpacked, folder)) as wheel:
+        (metadata,) = [name for name in wheel.namelist() if name.endswith("/METADATA")]
+        return (
+            {name.partition("/")[2] for name in source},
+            set(wheel.namelist()),
+            wheel.read(metadata).decode(),
+        )
+
+
+def test_what_is_packed(built: tuple[set[str], set[str], str]) -> None:
+    source, wheel, _ = built
+    command = ["git", "ls-tree", "-r", "--name-only", "HEAD"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = [name for name in done.stdout.splitlines() if name.endswith(".py")]
+    modules = {f"skylarkmq/{name}" for name in listed if name.startswith(ROOMS)}
+    modules |= {name for name in listed if name.startswith(TOP)}
+    packed = {name for name in wheel if ".dist-info/" not in name}
+    assert packed == modules | {"skylarkmq/py.typed"}
+    assert modules <= source
+    rest = {name for name in source - modules if not name.startswith("skylarkmq")}
+    assert not {name for name in rest if name.startswith(("tests", "deploy", "var"))}
+
+
+def test_metadata(built: tuple[set[str], set[str], str]) -> None:
+    metadata = email.message_from_string(built[2])
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+    assert "rocketmq" in metadata["Keywords"]
+    assert "Spark" in str(metadata.get_payload())
