@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from skylarkmq.client.spark import java, registration, requirements
 
@@ -24,6 +25,11 @@ MASTER: Final = "spark.master"
 LOOPBACK: Final = "127.0.0.1"
 UNDER_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, whose JVM runs already
 SPARK_DECIDES: Final = frozenset({UNDER_SUBMIT, "SPARK_HOME", "SPARK_CONF_DIR"})
+
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+LOG_FILE: Final = Path(__file__).with_name("log4j2.properties").absolute()
+LOGGING: Final = f"-Dlog4j2.configurationFile={LOG_FILE.as_uri()}"
+"""For a JVM that nobody has configured: Spark's own default warns four times of nothing."""
 
 SETTINGS: Final[dict[str, str]] = {
     # The bar of a job would be written over our own lines.
@@ -66,6 +72,9 @@ def build_session(app: str, master: str | None = None, **settings: object) -> Sp
         if master is None and not SPARK_DECIDES.intersection(os.environ):
             master = "local[*]"
         chosen = choose(master, told, settings)
+        if not SPARK_DECIDES.intersection(os.environ):
+            # Later options win, so the caller's may name a file of their own.
+            chosen[JAVA_OPTIONS] = f"{LOGGING} {chosen.get(JAVA_OPTIONS, '')}".strip()
         if is_local(master or told.get(MASTER)):
             os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     builder = SparkSession.builder.appName(app)
@@ -134,7 +143,17 @@ def register(session: SparkSession) -> None:
         MissingRequirementError: pyspark or pyarrow is missing or too old.
     """
     for name in registration.SOURCES:
-        session.dataSource.register(registration.load(name))
+        source = registration.load(name)
+        if not _knows(session, name):
+            session.dataSource.register(source)
+
+
+def _knows(session: SparkSession, name: str) -> bool:
+    """Return whether Spark found a format by itself; to register it once more warns."""
+    jvm_session: Any = getattr(session, "_jsparkSession", None)  # a Connect session has none
+    if jvm_session is None:
+        return False
+    return bool(jvm_session.sessionState().dataSourceManager().dataSourceExists(name))
 
 
 def as_text(value: object) -> str:

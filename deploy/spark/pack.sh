@@ -24,5 +24,6 @@ pip=("$work/environment/bin/pip" install --quiet --disable-pip-version-check)
 "$python" -m venv "$work/tools"
 "$work/tools/bin/pip" install --quiet --disable-pip-version-check 'venv-pack==0.2.0' 'setuptools<81'
 "$work/tools/bin/venv-pack" --quiet --prefix "$work/environment" --output "$work/packed.tar.gz"
+chmod =rw "$work/packed.tar.gz"  # as the umask has it: venv-pack's is for its owner alone
 mv "$work/packed.tar.gz" "$archive"
 echo "$archive: $(du -h "$archive" | cut -f1), Python $("$python" -c 'import sys; print(sys.version.split()[0], sys.base_prefix)')"

@@ -82,3 +82,28 @@ def test_the_archive_job_on_a_cluster(
     assert json.loads(done.stdout.splitlines()[-1])["figures"]["messages"] == COUNT
     workers = sorted((tmp_path / "work").glob("worker-*/app-*/*/environment/bin/python"))
     assert {path.parts[len(tmp_path.parts) + 1] for path in workers} == {"worker-1", "worker-2"}
+
+
+TOOLS = """#!/usr/bin/env bash
+# Stands for a Python: `-m venv FOLDER` makes pip, which does nothing, and venv-pack, whose archive
+# is its owner's alone, as that of the real one.
+if [ "$1" = -m ]; then
+    mkdir -p "$3/bin"
+    printf '#!/bin/sh\\n' > "$3/bin/pip"
+    printf '#!/usr/bin/env bash\\numask 077; echo packed > "${@: -1}"\\n' > "$3/bin/venv-pack"
+    chmod +x "$3/bin/pip" "$3/bin/venv-pack"
+fi
+"""
+
+
+def test_whoever_may_read_new_files_may_read_the_archive(tmp_path: Path) -> None:
+    """Executors run as another user than the one who packed."""
+    python, packed = tmp_path / "python", tmp_path / "environment.tar.gz"
+    python.write_text(TOOLS)
+    python.chmod(0o755)
+    for umask, mode in ((0o022, 0o644), (0o027, 0o640)):
+        command = f'umask {umask:03o}; "{DEPLOY}/pack.sh" "{packed}" "{python}"'
+        subprocess.run(["bash", "-c", command], check=True, stdout=subprocess.DEVNULL)
+        assert packed.read_text() == "packed\n"
+        assert packed.stat().st_mode & 0o777 == mode
+        packed.unlink()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +44,29 @@ def test_what_the_caller_says_goes_first_then_spark_submit() -> None:
     assert chosen["spark.ui.enabled"] == "false"
     assert not {"spark.driver.host", TIME_ZONE} & chosen.keys()
     assert chosen["spark.log.level"] == "WARN"
+
+
+@pytest.mark.spark
+def test_a_session_starts_without_warnings(tmp_path: Path) -> None:
+    """In a process of its own, for what its JVM prints."""
+    code = (
+        "from skylarkmq.client.spark import build_session, register\n"
+        "session = build_session('quiet', 'local[1]', **{'spark.ui.enabled': False})\n"
+        "register(session)\n"
+        "print(session.range(3).count())\n"
+        "session.stop()\n"
+    )
+    kept = {name: text for name, text in os.environ.items() if "SPARK_" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=kept, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+    if "JavaNotFoundError" in done.stderr:
+        pytest.skip(f"no Spark here: {done.stderr.splitlines()[-1]}")
+    assert done.stdout == "3\n", done.stderr
+    # Of a Java that has the module, from Spark's launcher, before anything of ours.
+    module = "WARNING: Using incubator modules: jdk.incubator.vector"
+    assert [line for line in done.stderr.splitlines() if line != module] == []
 
 
 def test_workers_run_the_python_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
