@@ -5,7 +5,7 @@ through what nobody waits for any more. Code 2 with the cause and its figures:
 
     [TIMEOUT_CLEAN_QUEUE]   the request waited longer than waitTimeMillsIn*Queue for its turn
     [OVERLOAD]              too many requests wait already: for the disk, for a client's answer
-    [REJECTREQUEST]         the disk is behind: an append took longer than
+    [REJECTREQUEST]         the disk is behind: an append has been under way for
                             osPageCacheBusyTimeOutMills, or the transient pool is empty
                             (`processor/send_checks.py`)
 

@@ -19,9 +19,12 @@ from asyncio import open_connection, sleep, timeout
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from threading import Thread
+from time import monotonic
 
 import pytest
 
+from skylarkmq.broker.health import waits_for_disk
 from skylarkmq.protocol.codes import RequestCode
 from tests.support.broker_process import BrokerProcess
 from tests.support.frame_load import FrameLoad, read_back
@@ -280,3 +283,20 @@ async def test_a_freeze_that_is_met_off_the_loop_holds_up_the_sends_alone(
     finally:
         volume.thaw()
         await process.kill()
+
+
+def test_a_thread_that_a_frozen_disk_holds_waits_for_it(volume: Volume) -> None:
+    path = volume.root / "file"
+    path.touch()
+    volume.freeze()
+    writer = Thread(target=path.write_bytes, args=(b"late",))
+    writer.start()
+    try:
+        assert writer.native_id is not None
+        deadline_s = monotonic() + LIMIT_S
+        while not waits_for_disk(writer.native_id):
+            assert monotonic() < deadline_s
+    finally:
+        volume.thaw()
+        writer.join()
+    assert path.read_bytes() == b"late"

@@ -26,6 +26,7 @@ from skylarkmq.store import (
     mapped_file,
     mapped_file_queue,
     message_store,
+    message_writer,
     queue_cleaner,
     queue_files,
     queue_table,
@@ -258,6 +259,24 @@ def buffer_back_before_it_is_committed(patch: Patch) -> None:
     patch.setattr(store_shape, "DRAWN_ROADS", ("pool",))
 
 
+def told_before_the_write_off_the_loop(patch: Patch) -> None:
+    park = message_writer.MessageWriter._park_unwritten
+
+    def broken(self: Any, end_offset: int, units: Any, done: Any, written: Any) -> None:
+        message_writer._tell(done, written, PutMessageStatus.PUT_OK)
+        park(self, end_offset, units, None, None)
+
+    patch.setattr(message_writer.MessageWriter, "_park_unwritten", broken)
+    patch.setattr(message_writer, "SLOW_APPEND_S", -1.0)
+    patch.setattr(store_shape, "DRAWN_ROADS", ("pwrite", "mapped"))
+
+
+def nothing_written_off_the_loop(patch: Patch) -> None:
+    patch.setattr(commit_log.CommitRequest, "run", lambda self: None)
+    patch.setattr(message_writer, "SLOW_APPEND_S", -1.0)
+    patch.setattr(store_shape, "DRAWN_ROADS", ("pwrite", "mapped"))
+
+
 def mapped_store_unsynced(patch: Patch) -> None:
     patch.setattr(commit_log.FlushRequest, "run", lambda self: None)
     patch.setattr(store_shape, "DRAWN_ROADS", ("mapped",))
@@ -340,6 +359,8 @@ MUTATIONS = [
     pool_shown_before_the_commit,
     pool_commits_nothing,
     pool_sync_without_commit,
+    told_before_the_write_off_the_loop,
+    nothing_written_off_the_loop,
     mapped_store_unsynced,
     index_believed_after_a_crash,
     index_not_read_again,
