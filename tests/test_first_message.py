@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.patience import LIMIT_S
 
+pytestmark = pytest.mark.timing
+
 ROOT = Path(__file__).parents[1]
 SETTINGS = (
     "listenPort=0",

@@ -30,6 +30,8 @@ from tests.support.live_broker import live_broker
 from tests.support.patience import LIMIT_S, until
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
+pytestmark = pytest.mark.timing
+
 MIB = 1 << 20
 SONGS = 20
 

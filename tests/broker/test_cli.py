@@ -23,6 +23,8 @@ from skylarkmq.protocol.command import RemotingCommand
 from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient
 
+pytestmark = pytest.mark.timing
+
 COMMAND = [sys.executable, "-m", "skylarkmq.cli"]
 SMALL = ("mappedFileSizeCommitLog=8388608", "maxMessageSize=1048576")
 PORTS = ("listenPort=0", "namesrvListenPort=0", "metricsPromExporterPort=0")

@@ -6,6 +6,8 @@ import asyncio
 import threading
 from pathlib import Path
 
+import pytest
+
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.store.message_store import StoreState
@@ -13,6 +15,8 @@ from tests.support.live_broker import broker_config
 from tests.support.manual_clock import ManualClock, advance_async
 from tests.support.patience import LIMIT_S, until
 from tests.support.raw_client import RawClient, pull_fields, send_fields
+
+pytestmark = pytest.mark.timing
 
 SEND, PULL = 310, 11
 DELAYED = "DELAY\x011\x02"

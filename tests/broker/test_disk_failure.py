@@ -21,6 +21,8 @@ from tests.support.manual_clock import ManualClock
 from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
+pytestmark = pytest.mark.timing
+
 BODY = bytes(30_000)
 TOPIC_FIELDS = {
     "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",

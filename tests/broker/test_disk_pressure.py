@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
@@ -14,6 +16,8 @@ from tests.support.live_broker import live_broker
 from tests.support.manual_clock import ManualClock, advance_async
 from tests.support.patience import until
 from tests.support.raw_client import RawClient, pull_fields, send_fields
+
+pytestmark = pytest.mark.timing
 
 
 class _Disk(DiskFiles):

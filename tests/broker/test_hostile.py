@@ -23,6 +23,8 @@ from tests.support.hostile_frames import Item, deep_json, hostile_items
 from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
+pytestmark = pytest.mark.timing
+
 AT_ONCE = 16
 REMARK_MAX = 1100  # bytes that an answer may say
 MIB = 1 << 20

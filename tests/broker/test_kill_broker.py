@@ -20,6 +20,8 @@ from tests.support.patience import LIMIT_S, until
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 from tests.support.send_history import Outcome, SendHistory
 
+pytestmark = pytest.mark.timing
+
 CONNECTIONS = 8
 # The pool under ASYNC_FLUSH promises less: test_kill_pool.py.
 MODES = (

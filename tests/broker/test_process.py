@@ -12,6 +12,8 @@ import pytest
 from skylarkmq.broker.process import FILES_RESERVED, connections_possible
 from tests.support.raw_client import RawClient, send_fields
 
+pytestmark = pytest.mark.timing
+
 SEND = 310
 FILE_LIMIT = 200
 

@@ -19,6 +19,8 @@ from tests.support.live_broker import live_broker
 from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
+pytestmark = pytest.mark.timing
+
 SEND, PULL = 310, 11
 FILE_SIZE = 1 << 19
 BODY_SIZE = 20_000

@@ -18,6 +18,8 @@ from tests.support.live_broker import live_broker
 from tests.support.patience import until
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
+pytestmark = pytest.mark.timing
+
 SEND, SEND_V1, BATCH = 310, 10, 320
 PULL = 11
 CODECS = [SerializeType.JSON, SerializeType.ROCKETMQ, SerializeType.MSGPACK]

@@ -32,6 +32,8 @@ from tests.support.manual_clock import ManualClock
 from tests.support.patience import until
 from tests.support.raw_client import RawClient
 
+pytestmark = pytest.mark.timing
+
 IDLE_LIMIT_S = 120.0
 
 

@@ -23,6 +23,8 @@ from tests.support.manual_clock import ManualClock
 from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
+pytestmark = pytest.mark.timing
+
 SEND, PULL, ROUTE = (
     RequestCode.SEND_MESSAGE_V2,
     RequestCode.PULL_MESSAGE,

@@ -16,6 +16,8 @@ from tests.client.consumer.support import GROUP, Group
 from tests.client.consumer.test_orderly import Ordered
 from tests.support.manual_clock import advance_async, settle
 
+pytestmark = pytest.mark.timing
+
 MANY = 10_000
 FEWER = 2000
 TASKS_MAX = 40

@@ -8,12 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from skylarkmq.client import Admin, Client, Consumer, RocketMQError, StartFrom
 from skylarkmq.client.admin.dead_letters import DeadLetterReplay
 from skylarkmq.client.admin.scan import MessageScan
 from tests.client.admin.support import Site, site
 from tests.support.cancelling import Cut, Way, drive
 from tests.support.patience import until
+
+pytestmark = pytest.mark.timing
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 CALLS: dict[str, str] = {

@@ -13,6 +13,8 @@ from skylarkmq.client import Client, Consumer, Message, Producer, StartFrom
 from tests.client.consumer.support import GROUP, Group
 from tests.support.manual_clock import settle
 
+pytestmark = pytest.mark.timing
+
 TURNS_MAX = 120
 
 

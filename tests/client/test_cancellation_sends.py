@@ -16,6 +16,8 @@ from tests.client.test_cancellation import (
     whole_after,
 )
 
+pytestmark = pytest.mark.timing
+
 Call = Callable[[Producer], Coroutine[Any, Any, Any]]
 LATER = timedelta(seconds=5)
 

@@ -27,6 +27,8 @@ from skylarkmq.client.errors import (
 from tests.support.live_broker import live_broker, namesrv_of
 from tests.support.patience import LIMIT_S
 
+pytestmark = pytest.mark.timing
+
 
 class Shell:
     """Runs the command against one broker."""

@@ -34,6 +34,8 @@ from skylarkmq.protocol.frame import SerializeType
 from tests.support.live_broker import live_broker, namesrv_of
 from tests.support.patience import LIMIT_S
 
+pytestmark = pytest.mark.timing
+
 TOPIC = "orders"
 GROUP = "billing"
 QUICK_RETRIES = " ".join(["1s"] * 18)

@@ -28,6 +28,8 @@ from tests.client.transaction_child import GROUP, STEPS, TOPIC
 from tests.support.live_broker import live_broker, namesrv_of
 from tests.support.patience import LIMIT_S
 
+pytestmark = pytest.mark.timing
+
 CHILD = Path(__file__).with_name("transaction_child.py")
 ROOT = Path(__file__).parents[2]
 LOOPS = 6

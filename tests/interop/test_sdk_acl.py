@@ -14,11 +14,11 @@ from skylarkmq.client import (
     Message,
     Producer,
 )
-from tests.behaviour.cluster import eventually
 from tests.behaviour.support import Inbox, bodies, consuming, numbered, received
 from tests.interop.apache_server import ApacheBroker
 from tests.interop.children import Children
 from tests.interop.servers import Broker
+from tests.support.patience import until
 
 pytestmark = pytest.mark.interop
 
@@ -140,9 +140,9 @@ async def test_queries_are_signed_as_the_broker_checks_them(secured: Broker) -> 
     async with client_of(secured, ADMIN) as client, Admin(client) as admin:
         async with Producer(client) as producer:
             sent = await producer.send(Message(OPEN, "found", keys="order-17"))
-        found = await eventually(lambda: admin.query(OPEN, key="order-17"), "the index")
+        found = await until(lambda: admin.query(OPEN, key="order-17"), "the index")
         assert [message.body for message in found] == [b"found"]
-        found = await eventually(lambda: admin.query(OPEN, msg_id=sent.msg_id), "the index")
+        found = await until(lambda: admin.query(OPEN, msg_id=sent.msg_id), "the index")
         assert [message.msg_id for message in found] == [sent.msg_id]
         assert sent.offset_msg_id
         found_one = await admin.message(sent.offset_msg_id)

@@ -19,6 +19,8 @@ from skylarkmq.testing.threaded import SyncBroker
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.timing
+
 TIME_ZONE = "spark.sql.session.timeZone"
 COUNT = 400
 """Messages of a topic, over four queues in turn."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+pytestmark = pytest.mark.timing
+
 TOPIC = "restarts"
 QUEUES = 4
 HALF = 250  # messages of a queue, before and after the kill

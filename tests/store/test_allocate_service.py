@@ -14,6 +14,8 @@ from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import ManualClock
 from tests.support.workers import ManualWorker
 
+pytestmark = pytest.mark.timing
+
 SIZE = 8192
 
 

@@ -10,6 +10,8 @@ import pytest
 from skylarkmq.store.worker import StoreWorkers, ThreadWorker
 from tests.support.patience import LIMIT_S
 
+pytestmark = pytest.mark.timing
+
 
 class Heard:
     """Results as they come back on the loop."""

@@ -22,6 +22,8 @@ from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing import RunningBroker, VirtualClock, run_broker
 from tests.support.patience import LIMIT_S, until
 
+pytestmark = pytest.mark.timing
+
 TOPIC = "orders"
 GROUP = "billing"
 HOURS_S = 4 * 3600

@@ -14,6 +14,8 @@ from skylarkmq.store.config_fields import ConfigError
 from skylarkmq.testing import RunningBroker, VirtualClock, run_broker
 from tests.support.patience import LIMIT_S, until
 
+pytestmark = pytest.mark.timing
+
 TOPIC = "orders"
 GROUP = "billing"
 

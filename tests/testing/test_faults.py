@@ -23,6 +23,8 @@ from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.testing import RunningBroker, run_broker
 from tests.support.patience import LIMIT_S, until
 
+pytestmark = pytest.mark.timing
+
 TOPIC = "orders"
 SEND = RequestCode.SEND_MESSAGE
 SHORT_S = 0.5

@@ -19,6 +19,8 @@ from skylarkmq.testing import RunningBroker, SyncBroker, run_broker_in_thread, r
 from skylarkmq.testing.client_settings import ClientSettings
 from tests.support.patience import LIMIT_S, until_sync
 
+pytestmark = pytest.mark.timing
+
 TOPIC = "orders"
 
 

@@ -29,6 +29,8 @@ from tests.support.fake_cluster import NAMESRV, FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async
 from tests.support.patience import until
 
+pytestmark = pytest.mark.timing
+
 
 async def test_its_life(tmp_path: Path) -> None:
     async with site(tmp_path) as it:

@@ -12,6 +12,8 @@ from skylarkmq.client import Client, Consumer, Message, Producer, StartFrom
 from tests.support.live_broker import live_broker, namesrv_of
 from tests.support.patience import LIMIT_S, until
 
+pytestmark = pytest.mark.timing
+
 MIB = 1 << 20
 COUNT = 24
 QUEUES = 4

@@ -17,6 +17,8 @@ from skylarkmq.client import IllegalState
 from skylarkmq.client.sync.portal import Portal
 from tests.support.patience import LIMIT_S
 
+pytestmark = pytest.mark.timing
+
 
 async def double(number: int) -> int:
     await asyncio.sleep(0)

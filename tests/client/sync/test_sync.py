@@ -29,6 +29,8 @@ from skylarkmq.client.sync import Admin, Client, Consumer, PeekReader, Producer,
 from skylarkmq.client.transaction_check import HalfMessage, TransactionState
 from tests.support.patience import LIMIT_S
 
+pytestmark = pytest.mark.timing
+
 FIRST = StartFrom.FIRST
 
 

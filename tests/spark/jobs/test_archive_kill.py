@@ -21,6 +21,8 @@ from tests.spark.support.archives import Place, committed, listed
 from tests.spark.support.worker_path import make_worker_path
 from tests.support.patience import JVM_LIMIT_S, until_sync
 
+pytestmark = pytest.mark.timing
+
 STOPPED = Path(__file__).parents[1] / "support" / "stopped_archive.py"
 COUNT = 1_200
 BATCH = 300

@@ -23,6 +23,8 @@ from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.protocol.signature import sign
 from tests.spark.support.scripted_peer import CLOSE, ScriptedPeer
 
+pytestmark = pytest.mark.timing
+
 CLOCK = SystemClock()
 SHORT_S = 0.2
 

@@ -19,6 +19,8 @@ from tests.spark.support.blocking_clock import TestClock
 from tests.spark.support.scripted_peer import ScriptedPeer
 from tests.support.certificates import Authority
 
+pytestmark = pytest.mark.timing
+
 
 def echo(request: RemotingCommand) -> RemotingCommand:
     return request.reply(0, None, request.ext_fields, request.body)
