@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.memory import memory_size
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.store.append import Unit
 from skylarkmq.store.config import StoreConfig
@@ -69,10 +70,6 @@ class Stopwatch:
 
     def read(self) -> Measured:
         return Measured(time.perf_counter() - self._started, time.process_time() - self._cpu)
-
-
-def memory_size() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class Bench:

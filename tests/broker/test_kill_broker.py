@@ -287,9 +287,14 @@ async def test_a_disk_that_fails_ends_the_process_with_74(tmp_path: Path) -> Non
     assert (tmp_path / "abort").exists()
 
 
-async def test_a_second_broker_on_one_store_refuses_with_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("removed", [False, True])
+async def test_a_second_broker_on_one_store_refuses_with_one_line(
+    tmp_path: Path, removed: bool
+) -> None:
     first = await (await BrokerProcess.spawn(tmp_path)).ready()
     try:
+        if removed:
+            (tmp_path / "lock").unlink()
         second = await BrokerProcess.spawn(tmp_path)
         assert await second.ended() != 0
         said = [line for line in second.lines if str(tmp_path) in line]
