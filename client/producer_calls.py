@@ -9,8 +9,10 @@ from typing import Any
 from skylarkmq.client.every_broker import EveryBroker
 from skylarkmq.client.reply_table import Reply
 from skylarkmq.client.request_reply import Replyable, Requests, send_reply
+from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.sender import Sender
 from skylarkmq.client.services import Services
+from skylarkmq.client.timed_cancel import cancel_timed
 from skylarkmq.client.trace import Tracer
 from skylarkmq.client.transaction_check import Check
 from skylarkmq.client.transaction_producer import Transaction, Transactions
@@ -38,6 +40,7 @@ class ProducerCalls:
             trace_topic: where to tell what is sent; None for nowhere.
         """
         self._services = services
+        self._sender = sender
         self._next_id = ids.next
         self._brokers = EveryBroker(services)
         self.transactions = Transactions(services, sender, self._brokers, group, check)
@@ -67,6 +70,10 @@ class ProducerCalls:
             properties=properties,
             timeout_s=timeout_s,
         )
+
+    async def cancel(self, result: SendResult) -> bool:
+        """Take a timed message back; see `Calling.cancel`."""
+        return await cancel_timed(self._services, self._sender, result)
 
     async def stop(self) -> None:
         """End what is under way, and tell what is to be told."""
@@ -137,6 +144,24 @@ class Calling:
             TooManyInFlight: too many messages are in flight, or too many requests wait.
         """
         return self._callers.requests.begin(message, timeout)
+
+    async def cancel(self, result: SendResult) -> bool:
+        """Take back a message with a `delay` or `deliver_at` of its own while it waits.
+
+        Tries whose outcome was unknown (`result.unknown_tries`) may have stored copies on other
+        brokers, which are not taken back.
+
+        Args:
+            result: what its send returned.
+
+        Returns whether it will not be delivered: false when its time has come already.
+
+        Raises:
+            IllegalState: not started, or the message waits for no time of its own.
+            NotFound: its broker's store has it no more, or is away.
+            RocketMQError: no answer; it may be taken back or not, and another try does no harm.
+        """
+        return await self._callers.cancel(result)
 
     async def reply(
         self,

@@ -112,6 +112,10 @@ class Producer(OnClient[AsyncProducer]):
             lambda it: it.send(message, queue=queue, key=key, selector=selector, timeout=timeout)
         )
 
+    def cancel(self, result: SendResult) -> bool:
+        """Take back a message with a `delay` or `deliver_at` of its own while it waits."""
+        return self._inner.run(lambda it: it.cancel(result))
+
     def send_nowait(
         self,
         message: Message,

@@ -7,12 +7,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from skylarkmq.client import Client, Message, MessageQueue, Producer, Reply, Transaction
+from skylarkmq.client import (
+    Client,
+    Message,
+    MessageQueue,
+    Producer,
+    Reply,
+    SendResult,
+    SendStatus,
+    Transaction,
+)
 from skylarkmq.client.instance import Client as Instance
 from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.flags import RMQ_SYS_WHEEL_TIMER_TOPIC
+from skylarkmq.protocol.message_id import offset_message_id
 from skylarkmq.protocol.properties import decode_properties
 from tests.client.cancel_place import Place, Row, check
 from tests.support.cancelling import Driven
+from tests.support.fake_queues import HOST, QUEUE_SPAN, Topic
 from tests.support.manual_clock import settle
 
 ORDER = Message("orders", b"cancelled", keys="k")
@@ -64,6 +76,21 @@ async def entered(_: Place, thing: Any) -> None:
 
 async def a_producer(place: Place) -> Producer:
     return await place.producer()
+
+
+async def a_waiting_message(place: Place) -> Producer:
+    """Its broker has timers."""
+    place.broker.topics[RMQ_SYS_WHEEL_TIMER_TOPIC] = Topic([[]])
+    place.broker.add(RMQ_SYS_WHEEL_TIMER_TOPIC, 0, b"later", TIMER_OUT_MS="9")
+    place.broker.echo_codec = True
+    return await place.producer()
+
+
+async def cancel(place: Place, producer: Producer) -> None:
+    key = place.cluster.queue_key(RMQ_SYS_WHEEL_TIMER_TOPIC, 0)
+    offset_msg_id = offset_message_id(HOST, key * QUEUE_SPAN)
+    queue = MessageQueue("orders", "broker-a", 0)
+    assert await producer.cancel(SendResult(SendStatus.SEND_OK, "U0", offset_msg_id, queue, 0))
 
 
 async def known_route(place: Place) -> Producer:
@@ -242,6 +269,7 @@ SENDS = [
     Row("Producer.send (no room)", a_full_producer, send, producer_works, 1),
     Row("Producer.send_nowait", a_producer, nowait, producer_works),
     Row("Producer.send_oneway", a_producer, lambda _, p: p.send_oneway(ORDER), producer_works),
+    Row("Producer.cancel", a_waiting_message, cancel, producer_works),
     Row("Producer.send_batch", a_producer, lambda _, p: p.send_batch([ORDER]), producer_works),
     Row(
         "Producer.send_batch (no room)",

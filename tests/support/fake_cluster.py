@@ -308,6 +308,11 @@ class FakeBroker(ScriptedPeer):
             case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
                 found = self._nearest(fields["topic"], queue_id, int(fields["timestamp"]))
                 return request.reply(0, ext_fields={"offset": str(found)})
+            case RequestCode.VIEW_MESSAGE_BY_ID:
+                key, offset = divmod(int(fields["offset"]), QUEUE_SPAN)
+                name, queue_id = self.cluster.queue_keys[key]
+                stored = self.topics[name].queues[queue_id][offset]
+                return request.reply(0, body=record(key, name, queue_id, offset, stored))
             case RequestCode.CHECK_CLIENT_CONFIG:
                 return request.reply(0)
             case _:
