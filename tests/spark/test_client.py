@@ -31,6 +31,7 @@ from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.scripted_peer import CLOSE, Said, ScriptedPeer
+from tests.support.patience import LIMIT_S
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
@@ -198,13 +199,14 @@ def named(broker_address: str, **members: str) -> ScriptedPeer:
 
 def settings_of(*peers: ScriptedPeer, **other: object) -> ConnectionSettings:
     addresses = tuple(peer.address for peer in peers)
-    return ConnectionSettings(addresses, request_timeout_s=0.3, **other)  # type: ignore[arg-type]
+    kept = {"request_timeout_s": LIMIT_S, **other}
+    return ConnectionSettings(addresses, **kept)  # type: ignore[arg-type]
 
 
 def test_the_next_name_server_answers_for_one_that_does_not(broker: SyncBroker, topic: str) -> None:
     with ScriptedPeer(lambda request: CLOSE) as dead, ScriptedPeer(lambda request: None) as mute:
         addresses = (dead.address, mute.address, broker.namesrv_addr)
-        client = BlockingClient(ConnectionSettings(addresses, request_timeout_s=0.3))
+        client = BlockingClient(ConnectionSettings(addresses))
         assert len(client.read_queues(topic)) == 4
         asked = len(dead.requests), len(mute.requests)
         client.read_queues(topic)
@@ -215,7 +217,7 @@ def test_the_next_name_server_answers_for_one_that_does_not(broker: SyncBroker, 
 def test_no_name_server_answers() -> None:
     with ScriptedPeer(lambda request: None) as mute:
         with pytest.raises(RequestTimeout, match=r"no name server.*127.0.0.1.*running there"):
-            BlockingClient(settings_of(mute, retries=0)).topics()
+            BlockingClient(settings_of(mute, retries=0, request_timeout_s=0.3)).topics()
         gone = mute.address
     with pytest.raises(ConnectionFailed, match=r"refused.*running there"):
         BlockingClient(ConnectionSettings((gone,), retries=1)).topics()
@@ -272,7 +274,7 @@ def test_a_slave_answers_while_the_master_is_away() -> None:
 
 def test_a_broker_that_does_not_answer_costs_its_own_queues_alone() -> None:
     with ScriptedPeer(lambda request: None) as mute, named(mute.address) as names:
-        client = BlockingClient(settings_of(names, retries=0))
+        client = BlockingClient(settings_of(names, retries=0, request_timeout_s=1.0))
         failed: dict[MessageQueue, RocketMQError] = {}
         assert client.max_offsets([QUEUE, QUEUE._replace(queue_id=1)], failed) == {}
         assert len(failed) == 2

@@ -152,7 +152,7 @@ def test_no_answer_is_unknown_and_the_next_run_looks(
 ) -> None:
     lose = site.faults.drop_reply if stored else site.faults.drop_request
     lose(RequestCode.SEND_MESSAGE, 2)
-    counts = redrive(site, tmp_path / "ledger", timeout_s=0.5)
+    counts = redrive(site, tmp_path / "ledger", timeout_s=2.0)
     assert counts.outcomes == {"sent": COUNT - 2, "unknown": 2}
     again = redrive(site, tmp_path / "ledger").outcomes
     assert again == {"done_before": COUNT - 2, "found" if stored else "sent": 2}

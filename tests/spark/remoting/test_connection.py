@@ -22,6 +22,7 @@ from skylarkmq.protocol.command import encode_command
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.protocol.signature import sign
 from tests.spark.support.scripted_peer import CLOSE, ScriptedPeer
+from tests.support.patience import LIMIT_S
 
 pytestmark = pytest.mark.timing
 
@@ -29,7 +30,7 @@ CLOCK = SystemClock()
 SHORT_S = 0.2
 
 
-def soon(seconds: float = 5.0) -> float:
+def soon(seconds: float = LIMIT_S) -> float:
     return CLOCK.monotonic() + seconds
 
 
@@ -45,7 +46,9 @@ def request(number: int = 0, body: bytes = b"") -> RemotingCommand:
     return RemotingCommand.request(11, {"n": str(number)}, body)
 
 
-def call(connection: Connection, command: RemotingCommand, seconds: float = 5.0) -> RemotingCommand:
+def call(
+    connection: Connection, command: RemotingCommand, seconds: float = LIMIT_S
+) -> RemotingCommand:
     deadline_s = soon(seconds)
     return connection.wait(connection.begin(command, deadline_s), deadline_s)
 

@@ -18,6 +18,7 @@ from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.spark.support.blocking_clock import TestClock
 from tests.spark.support.scripted_peer import ScriptedPeer
 from tests.support.certificates import Authority
+from tests.support.patience import LIMIT_S
 
 pytestmark = pytest.mark.timing
 
@@ -31,7 +32,7 @@ def request() -> RemotingCommand:
 
 
 def call(connections: Connections, address: str, clock: TestClock | SystemClock) -> RemotingCommand:
-    return connections.call(address, request(), clock.monotonic() + 5)
+    return connections.call(address, request(), clock.monotonic() + LIMIT_S)
 
 
 def test_one_connection_serves_many_calls() -> None:
@@ -152,7 +153,7 @@ def test_large_answers_over_tls(authority: Authority) -> None:
         tls = TlsSettings(ca_file=str(authority.ca_file))
         connections = Connections(ConnectionSettings((peer.address,), tls=tls), clock)
         body = bytes(range(256)) * 8000
-        deadline_s = clock.monotonic() + 20
+        deadline_s = clock.monotonic() + LIMIT_S
         under_way = [
             connections.begin(peer.address, RemotingCommand.request(1, {}, body), deadline_s)
             for _ in range(4)

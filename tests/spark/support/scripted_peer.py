@@ -20,6 +20,7 @@ from skylarkmq.protocol.command import decode_command, encode_command
 from skylarkmq.protocol.errors import BadFrameError
 from skylarkmq.protocol.frame import FrameDecoder
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from tests.support.patience import LIMIT_S
 
 CLOSE: Final = object()
 Said = RemotingCommand | bytes | object | None
@@ -60,7 +61,7 @@ class ScriptedPeer:
         self._listener.close()
         self.cut()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(LIMIT_S)
 
     def cut(self) -> None:
         """Close all connections, go on listening."""
