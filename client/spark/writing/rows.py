@@ -181,6 +181,12 @@ class RowReader:
             column = column.cast("binary")  # the same bytes, also where they are no UTF-8
         elif kind.startswith("timestamp"):  # of identity: an instant, whatever the session's zone
             column = column.cast("int64")
+        elif kind.startswith("struct"):  # of identity: a window, by both its ends
+            ends = [end.cast("int64").to_pylist() for end in column.flatten()]
+            return [
+                None if start is None else f"{start} {end}"
+                for start, end in zip(*ends, strict=True)
+            ]
         try:
             return cast("list[Any]", column.to_pylist())
         except UnicodeDecodeError as error:

@@ -15,8 +15,8 @@
 
 A null is an absent part. Other columns of our sources are passed over, so a row that was read can
 be sent again; any column beside these is refused, because it may be one of these spelt wrong. The
-columns of `idempotencyColumns` may have any name; queueId and brokerName among them say where the
-row is from, and not where it goes.
+columns of `idempotencyColumns` may have any name, and one may be what Spark's window() gives;
+queueId and brokerName among them say where the row is from, and not where it goes.
 
 Pure; imports no pyspark.
 """
@@ -51,7 +51,9 @@ PASSED_OVER: Final = (
 )
 """Columns of the sources and of archives that say where a message was, not what it is."""
 IDENTITY_TYPES: Final = (*_WHOLE, "string", "binary", "boolean", "date", "timestamp")
-_IDENTITY_MORE: Final = re.compile(r"decimal\(\d+,\d+\)|timestamp_ntz")
+_IDENTITY_MORE: Final = re.compile(
+    r"decimal\(\d+,\d+\)|timestamp_ntz|struct<start:(timestamp(?:_ntz)?),end:\1>"
+)
 _SIZED_TEXT: Final = re.compile(r"(var)?char\(\d+\)|string collate \w+")
 
 
@@ -159,7 +161,7 @@ def _identity(listed: Sequence[tuple[str, str]], identity: Sequence[str]) -> tup
         if kind not in IDENTITY_TYPES and not _IDENTITY_MORE.fullmatch(kind):
             raise OptionError(
                 f"option {option}: column {name} is {kind}, which has no one spelling; allowed "
-                f"are {', '.join(IDENTITY_TYPES)} and decimal",
+                f"are {', '.join(IDENTITY_TYPES)}, decimal and window",
                 option,
             )
     return tuple(places[name] for name in identity)

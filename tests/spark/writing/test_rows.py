@@ -22,11 +22,13 @@ from skylarkmq.client.spark.writing.unique_keys import key_of_values
 from skylarkmq.protocol.compression import CompressionKind
 from skylarkmq.protocol.properties import RESERVED_NAMES, decode_properties
 
+WINDOW = "struct<start:timestamp,end:timestamp>"
 TYPES: dict[str, pa.DataType] = {
     "binary": pa.binary(), "string": pa.string(), "int": pa.int32(), "bigint": pa.int64(),
     "tinyint": pa.int8(), "smallint": pa.int16(), "array<string>": pa.list_(pa.string()),
     "map<string,string>": pa.map_(pa.string(), pa.string()),
     "timestamp": pa.timestamp("us", tz="America/New_York"),
+    WINDOW: pa.struct([(end, pa.timestamp("us", tz="UTC")) for end in ("start", "end")]),
 }  # fmt: skip
 OPTIONS = SinkOptions(ConnectionSettings(name_servers=("127.0.0.1:9876",)), topic="T")
 Row = dict[str, object]
@@ -149,6 +151,20 @@ def test_an_instant_is_the_same_in_any_zone() -> None:
     options = replace(OPTIONS, identity=("at",))
     (found,) = messages([{"body": b"a", "at": 1_700_000_000_000_000}], options, at="timestamp")
     assert found.message.unique_key == key_of_values([1_700_000_000_000_000])
+
+
+def test_a_window_is_known_by_both_its_ends() -> None:
+    options = replace(OPTIONS, identity=("window", "tags"))
+    windows = [(0, 60), (0, 120), (60, 120), (0, 60), None]
+    rows: list[Row] = [
+        {"body": b"a", "tags": "t", "window": at and dict(zip(("start", "end"), at, strict=True))}
+        for at in windows
+    ]
+    keys = [found.message.unique_key for found in messages(rows, options, window=WINDOW)]
+    assert keys[0] == keys[3]
+    assert len(set(keys)) == 4
+    with pytest.raises(RowError, match="all columns of option idempotencyColumns are null"):
+        messages([{**rows[4], "tags": None}], options, window=WINDOW)
 
 
 def test_compression() -> None:

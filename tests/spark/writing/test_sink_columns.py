@@ -57,6 +57,18 @@ def test_identity() -> None:
     assert pickle.loads(pickle.dumps(plan)) == plan
 
 
+@pytest.mark.parametrize("instant", ["timestamp", "timestamp_ntz"])
+def test_a_window_may_be_an_identity(instant: str) -> None:
+    """`groupBy(window(...))` gives such a column, and rows after a shuffle need an identity."""
+    window = f"struct<start:{instant},end:{instant}>"
+    fields = [("window", window), ("body", "string"), ("tags", "string")]
+    plan = plan_rows(fields, has_topic=True, identity=("window", "tags"))
+    assert plan.identity == (0, 2)
+    for other in ("struct<start:double,end:double>", "struct<start:timestamp>", "struct<a:int>"):
+        with pytest.raises(OptionError, match="no one spelling"):
+            plan_rows([("x", other), ("body", "string")], has_topic=True, identity=("x",))
+
+
 def test_a_source_queue_that_makes_the_key_is_no_target() -> None:
     fields = [(column.name, column.ddl) for column in COLUMNS]
     identity = ["topic", "brokerName", "queueId", "queueOffset"]
