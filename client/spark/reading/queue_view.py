@@ -33,7 +33,7 @@ AWAY_FIRST_S: Final = 1.0
 AWAY_MAX_S: Final = 30.0
 """How long a broker that did not answer is left alone; doubling."""
 ASKING_SHARE: Final = 10
-"""Ends are kept at least this many times as long as it took to ask for them."""
+"""Ends are kept at least this many times as long as it took to ask brokers that answer for them."""
 OWN_TOPIC_MARK: Final = "%"
 """Retry and dead-letter topics begin with it; a pattern finds them only when it names it."""
 _TOPIC_AWAY: Final = (RouteNotFound, TopicNotExist)
@@ -261,7 +261,11 @@ class QueueView:
         return [QueueKey(*queue) for queue in queues]
 
     def _ask_ends(self, asked: Iterable[QueueKey]) -> float:
-        """Ask for the ends of queues whose broker is not away; return how long it took, in s."""
+        """Ask for the ends of queues whose broker is not away; return how long it took, in s.
+
+        That is 0 when one did not answer: its time-outs say nothing of the others, and it is left
+        alone for a while anyway.
+        """
         failed: dict[QueueKey, RocketMQError] = {}
         began_s = self._clock.monotonic()
         wanted = sorted(key for key in asked if not self._is_away(key))
@@ -269,7 +273,7 @@ class QueueView:
         took_s = self._clock.monotonic() - began_s
         self._ends.update(found)
         self._note(failed, found)
-        return took_s
+        return 0.0 if failed else took_s
 
     def _is_away(self, key: QueueKey) -> bool:
         now_s = self._clock.monotonic()

@@ -67,6 +67,30 @@ def test_ends_are_kept_longer_when_asking_takes_long() -> None:
     assert place.brokers.asked.count("max") == 2
 
 
+def test_a_broker_that_hung_is_heard_soon_after_it_is_back() -> None:
+    """The time-outs of one that does not answer say nothing of how long asking takes."""
+    place = Place(A0, B0)
+    place.view.ends()
+    ask = place.brokers.max_offsets
+
+    def hanging(*args: object, **kwargs: object) -> dict[QueueKey, int]:
+        place.clock.now_s += 12.0
+        return ask(*args, **kwargs)  # type: ignore[arg-type]
+
+    place.brokers.max_offsets = hanging  # type: ignore[method-assign,assignment]
+    place.brokers.down.add("a")
+    place.pass_s(1.0)
+    place.view.ends()
+    place.brokers.max_offsets = ask  # type: ignore[method-assign]
+    place.brokers.down.clear()
+    place.brokers.send(A0, "x")
+    place.brokers.send(B0, "y")
+    place.pass_s(0.1)
+    assert place.view.ends() == {A0: 0, B0: 1}
+    place.pass_s(1.0)
+    assert place.view.ends() == {A0: 1, B0: 1}
+
+
 def test_new_queues_come_with_the_refresh() -> None:
     place = Place(A0)
     assert set(place.view.ends()) == {A0}
