@@ -36,7 +36,7 @@ test-busy: $(VENV)/.dev
 	$(BIN)/pytest -m 'timing and not interop and not fault and not fault_root and not soak' --busy 4 $(ARGS)
 
 faults: $(VENV)/.dev
-	$(BIN)/pytest -q -rs -m 'fault or fault_root' $(ARGS)
+	$(BIN)/pytest -rs -m 'fault or fault_root' $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -69,10 +69,10 @@ bench-spark: $(VENV)/.core $(VENV)/.spark
 	$(BIN)/python -m tests.bench.spark $(ARGS)
 
 interop: $(VENV)/.dev
-	$(BIN)/pytest -q -rs -m interop tests/interop tests/behaviour $(ARGS)
+	$(BIN)/pytest -rs -m interop tests/interop tests/behaviour $(ARGS)
 
 spark-oldest: $(OLDEST)/.ready
-	$(OLDEST)/bin/pytest -q tests/spark $(ARGS)
+	$(OLDEST)/bin/pytest tests/spark $(ARGS)
 
 # Where methods of Producer, Consumer and Admin are written that their classes inherit.
 INHERITED = skylarkmq.client.producer_calls skylarkmq.client.consumer.calls skylarkmq.client.consumer.lite_pull \

@@ -23,6 +23,7 @@ from tests.interop.children import Children
 from tests.interop.servers import Broker
 from tests.interop.skylark_server import SkylarkBroker
 from tests.interop.tools import JavaTools
+from tests.support.patience import LIMIT_S
 
 SERVERS: dict[str, type[Broker]] = {
     SKYLARKMQ: SkylarkBroker,
@@ -74,7 +75,7 @@ async def client(cluster: Cluster) -> AsyncIterator[Client]:
 @pytest.fixture
 async def producer(client: Client) -> AsyncIterator[Producer]:
     """A started producer on `client`."""
-    async with Producer(client) as producer:
+    async with Producer(client, send_timeout=LIMIT_S) as producer:
         yield producer
 
 

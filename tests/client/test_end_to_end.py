@@ -59,7 +59,7 @@ async def connected(
     async with (
         live_broker(root, **changes) as broker,
         Client(namesrv_of(broker), codec=codec) as client,
-        Producer(client) as producer,
+        Producer(client, send_timeout=LIMIT_S) as producer,
     ):
         yield broker, client, producer
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.client.spark import java, session
+from tests.support.patience import JVM_LIMIT_S
 
 ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 TIME_ZONE = "spark.sql.session.timeZone"
@@ -59,7 +60,7 @@ def test_a_session_starts_without_warnings(tmp_path: Path) -> None:
     kept = {name: text for name, text in os.environ.items() if "SPARK_" not in name}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=kept, capture_output=True, text=True,
-        timeout=300, check=False,
+        timeout=JVM_LIMIT_S, check=False,
     )  # fmt: skip
     if "JavaNotFoundError" in done.stderr:
         pytest.skip(f"no Spark here: {done.stderr.splitlines()[-1]}")

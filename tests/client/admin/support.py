@@ -47,7 +47,7 @@ async def site(root: Path, *, namespace: str | None = None, **changes: Any) -> A
     async with (
         live_broker(root, **changes) as broker,
         Client(namesrv_of(broker), namespace=namespace) as client,
-        Producer(client) as producer,
+        Producer(client, send_timeout=LIMIT_S) as producer,
         Admin(client, timeout=LIMIT_S) as admin,
     ):
         yield Site(namesrv_of(broker), client, admin, producer)
@@ -61,7 +61,7 @@ async def two_brokers(root: Path) -> AsyncIterator[Site]:
         async with (
             live_broker(root / "b", broker_name="broker-b", namesrv_addr=namesrv),
             Client(namesrv) as client,
-            Producer(client) as producer,
+            Producer(client, send_timeout=LIMIT_S) as producer,
             Admin(client, timeout=LIMIT_S) as admin,
         ):
             yield Site(namesrv, client, admin, producer)

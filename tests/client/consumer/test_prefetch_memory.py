@@ -33,7 +33,7 @@ async def test_large_bodies(tmp_path: Path, batch_size: int) -> None:
     async with (
         live_broker(tmp_path, mapped_file_size_commit_log=64 * MIB) as broker,
         Client(namesrv_of(broker)) as client,
-        Producer(client) as producer,
+        Producer(client, send_timeout=LIMIT_S) as producer,
     ):
         body = Random(1).randbytes(MIB)  # nothing to compress
         await asyncio.gather(*(producer.send(Message("big", body)) for _ in range(COUNT)))
@@ -61,7 +61,7 @@ async def test_what_is_not_acknowledged_counts_until_it_is(tmp_path: Path) -> No
     async with (
         live_broker(tmp_path) as broker,
         Client(namesrv_of(broker)) as client,
-        Producer(client) as producer,
+        Producer(client, send_timeout=LIMIT_S) as producer,
     ):
         (queue, *_) = await producer.queues("small")
         for number in range(60):
