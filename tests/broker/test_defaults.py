@@ -156,6 +156,7 @@ BROKER: dict[str, Any] = {
     "maxGroups": Other(None, 50_000, "every table has a limit"),
     "newNamesPerSecond": Other(None, 100, "one peer does not fill the tables"),
     "flushConsumerOffsetInterval": 5000,
+    "consumeYoungQueueFromFirst": Other(None, True, "RocketMQ's rule, which has no key there"),
     "startAcceptSendRequestTimeStamp": 0,
     "rejectTransactionMessage": False,
     "longPollingEnable": True,
@@ -231,4 +232,6 @@ def test_every_default_is_rocketmqs_or_a_stated_difference(
     for value in table.values():
         assert not isinstance(value, Other) or (value.theirs != value.ours and value.why)
     wanted = {k: v.ours if isinstance(v, Other) else v for k, v in table.items()}
-    assert defaults(config) == wanted
+    found = defaults(config)
+    assert found.keys() == wanted.keys(), "a new key is stated in this file's tables, too"
+    assert found == wanted
