@@ -80,14 +80,12 @@ class HostileRig:
         self._loop = asyncio.new_event_loop()
 
     def __enter__(self) -> HostileRig:
-        logging.getLogger().addHandler(self._defects)
         self.state.load()
         self.state.store.start()
         self._run(self._start())
         return self
 
     def __exit__(self, *_: object) -> None:
-        logging.getLogger().removeHandler(self._defects)
         self._run(self._stop())
         self._loop.close()
 
@@ -107,7 +105,12 @@ class HostileRig:
         self.state.start_services()
 
     def _run(self, coroutine: Any) -> None:
-        self._loop.run_until_complete(coroutine)
+        """Run to the end, and note defects that are logged meanwhile: of this rig, not another."""
+        logging.getLogger().addHandler(self._defects)
+        try:
+            self._loop.run_until_complete(coroutine)
+        finally:
+            logging.getLogger().removeHandler(self._defects)
 
     @property
     def handlers(self) -> Mapping[int, Handler]:

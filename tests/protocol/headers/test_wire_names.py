@@ -49,6 +49,8 @@ NAMES: list[tuple[type[msgspec.Struct], str]] = [
         "suggestWhichBrokerId! nextBeginOffset! minOffset! maxOffset!",
     ),
     (consumer.CloneGroupOffsetRequestHeader, "srcGroup! destGroup! topic offline"),
+    (admin.GetTopicConfigRequestHeader, "topic!"),
+    (admin.GetSubscriptionGroupConfigRequestHeader, "group!"),
     (admin.GetBrokerConfigResponseHeader, "version!"),
     (
         consumer.InvokeBrokerToResetOffsetRequestHeader,
@@ -79,7 +81,10 @@ NAMES: list[tuple[type[msgspec.Struct], str]] = [
     (query.GetEarliestMsgStoretimeResponseHeader, "timestamp!"),
     (query.ViewMessageRequestHeader, "offset!"),
     (query.GetTopicStatsInfoRequestHeader, "topic!"),
-    (consumer.QueryConsumerOffsetRequestHeader, "consumerGroup! topic! queueId!"),
+    (
+        consumer.QueryConsumerOffsetRequestHeader,
+        "consumerGroup! topic! queueId! setZeroIfNotFound",
+    ),
     (consumer.QueryConsumerOffsetResponseHeader, "offset!"),
     (
         consumer.UpdateConsumerOffsetRequestHeader,
