@@ -46,6 +46,12 @@ MISSING_ROUTE_REFRESH_S: Final = 5.0
 REBALANCE_INTERVAL_S: Final = 20.0
 REBALANCE_RETRY_S: Final = 1.0
 
+REVOKE_DRAIN_S: Final = 5.0
+"""How long a queue that goes to another member waits for the handlers of its messages."""
+HANDOVER_S: Final = 0.5
+"""How long a member that joins, or takes queues because one did, leaves the owners of before for
+that: handlers that end within it are not run twice."""
+
 PULL_SUSPEND_MS: Final = 15_000
 PULL_TIMEOUT_S: Final = 30.0
 PULL_ERROR_DELAY_S: Final = 3.0

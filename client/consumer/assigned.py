@@ -58,6 +58,11 @@ class Standing:
         """Whether the last answer is final."""
         return self.alone or self._as_member.settled
 
+    @property
+    def takes_over(self) -> bool:
+        """Whether queues may come from members that are still there."""
+        return not self.alone and self._as_member.takes_over
+
     async def of(self, topic: str) -> set[MessageQueue] | None:
         """Return this consumer's queues of the topic."""
         return await (self._fixed if self.alone else self._as_member).of(topic)

@@ -54,6 +54,7 @@ class ProcessQueue(Generic[M]):
         "dropped",
         "handled_s",
         "held_bytes",
+        "on_drained",
         "paused",
         "pull_offset",
         "queue",
@@ -80,6 +81,9 @@ class ProcessQueue(Generic[M]):
         # When its last pull began and its last handler ended, monotonic: for who asks (307).
         self.asked_s: float | None = None
         self.handled_s: float | None = None
+        self.on_drained: Callable[[], None] | None = None
+        """Set while the queue is to go and nothing more is handed out; called when nothing that
+        was is left at work."""
         self._on_room = on_room
         self._on_idle = on_idle
         # Invariant: ascending, a part of what is not done.
@@ -148,8 +152,8 @@ class ProcessQueue(Generic[M]):
         return added
 
     def take(self, max_count: int) -> list[M]:
-        """Hand out the next messages, none when paused or dropped."""
-        if self.paused or self.dropped:
+        """Hand out the next messages, none when paused, dropped or to go."""
+        if self.paused or self.dropped or self.on_drained is not None:
             return []
         ready = self._ready
         return [ready.popleft() for _ in range(min(max_count, len(ready)))]
@@ -171,6 +175,8 @@ class ProcessQueue(Generic[M]):
             self._on_room()
         if self._on_idle is not None and not self.out_count:
             self._on_idle(self)
+        if self.on_drained is not None and not self.out_count:
+            self.on_drained()
         return True
 
     def given(self) -> list[M]:
@@ -197,6 +203,8 @@ class ProcessQueue(Generic[M]):
             place += 1
         self._ready.insert(place, message)
         self._held[message.queue_offset] = message
+        if self.on_drained is not None and not self.out_count:
+            self.on_drained()
         return True
 
     def drop(self) -> None:

@@ -167,6 +167,11 @@ class PullService:
         if task is not None:
             task.cancel()
 
+    def keep(self, process_queue: ProcessQueue[ReceivedMessage]) -> None:
+        """The queue, which was to go, stays after all."""
+        process_queue.on_drained = None
+        self._buffer.offer(process_queue)
+
     def wake(self, process_queue: ProcessQueue[ReceivedMessage]) -> None:
         """The queue is not paused any more."""
         event = self._room_events.get(process_queue)

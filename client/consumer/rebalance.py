@@ -1,8 +1,13 @@
 """Which queues this member of the group owns, and the change from one division to the next.
 
     each round:     this member's share of every topic (shares.py)
-    revoked queues: gate -> on_revoked awaited -> acked offsets committed -> dropped
+    revoked queues: gate -> on_revoked awaited -> drained -> acked offsets committed -> dropped
     new queues:     gate -> start offset asked for -> on_assigned awaited -> pulled
+
+Without a gate nothing tells a queue's next owner when the one of before is done with it. So the one
+hands out nothing more and waits for its handlers, REVOKE_DRAIN_S at most; and the other, when a
+member has joined and so queues come from members that are there, asks for its start offsets only
+after HANDOVER_S. Unlike RocketMQ: the Java client does neither, and what is at work runs twice.
 
 A round comes when the broker says that members changed (40), when a route changed, and every 20 s.
 What cannot be found out (no broker answers) leaves the queues of that topic as they are. The gate
@@ -24,8 +29,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from skylarkmq.client.clock import wait_event
-from skylarkmq.client.config import REBALANCE_INTERVAL_S, REBALANCE_RETRY_S
+from skylarkmq.client.clock import sleep, wait_event
+from skylarkmq.client.config import (
+    HANDOVER_S,
+    REBALANCE_INTERVAL_S,
+    REBALANCE_RETRY_S,
+    REVOKE_DRAIN_S,
+)
 from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.process_queue import ProcessQueue
 from skylarkmq.client.consumer.pull_service import PullService
@@ -147,22 +157,32 @@ class Rebalance:
                 self._dividing = None
 
     async def revoke(
-        self, queues: Sequence[MessageQueue], *, commit: bool = True, anew: bool = False
+        self,
+        queues: Sequence[MessageQueue],
+        *,
+        commit: bool = True,
+        anew: bool = False,
+        drain: bool = False,
     ) -> None:
         """Give queues up, after the user's callback and with their acked offsets committed.
 
         Args:
             commit: false when another member has them already.
             anew: commit also what is committed already.
+            drain: wait for what is at work, for a while.
         """
         if not queues:
             return
+        leaving = [self.assigned[queue] for queue in queues] if drain else []
+        changed = asyncio.Event()
+        for held in leaving:
+            held.on_drained = changed.set
         await self._tell(self._callbacks.on_revoked, queues)
-        held = {queue: self.assigned[queue] for queue in queues if queue in self.assigned}
-        offsets = {queue: held_queue.commit_offset for queue, held_queue in held.items()}
-        for error in await self._offsets.commit(offsets if commit else {}, anew=anew):
-            log.warning("group %s: offset not committed at revoke: %s", self._group, error)
-        for queue in held:
+        if leaving:
+            await self._commit_held(queues)  # should the next owner come before the drain's end
+            await self._drain(leaving, changed)
+        await self._commit_held(queues if commit else (), anew=anew)
+        for queue in queues:
             # Not the one of before the await: it may have been repositioned meanwhile.
             process_queue = self.assigned.pop(queue, None)
             if process_queue is not None:
@@ -221,8 +241,11 @@ class Rebalance:
         self._wanted.clear()
         complete = True
         share: set[MessageQueue] = set()
+        handed_over: set[str] = set()
         for topic in list(self._topics):
             mine = await self._shares.of(topic)
+            if self._shares.takes_over:
+                handed_over.add(topic)
             if mine is None:
                 complete = False
                 share.update(queue for queue in self.assigned if queue.topic == topic)
@@ -234,11 +257,48 @@ class Rebalance:
         gone = [queue for queue in self.assigned if queue not in share]
         if self._gate is not None:
             gone = await self._gate.may_go(gone, share)
-        await self.revoke(gone)
+        await self._give_up(gone)
         fresh = sorted(queue for queue in share if queue not in self.assigned)
+        if self._gate is None and any(queue.topic in handed_over for queue in fresh):
+            await sleep(self._services.clock, HANDOVER_S)
         complete = await self._assign(fresh) and complete
         self._changed({queue.topic for queue in before ^ set(self.assigned)})
         return complete
+
+    async def _commit_held(self, queues: Iterable[MessageQueue], *, anew: bool = False) -> None:
+        """Commit what is done of the queues that are held still."""
+        held = {queue: self.assigned[queue] for queue in queues if queue in self.assigned}
+        offsets = {queue: held_queue.commit_offset for queue, held_queue in held.items()}
+        for error in await self._offsets.commit(offsets, anew=anew):
+            log.warning("group %s: offset not committed at revoke: %s", self._group, error)
+
+    async def _give_up(self, queues: Sequence[MessageQueue]) -> None:
+        """Revoke queues that another member gets."""
+        alone = self._gate is None
+        try:
+            await self.revoke(queues, drain=alone)
+        except BaseException:
+            for queue in queues:
+                if alone and queue in self.assigned:
+                    self._pulls.keep(self.assigned[queue])
+            raise
+
+    async def _drain(
+        self, leaving: Sequence[ProcessQueue[ReceivedMessage]], changed: asyncio.Event
+    ) -> None:
+        """Wait until nothing is at work of queues that hand out no more, for a while."""
+        clock = self._services.clock
+        end_s = clock.monotonic() + REVOKE_DRAIN_S
+        while any(each.out_count for each in leaving if not each.dropped):
+            left_s = end_s - clock.monotonic()
+            if left_s <= 0:
+                log.warning(
+                    "group %s: queues go with messages still at work after %g s, which the next "
+                    "member gets as well", self._group, REVOKE_DRAIN_S,
+                )  # fmt: skip
+                return
+            await wait_event(clock, changed, left_s)
+            changed.clear()
 
     async def _assign(self, queues: Sequence[MessageQueue]) -> bool:
         """Take new queues over; False when a start offset could not be found out."""

@@ -40,19 +40,28 @@ class Shares(Protocol):
         """False when the last answer may be better soon, so that the next round comes early."""
         ...
 
+    @property
+    def takes_over(self) -> bool:
+        """True when queues may come from members that are still there, since one has joined."""
+        ...
+
 
 class GroupShares:
     """Queues divided among the members of a group."""
 
     def __init__(self, client: Client, group: str, strategy: Allocation) -> None:
         self.settled = True
+        self.takes_over = False
         self._client = client
         self._group = group
         self._strategy = strategy
+        # The members of the round before; at first all but this one.
+        self._former: dict[str, set[str]] = {}
 
     async def of(self, topic: str) -> set[MessageQueue] | None:
         """Ask for the members and divide; a strategy that fails leaves things as they are."""
         self.settled = True
+        self.takes_over = False
         services = self._client.services
         known, route = await route_of(services, topic)
         if not known:
@@ -70,6 +79,10 @@ class GroupShares:
             # As in Java: who is not in the list owns nothing, because the others divide without it.
             log.warning("group %s: the broker does not list this client", self._group)
             self.settled = False
+        former = self._former.get(topic, set(ids) - {client_id})
+        self._former[topic] = set(ids)
+        stayed = former.intersection(ids) - {client_id}
+        self.takes_over = bool(stayed and set(ids) - former)
         try:
             return set(allocate(self._strategy, route.subscribe_queues, ids, client_id))
         except Exception:
@@ -94,6 +107,7 @@ class AllShares:
     """Every queue is this member's."""
 
     settled = True
+    takes_over = False
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -110,6 +124,7 @@ class FixedShares:
     """The queues that the application assigned."""
 
     settled = True
+    takes_over = False
 
     def __init__(self) -> None:
         self._queues: frozenset[MessageQueue] = frozenset()

@@ -8,6 +8,7 @@ from skylarkmq.client import (
     Consumer,
     StartFrom,
 )
+from skylarkmq.client.config import REVOKE_DRAIN_S
 from skylarkmq.protocol.message import MessageQueue
 from tests.client.consumer.support import GROUP, Group
 from tests.support.fake_cluster import STORE_MS
@@ -65,6 +66,7 @@ async def test_a_revoked_queue_is_committed_before_it_goes_and_late_acks_are_voi
     await it.pass_time(1)
     assert order == ["callback"]
     assert it.offset(1) == 2, "also what the callback acked"
+    await it.pass_time(REVOKE_DRAIN_S)
     await given[2].ack()
     await it.wait(first.commit())
     assert it.offset(1) == 2, "the queue is not ours any more"
