@@ -157,8 +157,9 @@ class Membership:
             try:
                 if await routes.refresh(topic) is None and not is_retry_topic(topic):
                     log.warning(
-                        "group %s: there is no topic %s yet; it is looked for, after %g s every "
-                        "%g s", self._group, topic, LOOKS_S, MISSING_ROUTE_REFRESH_S,
+                        "group %s: there is no topic %s yet; it is looked for every %g s, "
+                        "after %g s every %g s",
+                        self._group, topic, LATER_LOOK_S, LOOKS_S, MISSING_ROUTE_REFRESH_S,
                     )  # fmt: skip
             except RocketMQError as error:
                 log.warning("group %s: no route of %s: %s", self._group, topic, error)

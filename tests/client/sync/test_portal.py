@@ -195,7 +195,7 @@ def test_after_a_fork_the_child_has_a_loop_of_its_own() -> None:
     assert held.wait(LIMIT_S)
     pid = os.fork()
     if pid == 0:  # the child, where nobody will ever release that lock
-        signal.alarm(LIMIT_S)
+        signal.alarm(int(LIMIT_S))
         good = portal.run(lambda: double(21)) == 42 and portal.generation == 1
         portal.close()
         os._exit(0 if good else 1)
