@@ -64,7 +64,8 @@ ROUTE_MAX_AGE_S: Final = 30.0
 ROUTE_RETRY_AGE_S: Final = 1.0
 """How old after a failure: the broker may have moved."""
 ASKING_SHARE: Final = 10
-"""While nobody answers, a known route is good for this many times as long as asking took."""
+"""While nobody answers, a known route is good for this many times as long as asking took, up to
+ROUTE_MAX_AGE_S: a broker may have moved while its name server hung."""
 NO_NAME_SERVER_HINT: Final = (
     "Option nameServer names name servers, mostly at port 9876; brokers go into option brokers"
 )
@@ -203,7 +204,7 @@ class Routes:
             log.info("route of %s not refreshed: %s", topic, error)
             now_s = self._clock.monotonic()
             wait_s = max(ROUTE_RETRY_AGE_S, ASKING_SHARE * (now_s - began_s))
-            self._unasked_until_s = now_s + wait_s
+            self._unasked_until_s = now_s + min(wait_s, ROUTE_MAX_AGE_S)
             return self._known[topic][1]
 
     def _fetch(self, topic: str, *, all_answer: bool = False) -> TopicRoute | None:

@@ -59,6 +59,33 @@ def test_not_for_ever() -> None:
         assert 3 <= len(gone.requests) <= 5
 
 
+def test_a_name_server_that_hung_is_asked_again_before_long() -> None:
+    clock = TestClock()
+
+    def hang(request: RemotingCommand) -> Said:
+        clock.advance(12)
+        return CLOSE
+
+    with (
+        scripted_brokers(lambda request: None) as (real, _),
+        relayed(real, [0]) as names,
+    ):
+        client = BlockingClient(ConnectionSettings((names.address,), retries=0), clock)
+        queue = lasting_write_queues(client, "T")[0]
+        script, names.script = names.script, hang
+        clock.advance(31)
+        client.master_of(queue)
+        names.script = script
+        asked = len(names.requests)
+        clock.advance(29)
+        client.master_of(queue)
+        assert len(names.requests) == asked
+        clock.advance(2)
+        client.master_of(queue)
+        assert len(names.requests) == asked + 1
+        client.close()
+
+
 def test_a_name_server_that_stays_away_is_not_asked_for_every_request() -> None:
     failures = [0]
     with (
