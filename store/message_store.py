@@ -228,7 +228,9 @@ class MessageStore(ReadFace):
         self._checkpoint_offset = report.end_offset
         self.index.load(marks, unclean=unclean)
         try:
-            self.queues.write_now(self._marks())
+            # After a crash the units are synced in the background, as those of new messages: the
+            # first ones of ten thousand queues bring as many files and folders to the disk.
+            self.queues.write_now(self._marks() if report.clean else None)
         except OSError as error:
             if not is_no_space(error):
                 raise
@@ -250,6 +252,8 @@ class MessageStore(ReadFace):
         self.cleaning.start()
         for timer in self._timers:
             timer.start()
+        if self.recovery is not None and not self.recovery.clean:
+            self._checkpoint()
 
     def stop_writing(self) -> None:
         """Refuse further writes; `close` makes durable what is written."""

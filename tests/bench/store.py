@@ -117,6 +117,13 @@ def starting(folder: Path, messages: int) -> Iterator[Line]:
     yield Line("read in order, 32 at a time", figures["sequential_us"], "us CPU")
     yield Line("read one message at a random place", figures["random_us"], "us CPU")
     shutil.rmtree(folder / f"{CLEAN}-{large}")
+    queues = messages // 200
+    for end in (CLEAN, KILLED):
+        root = folder / f"queues-{end}"
+        run(StoreJob("fill", str(root), messages=queues, topics=queues, end=end))
+        figures = run(StoreJob("recover", str(root)))
+        yield Line(f"start with {queues:,} queues, {end}", figures["cpu_s"], "s CPU")
+        shutil.rmtree(root)
 
 
 def indexing(folder: Path, messages: int) -> Iterator[Line]:

@@ -184,6 +184,7 @@ async def recover(bench: Bench) -> dict[str, Any]:
     assert report is not None
     figures = {
         "seconds": loaded.seconds,
+        "cpu_s": loaded.cpu_s,
         "records": report.records,
         "clean": report.clean,
         "resident_mib": resident_mib(os.getpid()),

@@ -1,11 +1,15 @@
-"""A start that is ended at any step leaves a store that the next start takes as it was."""
+"""What a start waits for, and that one which is ended at any step leaves the store as it was."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from random import Random
 
 import pytest
 
 from skylarkmq.store.progress import StartEnded
 from tests.store.support import StoreRig
+from tests.support.crash_states import CrashState, Keep
 
 
 class Ending:
@@ -41,3 +45,25 @@ def test_a_start_that_is_ended_changes_nothing_for_the_next_one(is_clean: bool) 
         assert last.store.load().clean is is_clean, "the lock was let go"
         assert [last.store.max_offset(f"T{number}", 0) for number in range(7)] == [9] * 4 + [8] * 3
     assert steps > 8
+
+
+def test_after_a_crash_the_queues_are_synced_after_the_start() -> None:
+    """The units of ten thousand new queues are three syncs each: no start waits for them."""
+    rig = StoreRig().start()
+    for number in range(50):
+        rig.put(f"T{number}")
+    disk = rig.files.crash(CrashState(Keep.KILL), Random(1))
+    synced: list[Path] = []
+    disk.before_step = lambda op, path: synced.append(path) if "sync" in op else None
+    again = StoreRig(disk)
+    report = again.store.load()
+    queues = again.store.paths.consume_queue
+    assert (report.clean, report.rebuilt) == (False, 50)
+    assert synced
+    assert not [path for path in synced if path.is_relative_to(queues)]
+    again.store.start()
+    again.workers.run_all()
+    marks = again.store.queues.checkpoint.load()
+    assert marks.commit_log_offset == again.store.commit_log.max_offset
+    assert (marks.queue_count, marks.unit_count) == (50, 50)
+    assert {queues / f"T{number}" / "0" for number in range(50)} <= set(synced)
