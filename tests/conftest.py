@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,22 +17,16 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
-BUSY = pytest.StashKey[ExitStack]()
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--busy", type=int, default=0, metavar="N", help="beside N busy processes")
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    if not hasattr(session.config, "workerinput"):  # those of xdist share the machine
-        stack = session.config.stash[BUSY] = ExitStack()
-        stack.enter_context(busy_processes(session.config.getoption("--busy")))
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if BUSY in session.config.stash:
-        session.config.stash[BUSY].close()
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    is_worker = hasattr(session.config, "workerinput")  # of xdist: they share the machine
+    with busy_processes(0 if is_worker else session.config.getoption("--busy")):
+        return (yield)
 
 
 @pytest.fixture(autouse=True)
