@@ -222,6 +222,18 @@ def test_deleting_a_group_forgets_its_place(
     assert bodies(tools.received(topic, group, 4)) == numbered("m", 4)
 
 
+def test_a_new_group_stands_where_another_does(
+    tools: JavaTools, admin: JavaAdmin, topic: str, group: str
+) -> None:
+    tools.queues(topic, create=1)
+    tools.produce(topic, "sync", 4)
+    tools.received(topic, group, 4)
+    words = ("-s", group, "-d", f"{group}_2", "-t", topic)
+    assert "clone group offset success" in admin.run("cloneGroupOffset", *words)
+    tools.produce(topic, "sync", 2, prefix="later")
+    assert bodies(tools.received(topic, f"{group}_2", 2)) == numbered("later", 2)
+
+
 # The broker
 
 
