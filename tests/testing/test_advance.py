@@ -36,7 +36,10 @@ def bodies(messages: list[MessageExt]) -> list[bytes]:
 
 
 async def test_delays_come_due_in_the_order_of_their_times() -> None:
-    async with run_broker() as broker, Producer(broker.namesrv_addr) as producer:
+    async with (
+        run_broker() as broker,
+        Producer(broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
+    ):
         for level, body in ((4, b"30 s"), (2, b"5 s"), (18, b"2 h"), (1, b"1 s"), (3, b"10 s")):
             await producer.send(Message(TOPIC, body, delay_level=level))
         assert await broker.messages(TOPIC) == []
@@ -55,7 +58,7 @@ async def test_many_fall_due_at_once(flush: str) -> None:
     settings = {"flushDiskType": flush}
     async with (
         run_broker(settings=settings) as broker,
-        Producer(broker.namesrv_addr, max_in_flight=MANY) as producer,
+        Producer(broker.namesrv_addr, max_in_flight=MANY, send_timeout=LIMIT_S) as producer,
     ):
         sends = [producer.send_nowait(Message(TOPIC, b"x", delay_level=5)) for _ in range(MANY)]
         await asyncio.gather(*sends)
@@ -64,7 +67,10 @@ async def test_many_fall_due_at_once(flush: str) -> None:
 
 
 async def test_delays_and_times_of_their_own() -> None:
-    async with run_broker() as broker, Producer(broker.namesrv_addr) as producer:
+    async with (
+        run_broker() as broker,
+        Producer(broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
+    ):
         await producer.send(Message(TOPIC, b"90 s", delay=timedelta(seconds=90)))
         at = broker.now() + timedelta(hours=1)
         await producer.send(Message(TOPIC, b"1 h", deliver_at=at))
@@ -86,7 +92,7 @@ async def test_a_transaction_is_asked_about_and_ended() -> None:
 
     async with (
         run_broker() as broker,
-        Producer(broker.namesrv_addr, group="shop", check=check) as producer,
+        Producer(broker.namesrv_addr, group="shop", check=check, send_timeout=LIMIT_S) as producer,
     ):
         async with producer.transaction(Message(TOPIC, b"paid?")) as transaction:
             await transaction.unknown()
@@ -123,7 +129,11 @@ async def nacked(broker: RunningBroker, client: Client, rounds: int) -> list[int
 
 
 async def test_retries_come_after_hours_and_the_consumer_is_still_there() -> None:
-    async with run_broker() as broker, broker.client() as client, Producer(client) as producer:
+    async with (
+        run_broker() as broker,
+        broker.client() as client,
+        Producer(client, send_timeout=LIMIT_S) as producer,
+    ):
         await producer.send(Message(TOPIC, b"try again"))
         assert await nacked(broker, client, 3) == [0, 1, 2, 3]
         opened = broker.controller.state.stats.connections_opened
@@ -140,7 +150,7 @@ async def test_members_and_locks_outlast_a_jump() -> None:
         await broker.wait_members(GROUP, timeout=0)
         with pytest.raises(TimeoutError, match="billing has 1 members"):
             await broker.wait_members(GROUP, 2, timeout=0)
-        async with Producer(client) as producer:
+        async with Producer(client, send_timeout=LIMIT_S) as producer:
             await producer.send(Message(TOPIC, b"still served"))
 
 
@@ -161,7 +171,10 @@ async def test_time_goes_forward_only_and_on_a_clock_that_can() -> None:
 
 
 async def test_the_clock_goes_on_over_a_restart() -> None:
-    async with run_broker() as broker, Producer(broker.namesrv_addr) as producer:
+    async with (
+        run_broker() as broker,
+        Producer(broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
+    ):
         await producer.send(Message(TOPIC, b"in an hour", delay_level=17))
         await broker.advance(3000)
         await broker.restart(kill=True)
@@ -172,7 +185,10 @@ async def test_the_clock_goes_on_over_a_restart() -> None:
 
 async def test_one_clock_for_several_brokers() -> None:
     clock = VirtualClock()
-    async with run_broker(clock=clock) as broker, Producer(broker.namesrv_addr) as producer:
+    async with (
+        run_broker(clock=clock) as broker,
+        Producer(broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
+    ):
         await producer.send(Message(TOPIC, b"later", delay_level=3))
         async with run_broker(clock=clock) as other:
             await other.restart(kill=True)
@@ -184,7 +200,10 @@ async def test_however_long_the_work_takes_it_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("skylarkmq.testing.broker.SETTLE_MAX_S", 0.05)
-    async with run_broker() as broker, Producer(broker.namesrv_addr) as producer:
+    async with (
+        run_broker() as broker,
+        Producer(broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
+    ):
         later = [Message(TOPIC, b"later", delay=timedelta(seconds=9)) for _ in range(5_000)]
         await producer.send_many(later)
         await broker.advance(10)

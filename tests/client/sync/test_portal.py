@@ -195,10 +195,13 @@ def test_after_a_fork_the_child_has_a_loop_of_its_own() -> None:
     assert held.wait(LIMIT_S)
     pid = os.fork()
     if pid == 0:  # the child, where nobody will ever release that lock
-        signal.alarm(int(LIMIT_S))
-        good = portal.run(lambda: double(21)) == 42 and portal.generation == 1
-        portal.close()
-        os._exit(0 if good else 1)
+        try:
+            signal.alarm(int(LIMIT_S))
+            good = portal.run(lambda: double(21)) == 42 and portal.generation == 1
+            portal.close()
+            os._exit(0 if good else 1)
+        finally:
+            os._exit(2)  # else it would go on as a second run of the tests
     release.set()
     holder.join(LIMIT_S)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
