@@ -250,7 +250,8 @@ class LoadedQueues:
         self._rebuilt_size = 0
         self.lacking = False
         for queue in list(self.queues.values()):
-            self._cut_queue(queue, self.first_at(queue, log_min_offset))
+            # Padding that a walk has put in for what is missing is in memory alone.
+            self._cut_queue(queue, min(queue.written, self.first_at(queue, log_min_offset)))
 
     def _cut_queue(self, queue: ConsumeQueue, end: int) -> None:
         first_offset = queue.first_offset
