@@ -33,6 +33,7 @@ SETTINGS: dict[str, object] = {
     "messageDelayLevel": "1s 2s 4s 8s",
     "transactionTimeOut": 1000,
     "transactionCheckInterval": 1000,
+    "transactionCheckMax": 10_000,  # a busy machine answers late, and may be asked often
     "timerPrecisionMs": 100,
 }
 
@@ -119,6 +120,7 @@ class Application:
             text = encode_properties({"TRAN_MSG": "true", "PGROUP": PRODUCERS, **named})
             fields = send_fields(TOPIC, entry.number % QUEUES, text)
             fields["f"] = str(MessageSysFlag.TRANSACTION_PREPARED_TYPE)
+            fields["g"] = str(entry.sent_ms)  # an old one is given up after a single question
             answer = await client.call(RequestCode.SEND_MESSAGE_V2, fields, entry.body)
             assert answer.code == ResponseCode.SUCCESS, answer.remark
             _, physical_offset = decode_offset_message_id(answer.ext_fields["msgId"])

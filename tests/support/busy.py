@@ -18,11 +18,16 @@ while os.getppid() == parent:
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Run so many of them until the block ends."""
+    """Run so many of them until the block ends.
+
+    Each has a session of its own: Linux shares the processors between sessions first, and beside
+    many busy processes of one session a broker under test would be as quick as ever.
+    """
     started: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(count):
-            started.append(subprocess.Popen([sys.executable, "-S", "-c", SPIN]))
+            command = [sys.executable, "-S", "-c", SPIN]
+            started.append(subprocess.Popen(command, start_new_session=True))
         yield started
     finally:
         for process in started:
