@@ -36,8 +36,11 @@ T = TypeVar("T")
 
 HOST: Final = "127.0.0.1"
 QUEUE_COUNT: Final = 4
-SETTLE_MAX_S: Final = 2.0
-"""How long `advance` waits while nothing of what is due gets stored; real seconds."""
+SETTLE_MAX_S: Final = 60.0
+"""How long `advance` waits while nothing of what is due gets stored; real seconds, for a busy
+machine has its pauses."""
+REFUSED_MAX_S: Final = 2.0
+"""The same while a fault keeps the broker from storing anything."""
 POLL_S: Final = 0.005
 """How often a wait looks again; real seconds."""
 BIND_ATTEMPTS: Final = 20
@@ -315,11 +318,12 @@ class RunningBroker:
             await asyncio.sleep(0)
         clock.set_forward(target_s)
         await asyncio.sleep(0)
-        log, end_s, seen = self.controller.state.store.commit_log, 0.0, -1
+        log, since_s, seen = self.controller.state.store.commit_log, 0.0, -1
         while self._is_delivering:
             if log.wrote_offset != seen:  # something is stored, so it is not stuck
-                seen, end_s = log.wrote_offset, self.home.time() + SETTLE_MAX_S
-            elif self.home.time() > end_s:
+                seen, since_s = log.wrote_offset, self.home.time()
+            limit_s = REFUSED_MAX_S if self._is_kept_from_storing else SETTLE_MAX_S
+            if self.home.time() > since_s + limit_s:
                 break
             await asyncio.sleep(POLL_S / 5)
 
@@ -327,6 +331,11 @@ class RunningBroker:
     def _is_delivering(self) -> bool:
         state = self.controller.state
         return state.schedule.is_behind or state.timer.is_behind or state.checks.is_checking
+
+    @property
+    def _is_kept_from_storing(self) -> bool:
+        refusal = self.controller.state.store.refusal()
+        return refusal is not None or not self.disk().may_sync.is_set()
 
 
 def _absolute(path: str | Path) -> Path:

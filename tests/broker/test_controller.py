@@ -8,7 +8,7 @@ import gc
 import logging
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from http.client import HTTPConnection
 from pathlib import Path
@@ -40,11 +40,12 @@ def taken() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def store_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if "skylarkmq" in thread.name]
+StoreThreads = Callable[[], list[str]]
 
 
-async def test_a_clean_life_leaves_no_abort_no_thread_and_no_timer(tmp_path: Path) -> None:
+async def test_a_clean_life_leaves_no_abort_no_thread_and_no_timer(
+    tmp_path: Path, store_threads: StoreThreads
+) -> None:
     clock = ManualClock()
     async with live_broker(tmp_path, clock=clock) as broker:
         assert (tmp_path / "abort").exists()
@@ -74,7 +75,7 @@ async def test_what_was_sent_before_the_stop_is_there_after_it(tmp_path: Path) -
 
 @pytest.mark.parametrize("key", ["metrics_prom_exporter_port", "namesrv_listen_port"])
 async def test_a_start_that_finds_a_port_taken_leaves_a_clean_store(
-    tmp_path: Path, taken: int, key: str
+    tmp_path: Path, taken: int, key: str, store_threads: StoreThreads
 ) -> None:
     clock = ManualClock()
     broker = BrokerController(
@@ -91,7 +92,9 @@ async def test_a_start_that_finds_a_port_taken_leaves_a_clean_store(
         assert again.state.store.recovery.clean
 
 
-async def test_a_taken_listen_port_leaves_the_store_alone(tmp_path: Path, taken: int) -> None:
+async def test_a_taken_listen_port_leaves_the_store_alone(
+    tmp_path: Path, taken: int, store_threads: StoreThreads
+) -> None:
     broker = BrokerController(broker_config(tmp_path / "store", listen_port=taken))
     with pytest.raises(OSError, match=f"can not listen on 127.0.0.1:{taken}"):
         await broker.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,7 +45,9 @@ async def test_a_stop_after_deliveries_waits_for_no_flush_interval(tmp_path: Pat
     await again.stop()
 
 
-async def test_a_killed_broker_leaves_its_folder_as_it_was(tmp_path: Path) -> None:
+async def test_a_killed_broker_leaves_its_folder_as_it_was(
+    tmp_path: Path, store_threads: Callable[[], list[str]]
+) -> None:
     clock = ManualClock()
     broker = BrokerController(broker_config(tmp_path), with_namesrv=True, clock=clock)
     await broker.start()
@@ -58,7 +60,7 @@ async def test_a_killed_broker_leaves_its_folder_as_it_was(tmp_path: Path) -> No
     assert pulling.exception() is not None, "cut, not answered"
     await client.close()
     assert (tmp_path / "abort").exists()
-    assert not [each for each in threading.enumerate() if "skylarkmq" in each.name]
+    assert store_threads() == []
     again = BrokerController(broker_config(tmp_path))
     await again.start()
     assert again.state.store.stats.recovery_mode == "abnormal"
