@@ -43,7 +43,7 @@ from pathlib import Path
 from skylarkmq.protocol.record import RecordStatus, read_record
 from skylarkmq.store.checkpoint import UNKNOWN, Marks
 from skylarkmq.store.commit_log import CommitLog
-from skylarkmq.store.consume_queue import UNIT, ConsumeQueue
+from skylarkmq.store.consume_queue import UNIT, ConsumeQueue, is_valid_unit
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import CorruptFileError
 from skylarkmq.store.files import is_no_space
@@ -307,6 +307,8 @@ class Recovery:
 
     def _is_sound(self, queue: ConsumeQueue, queue_offset: int, unit: ConsumeQueueUnit) -> bool:
         """Whether the log holds the record that a unit speaks of; expired ones are believed."""
+        if not is_valid_unit(unit.commit_offset, unit.record_size):
+            return False  # a page that never came to the disk, in a file that others follow
         if unit.commit_offset < self._log.min_offset:
             return True
         mapped = self._files.find(unit.commit_offset)

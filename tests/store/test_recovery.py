@@ -281,3 +281,22 @@ def test_a_damaged_queue_offset_costs_at_most_its_own_message(number: int, claim
     ]
     assert again.store.max_offset("T", 0) == 45
     assert numbers(again, 1) == list(range(1, 90, 2))
+
+
+def test_a_hole_in_front_of_the_newest_files_is_no_expired_message() -> None:
+    """It says offset 0, which lies in front of a log whose first file has expired."""
+    sizes = {"mapped_file_size_consume_queue": 5 * UNIT_SIZE}
+    rig = filled(CrashDisk(), count=89, **sizes)  # less than a checkpoint's interval
+    disk = killed(rig)
+    disk.unlink(log_path(disk, rig, 0))
+    folder = on(disk, rig, rig.store.paths.queue_folder("T", 0))
+    names = disk.list(folder)
+    assert len(names) == 9
+    overwrite(disk, folder / names[4], 4 * UNIT_SIZE, bytes(UNIT_SIZE))  # the pages of unit 24
+    for name in names[5:]:  # and of those behind it were lost
+        overwrite(disk, folder / name, 0, bytes(5 * UNIT_SIZE))
+    again = StoreRig(disk, **sizes).start()
+    first = again.store.min_offset("T", 0)
+    assert 0 < first < 24
+    left = [int(body[:4]) for body in bodies(again, "T", 0, first)]
+    assert left == list(range(2 * first, 89, 2))
