@@ -15,6 +15,7 @@ from skylarkmq.store.results import PutMessageStatus
 from tests.store.clean_rig import HOUR_S, CleanRig
 from tests.store.support import LOG_SIZE, MESSAGE_MAX, inner, store_config
 from tests.support.crash_disk import CrashDisk
+from tests.support.invariants import check_starts
 from tests.support.manual_clock import ManualClock
 from tests.support.workers import manual_store_workers
 
@@ -202,6 +203,34 @@ def test_a_folder_that_cannot_be_synced_fails_the_store() -> None:
     assert rig.store.state is StoreState.FAILED
     assert rig.names() == [0, 1, 2, 3] and rig.on_disk() == [1, 2, 3]
     assert rig.readable() == list(range(rig.store.max_offset("orders", 0)))
+
+
+def test_a_file_on_its_way_out_while_the_store_fails_costs_its_own_messages_alone() -> None:
+    rig = _filled()
+    queue = rig.store.queues.get("orders", 0)
+    assert queue is not None
+    rig.percent = 86
+    rig.spend_until(lambda: rig.store.stats.log_files_deleted == 1)
+    begin = queue.min_offset
+    tables = rig.workers.tables
+    for _ in range(100):
+        if not tables.run_job():
+            rig.clock.advance(0.1)
+        elif rig.on_disk() == [2, 3]:
+            break  # and the loop has not heard of it
+        else:
+            tables.deliver()
+    rig.store.fail(OSError(errno.EIO, "the disk failed"))
+    rig.workers.run_all()
+    assert rig.names() == [2, 3] and 0 < queue.min_offset == begin, "no queue follows any more"
+    check_starts(rig.store)
+    left = [
+        unit.commit_offset >= 2 * LOG_SIZE for unit in rig.store.queue_units("orders", 0, begin, 99)
+    ]
+    assert False in left and len(rig.readable()) == sum(left)
+    rig.stop()
+    after = CleanRig(rig.files).start()
+    assert after.store.min_offset("orders", 0) == begin + left.index(True)
 
 
 def test_a_crash_at_any_step_leaves_a_log_without_a_gap() -> None:

@@ -201,6 +201,35 @@ def check_reads(store: MessageStore, records: list[LogRecord], sent: list[Sent])
         require(key in queues or store.max_offset(*key) == 0, "I5", f"{key} has units, no records")
 
 
+def check_starts(store: MessageStore) -> None:
+    """I2: each queue begins with the first of its messages that is left, once cleaning rests.
+
+    A store that has failed cleans no more. A log file that was on its way out by then goes all the
+    same, and no queue follows it until the next start; so a reader there has to get every message
+    that is left, and only those.
+    """
+    failed, log_begin = store.failure is not None, store.commit_log.min_offset
+    for (topic, queue_id), queue in store.queues.queues.items():
+        if not failed:
+            for unit in store.queue_units(topic, queue_id, queue.min_offset, 1):
+                left = unit.commit_offset >= log_begin
+                require(left, "I2", f"{topic}-{queue_id} begins in front of the log")
+            continue
+        offset = queue.min_offset
+        while offset < queue.max_offset:
+            result = store.get_message(topic, queue_id, offset, 32)
+            end = result.next_begin_offset
+            units = _all_units(store, topic, queue_id, offset, end)[: end - offset]
+            left_count = sum(unit.commit_offset >= log_begin for unit in units)
+            require(
+                end > offset and result.count == left_count,
+                "I2",
+                f"of {topic}-{queue_id} from {offset} to {end} a failed store gives "
+                f"{result.count} messages, not {left_count}",
+            )
+            offset = end
+
+
 def _all_units(
     store: MessageStore, topic: str, queue_id: int, first: int, end: int
 ) -> list[ConsumeQueueUnit]:

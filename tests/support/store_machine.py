@@ -24,7 +24,7 @@ from skylarkmq.store.message_store import MessageStore, StoreState
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
 from skylarkmq.store.table_file import TableWriter
 from tests.support.crash_disk import CrashDisk
-from tests.support.invariants import Promise, Queue, Sent, require
+from tests.support.invariants import Promise, Queue, Sent, check_starts
 from tests.support.manual_clock import START_MS, ManualClock
 from tests.support.store_shape import Shape
 from tests.support.workers import manual_store_workers
@@ -273,16 +273,8 @@ class StoreMachine:
             for _ in range(40):
                 self.workers.run_all()
                 self.clock.advance(0.1)
-            self._check_starts()
+            check_starts(self.store)
         self.power["log files removed"] += self.store.stats.log_files_deleted - removed
-
-    def _check_starts(self) -> None:
-        """Each queue begins with the first of its messages that is left."""
-        log_begin = self.store.commit_log.min_offset
-        for (topic, queue_id), queue in self.store.queues.queues.items():
-            for unit in self.store.queue_units(topic, queue_id, queue.min_offset, 1):
-                left = unit.commit_offset >= log_begin
-                require(left, "I2", f"{topic}-{queue_id} begins in front of the log")
 
     def catch_up(self) -> None:
         """Let the key index have everything that is in the log."""
