@@ -1,7 +1,7 @@
 # Every target makes .venv by itself. Needed beforehand: Python 3.11 or later with venv, and make.
 #
 #   make run       broker and name server in the foreground, data in ./var/store
-#   make test      the test suite, two files at a time, in a random order
+#   make test      the test suite, three files at a time, in a random order
 #   make test-busy  the tests that a busy machine could break, beside busy processes
 #   make check     style, types, layers, the Dockerfiles
 #   make demo      336,776 real flights through a broker that is killed in between
@@ -30,7 +30,7 @@ run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve --dev $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-busy: $(VENV)/.dev
 	$(BIN)/pytest -m 'timing and not interop and not fault and not fault_root and not soak' --busy 4 $(ARGS)
