@@ -2,6 +2,7 @@
 #
 #   make run       broker and name server in the foreground, data in ./var/store
 #   make test      the test suite, three files at a time, in a random order
+#   make test-spark  the tests that start a JVM: the Spark connector and its jobs
 #   make test-busy  the tests that a busy machine could break, beside busy processes
 #   make check     style, types, layers, the Dockerfiles
 #   make demo      336,776 real flights through a broker that is killed in between
@@ -24,13 +25,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 
-.PHONY: run test test-busy faults check demo pipeline-demo bench bench-store bench-broker bench-spark spark-oldest interop docs clean
+.PHONY: run test test-spark test-busy faults check demo pipeline-demo bench bench-store bench-broker bench-spark spark-oldest interop docs clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve --dev $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile $(ARGS)
+
+test-spark: $(VENV)/.dev
+	$(BIN)/pytest -n 2 --dist loadfile -m 'spark and not interop and not soak' $(ARGS)
 
 test-busy: $(VENV)/.dev
 	$(BIN)/pytest -m 'timing and not interop and not fault and not fault_root and not soak' --busy 4 $(ARGS)
@@ -72,7 +76,7 @@ interop: $(VENV)/.dev
 	$(BIN)/pytest -rs -m interop tests/interop tests/behaviour $(ARGS)
 
 spark-oldest: $(OLDEST)/.ready
-	$(OLDEST)/bin/pytest tests/spark $(ARGS)
+	$(OLDEST)/bin/pytest -m 'not interop and not soak' tests/spark $(ARGS)
 
 # Where methods of Producer, Consumer and Admin are written that their classes inherit.
 INHERITED = skylarkmq.client.producer_calls skylarkmq.client.consumer.calls skylarkmq.client.consumer.lite_pull \

@@ -22,13 +22,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--busy", type=int, default=0, metavar="N", help="beside N busy processes")
 
 
-@pytest.hookimpl(trylast=True)  # the random order is made before
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with Spark take longest: they come first, or one worker has them left at the end."""
-    long = {item.path for item in items if item.get_closest_marker("spark")}
-    items.sort(key=lambda item: item.path not in long)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     is_worker = hasattr(session.config, "workerinput")  # of xdist: they share the machine

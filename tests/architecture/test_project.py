@@ -58,7 +58,7 @@ def test_readme_links_lead_somewhere() -> None:
 def test_ci_runs_what_the_readme_says() -> None:
     script = read(".ci/run")
     commands = re.findall(r"^make ([a-z-]+)$", script, re.MULTILINE)
-    assert commands == ["check", "test", "test-busy"]
+    assert commands == ["check", "test", "test-spark", "test-busy"]
     assert "set -euo pipefail" in script
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
