@@ -16,12 +16,14 @@ from tests.support.raw_client import RawClient, send_fields
 
 SEND = 310
 EX_IOERR = 74
+LOG_FILE_SIZE = 2 << 20
 # The command, over a disk whose syncs fail once the file `broken` exists; it then ends at once.
-COMMAND = """
+# Only those of the log, which is told by its size: the tables of a new broker are still written.
+COMMAND = f"""
 import os, sys
 sync = os.fdatasync
 def fdatasync(fd):
-    if os.path.exists(sys.argv[1]):
+    if os.fstat(fd).st_size == {LOG_FILE_SIZE} and os.path.exists(sys.argv[1]):
         raise OSError(5, "Input/output error")
     sync(fd)
 os.fdatasync = fdatasync
@@ -51,7 +53,7 @@ def broker_process(tmp_path: Path, flush: str) -> Iterator[Process]:
     settings = {
         "storePathRootDir": tmp_path / "store",
         "flushDiskType": flush,
-        "mappedFileSizeCommitLog": 2 << 20,
+        "mappedFileSizeCommitLog": LOG_FILE_SIZE,
         "maxMessageSize": 1 << 20,
         "flushIntervalCommitLog": 3_600_000,
         **dict.fromkeys(("listenPort", "namesrvListenPort", "metricsPromExporterPort"), 0),
