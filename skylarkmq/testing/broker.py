@@ -330,7 +330,9 @@ class RunningBroker:
     @property
     def _is_delivering(self) -> bool:
         state = self.controller.state
-        return state.schedule.is_behind or state.timer.is_behind or state.checks.is_checking
+        services = state.schedule.is_behind or state.timer.is_behind or state.checks.is_checking
+        # On a slow machine batches are written off the loop; the jump may have ended their wait.
+        return services or state.store.writer.waiting > 0
 
     @property
     def _is_kept_from_storing(self) -> bool:

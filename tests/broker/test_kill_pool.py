@@ -29,6 +29,11 @@ NEVER: dict[str, object] = {
     "commitCommitLogThoroughInterval": 60_000,
     "commitCommitLogLeastPages": 1_000_000,
 }
+# And no append counts as slow: the batches after a slow one are committed at once.
+NEVER_SLOW = """
+from skylarkmq.store import flush_service, message_writer
+flush_service.SLOW_SYNC_S = message_writer.SLOW_APPEND_S = float("inf")
+"""
 
 
 def _rng() -> Random:
@@ -44,9 +49,10 @@ async def _life(
     acks: int,
     *,
     wait_until_shown: bool = True,
+    first: str = "",
 ) -> int:
     """Start, check what is there, send, and kill. Returns how many acknowledged ones were gone."""
-    process = await (await BrokerProcess.spawn(root, settings)).ready()
+    process = await (await BrokerProcess.spawn(root, settings, first=first)).ready()
     watching: asyncio.Task[None] | None = None
     try:
         lost = await read_back(process.address, history, shown=shown)
@@ -97,7 +103,9 @@ async def test_a_kill_takes_at_most_what_was_not_committed(tmp_path: Path, kills
 async def test_the_promise_of_the_other_roads_would_not_hold(tmp_path: Path) -> None:
     """Commits that never come: the check of the plain road notices, and so does this file's."""
     history, shown = SendHistory(), Shown()
-    await _life(tmp_path, NEVER, history, shown, _rng(), 100, wait_until_shown=False)
+    await _life(
+        tmp_path, NEVER, history, shown, _rng(), 100, wait_until_shown=False, first=NEVER_SLOW
+    )
     process = await (await BrokerProcess.spawn(tmp_path, POOL)).ready()
     try:
         with pytest.raises(AssertionError, match=r"I1: message .* was acknowledged"):

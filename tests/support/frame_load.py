@@ -154,8 +154,11 @@ class Shown:
         self.max_offsets: dict[Queue, int] = {}
 
     async def watch(self, address: tuple[str, int]) -> None:
-        """Ask all the time, until the connection ends."""
-        client = await RawClient.open(address)
+        """Ask all the time until the connection ends; a broker may be gone before there is one."""
+        try:
+            client = await RawClient.open(address)
+        except ConnectionError:
+            return
         try:
             while True:
                 for topic in TOPICS:
