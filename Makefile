@@ -52,10 +52,10 @@ check: $(VENV)/.dev
 	$(BIN)/pytest -q tests/architecture
 
 demo: $(VENV)/.demo
-	$(BIN)/python -m skylarkmq.demo $(ARGS)
+	$(BIN)/python -m examples.flights $(ARGS)
 
 pipeline-demo: $(VENV)/.demo $(VENV)/.spark $(VENV)/.cli
-	$(BIN)/python -m skylarkmq.pipeline_demo $(ARGS)
+	$(BIN)/python -m examples.pipeline $(ARGS)
 
 bench: $(VENV)/.core
 	$(BIN)/python -m tests.bench $(ARGS)
@@ -79,12 +79,12 @@ spark-oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/pytest -m 'not interop and not soak' tests/spark $(ARGS)
 
 # Where methods of Producer, Consumer and Admin are written that their classes inherit.
-INHERITED = skylarkmq.client.producer_calls skylarkmq.client.consumer.calls skylarkmq.client.consumer.lite_pull \
+INHERITED = skylarkmq.client.producer.calls skylarkmq.client.consumer.calls skylarkmq.client.consumer.lite_pull \
 	$(addprefix skylarkmq.client.admin.,topics groups offsets queries dead_letters connections cluster traces results stored_message scan) \
 	$(addprefix skylarkmq.client.sync.,admin_topics admin_groups admin_messages)
 
 # Where the options of the Spark connector stand, and what programs call.
-SPARK_PAGES = $(addprefix skylarkmq.client.spark.,session options remoting.settings writing.sink_options log.log_options \
+SPARK_PAGES = $(addprefix skylarkmq.spark.,session options remoting.settings writing.sink_options log.log_options \
 	reading.positions schema archive_table progress)
 
 docs: $(VENV)/.dev

@@ -6,7 +6,7 @@ messages of its own. Loop thread.
 
 from __future__ import annotations
 
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.common.clock import Clock
 
 
 class Allowance:

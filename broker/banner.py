@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from skylarkmq import __version__
-from skylarkmq.broker.config import FAST_PORT_DISTANCE, BrokerConfig
+from skylarkmq.broker.config.settings import FAST_PORT_DISTANCE, BrokerConfig
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.store.config import StoreConfig

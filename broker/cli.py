@@ -18,11 +18,10 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from skylarkmq.broker.advertise import is_loopback
 from skylarkmq.broker.banner import banner, namesrv_banner, namesrv_ready_fields, ready_fields
 from skylarkmq.broker.clock import SystemClock
-from skylarkmq.broker.config import BrokerConfig, NamesrvConfig
-from skylarkmq.broker.config_file import (
+from skylarkmq.broker.config.advertise import is_loopback
+from skylarkmq.broker.config.config_file import (
     DEFAULT_ORIGIN,
     DEV_ORIGIN,
     Loaded,
@@ -31,15 +30,16 @@ from skylarkmq.broker.config_file import (
     load_broker_config,
     load_namesrv_config,
 )
+from skylarkmq.broker.config.live_config import ConfigOrigin
+from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController
-from skylarkmq.broker.live_config import ConfigOrigin
 from skylarkmq.broker.logs import FIELDS, LogFormat, set_up_logs
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.process import connections_possible, keep_freed_memory, raise_file_limit
 from skylarkmq.broker.start_progress import StartProgress
-from skylarkmq.protocol.crc import using_extension
-from skylarkmq.store.config_fields import ConfigError
-from skylarkmq.store.errors import StoreError
+from skylarkmq.common.config_fields import ConfigError
+from skylarkmq.common.crc import using_extension
+from skylarkmq.common.errors import StoreError
 from skylarkmq.store.progress import StartEnded
 
 log = logging.getLogger("skylarkmq")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from skylarkmq.protocol.clock import TimerHandle
+from skylarkmq.common.clock import TimerHandle
 
 TIMER_GRAIN_S: Final = 0.0015  # a truncated millisecond, and half of one by rounding
 

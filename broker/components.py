@@ -9,31 +9,41 @@ import logging
 import random
 from typing import Protocol
 
-from skylarkmq.broker.buffers import InboundBuffers, OutboundBuffers
-from skylarkmq.broker.config import BrokerConfig, share_of_connections
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.connection_roles import ConnectionMaker
-from skylarkmq.broker.consume_rates import ConsumeRateService
-from skylarkmq.broker.consumer_manager import ConsumerManager
-from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
-from skylarkmq.broker.delay_offsets import DelayOffsetTable
-from skylarkmq.broker.fast_failure import FastFailure
+from skylarkmq.broker.config.live_config import LiveConfig
+from skylarkmq.broker.config.settings import BrokerConfig, share_of_connections
+from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
+from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
-from skylarkmq.broker.group_notifier import GroupNotifier
+from skylarkmq.broker.groups.consumer_manager import ConsumerManager
+from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
+from skylarkmq.broker.groups.group_notifier import GroupNotifier
+from skylarkmq.broker.groups.offset_moved import OffsetMovedEvents
+from skylarkmq.broker.groups.producer_manager import ProducerManager
+from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
+from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
+from skylarkmq.broker.groups.subscription_group import GROUPS_FILE, SubscriptionGroupManager
 from skylarkmq.broker.housekeeping import ClientHousekeepingService
-from skylarkmq.broker.live_config import LiveConfig
-from skylarkmq.broker.long_polling import PullRequestHoldService
-from skylarkmq.broker.offset_moved import OffsetMovedEvents
-from skylarkmq.broker.outbound import Outbound
+from skylarkmq.broker.metrics.consume_rates import ConsumeRateService
+from skylarkmq.broker.metrics.rates import BrokerRates
+from skylarkmq.broker.metrics.runtime_info import RuntimeInfo
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.connection_roles import ConnectionMaker
+from skylarkmq.broker.net.fast_failure import FastFailure
+from skylarkmq.broker.net.outbound import Outbound
+from skylarkmq.broker.net.router import Handler, Router
+from skylarkmq.broker.net.server import RemotingServer
 from skylarkmq.broker.process import give_memory_back
-from skylarkmq.broker.processor.admin_broker import AdminBrokerProcessor
-from skylarkmq.broker.processor.admin_group import AdminGroupProcessor
-from skylarkmq.broker.processor.admin_offset import AdminOffsetProcessor
-from skylarkmq.broker.processor.admin_queue import AdminQueueProcessor
-from skylarkmq.broker.processor.admin_topic import AdminTopicProcessor
+from skylarkmq.broker.processor.admin.broker import AdminBrokerProcessor
+from skylarkmq.broker.processor.admin.clean import CleanProcessor
+from skylarkmq.broker.processor.admin.client_call import ClientCallProcessor
+from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
+from skylarkmq.broker.processor.admin.offset import AdminOffsetProcessor
+from skylarkmq.broker.processor.admin.queue import AdminQueueProcessor
+from skylarkmq.broker.processor.admin.reset_offset import ResetOffsetProcessor
+from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
 from skylarkmq.broker.processor.check_client import CheckClientProcessor
-from skylarkmq.broker.processor.clean import CleanProcessor
-from skylarkmq.broker.processor.client_call import ClientCallProcessor
 from skylarkmq.broker.processor.client_manage import ClientManageProcessor
 from skylarkmq.broker.processor.consumer_manage import ConsumerManageProcessor
 from skylarkmq.broker.processor.end_transaction import EndTransactionProcessor
@@ -44,33 +54,23 @@ from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
 from skylarkmq.broker.processor.query import QueryProcessor
 from skylarkmq.broker.processor.query_message import QueryMessageProcessor
 from skylarkmq.broker.processor.reply import ReplyProcessor
-from skylarkmq.broker.processor.reset_offset import ResetOffsetProcessor
 from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.processor.send_back import SendBackProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
-from skylarkmq.broker.producer_manager import ProducerManager
-from skylarkmq.broker.rates import BrokerRates
-from skylarkmq.broker.rebalance_lock import RebalanceLockManager
-from skylarkmq.broker.router import Handler, Router
-from skylarkmq.broker.runtime_info import RuntimeInfo
-from skylarkmq.broker.schedule_service import ScheduleMessageService
-from skylarkmq.broker.server import RemotingServer
-from skylarkmq.broker.slow_consumers import SlowConsumerService
-from skylarkmq.broker.stats import BrokerStats
-from skylarkmq.broker.subscription_group import GROUPS_FILE, SubscriptionGroupManager
+from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
 from skylarkmq.broker.timer.service import TimerMessageService
-from skylarkmq.broker.topic_config import TOPICS_FILE, TopicConfigManager
-from skylarkmq.broker.topic_deletion import TopicDeletion
+from skylarkmq.broker.topics.topic_config import TOPICS_FILE, TopicConfigManager
+from skylarkmq.broker.topics.topic_deletion import TopicDeletion
 from skylarkmq.broker.transaction.bridge import TransactionBridge
 from skylarkmq.broker.transaction.check_listener import TransactionCheckListener
 from skylarkmq.broker.transaction.check_service import TransactionCheckService
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.files import Files
+from skylarkmq.common.table_file import TableWriter
+from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.protocol.flags import is_system_topic
-from skylarkmq.store.files import Files
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.progress import Progress
-from skylarkmq.store.table_file import TableWriter
-from skylarkmq.store.worker import StoreWorkers
 
 log = logging.getLogger(__name__)
 

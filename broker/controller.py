@@ -21,37 +21,37 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
-from skylarkmq.broker.advertise import (
+from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.components import BrokerState, make_server
+from skylarkmq.broker.config.advertise import (
     advertised_address,
     in_container,
     interface_addresses,
     is_guessed,
     is_loopback,
 )
-from skylarkmq.broker.clock import SystemClock
-from skylarkmq.broker.components import BrokerState, make_server
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.connection_roles import ConnectionMaker
+from skylarkmq.broker.config.live_config import ConfigOrigin
+from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.health import HealthChecks, LoopCheck, waits_for_disk
-from skylarkmq.broker.live_config import ConfigOrigin
-from skylarkmq.broker.loop_lag import LoopLagService
 from skylarkmq.broker.memory import memory_size
+from skylarkmq.broker.metrics.loop_lag import LoopLagService
 from skylarkmq.broker.namesrv.controller import NamesrvController
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.connection_roles import ConnectionMaker
+from skylarkmq.broker.net.router import Router
+from skylarkmq.broker.net.server import RemotingServer
+from skylarkmq.broker.net.sockets import bind_pair, port_of, resolve
 from skylarkmq.broker.registration import RegistrationService
-from skylarkmq.broker.router import Router
-from skylarkmq.broker.server import RemotingServer
-from skylarkmq.broker.sockets import bind_pair, port_of, resolve
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.files import DiskFiles, Files
+from skylarkmq.common.table_file import TableWriter
+from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.protocol.host_address import HostAddress
-from skylarkmq.store.files import DiskFiles, Files
 from skylarkmq.store.message_store import StoreState
 from skylarkmq.store.progress import Progress
-from skylarkmq.store.table_file import TableWriter
-from skylarkmq.store.worker import StoreWorkers
 
 if TYPE_CHECKING:
-    from skylarkmq.broker.http import MetricsServer
+    from skylarkmq.broker.net.http import MetricsServer
 
 log = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ class BrokerController:
         self._started_at_ms = clock.now_ms()
 
     async def _start_metrics(self) -> None:
-        from skylarkmq.broker.metrics_page import metrics_server
+        from skylarkmq.broker.metrics.page import metrics_server
 
         checks = HealthChecks(
             ready={

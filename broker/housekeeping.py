@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from skylarkmq.broker.consumer_manager import ConsumerManager
-from skylarkmq.broker.producer_manager import ProducerManager
-from skylarkmq.broker.rebalance_lock import RebalanceLockManager
-from skylarkmq.protocol.clock import Clock
-from skylarkmq.store.timers import IntervalTimer
+from skylarkmq.broker.groups.consumer_manager import ConsumerManager
+from skylarkmq.broker.groups.producer_manager import ProducerManager
+from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.repeating import IntervalTimer
 
 log = logging.getLogger(__name__)
 

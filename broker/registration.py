@@ -21,18 +21,19 @@ from typing import Final, Protocol
 
 import msgspec
 
-from skylarkmq.broker.config import READ_WRITE, BrokerConfig, parse_namesrv_addresses
+from skylarkmq.broker.config.settings import READ_WRITE, BrokerConfig, parse_namesrv_addresses
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.route_info import MASTER_ID
-from skylarkmq.broker.outbound_channel import RemoteChannel
-from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.broker.net.outbound_channel import RemoteChannel
+from skylarkmq.broker.topics.topic_config import TopicConfigManager
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.crc import body_crc
+from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.bodies.route import RegisterBrokerBody, encode_compressed_registration
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
-from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.protocol.crc import body_crc
 from skylarkmq.protocol.errors import ProtocolError, RemoteProtocolError, shown
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 from skylarkmq.protocol.headers.route import (
@@ -41,7 +42,6 @@ from skylarkmq.protocol.headers.route import (
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
-from skylarkmq.store.timers import IntervalTimer
 
 log = logging.getLogger(__name__)
 

@@ -6,16 +6,16 @@ async with Producer("127.0.0.1:9876") as producer:
 
 from skylarkmq.client.admin import Admin
 from skylarkmq.client.config import Credentials
-from skylarkmq.client.consumer.allocate import (
+from skylarkmq.client.consumer.offsets.start_from import StartFrom
+from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekReader
+from skylarkmq.client.consumer.push import Consumer
+from skylarkmq.client.consumer.queues.allocate import (
     Configured,
     ConsistentHash,
     MachineRooms,
     NearbyRooms,
 )
-from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekReader
-from skylarkmq.client.consumer.push import Consumer
 from skylarkmq.client.consumer.received_message import ReceivedMessage
-from skylarkmq.client.consumer.start_from import StartFrom
 from skylarkmq.client.consumer.subscription import Sql92, Tag
 from skylarkmq.client.errors import (
     DEFAULT_RETRY_CODES,
@@ -50,11 +50,11 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.instance import Client
 from skylarkmq.client.message_view import MessageView, StoredView
-from skylarkmq.client.producer import Producer
-from skylarkmq.client.reply_table import Reply
-from skylarkmq.client.send_result import SendResult, SendStatus
-from skylarkmq.client.transaction_check import HalfMessage, TransactionState
-from skylarkmq.client.transaction_producer import Transaction
+from skylarkmq.client.producer.producer import Producer
+from skylarkmq.client.producer.reply_table import Reply
+from skylarkmq.client.producer.send_result import SendResult, SendStatus
+from skylarkmq.client.producer.transaction import Transaction
+from skylarkmq.client.producer.transaction_check import HalfMessage, TransactionState
 from skylarkmq.protocol.message import HostAddress, Message, MessageQueue
 
 __all__ = [

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from skylarkmq.protocol.clock import Clock, TimerHandle
+from skylarkmq.common.clock import Clock, TimerHandle
 
 T = TypeVar("T")
 

@@ -31,13 +31,13 @@ from skylarkmq.client.config import (
     default_namesrv_addr,
 )
 from skylarkmq.client.errors import NOT_STARTED, IllegalState
-from skylarkmq.client.heartbeat import Heartbeat
 from skylarkmq.client.namespace import Namespace
-from skylarkmq.client.observers import hooks_of
+from skylarkmq.client.observe.observers import hooks_of
 from skylarkmq.client.services import Member, Services
-from skylarkmq.client.stream import AsyncioNetwork, Network
-from skylarkmq.client.tls import ClientTls, ServerHostname, SslSetting
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.client.wire.heartbeat import Heartbeat
+from skylarkmq.client.wire.stream import AsyncioNetwork, Network
+from skylarkmq.client.wire.tls import ClientTls, ServerHostname, SslSetting
+from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.headers.client import UnregisterClientRequestHeader
 from skylarkmq.protocol.message_id import UniqueIdGenerator
 

@@ -8,24 +8,24 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, Literal, Protocol
 
-from skylarkmq.client.acl_hook import Signer
-from skylarkmq.client.api_consumer import ConsumerApi
-from skylarkmq.client.check_router import CheckRouter
 from skylarkmq.client.config import ClientConfig
-from skylarkmq.client.connection import Connection
 from skylarkmq.client.errors import RocketMQError
-from skylarkmq.client.hooks import ClientHook, each
-from skylarkmq.client.nameserver import NameServers
 from skylarkmq.client.namespace import Namespace
-from skylarkmq.client.peer import CODEC_FIELD, CODEC_OFFER, Peer, peer_of
-from skylarkmq.client.pushes import Answer, PushRouter
-from skylarkmq.client.remoting import Remoting
-from skylarkmq.client.reply_table import ReplyTable
-from skylarkmq.client.route import RouteTable
-from skylarkmq.client.stream import Network
+from skylarkmq.client.observe.hooks import ClientHook, each
+from skylarkmq.client.producer.reply_table import ReplyTable
+from skylarkmq.client.wire.acl_hook import Signer
+from skylarkmq.client.wire.api_consumer import ConsumerApi
+from skylarkmq.client.wire.check_router import CheckRouter
+from skylarkmq.client.wire.connection import Connection
+from skylarkmq.client.wire.nameserver import NameServers
+from skylarkmq.client.wire.peer import CODEC_FIELD, CODEC_OFFER, Peer, peer_of
+from skylarkmq.client.wire.pushes import Answer, PushRouter
+from skylarkmq.client.wire.remoting import Remoting
+from skylarkmq.client.wire.route import RouteTable
+from skylarkmq.client.wire.stream import Network
+from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData, HeartbeatData
 from skylarkmq.protocol.bodies.text import encode_body
-from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.remoting_command import RemotingCommand

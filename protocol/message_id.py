@@ -16,7 +16,7 @@ import struct
 from datetime import datetime
 from typing import Final
 
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 from skylarkmq.protocol.host_address import (

@@ -11,8 +11,8 @@ common/.../message/MessageDecoder.java (decode)
 import struct
 from typing import Any, Final
 
+from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol.codes import ResponseCode
-from skylarkmq.protocol.crc import body_crc
 from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 from skylarkmq.protocol.flags import MAX_TOPIC_SIZE
 from skylarkmq.protocol.host_address import IPV4_HOST_SIZE, IPV6_HOST_SIZE, unpack_host

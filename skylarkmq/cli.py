@@ -14,9 +14,13 @@ COMMANDS: Final = {
     "serve": ("skylarkmq.broker.cli", "serve", "Run a broker and a name server."),
     "broker": ("skylarkmq.broker.cli", "broker", "Run a broker alone."),
     "namesrv": ("skylarkmq.broker.cli", "namesrv", "Run a name server alone."),
-    "send": ("skylarkmq.client.cli", "send", "Send messages to a topic."),
-    "consume": ("skylarkmq.client.cli", "consume", "Print the messages of a topic as JSON lines."),
-    "store": ("skylarkmq.store.tools.cli", "store", "Look at, check and mend stopped stores."),
+    "send": ("skylarkmq.tools.messages", "send", "Send messages to a topic."),
+    "consume": (
+        "skylarkmq.tools.messages",
+        "consume",
+        "Print a topic's messages as JSON lines.",
+    ),
+    "store": ("skylarkmq.tools.store.cli", "store", "Look at, check and mend stopped stores."),
 }
 
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from skylarkmq.protocol.clock import Clock
-from skylarkmq.store.commit_log import CommitLog
+from skylarkmq.common.clock import Clock
 from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.log.commit_log import CommitLog
 
 LATER_MAX_SIZE: Final = 16 << 20
 """Bytes that may wait for a slow write, which is what a quick disk takes in a few milliseconds."""

@@ -27,9 +27,9 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from skylarkmq.store.errors import CorruptFileError
-from skylarkmq.store.files import Files, is_no_space
-from skylarkmq.store.sidecar import Kind, decode_sidecar, encode_sidecar
+from skylarkmq.common.errors import CorruptFileError
+from skylarkmq.common.files import Files, is_no_space
+from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
 
 log = logging.getLogger(__name__)
 

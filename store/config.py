@@ -1,7 +1,7 @@
 """Configuration of the store: RocketMQ's keys in snake_case, and two of our own at the end.
 
 Every key that RocketMQ documents for its store is here; some have no effect yet, which
-`broker/config.py` lists.
+`broker/config/settings.py` lists.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../config/MessageStoreConfig.java
 """
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from skylarkmq.protocol.record import MIN_BLANK_SIZE
-from skylarkmq.store.config_fields import (
+from skylarkmq.common.config_fields import (
     INT_MAX,
     Bytes,
     ConfigError,
@@ -27,6 +26,7 @@ from skylarkmq.store.config_fields import (
     Positive,
     check_values,
 )
+from skylarkmq.protocol.record import MIN_BLANK_SIZE
 from skylarkmq.store.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 
 FlushDiskType = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]

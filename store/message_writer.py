@@ -27,21 +27,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from skylarkmq.protocol.clock import Clock
-from skylarkmq.store.append import AppendBatch, Unit
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.repeating import IntervalTimer
+from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.store.busy import BusyGauge
-from skylarkmq.store.commit_log import CommitLog
-from skylarkmq.store.commit_service import CommitService
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.errors import StoreFullError
-from skylarkmq.store.flush_service import FlushService
-from skylarkmq.store.group_commit import Committed, GroupCommitService
+from skylarkmq.store.log.append import AppendBatch, Unit
+from skylarkmq.store.log.commit_log import CommitLog
+from skylarkmq.store.log.commit_service import CommitService
+from skylarkmq.store.log.flush_service import FlushService
+from skylarkmq.store.log.group_commit import Committed, GroupCommitService
 from skylarkmq.store.put_checks import check_message
-from skylarkmq.store.queue_table import QueueTable
+from skylarkmq.store.queue.queue_table import QueueTable
 from skylarkmq.store.results import STORED, MessageInner, PutMessageResult, PutMessageStatus
 from skylarkmq.store.stats import StoreStats
-from skylarkmq.store.timers import IntervalTimer
-from skylarkmq.store.worker import StoreWorkers
 
 log = logging.getLogger(__name__)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from skylarkmq.store.commit_log import CommitLog
+from skylarkmq.common.files import Files
+from skylarkmq.common.table_file import TableWriter
+from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.store.config import StoreConfig
-from skylarkmq.store.files import Files
+from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.paths import StorePaths
-from skylarkmq.store.point_tracker import PointTracker
-from skylarkmq.store.queue_table import QueueTable
-from skylarkmq.store.table_file import TableWriter
-from skylarkmq.store.topic_removal import TopicRemoval
-from skylarkmq.store.worker import StoreWorkers
+from skylarkmq.store.queue.queue_table import QueueTable
+from skylarkmq.store.queue.topic_removal import TopicRemoval
+from skylarkmq.store.upkeep.point_tracker import PointTracker
 
 OnFailure = Callable[[BaseException], None]
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from skylarkmq.common.errors import StoreError
 from skylarkmq.protocol.flags import validate_topic
-from skylarkmq.store.errors import StoreError
 
 
 class StorePaths:

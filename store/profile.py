@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from skylarkmq.store.errors import CorruptFileError, StoreProfileError
-from skylarkmq.store.files import Files
-from skylarkmq.store.sidecar import Kind, decode_sidecar, encode_sidecar
+from skylarkmq.common.errors import CorruptFileError
+from skylarkmq.common.files import Files
+from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
+from skylarkmq.store.errors import StoreProfileError
 
 
 def check_profile(files: Files, path: Path, sizes: dict[str, int]) -> None:

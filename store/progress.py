@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.common.clock import Clock
 
 log = logging.getLogger(__name__)
 

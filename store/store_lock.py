@@ -22,8 +22,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from skylarkmq.common.files import FileLock, Files
 from skylarkmq.store.errors import StoreLockedError
-from skylarkmq.store.files import FileLock, Files
 from skylarkmq.store.paths import StorePaths
 
 log = logging.getLogger(__name__)

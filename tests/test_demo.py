@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skylarkmq.demo import Figures, Flights, check, run
+from examples.flights import Figures, Flights, check, run
 from skylarkmq.protocol.message import MessageQueue
 
 

@@ -71,7 +71,7 @@ def test_the_python_lines(printed: list[str]) -> None:
 
 
 def test_the_two_commands(printed: list[str]) -> None:
-    pytest.importorskip("skylarkmq.client.cli")
+    pytest.importorskip("skylarkmq.tools.messages")
     send, consume = printed[:2]
     _run(send)
     assert "hello" in _run(consume)

@@ -15,7 +15,7 @@ pytest.importorskip("setuptools", minversion="77", reason="pyproject.toml needs 
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml")
-ROOMS = ("broker/", "client/", "protocol/", "store/")
+ROOMS = ("broker/", "client/", "common/", "protocol/", "spark/", "store/", "tools/")
 TOP = ("skylarkmq/", "pyspark_skylarkmq")
 BUILD = "from setuptools import build_meta as b; print(b.build_{kind}({folder!r}))"
 
@@ -56,7 +56,7 @@ def test_what_is_packed(built: tuple[set[str], set[str], str]) -> None:
     modules = {f"skylarkmq/{name}" for name in listed if name.startswith(ROOMS)}
     modules |= {name for name in listed if name.startswith(TOP)}
     packed = {name for name in wheel if ".dist-info/" not in name}
-    assert packed == modules | {"skylarkmq/py.typed", "skylarkmq/client/spark/log4j2.properties"}
+    assert packed == modules | {"skylarkmq/py.typed", "skylarkmq/spark/log4j2.properties"}
     assert modules <= source
     rest = {name for name in source - modules if not name.startswith("skylarkmq")}
     assert not {name for name in rest if name.startswith(("tests", "deploy", "var"))}

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
-from skylarkmq import pipeline_figures as figures
-from skylarkmq.demo import Flights
-from skylarkmq.pipeline_demo import Outcome
+from examples import pipeline_figures as figures
+from examples.flights import Flights
+from examples.pipeline import Outcome
 from tests.spark.conftest import QUICK
 from tests.spark.support.worker_path import make_worker_path
 from tests.support.patience import JVM_LIMIT_S
@@ -131,7 +131,7 @@ def test_a_small_year(tmp_path: Path, kill: bool) -> None:
     """The whole demo in processes of its own; with `kill` its archive job is started again."""
     rows = [(["UA", "B6", "9E"][row % 3], row % 31 + 1, row % 100 - 30) for row in range(2000)]
     path = write_flights(tmp_path / "flights.csv.zip", [*rows, ("UA", 1, None)])
-    command = [sys.executable, "-m", "skylarkmq.pipeline_demo", "--flights", str(path)]
+    command = [sys.executable, "-m", "examples.pipeline", "--flights", str(path)]
     command += ["--plot", str(tmp_path / "delays.png"), "--kill" if kill else "--no-kill"]
     for name, value in QUICK.items():
         command += ["--conf", f"{name}={str(value).lower()}"]

@@ -27,7 +27,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PROMISE = re.compile(r"# -> (.+)$", re.MULTILINE)
 NAME_SERVER = "127.0.0.1:9876"
 PYTEST_MARK = "def test_"
-SPARK_MARK = "skylarkmq.client.spark"
+SPARK_MARK = "skylarkmq.spark"
 
 
 def blocks(file_name: str) -> Iterator[tuple[str, str]]:

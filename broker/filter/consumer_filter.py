@@ -30,22 +30,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from skylarkmq.broker.config import BrokerConfig
+from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.filter.bloom import BloomBits, BloomFilter
 from skylarkmq.broker.filter.tag_filter import is_tag_type
-from skylarkmq.broker.persist import TableFile, load_table, table_text
+from skylarkmq.broker.tables.persist import TableFile, load_table, table_text
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.files import Files
+from skylarkmq.common.repeating import IntervalTimer
+from skylarkmq.common.table_file import TableWriter, Text
 from skylarkmq.protocol.bodies import consumer_filter as bodies
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.bodies.text import encode_body
-from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.flags import validate_group, validate_topic
 from skylarkmq.protocol.sql92.expression import Expression, compile_expression
 from skylarkmq.protocol.sql92.tokens import ExpressionError
-from skylarkmq.store.files import Files
-from skylarkmq.store.filtering import RecordFilter
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.table_file import TableWriter, Text
-from skylarkmq.store.timers import IntervalTimer
+from skylarkmq.store.read.filtering import RecordFilter
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.durable import durable
 from skylarkmq.broker.namesrv.kv_config import KVConfig
 from skylarkmq.broker.namesrv.route_info import RouteInfoManager
-from skylarkmq.broker.router import Handler
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.router import Handler
+from skylarkmq.broker.tables.durable import durable
 from skylarkmq.protocol.bodies.route import KVTable, TopicList
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode

@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from skylarkmq.broker.config import BrokerConfig, NamesrvConfig, share_of_connections
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.connection_roles import ConnectionMaker
+from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig, share_of_connections
+from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.namesrv.kv_config import KVConfig
 from skylarkmq.broker.namesrv.processor import NamesrvProcessor
 from skylarkmq.broker.namesrv.route_info import RouteInfoManager
-from skylarkmq.broker.router import Router
-from skylarkmq.broker.server import RemotingServer
-from skylarkmq.broker.sockets import bind, port_of
-from skylarkmq.broker.stats import BrokerStats
-from skylarkmq.protocol.clock import Clock
-from skylarkmq.store.files import DiskFiles
-from skylarkmq.store.table_file import TableWriter
-from skylarkmq.store.worker import ThreadWorker
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.connection_roles import ConnectionMaker
+from skylarkmq.broker.net.router import Router
+from skylarkmq.broker.net.server import RemotingServer
+from skylarkmq.broker.net.sockets import bind, port_of
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.files import DiskFiles
+from skylarkmq.common.table_file import TableWriter
+from skylarkmq.common.worker import ThreadWorker
 
 
 class NamesrvController:

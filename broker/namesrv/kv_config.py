@@ -17,11 +17,11 @@ from typing import Final
 
 import msgspec
 
-from skylarkmq.broker.persist import Done, TableFile, load_table, table_text
+from skylarkmq.broker.tables.persist import Done, TableFile, load_table, table_text
+from skylarkmq.common.files import Files
+from skylarkmq.common.table_file import TableWriter, Text
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
-from skylarkmq.store.files import Files
-from skylarkmq.store.table_file import TableWriter, Text
 
 log = logging.getLogger(__name__)
 

@@ -16,12 +16,13 @@ from typing import Any, Final
 
 import msgspec
 
-from skylarkmq.broker.connection import Connection
 from skylarkmq.broker.namesrv.admin import NamesrvAdminProcessor
 from skylarkmq.broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KVConfig
 from skylarkmq.broker.namesrv.route_info import BrokerConnection, BrokerLiveInfo, RouteInfoManager
-from skylarkmq.broker.pending_calls import ConnectionClosedError
-from skylarkmq.broker.router import Handler
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.pending_calls import ConnectionClosedError
+from skylarkmq.broker.net.router import Handler
+from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.route import (
     KVTable,
@@ -32,7 +33,6 @@ from skylarkmq.protocol.bodies.route import (
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.protocol.crc import body_crc
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 from skylarkmq.protocol.headers.route import (

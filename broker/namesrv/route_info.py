@@ -21,6 +21,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.route import (
     BrokerData,
@@ -30,7 +32,6 @@ from skylarkmq.protocol.bodies.route import (
     TopicRouteData,
 )
 from skylarkmq.protocol.bodies.topic_config import TopicConfigSerializeWrapper
-from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
@@ -39,7 +40,6 @@ from skylarkmq.protocol.headers.route import (
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
 )
-from skylarkmq.store.timers import IntervalTimer
 
 log = logging.getLogger(__name__)
 

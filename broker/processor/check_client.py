@@ -6,11 +6,11 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/ClientManageProc
 
 from __future__ import annotations
 
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.filter.tag_filter import is_tag_type
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.pull_subscription import compile_subscription, no_filter
-from skylarkmq.broker.router import Handler
 from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode

@@ -17,27 +17,27 @@ import logging
 from collections.abc import Collection, Coroutine
 from typing import Any, Final
 
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.consumer_manager import GROUPS_PER_CLIENT_MAX, ConsumerManager
-from skylarkmq.broker.durable import durable
 from skylarkmq.broker.filter.tag_filter import (
     EXPRESSION_SIZE_MAX,
     TAGS_MAX,
     count_tags,
     is_tag_type,
 )
+from skylarkmq.broker.groups.consumer_manager import GROUPS_PER_CLIENT_MAX, ConsumerManager
+from skylarkmq.broker.groups.producer_manager import ProducerManager
+from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
+from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.name_checks import (
     CLIENT_ID_SIZE_MAX,
     check_group,
     check_producer_group,
     check_topic,
 )
-from skylarkmq.broker.producer_manager import ProducerManager
-from skylarkmq.broker.rebalance_lock import RebalanceLockManager
-from skylarkmq.broker.router import Handler
-from skylarkmq.broker.stats import BrokerStats
-from skylarkmq.broker.subscription_group import SubscriptionGroupManager
-from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.broker.tables.durable import durable
+from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.consumer_manager import ConsumerManager
-from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
-from skylarkmq.broker.durable import durable
+from skylarkmq.broker.groups.consumer_manager import ConsumerManager
+from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
+from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.name_checks import check_group, check_offset_group, check_topic
-from skylarkmq.broker.router import Handler
-from skylarkmq.broker.subscription_group import SubscriptionGroupManager
-from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.broker.tables.durable import durable
+from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol.bodies.consumer import GetConsumerListByGroupResponseBody
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode

@@ -19,10 +19,10 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.delayed_message import Parked, ParkedReader, Place
+from skylarkmq.broker.delay.delayed_message import Parked, ParkedReader, Place
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.name_checks import check_producer_group
-from skylarkmq.broker.router import Handler
 from skylarkmq.broker.transaction.bridge import End, TransactionBridge
 from skylarkmq.broker.transaction.messages import (
     GIVEN_UP_TOPIC,

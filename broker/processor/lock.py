@@ -8,12 +8,12 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProce
 
 from __future__ import annotations
 
-from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
+from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.name_checks import CLIENT_ID_SIZE_MAX, check_group
-from skylarkmq.broker.rebalance_lock import RebalanceLockManager
-from skylarkmq.broker.router import Handler
-from skylarkmq.broker.subscription_group import SubscriptionGroupManager
-from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol.bodies.lock import (
     LockBatchRequestBody,
     LockBatchResponseBody,

@@ -13,28 +13,28 @@ from __future__ import annotations
 
 import logging
 
-from skylarkmq.broker.cold_reads import ColdLine, Finished
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
-from skylarkmq.broker.long_polling import HeldPull, PullRequestHoldService
-from skylarkmq.broker.offset_moved import OffsetMovedEvents
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
+from skylarkmq.broker.groups.offset_moved import OffsetMovedEvents
+from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
+from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.router import REMARK_MAX, Handler
 from skylarkmq.broker.processor.pull_answers import MASTER_ID, PullAnswers
 from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
-from skylarkmq.broker.router import REMARK_MAX, Handler
-from skylarkmq.broker.slow_consumers import SlowConsumerService
-from skylarkmq.broker.subscription_group import SubscriptionGroupManager
-from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.broker.pulling.cold_reads import ColdLine, Finished
+from skylarkmq.broker.pulling.long_polling import HeldPull, PullRequestHoldService
+from skylarkmq.broker.topics.topic_config import TopicConfigManager
+from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
-from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import PullSysFlag, is_readable
 from skylarkmq.protocol.headers.fields import decode_fields
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
-from skylarkmq.store.message_reader import Filter
 from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.read.message_reader import Filter
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 
 log = logging.getLogger(__name__)

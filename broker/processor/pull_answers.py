@@ -5,9 +5,9 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProce
 
 from __future__ import annotations
 
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.router import CODEC_FIELD, CODEC_MSGPACK
-from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.router import CODEC_FIELD, CODEC_MSGPACK
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand

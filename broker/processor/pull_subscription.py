@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.consumer_manager import (
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.filter.consumer_filter import EXPRESSION_SQL92, ConsumerFilterManager
+from skylarkmq.broker.filter.tag_filter import is_tag_type, parse_tags, tag_filter
+from skylarkmq.broker.groups.consumer_manager import (
     BROADCASTING,
     ConsumerGroupInfo,
     ConsumerManager,
 )
-from skylarkmq.broker.filter.consumer_filter import EXPRESSION_SQL92, ConsumerFilterManager
-from skylarkmq.broker.filter.tag_filter import is_tag_type, parse_tags, tag_filter
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
@@ -35,8 +35,8 @@ from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
 from skylarkmq.protocol.properties import find_property
 from skylarkmq.protocol.sql92.expression import Expression, compile_expression
 from skylarkmq.protocol.sql92.tokens import ExpressionError
-from skylarkmq.store.filtering import RecordFilter
-from skylarkmq.store.message_reader import Filter
+from skylarkmq.store.read.filtering import RecordFilter
+from skylarkmq.store.read.message_reader import Filter
 
 _RETRY_TOPIC: Final = names.RETRY_TOPIC.encode() + b"\x01"
 

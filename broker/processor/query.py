@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from skylarkmq.broker import cold_reads
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.router import Handler
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.router import Handler
+from skylarkmq.broker.pulling import cold_reads
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields

@@ -15,11 +15,11 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from skylarkmq.broker import cold_reads
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.router import Handler
-from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.router import Handler
+from skylarkmq.broker.pulling import cold_reads
+from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol.bodies.lock import MessageQueueBody
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.bodies.topic_stats import TopicOffset, TopicStatsTable
@@ -34,8 +34,8 @@ from skylarkmq.protocol.headers.query import (
     ViewMessageRequestHeader,
 )
 from skylarkmq.protocol.record import read_record
-from skylarkmq.store.index_keys import message_keys
-from skylarkmq.store.index_service import IndexAnswer
+from skylarkmq.store.index.keys import message_keys
+from skylarkmq.store.index.service import IndexAnswer
 from skylarkmq.store.message_store import MessageStore
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"

@@ -15,21 +15,21 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.durable import durable
-from skylarkmq.broker.outbound import Outbound
-from skylarkmq.broker.pending_calls import ConnectionClosedError
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.groups.producer_manager import ProducerManager
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.outbound import Outbound
+from skylarkmq.broker.net.pending_calls import ConnectionClosedError
+from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.name_checks import CLIENT_ID_SIZE_MAX
 from skylarkmq.broker.processor.send_answers import send_extras
 from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
 from skylarkmq.broker.processor.send_messages import SendMessages
-from skylarkmq.broker.producer_manager import ProducerManager
-from skylarkmq.broker.router import Handler
-from skylarkmq.broker.stats import BrokerStats
-from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.broker.tables.durable import durable
+from skylarkmq.broker.topics.topic_config import TopicConfigManager
+from skylarkmq.common.clock import Clock
 from skylarkmq.protocol import properties as names
-from skylarkmq.protocol.clock import Clock
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.fast_failure import OVERLOAD, refusal
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.metrics.stats import BrokerStats, Traffic
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.fast_failure import OVERLOAD, refusal
 from skylarkmq.broker.processor.send_answers import SendAnswers
 from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
 from skylarkmq.broker.processor.send_messages import SendMessages, take_wait
-from skylarkmq.broker.stats import BrokerStats, Traffic
-from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol import header_json, header_msgpack
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import ONEWAY_FLAG, RemotingCommand
@@ -46,10 +46,10 @@ from skylarkmq.protocol.properties import (
     find_property,
 )
 from skylarkmq.protocol.tags_code import cached_tags_code
-from skylarkmq.store.append import AppendBatch
-from skylarkmq.store.consume_queue import ConsumeQueue
 from skylarkmq.store.errors import StoreFullError
+from skylarkmq.store.log.append import AppendBatch
 from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.queue.consume_queue import ConsumeQueue
 
 _JSON = int(SerializeType.JSON)
 _MSGPACK = int(SerializeType.MSGPACK)

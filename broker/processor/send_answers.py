@@ -12,16 +12,16 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProce
 
 from __future__ import annotations
 
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.router import CODEC_FIELD, CODEC_MSGPACK
-from skylarkmq.broker.stats import BrokerStats
-from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.router import CODEC_FIELD, CODEC_MSGPACK
+from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RESPONSE_FLAG, RemotingCommand, encode_command
 from skylarkmq.protocol.frame import SerializeType, encode_frame
-from skylarkmq.store.group_commit import Committed
+from skylarkmq.store.log.group_commit import Committed
 from skylarkmq.store.results import PutMessageStatus
 
 _CODES = {

@@ -22,14 +22,14 @@ import random
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from skylarkmq.broker.config import READ_WRITE, BrokerConfig
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.durable import durable
+from skylarkmq.broker.config.settings import READ_WRITE, BrokerConfig
+from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.name_checks import check_group
 from skylarkmq.broker.processor.send_checks import check_busy
-from skylarkmq.broker.router import Handler
-from skylarkmq.broker.subscription_group import SubscriptionGroupManager
-from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.broker.tables.durable import durable
+from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
 from skylarkmq.protocol.codes import RequestCode, ResponseCode

@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.subscription_group import SubscriptionGroupManager
-from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
+from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol.bodies.topic_config import TopicConfig
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError

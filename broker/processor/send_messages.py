@@ -43,7 +43,7 @@ from skylarkmq.protocol.tags_code import cached_tags_code
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.delay_levels import DelayLevels, parse_level
 from skylarkmq.store.results import MessageInner
-from skylarkmq.store.timer_rules import (
+from skylarkmq.store.timer.rules import (
     TimerRefusedError,
     TimerRules,
     asks_for_timer,

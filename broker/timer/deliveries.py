@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from skylarkmq.broker.timer.messages import TimedMessages
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.common.clock import Clock
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import STORED, MessageInner, PutMessageResult
 from skylarkmq.store.timer.checkpoint import TimerState

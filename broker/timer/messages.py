@@ -18,14 +18,14 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
-from skylarkmq.broker.delayed_message import Parked, ParkedReader, Place, copy_to, delivered
+from skylarkmq.broker.delay.delayed_message import Parked, ParkedReader, Place, copy_to, delivered
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.flags import RMQ_SYS_WHEEL_TIMER_TOPIC
 from skylarkmq.protocol.properties import find_property, with_property
-from skylarkmq.store.commit_log import CommitLog
+from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.results import MessageInner
+from skylarkmq.store.timer.rules import TIMER_QUEUE_ID, cancelled_key, due_of
 from skylarkmq.store.timer.run_file import ENTRY
-from skylarkmq.store.timer_rules import TIMER_QUEUE_ID, cancelled_key, due_of
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from skylarkmq.protocol.record_layout import record_properties
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import GetMessageResult
 from skylarkmq.store.timer.checkpoint import TimerState
+from skylarkmq.store.timer.rules import TIMER_QUEUE_ID, cancelled_key, due_of
 from skylarkmq.store.timer.run_file import ENTRY
-from skylarkmq.store.timer_rules import TIMER_QUEUE_ID, cancelled_key, due_of
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from skylarkmq.protocol.clock import Clock, TimerHandle
-from skylarkmq.store.files import Files, is_no_space
+from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.common.files import Files, is_no_space
+from skylarkmq.common.worker import Done as WorkerDone
+from skylarkmq.common.worker import T, Worker
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.timer.checkpoint import TimerState
 from skylarkmq.store.timer.index import Run, TimerIndex
@@ -25,8 +27,6 @@ from skylarkmq.store.timer.run_file import (
     split,
     write_run,
 )
-from skylarkmq.store.worker import Done as WorkerDone
-from skylarkmq.store.worker import T, Worker
 
 log = logging.getLogger(__name__)
 

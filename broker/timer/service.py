@@ -28,20 +28,20 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from skylarkmq.broker.following import FollowingTable
+from skylarkmq.broker.tables.following import FollowingTable
 from skylarkmq.broker.timer.deliveries import RETRY_S, Deliveries
 from skylarkmq.broker.timer.messages import TimedMessages
 from skylarkmq.broker.timer.reading import QueueReading
 from skylarkmq.broker.timer.rolling import Rolling
 from skylarkmq.broker.timer.runs import RunFiles
-from skylarkmq.protocol.clock import Clock, TimerHandle
+from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.common.files import Files
+from skylarkmq.common.table_file import TableWriter, Text
+from skylarkmq.common.worker import Worker
 from skylarkmq.protocol.flags import RMQ_SYS_WHEEL_TIMER_TOPIC
-from skylarkmq.store.files import Files
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.table_file import TableWriter, Text
 from skylarkmq.store.timer.checkpoint import CHECKPOINT_NAME, TimerState
 from skylarkmq.store.timer.index import GREATEST
-from skylarkmq.store.worker import Worker
 
 log = logging.getLogger(__name__)
 

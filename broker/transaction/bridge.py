@@ -20,15 +20,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from skylarkmq.broker.config import READ_WRITE
-from skylarkmq.broker.consumer_offset import NO_OFFSET, ConsumerOffsetManager
-from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.broker.config.settings import READ_WRITE
+from skylarkmq.broker.groups.consumer_offset import NO_OFFSET, ConsumerOffsetManager
+from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.broker.transaction.half_reader import PAGE_COUNT, HalfReader
 from skylarkmq.broker.transaction.half_table import HalfTable
 from skylarkmq.broker.transaction.loader import Left, load_table
 from skylarkmq.broker.transaction.messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID, op_of
 from skylarkmq.broker.transaction.stats import TransactionStats
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import CID_RMQ_SYS_TRANS_GROUP

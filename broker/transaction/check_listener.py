@@ -13,9 +13,9 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.delayed_message import Parked, Place
-from skylarkmq.broker.producer_manager import ProducerManager
+from skylarkmq.broker.delay.delayed_message import Parked, Place
+from skylarkmq.broker.groups.producer_manager import ProducerManager
+from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.transaction.messages import final_of, unique_key_of
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand

@@ -26,8 +26,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.delayed_message import Parked
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.delay.delayed_message import Parked
 from skylarkmq.broker.transaction.messages import check_times_of, immunity_ms_of
 
 _HOUR_MS: Final = 3_600_000

@@ -25,8 +25,8 @@ import logging
 from collections import Counter
 from typing import Final, NamedTuple
 
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.delayed_message import Parked, Place
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.delay.delayed_message import Parked, Place
 from skylarkmq.broker.transaction.bridge import End, TransactionBridge
 from skylarkmq.broker.transaction.check_listener import Audience, TransactionCheckListener
 from skylarkmq.broker.transaction.check_rules import CheckRules, Step
@@ -40,7 +40,7 @@ from skylarkmq.broker.transaction.messages import (
     group_of,
     renewed,
 )
-from skylarkmq.protocol.clock import Clock, TimerHandle
+from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.protocol.flags import MAX_ECHO_SIZE
 from skylarkmq.protocol.properties import MAX_PROPERTIES_SIZE
 from skylarkmq.store.results import STORED, MessageInner, PutMessageResult

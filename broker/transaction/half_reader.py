@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from skylarkmq.broker.delayed_message import Parked, ParkedReader, Place
+from skylarkmq.broker.delay.delayed_message import Parked, ParkedReader, Place
 from skylarkmq.broker.transaction.messages import QUEUE_ID
-from skylarkmq.store.consume_queue import PRE_BLANK_SIZE
 from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE
 
 PAGE_COUNT: Final = 64
 PAGE_SIZE: Final = 1 << 20  # bytes of records

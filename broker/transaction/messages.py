@@ -29,7 +29,7 @@ import dataclasses
 import re
 from typing import Final
 
-from skylarkmq.broker.delayed_message import Parked, copy_to, delivered
+from skylarkmq.broker.delay.delayed_message import Parked, copy_to, delivered
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.flags import (
     RMQ_SYS_TRANS_CHECK_MAX_TIME_TOPIC,
@@ -46,7 +46,7 @@ from skylarkmq.protocol.properties import (
 )
 from skylarkmq.protocol.tags_code import tags_code
 from skylarkmq.store.results import MessageInner
-from skylarkmq.store.timer_rules import asks_for_timer
+from skylarkmq.store.timer.rules import asks_for_timer
 
 HALF_TOPIC: Final = RMQ_SYS_TRANS_HALF_TOPIC
 OP_TOPIC: Final = RMQ_SYS_TRANS_OP_HALF_TOPIC

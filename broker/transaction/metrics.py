@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from skylarkmq.broker.metric_families import FamilyMaker
+from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.transaction.bridge import TransactionBridge
 
 

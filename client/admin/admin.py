@@ -16,10 +16,10 @@ from skylarkmq.client.admin.dead_letters import DeadLetterAdmin
 from skylarkmq.client.admin.offsets import OffsetAdmin
 from skylarkmq.client.admin.topics import TopicAdmin
 from skylarkmq.client.admin.traces import TraceAdmin
-from skylarkmq.client.api_admin import AdminApi
 from skylarkmq.client.errors import IllegalState
 from skylarkmq.client.instance import Client
 from skylarkmq.client.started import Started
+from skylarkmq.client.wire.api_admin import AdminApi
 
 TIMEOUT_S: Final = 5.0
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from skylarkmq.client.admin.bounded import each
-from skylarkmq.client.api_admin import AdminApi, read_body
 from skylarkmq.client.errors import IllegalState, NotFound, RouteNotFound
 from skylarkmq.client.instance import Client
 from skylarkmq.client.namespace import Namespace
-from skylarkmq.client.route import MASTER_ID, parse_route
 from skylarkmq.client.services import Services
+from skylarkmq.client.wire.api_admin import AdminApi, read_body
+from skylarkmq.client.wire.route import MASTER_ID, parse_route
 from skylarkmq.protocol.bodies.lock import MessageQueueBody
 from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, TopicRouteData
 from skylarkmq.protocol.codes import RequestCode, ResponseCode

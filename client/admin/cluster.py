@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from skylarkmq.client.admin.base import AdminBase
 from skylarkmq.client.admin.bounded import each
 from skylarkmq.client.admin.results import BrokerRuntime, BrokerSummary, ClusterSummary
-from skylarkmq.client.api_admin import read_header
+from skylarkmq.client.wire.api_admin import read_header
 from skylarkmq.protocol.bodies.route import KVTable
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.headers.namesrv_admin import (

@@ -21,8 +21,8 @@ from skylarkmq.client.admin.results import (
     MemberQueue,
     SubscriptionSummary,
 )
-from skylarkmq.client.api_admin import read_body
 from skylarkmq.client.errors import NotFound
+from skylarkmq.client.wire.api_admin import read_body
 from skylarkmq.protocol.bodies.group_admin import (
     ConnectionBody,
     ConsumerConnection,

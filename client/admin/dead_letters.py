@@ -22,8 +22,8 @@ from skylarkmq.client.admin.results import Result
 from skylarkmq.client.admin.scan import MessageScan, ScanProgress
 from skylarkmq.client.admin.stored_message import StoredMessage
 from skylarkmq.client.errors import NotFound, RocketMQError
-from skylarkmq.client.queue_selector import by_hash
-from skylarkmq.client.send_result import STORED_CODES
+from skylarkmq.client.producer.queue_selector import by_hash
+from skylarkmq.client.producer.send_result import STORED_CODES
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.flags import (

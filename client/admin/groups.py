@@ -20,8 +20,8 @@ from skylarkmq.client.admin.results import (
     GroupSettings,
     QueueProgress,
 )
-from skylarkmq.client.api_admin import json_body
 from skylarkmq.client.errors import AlreadyExists, NotFound
+from skylarkmq.client.wire.api_admin import json_body
 from skylarkmq.protocol.bodies.group_admin import ConsumeStats
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from skylarkmq.protocol.codes import RequestCode

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from skylarkmq.client.api_admin import AdminApi, read_header, read_records
+from skylarkmq.client.wire.api_admin import AdminApi, read_header, read_records
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP, PullSysFlag
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader

@@ -12,9 +12,9 @@ from typing import Final
 from skylarkmq.client.admin.base import AdminBase, TopicPlace, from_ms
 from skylarkmq.client.admin.bounded import each
 from skylarkmq.client.admin.results import QueueStats, TopicDescription, TopicSettings
-from skylarkmq.client.api_admin import read_body, read_header
 from skylarkmq.client.clock import sleep
 from skylarkmq.client.errors import AlreadyExists, NotFound, RequestTimeout, RocketMQError
+from skylarkmq.client.wire.api_admin import read_body, read_header
 from skylarkmq.protocol.bodies.group_admin import GroupList
 from skylarkmq.protocol.bodies.route import QueueData, TopicList
 from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper

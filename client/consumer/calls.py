@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from skylarkmq.client.instance import Client
-from skylarkmq.client.request_reply import Replyable, send_reply
-from skylarkmq.client.trace import Tracer
+from skylarkmq.client.observe.trace import Tracer
+from skylarkmq.client.producer.request_reply import Replyable, send_reply
 
 
 class ConsumerCalls:

@@ -27,7 +27,7 @@ from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.consumer.running_info import ConsumerCounters
 from skylarkmq.client.errors import ConsumerClosed
-from skylarkmq.client.hooks import ConsumeContext, ConsumeOutcome, each
+from skylarkmq.client.observe.hooks import ConsumeContext, ConsumeOutcome, each
 from skylarkmq.client.services import Services
 
 log = logging.getLogger(__name__)

@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import Self
 
 from skylarkmq.client.config import AckMode
-from skylarkmq.client.consumer.assigned import Standing
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
-from skylarkmq.client.consumer.offset_store import OffsetStore
+from skylarkmq.client.consumer.offsets.offset_store import OffsetStore
 from skylarkmq.client.consumer.process_queue import ProcessQueue
 from skylarkmq.client.consumer.pull_service import PullService
-from skylarkmq.client.consumer.rebalance import Rebalance
+from skylarkmq.client.consumer.queues.assigned import Standing
+from skylarkmq.client.consumer.queues.rebalance import Rebalance
 from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.consumer.subscription import Selector
 from skylarkmq.client.errors import NOT_STARTED, ConsumerClosed, IllegalState, RequestTimeout

@@ -14,7 +14,7 @@ from skylarkmq.client.clock import fail_after
 from skylarkmq.client.consumer.process_queue import ProcessQueue
 from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.errors import ConsumerClosed, RocketMQError
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import MessageQueue
 
 

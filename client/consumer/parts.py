@@ -9,28 +9,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from skylarkmq.client.api_lock import LockApi
 from skylarkmq.client.config import MAX_RECONSUME, ConsumerConfig
-from skylarkmq.client.consumer.allocate import find_allocation
-from skylarkmq.client.consumer.assigned import Standing
 from skylarkmq.client.consumer.consumer_pushes import ConsumerPushes
 from skylarkmq.client.consumer.lite_pull import Inside
-from skylarkmq.client.consumer.local_offsets import LocalOffsets, offsets_path
-from skylarkmq.client.consumer.local_retry import LocalRetries, LocalReturner
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
-from skylarkmq.client.consumer.offset_store import OffsetStore
+from skylarkmq.client.consumer.offsets.local_offsets import LocalOffsets, offsets_path
+from skylarkmq.client.consumer.offsets.offset_store import OffsetStore
+from skylarkmq.client.consumer.offsets.start_from import StartFrom
 from skylarkmq.client.consumer.orderly import OrderedBuffer, QueueKeeper
 from skylarkmq.client.consumer.pull_service import PullService
-from skylarkmq.client.consumer.queue_locks import QueueLocks
-from skylarkmq.client.consumer.rebalance import Callbacks, Rebalance
+from skylarkmq.client.consumer.queues.allocate import find_allocation
+from skylarkmq.client.consumer.queues.assigned import Standing
+from skylarkmq.client.consumer.queues.queue_locks import QueueLocks
+from skylarkmq.client.consumer.queues.rebalance import Callbacks, Rebalance
+from skylarkmq.client.consumer.queues.shares import AllShares, GroupShares, Shares
 from skylarkmq.client.consumer.received_message import Returner
-from skylarkmq.client.consumer.retry_delay import RetryDelays
-from skylarkmq.client.consumer.send_back import SendBack
-from skylarkmq.client.consumer.shares import AllShares, GroupShares, Shares
+from skylarkmq.client.consumer.retry.local_retry import LocalRetries, LocalReturner
+from skylarkmq.client.consumer.retry.retry_delay import RetryDelays
+from skylarkmq.client.consumer.retry.send_back import SendBack
 from skylarkmq.client.consumer.slow_handlers import SlowHandlers
-from skylarkmq.client.consumer.start_from import StartFrom
 from skylarkmq.client.consumer.subscription import Subscription
 from skylarkmq.client.instance import Client
+from skylarkmq.client.wire.api_lock import LockApi
 
 
 @dataclass(frozen=True, slots=True)

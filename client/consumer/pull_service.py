@@ -21,13 +21,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from skylarkmq.client.api_pull import (
-    PLAIN_PULL_COUNT,
-    PullRequest,
-    PullResult,
-    PullStatus,
-    pull,
-)
 from skylarkmq.client.clock import sleep
 from skylarkmq.client.config import (
     PULL_ERROR_DELAY_S,
@@ -49,9 +42,16 @@ from skylarkmq.client.errors import (
     RequestTimeout,
     RocketMQError,
 )
-from skylarkmq.client.hooks import each
-from skylarkmq.client.peer import Peer
+from skylarkmq.client.observe.hooks import each
 from skylarkmq.client.services import Services
+from skylarkmq.client.wire.api_pull import (
+    PLAIN_PULL_COUNT,
+    PullRequest,
+    PullResult,
+    PullStatus,
+    pull,
+)
+from skylarkmq.client.wire.peer import Peer
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 

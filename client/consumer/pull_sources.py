@@ -12,7 +12,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/PullAPIWrapp
 from __future__ import annotations
 
 from skylarkmq.client.errors import RouteNotFound
-from skylarkmq.client.route import MASTER_ID, RouteTable
+from skylarkmq.client.wire.route import MASTER_ID, RouteTable
 from skylarkmq.protocol.message import MessageQueue
 
 

@@ -21,19 +21,19 @@ from pathlib import Path
 from typing import Any
 
 from skylarkmq.client.config import MIB, AckMode, ConsumerConfig, Model
-from skylarkmq.client.consumer.allocate import Assignment
 from skylarkmq.client.consumer.calls import ConsumerCalls
 from skylarkmq.client.consumer.concurrently import Handler, Workers, acting_task
 from skylarkmq.client.consumer.lite_pull import LitePull
-from skylarkmq.client.consumer.membership import Membership, subscribe_to
+from skylarkmq.client.consumer.offsets.start_from import StartFrom
 from skylarkmq.client.consumer.parts import Parts, put_together
-from skylarkmq.client.consumer.rebalance import Callbacks, QueuesCallback
-from skylarkmq.client.consumer.start_from import StartFrom
+from skylarkmq.client.consumer.queues.allocate import Assignment
+from skylarkmq.client.consumer.queues.membership import Membership, subscribe_to
+from skylarkmq.client.consumer.queues.rebalance import Callbacks, QueuesCallback
 from skylarkmq.client.consumer.subscription import Selector, Subscription, require_selector
 from skylarkmq.client.errors import ConsumerClosed, IllegalState, RocketMQError
 from skylarkmq.client.instance import Client
+from skylarkmq.client.observe.trace import trace_topic
 from skylarkmq.client.started import Started
-from skylarkmq.client.trace import trace_topic
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData
 from skylarkmq.protocol.flags import validate_group, validate_topic
 from skylarkmq.protocol.remoting_command import RemotingCommand

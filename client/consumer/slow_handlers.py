@@ -17,7 +17,7 @@ from typing import Final
 from skylarkmq.client.clock import sleep
 from skylarkmq.client.consumer.process_queue import ProcessQueue
 from skylarkmq.client.consumer.received_message import ReceivedMessage
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import MessageQueue
 
 log = logging.getLogger(__name__)

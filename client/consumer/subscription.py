@@ -20,8 +20,8 @@ from skylarkmq.client.errors import (
     RocketMQError,
     RouteNotFound,
 )
-from skylarkmq.client.route import MASTER_ID
 from skylarkmq.client.services import Services
+from skylarkmq.client.wire.route import MASTER_ID
 from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.tags_code import java_string_hash

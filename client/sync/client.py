@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from skylarkmq.client.config import AddressMap, Codec, Credentials
 from skylarkmq.client.instance import Client as AsyncClient
-from skylarkmq.client.stream import Network
 from skylarkmq.client.sync.inner import Inner
 from skylarkmq.client.sync.portal import Portal
-from skylarkmq.client.tls import ServerHostname, SslSetting
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.client.wire.stream import Network
+from skylarkmq.client.wire.tls import ServerHostname, SslSetting
+from skylarkmq.common.clock import Clock
 
 if TYPE_CHECKING:  # both are loaded only for those who use them
     from opentelemetry.trace import TracerProvider

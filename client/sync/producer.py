@@ -12,14 +12,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from skylarkmq.client.config import DEFAULT_PRODUCER_GROUP, MIB
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES
 from skylarkmq.client.instance import Client as AsyncClient
-from skylarkmq.client.producer import Compression
-from skylarkmq.client.producer import Producer as AsyncProducer
-from skylarkmq.client.queue_selector import Selector
-from skylarkmq.client.reply_table import Reply
-from skylarkmq.client.request_reply import Replyable
-from skylarkmq.client.send import SendStats
-from skylarkmq.client.send_many import Outcome
-from skylarkmq.client.send_result import SendResult
+from skylarkmq.client.producer.producer import Compression
+from skylarkmq.client.producer.producer import Producer as AsyncProducer
+from skylarkmq.client.producer.queue_selector import Selector
+from skylarkmq.client.producer.reply_table import Reply
+from skylarkmq.client.producer.request_reply import Replyable
+from skylarkmq.client.producer.send import SendStats
+from skylarkmq.client.producer.send_many import Outcome
+from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.client.sync.callbacks import in_thread
 from skylarkmq.client.sync.client import Client
 from skylarkmq.client.sync.on_client import OnClient

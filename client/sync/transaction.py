@@ -6,11 +6,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from skylarkmq.client.send_result import SendResult
+from skylarkmq.client.producer.send_result import SendResult
+from skylarkmq.client.producer.transaction import Transaction as AsyncTransaction
+from skylarkmq.client.producer.transaction_check import HalfMessage, TransactionState
 from skylarkmq.client.sync.bound import Bound
 from skylarkmq.client.sync.portal import Portal
-from skylarkmq.client.transaction_check import HalfMessage, TransactionState
-from skylarkmq.client.transaction_producer import Transaction as AsyncTransaction
 
 Check = Callable[[HalfMessage], TransactionState]
 """Looks up how the transaction of a message ended; called in a thread of its own."""

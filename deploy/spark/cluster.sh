@@ -14,7 +14,7 @@ port=${PORT:-7077}
 work=${WORK:-var/spark}
 export SPARK_LOCAL_IP=127.0.0.1
 
-class() { exec "$python" -m skylarkmq.client.spark.launch spark-class "org.apache.spark.deploy.$@"; }
+class() { exec "$python" -m skylarkmq.spark.launch spark-class "org.apache.spark.deploy.$@"; }
 
 processes=()
 end() { trap - EXIT INT TERM; kill "${processes[@]}" 2>/dev/null || true; wait; }

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing import inspection
 from skylarkmq.testing.client_settings import ClientSettings

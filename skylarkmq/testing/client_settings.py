@@ -5,15 +5,15 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, TypedDict
 
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.common.clock import Clock
 
 if TYPE_CHECKING:  # the SDK is loaded by whoever asks for a client
     from opentelemetry.trace import TracerProvider
     from prometheus_client import CollectorRegistry
 
     from skylarkmq.client.config import AddressMap, Codec, Credentials
-    from skylarkmq.client.stream import Network
-    from skylarkmq.client.tls import ServerHostname, SslSetting
+    from skylarkmq.client.wire.stream import Network
+    from skylarkmq.client.wire.tls import ServerHostname, SslSetting
 
 
 class ClientSettings(TypedDict, total=False):

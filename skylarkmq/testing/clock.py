@@ -47,7 +47,7 @@ class _Timer:
 
 
 class VirtualClock:
-    """Implements `skylarkmq.protocol.clock.Clock`. Thread of the loop that the broker runs in."""
+    """Implements `skylarkmq.common.clock.Clock`. Thread of the loop that the broker runs in."""
 
     def __init__(self) -> None:
         self._skew_s = 0.0

@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from skylarkmq.store.files import DiskFile, DiskFiles, DiskSpace, FileLock, StoreFile
+from skylarkmq.common.files import DiskFile, DiskFiles, DiskSpace, FileLock, StoreFile
 
 HELD_SYNC_MAX_S: Final = 60.0
 """A sync that is held goes on after this, so that a forgotten fault does not hang the run."""

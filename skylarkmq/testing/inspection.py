@@ -6,8 +6,8 @@ import asyncio
 from typing import Final, NamedTuple
 
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.durable import durable
-from skylarkmq.broker.topic_config import REPLY_TOPIC_POSTFIX
+from skylarkmq.broker.tables.durable import durable
+from skylarkmq.broker.topics.topic_config import REPLY_TOPIC_POSTFIX
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
 from skylarkmq.protocol.bodies.topic_config import TopicConfig
 from skylarkmq.protocol.compression import decompress

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.config_file import Sources, load_broker_config
+from skylarkmq.broker.config.config_file import Sources, load_broker_config
+from skylarkmq.broker.config.settings import BrokerConfig
 
 Profile = Literal["test", "dev", "prod"]
 Settings = Mapping[str, str | int | bool]

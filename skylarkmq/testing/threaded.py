@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing.broker import QUEUE_COUNT, RunningBroker, run_broker
 from skylarkmq.testing.client_settings import ClientSettings

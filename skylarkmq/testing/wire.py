@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.connection_roles import ConnectionOwner, FrameHandler
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.connection_roles import ConnectionOwner, FrameHandler
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command
 from skylarkmq.protocol.errors import BadFrameError

@@ -27,9 +27,9 @@ import logging
 from pathlib import Path
 from typing import Any, Final
 
-from skylarkmq.store.errors import CorruptFileError
-from skylarkmq.store.files import Files
-from skylarkmq.store.sidecar import Kind, decode_sidecar, encode_sidecar
+from skylarkmq.common.errors import CorruptFileError
+from skylarkmq.common.files import Files
+from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
 from skylarkmq.store.timer.index import TimerIndex, key
 from skylarkmq.store.timer.run_file import check_run, run_path
 

@@ -31,9 +31,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from skylarkmq.protocol.crc import crc32c
-from skylarkmq.store.errors import CorruptFileError
-from skylarkmq.store.files import Files, StoreFile
+from skylarkmq.common.crc import crc32c
+from skylarkmq.common.errors import CorruptFileError
+from skylarkmq.common.files import Files, StoreFile
 
 ENTRY: Final = struct.Struct(">qqqi")
 ENTRY_SIZE: Final = 28

@@ -5,10 +5,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("broker", "client", "protocol", "store")
-ROOTS_FOLDER = (
-    "skylarkmq"  # the import name: four links and the composition roots, among them `testing`
-)
+PACKAGES = ("broker", "client", "common", "protocol", "spark", "store", "tools")
+ROOTS_FOLDER = "skylarkmq"  # the import name: links to the rooms, and what puts them together
 
 # Spark looks for top-level packages of such names.
 FOUND_BY_SPARK = ("pyspark_skylarkmq", "pyspark_skylarkmq_commitlog")

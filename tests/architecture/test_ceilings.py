@@ -1,6 +1,7 @@
 """Sizes that keep files readable, and calls that have one place only."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,23 +13,24 @@ LINES_MAX = 800
 FUNCTION_LINES_MAX = 80
 COLUMNS_MAX = 100
 DEPTH_MAX = 2  # folders below a package
+FOLDER_FILES_MAX = 25
 
 CLOCKS = {
     "broker/clock.py",
     "client/clock.py",
-    "client/spark/remoting/clock.py",
+    "spark/remoting/clock.py",
     "skylarkmq/testing/clock.py",
 }
 COMMANDS = {
     "broker/cli.py",
     "broker/namesrv/cli.py",
-    "client/cli.py",
+    "tools/messages.py",
     "skylarkmq/cli.py",
-    "skylarkmq/demo.py",
-    "skylarkmq/pipeline_demo.py",
+    "examples/flights.py",
+    "examples/pipeline.py",
 }
-DISK = {"store/files.py"}
-MAPPERS = DISK | {"store/page_cache.py"}
+DISK = {"common/files.py"}
+MAPPERS = DISK | {"store/log/page_cache.py"}
 # What changes a disk: these names of `os`, and methods of these names on a path or file.
 DISK_CALLS = {
     "fdatasync", "fsync", "ftruncate", "link", "posix_fallocate", "pwrite", "pwritev", "remove",
@@ -87,6 +89,16 @@ def test_functions(files: object) -> None:
 
 def test_depth() -> None:
     faults = [str(path) for path in product_files() if len(path.parts) > DEPTH_MAX + 2]
+    assert not faults, shown(faults)
+
+
+def test_folders() -> None:
+    counts = Counter(path.parent for path in product_files())
+    faults = [
+        f"{folder}: {count} files, at most {FOLDER_FILES_MAX}"
+        for folder, count in counts.items()
+        if count > FOLDER_FILES_MAX
+    ]
     assert not faults, shown(faults)
 
 

@@ -1,10 +1,15 @@
 """Who may import whom. An arrow points down, never up, never across.
 
-    broker         client
-   /      \\           |
-store      \\          |
-    \\       \\         |
-     +------ protocol +
+      tools       spark
+     /     \\     /     \\
+    /       client      |
+   /  broker   |        |
+   |  /   \\    |        |
+  store    \\   |        |
+     \\      \\  |        |
+      +---- protocol ---+
+               |
+             common
 """
 
 import ast
@@ -23,28 +28,39 @@ from tests.architecture.sources import (
     tree_of,
 )
 
+BASE = {"common", "protocol"}
 OURS = {
-    "protocol": {"protocol"},
-    "store": {"store", "protocol"},
-    "broker": {"broker", "store", "protocol"},
-    "client": {"client", "protocol"},
-    **{name: {"client"} for name in FOUND_BY_SPARK},
-    ROOTS_FOLDER: {*PACKAGES, "testing", "demo", "pipeline_figures"},
+    "common": {"common"},
+    "protocol": BASE,
+    "store": {"store", *BASE},
+    "broker": {"broker", "store", *BASE},
+    "client": {"client", *BASE},
+    "spark": {"spark", "client", "store", *BASE},
+    "tools": {"tools", "client", "store", *BASE},
+    **{name: {"spark"} for name in FOUND_BY_SPARK},
+    ROOTS_FOLDER: {*PACKAGES, "testing"},
 }
 LIBRARIES = {
+    "common": {"msgpack"},
     "protocol": {"msgspec", "msgpack", "crcmod"},
     "store": {"msgspec", "msgpack"},
     "broker": {"msgspec", "msgpack", "prometheus_client", "h11", "click", "uvloop"},
-    "client": {"msgspec", "click", "rich", "uvloop", "prometheus_client"},
+    "client": {"msgspec", "rich", "uvloop", "prometheus_client"},
+    "spark": {"msgspec", "click", "rich", "prometheus_client", "pyspark", "pyarrow"},
+    "tools": {"msgspec", "click", "rich", "uvloop"},
     **{name: set[str]() for name in FOUND_BY_SPARK},
     ROOTS_FOLDER: {"click", "rich", "uvloop", "msgspec"},
 }
 # The outside world, which a layer must not know by itself.
+NET = {"asyncio", "socket", "ssl", "select"}
 BANNED = {
-    "protocol": {"asyncio", "socket", "ssl", "threading", "mmap", "time", "subprocess", "select"},
-    "store": {"asyncio", "socket", "ssl", "time", "subprocess", "select"},
+    "common": {*NET, "time", "subprocess"},
+    "protocol": {*NET, "threading", "mmap", "time", "subprocess"},
+    "store": {*NET, "time", "subprocess"},
     "broker": {"mmap", "subprocess"},
     "client": {"mmap", "subprocess"},
+    "spark": {"mmap", "subprocess"},
+    "tools": {"mmap", "subprocess"},
     **{name: {"asyncio", "socket", "threading", "subprocess"} for name in FOUND_BY_SPARK},
     ROOTS_FOLDER: set[str](),
 }
@@ -53,28 +69,14 @@ ALLOWED = {
     ("protocol/frame.py", "mmap"): "memory for large frames; no file",
     ("protocol/compression.py", "lz4"): "optional; the extra `compression`",
     ("protocol/compression.py", "zstandard"): "optional; the extra `compression`",
-    ("client/otel.py", "opentelemetry"): "optional; the extra `otel`",
-    ("client/observers.py", "opentelemetry"): "its types alone; the extra `otel`",
+    ("client/observe/otel.py", "opentelemetry"): "optional; the extra `otel`",
+    ("client/observe/observers.py", "opentelemetry"): "its types alone; the extra `otel`",
     ("client/instance.py", "opentelemetry"): "its types alone; the extra `otel`",
     ("client/sync/client.py", "opentelemetry"): "its types alone; the extra `otel`",
-    ("store/tools/cli.py", "click"): "the command line of the tools for stopped stores",
-    ("store/tools/change_commands.py", "click"): "more of its commands",
     ("skylarkmq/testing/client_settings.py", "opentelemetry"): "the type of an argument alone",
     ("skylarkmq/testing/client_settings.py", "prometheus_client"): "the type of an argument alone",
     ("skylarkmq/testing/plugin.py", "pytest"): "the plug-in, which pytest itself loads",
-    ("store/tools/options.py", "click"): "the options that its commands share",
-    ("client/spark/commitlog.py", "skylarkmq.store"): "reads store files where no broker runs",
-    ("skylarkmq/pipeline_figures.py", "pyarrow"): "the pipeline's demo; the extra `spark`",
-    ("skylarkmq/pipeline_figures.py", "pyspark"): "the same",
-    ("skylarkmq/pipeline_demo.py", "pyarrow"): "the same demo",
-    ("skylarkmq/pipeline_demo.py", "pyspark"): "the same demo",
-    ("client/spark/java.py", "subprocess"): "asks a Java for its version",
-}
-
-
-# Whole folders, with their libraries.
-FOLDERS = {
-    "client/spark/": {"pyspark", "pyarrow"},  # the extra `spark`
+    ("spark/java.py", "subprocess"): "asks a Java for its version",
 }
 
 
@@ -111,8 +113,6 @@ def fault(path: Path, module: str) -> str:
         return f"{package} does not know {top}"
     if top in sys.stdlib_module_names or top in LIBRARIES[package]:
         return ""
-    if any(str(path).startswith(folder) and top in known for folder, known in FOLDERS.items()):
-        return ""
     return f"{package} does not use {top}"
 
 
@@ -133,14 +133,14 @@ def test_the_rule_sees_what_it_must() -> None:
     store, protocol = Path("store/x.py"), Path("protocol/x.py")
     assert fault(store, ".files")
     assert fault(store, "store.files")
-    assert fault(store, "skylarkmq.broker.config")
+    assert fault(store, "skylarkmq.broker.config.settings")
     assert fault(store, "asyncio")
     assert fault(protocol, "time")
     assert fault(protocol, "lz4")
-    assert fault(Path("broker/x.py"), "skylarkmq.client.producer")
-    assert fault(Path("client/x.py"), "skylarkmq.store.files")
+    assert fault(Path("broker/x.py"), "skylarkmq.client.producer.producer")
+    assert fault(Path("client/x.py"), "skylarkmq.store.paths")
     assert not fault(Path("protocol/compression.py"), "lz4")
-    assert not fault(Path("skylarkmq/cli.py"), "skylarkmq.client.producer")
+    assert not fault(Path("skylarkmq/cli.py"), "skylarkmq.client.producer.producer")
 
 
 def test_no_circles() -> None:

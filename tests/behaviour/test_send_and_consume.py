@@ -8,7 +8,7 @@ import pytest
 
 from skylarkmq.client import Client, Message, Producer, SendResult, SendStatus, Tag
 from skylarkmq.client.config import Codec
-from skylarkmq.client.producer import Compression
+from skylarkmq.client.producer.producer import Compression
 from tests.behaviour.cluster import Cluster
 from tests.behaviour.support import bodies, consuming, numbered, received, send_numbered
 

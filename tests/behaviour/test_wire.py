@@ -6,7 +6,7 @@ import pytest
 
 from skylarkmq.client import Admin, Client, Message, Producer, TransactionState
 from skylarkmq.client.config import Codec
-from skylarkmq.client.stream import AsyncioNetwork, Receiver, Stream
+from skylarkmq.client.wire.stream import AsyncioNetwork, Receiver, Stream
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import decode_command
 from skylarkmq.protocol.frame import FrameDecoder, RawFrame, SerializeType

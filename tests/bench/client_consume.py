@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 
 from skylarkmq.client import Client, Consumer, Message, Producer, ReceivedMessage, StartFrom
-from skylarkmq.client.api_pull import PullRequest, pull
+from skylarkmq.client.wire.api_pull import PullRequest, pull
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from tests.bench.client_send import compare, cost_of
 

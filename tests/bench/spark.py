@@ -105,8 +105,8 @@ def session() -> SparkSession:
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
     )  # the workers import this folder
-    from skylarkmq.client.spark import register
-    from skylarkmq.client.spark.session import build_session
+    from skylarkmq.spark import register
+    from skylarkmq.spark.session import build_session
 
     spark = build_session("bench", "local[1]", **{"spark.ui.enabled": "false"})
     spark.sparkContext.setLogLevel("ERROR")

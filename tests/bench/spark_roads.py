@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from skylarkmq.client.spark.batches import BatchBuilder
-from skylarkmq.client.spark.commitlog import CommitLogReader
-from skylarkmq.client.spark.log.log_options import LogOptions
-from skylarkmq.client.spark.offsets import OffsetRange
-from skylarkmq.client.spark.remoting.pool import client_for
-from skylarkmq.client.spark.remoting.pulls import Block, RangeReader
-from skylarkmq.client.spark.remoting.settings import ConnectionSettings
-from skylarkmq.client.spark.schema import COLUMNS, LOG_COLUMNS, ddl, names
 from skylarkmq.protocol.record import decode_messages
+from skylarkmq.spark.batches import BatchBuilder
+from skylarkmq.spark.commitlog import CommitLogReader
+from skylarkmq.spark.log.log_options import LogOptions
+from skylarkmq.spark.offsets import OffsetRange
+from skylarkmq.spark.remoting.pool import client_for
+from skylarkmq.spark.remoting.pulls import Block, RangeReader
+from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.schema import COLUMNS, LOG_COLUMNS, ddl, names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

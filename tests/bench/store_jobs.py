@@ -23,14 +23,14 @@ from typing import Any
 
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.memory import memory_size
+from skylarkmq.common.files import DiskFiles
+from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.protocol.host_address import HostAddress
-from skylarkmq.store.append import Unit
 from skylarkmq.store.config import StoreConfig
-from skylarkmq.store.files import DiskFiles
-from skylarkmq.store.flushed_offset import FlushedOffset
-from skylarkmq.store.index_service import IndexAnswer
+from skylarkmq.store.index.service import IndexAnswer
+from skylarkmq.store.log.append import Unit
+from skylarkmq.store.log.flushed_offset import FlushedOffset
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.worker import StoreWorkers
 from tests.bench.peers import resident_mib
 
 HOST = HostAddress("127.0.0.1", 10911).pack()

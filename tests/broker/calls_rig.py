@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from skylarkmq.broker.outbound import Outbound
-from skylarkmq.broker.pending_calls import ConnectionClosedError, PendingCalls
+from skylarkmq.broker.net.outbound import Outbound
+from skylarkmq.broker.net.pending_calls import ConnectionClosedError, PendingCalls
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
 from skylarkmq.protocol.codes import LanguageCode

@@ -6,12 +6,12 @@ import asyncio
 import json
 from typing import Any
 
-from skylarkmq.broker.delay_offsets import FILE_NAME, DelayOffsetTable
-from skylarkmq.broker.schedule_service import ScheduleMessageService
+from skylarkmq.broker.delay.delay_offsets import FILE_NAME, DelayOffsetTable
+from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
+from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store.results import GetMessageStatus
-from skylarkmq.store.table_file import TableWriter
 from tests.store.support import StoreRig, inner
 from tests.support.crash_disk import CrashDisk
 

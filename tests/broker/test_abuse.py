@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.broker.connection import PARKED_MAX
+from skylarkmq.broker.net.connection import PARKED_MAX
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.broker.advertise import (
+from skylarkmq.broker.config.advertise import (
     advertised_address,
     in_container,
     interface_addresses,
     is_loopback,
 )
-from skylarkmq.store.config_fields import ConfigError
+from skylarkmq.common.config_fields import ConfigError
 
 
 @pytest.mark.parametrize(

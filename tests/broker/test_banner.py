@@ -14,7 +14,7 @@ from skylarkmq.broker.banner import (
     ready_fields,
     text_of,
 )
-from skylarkmq.broker.config import NamesrvConfig
+from skylarkmq.broker.config.settings import NamesrvConfig
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.store.config import StoreConfig
 from tests.support.live_broker import live_broker, namesrv_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skylarkmq.broker.buffers import CALM_SIZE, FLOOD_SIZE, InboundBuffers, OutboundBuffers
+from skylarkmq.broker.net.buffers import CALM_SIZE, FLOOD_SIZE, InboundBuffers, OutboundBuffers
 
 
 class Peer:

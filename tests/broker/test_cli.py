@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from skylarkmq.broker.cli import broker, namesrv, serve
-from skylarkmq.broker.config_file import Sources, load_broker_config
+from skylarkmq.broker.config.config_file import Sources, load_broker_config
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.protocol.command import RemotingCommand
 from tests.support.patience import LIMIT_S
@@ -272,7 +272,7 @@ def test_a_signal_ends_a_start_that_is_under_way(tmp_path: Path, number: signal.
     (root / "consumequeue" / "orders").mkdir(parents=True)
     command = f"""
 import os, sys
-from skylarkmq.store.loaded_queues import LoadedQueues
+from skylarkmq.store.queue.loaded_queues import LoadedQueues
 load = LoadedQueues.load
 def loaded(self, **given):
     os.kill(os.getpid(), {int(number)})

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from skylarkmq.broker.cold_reads import ColdLine, Finished
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.pulling.cold_reads import ColdLine, Finished
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.record import decode_messages
-from skylarkmq.store.cold_reads import GotMessages
+from skylarkmq.store.read.cold_reads import GotMessages
 from tests.support.failing_files import ALWAYS, FailingFiles
 from tests.support.fake_transport import Owner, Transport, connect
 from tests.support.live_broker import live_broker

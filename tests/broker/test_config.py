@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.config import BrokerConfig, NamesrvConfig, parse_namesrv_addresses
+from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig, parse_namesrv_addresses
+from skylarkmq.common.config_fields import ConfigError, key_of, types_of
 from skylarkmq.store.config import StoreConfig
-from skylarkmq.store.config_fields import ConfigError, key_of, types_of
 
 STORE = StoreConfig(store_path_root_dir=Path("/store"))
 

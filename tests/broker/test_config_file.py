@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.config_file import (
+from skylarkmq.broker.config.config_file import (
     Loaded,
     Sources,
     effective_values,
     load_broker_config,
     load_namesrv_config,
 )
-from skylarkmq.store.config_fields import ConfigError
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.common.config_fields import ConfigError
 
 
 def _load(

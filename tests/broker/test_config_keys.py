@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from skylarkmq.broker.config import BrokerConfig, NamesrvConfig
-from skylarkmq.broker.config_keys import (
+from skylarkmq.broker.config.config_keys import (
     ABOVE_ZERO,
     ALIASES,
     JAVA_ONLY,
@@ -12,8 +11,9 @@ from skylarkmq.broker.config_keys import (
     REFUSED,
     WITHOUT_EFFECT,
 )
+from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
+from skylarkmq.common.config_fields import key_of, types_of
 from skylarkmq.store.config import StoreConfig
-from skylarkmq.store.config_fields import key_of, types_of
 
 ROOT = Path(__file__).parents[2]
 ATTRIBUTES = {name for cls in (BrokerConfig, NamesrvConfig, StoreConfig) for name in types_of(cls)}

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from skylarkmq.broker import pending_calls
-from skylarkmq.broker.buffers import BEHIND_SIZE
-from skylarkmq.broker.connection import Connection, ConnectionClosedError
+from skylarkmq.broker.net import pending_calls
+from skylarkmq.broker.net.buffers import BEHIND_SIZE
+from skylarkmq.broker.net.connection import Connection, ConnectionClosedError
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder, RawFrame
 from tests.support.fake_transport import Owner, Transport, connect

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.broker.connection import (
+from skylarkmq.broker.net.connection import (
     OUTBOUND_MAX,
     PARKED_MAX,
     PAUSE_SIZE,

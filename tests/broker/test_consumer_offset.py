@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.consumer_offset import ConsumerOffsetManager
-from skylarkmq.store.table_file import TableWriter
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
+from skylarkmq.common.table_file import TableWriter
 from tests.store.support import StoreRig
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_states import CrashState, Keep

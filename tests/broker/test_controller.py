@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.broker.controller import GC_THRESHOLDS, BrokerController
+from skylarkmq.common.files import DiskFiles
+from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store.errors import StoreLockedError
-from skylarkmq.store.files import DiskFiles
 from skylarkmq.store.message_store import StoreState
-from skylarkmq.store.worker import StoreWorkers
 from tests.support.failing_files import ALWAYS, FailingFiles
 from tests.support.live_broker import broker_config, live_broker
 from tests.support.manual_clock import ManualClock

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from skylarkmq.broker.config import BrokerConfig, NamesrvConfig
+from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
+from skylarkmq.common.config_fields import key_of
 from skylarkmq.store.config import StoreConfig
-from skylarkmq.store.config_fields import key_of
 
 CPUS = os.cpu_count() or 1
 MIB = 1 << 20

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.delayed_message import ParkedReader, Place, copy_to, delivered
+from skylarkmq.broker.delay.delayed_message import ParkedReader, Place, copy_to, delivered
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.record import encode_record
 from skylarkmq.protocol.tags_code import tags_code

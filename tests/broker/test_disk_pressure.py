@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.broker.controller import BrokerController
+from skylarkmq.common.files import DiskFiles, DiskSpace
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.store.files import DiskFiles, DiskSpace
 from tests.support.live_broker import live_broker
 from tests.support.manual_clock import ManualClock, advance_async
 from tests.support.patience import until

@@ -2,7 +2,7 @@
 
 import random
 
-from skylarkmq.broker.due_times import DueTimes
+from skylarkmq.broker.delay.due_times import DueTimes
 
 DELAY_MS = 10_000
 NOW_MS = 1_700_000_000_000

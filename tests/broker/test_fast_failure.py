@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.fast_failure import LATE_TICKS, FastFailure
-from skylarkmq.broker.loop_lag import TICK_S
-from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.broker.metrics.loop_lag import TICK_S
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.fast_failure import LATE_TICKS, FastFailure
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder
 from tests.support.fake_transport import Owner, connect

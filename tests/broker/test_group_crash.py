@@ -12,14 +12,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from skylarkmq.broker.consume_rates import ConsumeRateService
-from skylarkmq.broker.delay_offsets import DelayOffsetTable
-from skylarkmq.broker.processor.admin_group import AdminGroupProcessor
+from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
+from skylarkmq.broker.metrics.consume_rates import ConsumeRateService
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
 from skylarkmq.broker.processor.client_manage import ClientManageProcessor
 from skylarkmq.broker.processor.send_back import SendBackProcessor
-from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.codes import RequestCode
-from skylarkmq.store.table_file import TableWriter
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, request
 from tests.support.crash_disk import CrashDisk
 

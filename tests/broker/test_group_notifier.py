@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from skylarkmq.broker.group_notifier import SMALL_GROUP, GroupNotifier
+from skylarkmq.broker.groups.group_notifier import SMALL_GROUP, GroupNotifier
 from tests.support.manual_clock import ManualClock
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.consumer_manager import ConsumerManager
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.group_notifier import GroupNotifier
+from skylarkmq.broker.groups.consumer_manager import ConsumerManager
+from skylarkmq.broker.groups.group_notifier import GroupNotifier
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
 from skylarkmq.protocol.codes import LanguageCode, ResponseCode
 from skylarkmq.protocol.record import decode_messages

@@ -13,14 +13,14 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from skylarkmq import __version__
 from skylarkmq.broker.health import HealthChecks
-from skylarkmq.broker.http import (
+from skylarkmq.broker.metrics.broker_metrics import build_registry
+from skylarkmq.broker.net.http import (
     MAX_CONNECTIONS,
     METRICS_LIMIT_S,
     READY_LIMIT_S,
     MetricsServer,
     choose_format,
 )
-from skylarkmq.broker.metrics import build_registry
 from tests.broker.test_metrics import a_scenario
 from tests.support.manual_clock import ManualClock, ManualTimer
 from tests.support.patience import LIMIT_S

@@ -31,7 +31,8 @@ NEVER: dict[str, object] = {
 }
 # And no append counts as slow: the batches after a slow one are committed at once.
 NEVER_SLOW = """
-from skylarkmq.store import flush_service, message_writer
+from skylarkmq.store import message_writer
+from skylarkmq.store.log import flush_service
 flush_service.SLOW_SYNC_S = message_writer.SLOW_APPEND_S = float("inf")
 """
 

@@ -6,18 +6,18 @@ from typing import Any, cast
 
 import pytest
 
-from skylarkmq.broker import long_polling
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.long_polling import (
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.pulling import long_polling
+from skylarkmq.broker.pulling.long_polling import (
     MATCH_UNITS_MAX,
     SWEEP_COST_MAX,
     WAKE_COST,
     HeldPull,
     PullRequestHoldService,
 )
-from skylarkmq.store.filtering import RecordFilter
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.message_writer import ArrivalListener
+from skylarkmq.store.read.filtering import RecordFilter
 from skylarkmq.store.results import ConsumeQueueUnit, GetMessageResult, GetMessageStatus
 from tests.support.manual_clock import ManualClock
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from skylarkmq.broker.loop_lag import LoopLagService
-from skylarkmq.store.stats import Histogram
+from skylarkmq.broker.metrics.loop_lag import LoopLagService
+from skylarkmq.common.histogram import Histogram
 from tests.support.manual_clock import ManualClock
 
 

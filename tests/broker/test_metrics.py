@@ -9,9 +9,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from skylarkmq import __version__
 from skylarkmq.broker.health import HealthChecks
-from skylarkmq.broker.metrics import BrokerCollector, MetricsSources, build_registry
-from skylarkmq.broker.stats import BrokerStats
-from skylarkmq.broker.store_metrics import StoreSources
+from skylarkmq.broker.metrics.broker_metrics import BrokerCollector, MetricsSources, build_registry
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.metrics.store_metrics import StoreSources
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.store.stats import StoreStats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.broker.new_names import ADDRESSES_MAX, BURST_S, NewNames
+from skylarkmq.broker.topics.new_names import ADDRESSES_MAX, BURST_S, NewNames
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from tests.broker.group_rig import GroupRig

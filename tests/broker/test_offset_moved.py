@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker import offset_moved
-from skylarkmq.broker.offset_moved import OffsetMovedEvents
+from skylarkmq.broker.groups import offset_moved
+from skylarkmq.broker.groups.offset_moved import OffsetMovedEvents
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.tags_code import tags_code

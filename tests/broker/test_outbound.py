@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker import outbound as outbound_module
-from skylarkmq.broker.outbound import Outbound
-from skylarkmq.broker.pending_calls import ConnectionClosedError
+from skylarkmq.broker.net import outbound as outbound_module
+from skylarkmq.broker.net.outbound import Outbound
+from skylarkmq.broker.net.pending_calls import ConnectionClosedError
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.errors import RemoteProtocolError

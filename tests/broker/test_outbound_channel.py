@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from skylarkmq.broker import outbound_channel
-from skylarkmq.broker.outbound_channel import ChannelClosedError, RemoteChannel
+from skylarkmq.broker.net import outbound_channel
+from skylarkmq.broker.net.outbound_channel import ChannelClosedError, RemoteChannel
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder
 from tests.support.manual_clock import ManualClock, settle

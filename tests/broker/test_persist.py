@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from skylarkmq.broker.persist import TableFile, load_table, table_text
+from skylarkmq.broker.tables.persist import TableFile, load_table, table_text
+from skylarkmq.common.errors import CorruptFileError
+from skylarkmq.common.table_file import Text
 from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
-from skylarkmq.store.errors import CorruptFileError
-from skylarkmq.store.table_file import Text
 from tests.support.memory_files import MemoryFiles, Tables
 
 PATH = Path("/store/config/consumerOffset.json")

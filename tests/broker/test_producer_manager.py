@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from skylarkmq.broker.producer_manager import ProducerManager
+from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.protocol.codes import LanguageCode
 from tests.broker.group_rig import FakeConnection
 from tests.support.manual_clock import ManualClock

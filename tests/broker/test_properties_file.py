@@ -2,7 +2,7 @@
 
 import pytest
 
-from skylarkmq.broker.properties_file import (
+from skylarkmq.broker.config.properties_file import (
     PropertiesError,
     Property,
     edit_properties,

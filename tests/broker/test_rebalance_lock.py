@@ -2,8 +2,8 @@
 
 import pytest
 
-from skylarkmq.broker import rebalance_lock
-from skylarkmq.broker.rebalance_lock import RebalanceLockManager
+from skylarkmq.broker.groups import rebalance_lock
+from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from tests.support.manual_clock import ManualClock
 
 

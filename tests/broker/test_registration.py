@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker import registration
-from skylarkmq.broker.config import BrokerConfig, NamesrvConfig
+from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.registration import RegistrationService
-from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.broker.topics.topic_config import TopicConfigManager
+from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.route import RegisterBrokerBody, decode_compressed_registration
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.bodies.topic_config import TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.protocol.crc import body_crc
 from skylarkmq.store.config import StoreConfig
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.memory_files import Tables

@@ -14,7 +14,7 @@ from skylarkmq.broker.controller import BrokerController
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.record import decode_messages
-from skylarkmq.store.queue_cleaner import QueueCleaner
+from skylarkmq.store.upkeep.queue_cleaner import QueueCleaner
 from tests.support.live_broker import live_broker
 from tests.support.patience import LIMIT_S, until
 from tests.support.raw_client import RawClient, pull_fields, send_fields

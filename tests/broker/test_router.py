@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker import router as router_module
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.router import CODEC_FIELD, REMARK_MAX, Router
+from skylarkmq.broker.net import router as router_module
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.router import CODEC_FIELD, REMARK_MAX, Router
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.errors import BadFrameError, RemoteProtocolError

@@ -7,13 +7,13 @@ import random
 
 import pytest
 
-from skylarkmq.broker.delay_offsets import FILE_NAME
-from skylarkmq.broker.schedule_service import UNITS_PER_TURN
+from skylarkmq.broker.delay.delay_offsets import FILE_NAME
+from skylarkmq.broker.delay.schedule_service import UNITS_PER_TURN
 from skylarkmq.protocol.tags_code import tags_code
-from skylarkmq.store.append import AppendBatch
-from skylarkmq.store.consume_queue import ConsumeQueue
 from skylarkmq.store.errors import StoreFullError
-from skylarkmq.store.message_reader import MessageReader
+from skylarkmq.store.log.append import AppendBatch
+from skylarkmq.store.queue.consume_queue import ConsumeQueue
+from skylarkmq.store.read.message_reader import MessageReader
 from skylarkmq.store.results import MessageInner
 from tests.broker.schedule_rig import SCHEDULE, TOPIC, Rig
 from tests.store.support import BORN, HOST, inner, refuse_bodies

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker import schedule_service
-from skylarkmq.broker.schedule_service import UNITS_PER_TURN
-from skylarkmq.store.message_reader import MessageReader
+from skylarkmq.broker.delay import schedule_service
+from skylarkmq.broker.delay.schedule_service import UNITS_PER_TURN
+from skylarkmq.store.read.message_reader import MessageReader
 from tests.broker.schedule_rig import Rig
 
 

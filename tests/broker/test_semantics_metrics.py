@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from prometheus_client.core import Metric
 
-from skylarkmq.broker.delay_offsets import DelayOffsetTable
-from skylarkmq.broker.metric_families import FamilyMaker
-from skylarkmq.broker.schedule_service import ScheduleMessageService
-from skylarkmq.broker.semantics_metrics import delay_families
-from skylarkmq.store.table_file import TableWriter
+from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
+from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
+from skylarkmq.broker.metrics.families import FamilyMaker
+from skylarkmq.broker.metrics.semantics_metrics import delay_families
+from skylarkmq.common.table_file import TableWriter
 from tests.broker.timer.timer_rig import TOPIC, TimerRig
 from tests.store.support import inner, refuse_bodies
 

@@ -14,9 +14,10 @@ from typing import Any, cast
 
 import pytest
 
-from skylarkmq.broker.connection import Connection, FrameHandler
-from skylarkmq.broker.router import Router
-from skylarkmq.broker.server import (
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.connection import Connection, FrameHandler
+from skylarkmq.broker.net.router import Router
+from skylarkmq.broker.net.server import (
     ACCEPTS_PER_TURN,
     DEAF_LIMIT_S,
     FRAME_LIMIT_S,
@@ -24,8 +25,7 @@ from skylarkmq.broker.server import (
     RemotingServer,
     _network,
 )
-from skylarkmq.broker.sockets import bind, port_of
-from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.broker.net.sockets import bind, port_of
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.host_address import HostAddress
 from tests.support.manual_clock import ManualClock

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from skylarkmq.broker import slow_consumers
-from skylarkmq.broker.slow_consumers import SlowConsumerService
+from skylarkmq.broker.groups import slow_consumers
+from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
 from tests.broker.group_rig import GroupRig
 from tests.support.live_broker import live_broker
 from tests.support.manual_clock import ManualClock, advance_async

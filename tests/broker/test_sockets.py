@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from skylarkmq.broker import sockets
-from skylarkmq.broker.sockets import (
+from skylarkmq.broker.net import sockets
+from skylarkmq.broker.net.sockets import (
     FAST_PORT_DISTANCE,
     bind,
     bind_pair,

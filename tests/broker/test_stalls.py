@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.broker.fast_failure import LATE_TICKS
+from skylarkmq.broker.net.fast_failure import LATE_TICKS
 from skylarkmq.protocol.codes import RequestCode
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import RawClient, send_fields

@@ -1,6 +1,6 @@
 """The broker's counters and their limits."""
 
-from skylarkmq.broker.stats import OTHER, BrokerStats
+from skylarkmq.broker.metrics.stats import OTHER, BrokerStats
 
 
 def test_a_counter_is_the_same_object_each_time() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.subscription_group import BUILT_IN_GROUPS, SubscriptionGroupManager
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.groups.subscription_group import BUILT_IN_GROUPS, SubscriptionGroupManager
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.store.config import StoreConfig

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from skylarkmq.broker.subscription_watch import SubscriptionWatch
+from skylarkmq.broker.groups.subscription_watch import SubscriptionWatch
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from tests.support.manual_clock import ManualClock
 

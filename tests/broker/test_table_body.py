@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.persist import ROWS_PER_CALL
-from skylarkmq.broker.table_body import TableBody
+from skylarkmq.broker.tables.persist import ROWS_PER_CALL
+from skylarkmq.broker.tables.table_body import TableBody
 from skylarkmq.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupWrapper
 from skylarkmq.protocol.bodies.text import encode_body

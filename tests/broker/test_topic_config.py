@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.topic_config import TopicConfigManager
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol.bodies.topic_config import TopicConfig
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.store.config import StoreConfig

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
-from skylarkmq.broker.long_polling import HeldPull, PullRequestHoldService
-from skylarkmq.broker.metric_families import FamilyMaker
-from skylarkmq.broker.processor.admin_topic import AdminTopicProcessor
+from skylarkmq.broker.metrics.families import FamilyMaker
+from skylarkmq.broker.metrics.semantics_metrics import removal_families
+from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
 from skylarkmq.broker.processor.send import SendProcessor
-from skylarkmq.broker.semantics_metrics import removal_families
-from skylarkmq.broker.topic_deletion import TopicDeletion
+from skylarkmq.broker.pulling.long_polling import HeldPull, PullRequestHoldService
+from skylarkmq.broker.topics.topic_deletion import TopicDeletion
+from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.record import decode_messages
-from skylarkmq.store.table_file import TableWriter
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, begin, request
 from tests.support.crash_disk import CrashDisk
 from tests.support.live_broker import live_broker

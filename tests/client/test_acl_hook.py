@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from skylarkmq.client import AuthError, Client, Credentials, Message, Producer
-from skylarkmq.client.acl_hook import Signer
 from skylarkmq.client.config import Codec
+from skylarkmq.client.wire.acl_hook import Signer
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.remoting_command import RemotingCommand

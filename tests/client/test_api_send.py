@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.api_send import SendRequest, SendTemplate, stored_fields
 from skylarkmq.client.errors import ProtocolError
-from skylarkmq.client.send_answer import as_command, decode_stored
+from skylarkmq.client.wire.api_send import SendRequest, SendTemplate, stored_fields
+from skylarkmq.client.wire.send_answer import as_command, decode_stored
 from skylarkmq.protocol.command import decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder, RawFrame, SerializeType
 from skylarkmq.protocol.message import MessageQueue

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from skylarkmq.client.api_admin import AdminApi
-from skylarkmq.client.api_consumer import ConsumerApi
-from skylarkmq.client.api_lock import LockApi
-from skylarkmq.client.api_pull import PullRequest, pull
-from skylarkmq.client.api_send import send_message_back
 from skylarkmq.client.config import Codec
 from skylarkmq.client.errors import ConnectionFailed
-from skylarkmq.client.nameserver import NameServers
-from skylarkmq.client.pushes import PushRouter
-from skylarkmq.client.remoting import Remoting
+from skylarkmq.client.wire.api_admin import AdminApi
+from skylarkmq.client.wire.api_consumer import ConsumerApi
+from skylarkmq.client.wire.api_lock import LockApi
+from skylarkmq.client.wire.api_pull import PullRequest, pull
+from skylarkmq.client.wire.api_send import send_message_back
+from skylarkmq.client.wire.nameserver import NameServers
+from skylarkmq.client.wire.pushes import PushRouter
+from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.protocol.bodies.heartbeat import HeartbeatData
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import decode_command

@@ -6,8 +6,8 @@ import asyncio
 from random import Random
 
 from skylarkmq.client import Client, Credentials
-from skylarkmq.client.connection import Connection
-from skylarkmq.client.remoting import Remoting
+from skylarkmq.client.wire.connection import Connection
+from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.client.test_cancellation import cancelled_after, left_over, sweep

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from skylarkmq.client import Client, Message, Producer
-from skylarkmq.client import cli as client_cli
 from skylarkmq.client.errors import (
     BrokerError,
     ConnectionFailed,
@@ -24,6 +23,7 @@ from skylarkmq.client.errors import (
     RouteNotFound,
     broker_error,
 )
+from skylarkmq.tools import messages as client_cli
 from tests.support.live_broker import live_broker, namesrv_of
 from tests.support.patience import LIMIT_S
 

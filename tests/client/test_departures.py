@@ -15,7 +15,7 @@ from skylarkmq.client import (
     RouteNotFound,
     SendResult,
 )
-from skylarkmq.client.connection import UNSENT_MAX
+from skylarkmq.client.wire.connection import UNSENT_MAX
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.support import Setting
 from tests.support.fake_cluster import FakeBroker

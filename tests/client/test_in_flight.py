@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from skylarkmq.client.errors import MessageTooLarge
-from skylarkmq.client.in_flight import InFlight
+from skylarkmq.client.producer.in_flight import InFlight
 from tests.support.manual_clock import settle
 
 

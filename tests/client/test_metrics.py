@@ -8,8 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from skylarkmq.client import Message, Producer
-from skylarkmq.client import metrics as client_metrics
-from skylarkmq.client.metrics import OTHER, Families, families_of
+from skylarkmq.client.observe import metrics as client_metrics
+from skylarkmq.client.observe.metrics import OTHER, Families, families_of
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.consumer.support import GROUP, Group
 from tests.client.observed import Observed

@@ -16,9 +16,9 @@ from skylarkmq.client.errors import (
     RequestTimeout,
     RocketMQError,
 )
-from skylarkmq.client.nameserver import PATIENCE_S, NameServers
-from skylarkmq.client.remoting import Remoting
-from skylarkmq.client.stream import Receiver
+from skylarkmq.client.wire.nameserver import PATIENCE_S, NameServers
+from skylarkmq.client.wire.remoting import Remoting
+from skylarkmq.client.wire.stream import Receiver
 from skylarkmq.protocol.codes import RequestCode
 from tests.support.fake_cluster import NAMESRV, FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async, settle

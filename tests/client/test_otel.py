@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 
 from skylarkmq.client import Consumer, Message, Producer, StartFrom
 from skylarkmq.client.errors import BrokerError, NotSupported, RequestTimeout
-from skylarkmq.client.otel import OPT_IN_VARIABLE, error_type, prefixes, server_attributes
+from skylarkmq.client.observe.otel import OPT_IN_VARIABLE, error_type, prefixes, server_attributes
 from tests.client.consumer.support import GROUP
 from tests.client.observed import Observed
 
@@ -165,6 +165,6 @@ def test_addresses_and_errors_as_attributes() -> None:
 async def test_without_the_library_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, recorded: Recorded
 ) -> None:
-    monkeypatch.setitem(sys.modules, "skylarkmq.client.otel", None)
+    monkeypatch.setitem(sys.modules, "skylarkmq.client.observe.otel", None)
     with pytest.raises(NotSupported, match=r"skylarkmq\[otel\]"):
         await Observed(tracer_provider=recorded.provider).scenario()

@@ -23,7 +23,7 @@ from skylarkmq.client import (
     SendStatus,
 )
 from skylarkmq.client.config import Codec
-from skylarkmq.client.message_text import properties_text
+from skylarkmq.client.producer.message_text import properties_text
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.properties import decode_properties

@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from skylarkmq.client.connection import Connection
-from skylarkmq.client.pushes import TASKS_MAX, PushRouter
+from skylarkmq.client.wire.connection import Connection
+from skylarkmq.client.wire.pushes import TASKS_MAX, PushRouter
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.support.manual_clock import settle

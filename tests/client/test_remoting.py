@@ -10,8 +10,8 @@ import pytest
 
 from skylarkmq.client.config import CONNECT_TIMEOUT_S, RECONNECT_MAX_S
 from skylarkmq.client.errors import ConnectionFailed, IllegalState
-from skylarkmq.client.remoting import LIVED_S, Remoting
-from skylarkmq.client.stream import Receiver, Stream, split_address
+from skylarkmq.client.wire.remoting import LIVED_S, Remoting
+from skylarkmq.client.wire.stream import Receiver, Stream, split_address
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.scripted_stream import EOF, ScriptedNetwork

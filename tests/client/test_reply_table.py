@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.client import reply_table
 from skylarkmq.client.errors import ReplyTimeout
-from skylarkmq.client.reply_table import ReplyTable
+from skylarkmq.client.producer import reply_table
+from skylarkmq.client.producer.reply_table import ReplyTable
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.compression import CompressionKind, compress, compression_flags
 from skylarkmq.protocol.properties import encode_properties

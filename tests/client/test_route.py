@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from skylarkmq.client.errors import ConnectionFailed, RouteNotFound
-from skylarkmq.client.nameserver import NameServers
-from skylarkmq.client.remoting import Remoting
-from skylarkmq.client.route import RouteTable, parse_route
+from skylarkmq.client.wire.nameserver import NameServers
+from skylarkmq.client.wire.remoting import Remoting
+from skylarkmq.client.wire.route import RouteTable, parse_route
 from skylarkmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.message import MessageQueue

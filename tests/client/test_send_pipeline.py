@@ -18,7 +18,7 @@ from skylarkmq.client import (
     SystemBusy,
     TooManyInFlight,
 )
-from skylarkmq.client.connection import UNSENT_MAX
+from skylarkmq.client.wire.connection import UNSENT_MAX
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.support import Setting
 from tests.support.manual_clock import advance_async, settle

@@ -21,7 +21,7 @@ from skylarkmq.client import (
     RocketMQError,
     SendResult,
 )
-from skylarkmq.client.hooks import ClientHook, SendContext
+from skylarkmq.client.observe.hooks import ClientHook, SendContext
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.protocol.version import MQVersion

@@ -11,9 +11,9 @@ import pytest
 
 from skylarkmq.client import Client, ConnectionFailed
 from skylarkmq.client.config import Codec
-from skylarkmq.client.hooks import ClientHook
-from skylarkmq.client.peer import Peer
-from skylarkmq.client.stream import AsyncioNetwork, Receiver
+from skylarkmq.client.observe.hooks import ClientHook
+from skylarkmq.client.wire.peer import Peer
+from skylarkmq.client.wire.stream import AsyncioNetwork, Receiver
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.protocol.version import MQVersion

@@ -17,9 +17,9 @@ import pytest
 
 from skylarkmq.client.clock import SystemClock
 from skylarkmq.client.errors import ConnectionFailed, RocketMQError, TlsError
-from skylarkmq.client.remoting import Remoting
-from skylarkmq.client.stream import AsyncioNetwork
-from skylarkmq.client.tls import ClientTls, ServerHostname, SslSetting
+from skylarkmq.client.wire.remoting import Remoting
+from skylarkmq.client.wire.stream import AsyncioNetwork
+from skylarkmq.client.wire.tls import ClientTls, ServerHostname, SslSetting
 from skylarkmq.protocol.command import decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder
 from skylarkmq.protocol.remoting_command import RemotingCommand

@@ -12,9 +12,9 @@ import pytest
 
 from skylarkmq.client.config import CONNECT_TIMEOUT_S
 from skylarkmq.client.errors import ConnectionFailed
-from skylarkmq.client.remoting import Remoting
-from skylarkmq.client.stream import AsyncioNetwork
-from skylarkmq.client.tls import ClientTls
+from skylarkmq.client.wire.remoting import Remoting
+from skylarkmq.client.wire.stream import AsyncioNetwork
+from skylarkmq.client.wire.tls import ClientTls
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.client.test_tls import answer_all, authority, echo, remoting, serving
 from tests.support.certificates import Authority

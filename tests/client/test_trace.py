@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.client import Message, Producer, RouteNotFound, TransactionState, trace
-from skylarkmq.client.trace_data import (
+from skylarkmq.client import Message, Producer, RouteNotFound, TransactionState
+from skylarkmq.client.observe import trace
+from skylarkmq.client.observe.trace_data import (
     EndTransactionTrace,
     PubTrace,
     SubAfterTrace,

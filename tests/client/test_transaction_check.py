@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.client import transaction_check
-from skylarkmq.client.check_router import CheckRouter
 from skylarkmq.client.config import ClientConfig
 from skylarkmq.client.errors import ConnectionFailed
+from skylarkmq.client.producer import transaction_check
+from skylarkmq.client.producer.transaction_check import Check, Checks, HalfMessage, TransactionState
 from skylarkmq.client.services import Services
-from skylarkmq.client.transaction_check import Check, Checks, HalfMessage, TransactionState
+from skylarkmq.client.wire.check_router import CheckRouter
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.record import encode_record

@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 
 from skylarkmq.client import Client, HalfMessage, Message, Producer, TransactionState
-from skylarkmq.client.hooks import ClientHook, SendContext
-from skylarkmq.client.stream import AsyncioNetwork, Receiver, Stream
+from skylarkmq.client.observe.hooks import ClientHook, SendContext
+from skylarkmq.client.wire.stream import AsyncioNetwork, Receiver, Stream
 
 GROUP = "bank"
 TOPIC = "transfers"

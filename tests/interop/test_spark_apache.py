@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from skylarkmq.client.spark import archive_table
-from skylarkmq.client.spark.jobs import archive, audit
+from skylarkmq.spark import archive_table
+from skylarkmq.spark.jobs import archive, audit
 from tests.interop.servers import Broker
 from tests.interop.tools import JavaTools, bodies, numbered
 from tests.spark.conftest import QUICK
@@ -34,7 +34,7 @@ PLACE = ("brokerName", "queueId", "queueOffset")
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from skylarkmq.client.spark.session import build_session
+    from skylarkmq.spark.session import build_session
 
     folder = tmp_path_factory.mktemp("spark")
     session = build_session(

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 import pytest
 
 from skylarkmq.client.consumer.subscription import Subscription, Tag
-from skylarkmq.client.spark.client import BlockingClient
-from skylarkmq.client.spark.errors import DataLost, SendFailed
-from skylarkmq.client.spark.remoting.outgoing import Outgoing
-from skylarkmq.client.spark.remoting.pulls import RangeReader
-from skylarkmq.client.spark.remoting.sends import SendWindow
-from skylarkmq.client.spark.remoting.settings import ConnectionSettings
-from skylarkmq.client.spark.remoting.write_back import OffsetWriteBack
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.record import decode_messages
+from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.errors import DataLost, SendFailed
+from skylarkmq.spark.remoting.outgoing import Outgoing
+from skylarkmq.spark.remoting.pulls import RangeReader
+from skylarkmq.spark.remoting.sends import SendWindow
+from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.remoting.write_back import OffsetWriteBack
 from tests.interop.servers import Broker
 
 pytestmark = pytest.mark.interop

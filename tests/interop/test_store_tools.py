@@ -9,8 +9,8 @@ import pytest
 
 from tests.interop.children import Children
 from tests.interop.store_shell import JavaStore
-from tests.store.tools.support import Sample, flip, run, run_json, write_sample
 from tests.support.store_samples import Fields, by_key, by_queue
+from tests.tools.store.support import Sample, flip, run, run_json, write_sample
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("maven")]
 

@@ -1,6 +1,6 @@
 """The clock's interface: the clock of the tests is one."""
 
-from skylarkmq.protocol.clock import Clock, TimerHandle
+from skylarkmq.common.clock import Clock, TimerHandle
 from tests.support.manual_clock import ManualClock
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import crcmod.predefined
 import pytest
 
-from skylarkmq.protocol.crc import body_crc, crc32c, using_extension
+from skylarkmq.common.crc import body_crc, crc32c, using_extension
 from tests.protocol.message_vectors import STORE
 
 CHECK = b"123456789"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol import record
-from skylarkmq.protocol.crc import body_crc
 from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 from skylarkmq.protocol.message import HostAddress
 from skylarkmq.protocol.record import (

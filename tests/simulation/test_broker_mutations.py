@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker import consumer_offset, delay_offsets, following
-from skylarkmq.broker.due_times import DueTimes
-from skylarkmq.broker.processor import admin_group, admin_topic
+from skylarkmq.broker.delay import delay_offsets
+from skylarkmq.broker.delay.due_times import DueTimes
+from skylarkmq.broker.groups import consumer_offset
+from skylarkmq.broker.processor.admin import group as admin_group
+from skylarkmq.broker.processor.admin import topic as admin_topic
+from skylarkmq.broker.tables import following
 from skylarkmq.broker.timer import deliveries
 from skylarkmq.broker.transaction import bridge, check_service
-from skylarkmq.store import timer_rules
+from skylarkmq.store.timer import rules as timer_rules
 from skylarkmq.store.timer.checkpoint import CHECKPOINT_NAME
 from tests.simulation.test_broker_simulator import explore
 from tests.support.crash_explorer import CrashFailure

@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from skylarkmq.broker.consumer_offset import OFFSETS_FILE
-from skylarkmq.broker.delay_offsets import FILE_NAME as DELAYS_FILE
+from skylarkmq.broker.delay.delay_offsets import FILE_NAME as DELAYS_FILE
+from skylarkmq.broker.groups.consumer_offset import OFFSETS_FILE
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
 from skylarkmq.store.delay_levels import schedule_queue_id
 from tests.support.broker_applications import QUEUES, TOPIC

@@ -15,12 +15,12 @@ from random import Random
 
 import pytest
 
+from skylarkmq.common.errors import CorruptFileError, StoreError
 from skylarkmq.protocol.record import decode_messages
-from skylarkmq.store import recovery
 from skylarkmq.store.checkpoint import Checkpoint
-from skylarkmq.store.errors import CorruptFileError, StoreError
 from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.results import GetMessageStatus, PutMessageStatus
+from skylarkmq.store.upkeep import recovery
 from tests.store.support import StoreRig
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_states import CrashState, Keep

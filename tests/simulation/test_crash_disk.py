@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from skylarkmq.store.files import DiskFiles, Files
+from skylarkmq.common.files import DiskFiles, Files
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_states import CrashState, Keep, Names
 

@@ -12,30 +12,23 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.store import (
+from skylarkmq.common import table_file
+from skylarkmq.store import checkpoint, message_store, message_writer, store_lock
+from skylarkmq.store.index import follower as index_follower
+from skylarkmq.store.index import service as index_service
+from skylarkmq.store.index import sync as index_sync
+from skylarkmq.store.log import (
     append,
-    checkpoint,
     commit_log,
     flush_service,
     flushed_offset,
-    index_follower,
-    index_service,
-    index_sync,
-    log_cleaner,
     log_walk,
     mapped_file,
     mapped_file_queue,
-    message_store,
-    message_writer,
-    queue_cleaner,
-    queue_files,
-    queue_table,
-    recovery,
-    store_lock,
-    table_file,
-    unit_rebuild,
 )
+from skylarkmq.store.queue import queue_files, queue_table, unit_rebuild
 from skylarkmq.store.results import MessageInner, PutMessageStatus
+from skylarkmq.store.upkeep import log_cleaner, queue_cleaner, recovery
 from tests.support import store_machine, store_shape
 from tests.support.crash_disk import CrashDisk, CrashFile
 from tests.support.crash_explorer import CrashFailure, explore

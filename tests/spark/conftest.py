@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from skylarkmq.client.spark.java import JavaNotFoundError
-from skylarkmq.client.spark.requirements import MissingRequirementError
+from skylarkmq.spark.java import JavaNotFoundError
+from skylarkmq.spark.requirements import MissingRequirementError
 from skylarkmq.testing.broker import RunningBroker
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.worker_path import PATIENT, make_worker_path
@@ -59,7 +59,7 @@ def worker_path(folder: Path) -> Iterator[None]:
 
 
 def running_session(folder: Path) -> Iterator[SparkSession]:
-    from skylarkmq.client.spark.session import build_session
+    from skylarkmq.spark.session import build_session
 
     before = dict(os.environ)
     settings = {

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.client.spark.archive import commits as archive_commits
-from skylarkmq.client.spark.archive.compaction import compact, groups
-from skylarkmq.client.spark.archive.files import TableFiles
-from skylarkmq.client.spark.offsets import QueueKey
+from skylarkmq.spark.archive import commits as archive_commits
+from skylarkmq.spark.archive.compaction import compact, groups
+from skylarkmq.spark.archive.files import TableFiles
+from skylarkmq.spark.offsets import QueueKey
 from tests.spark.support.archives import (
     DAY_MS,
     T0_MS,

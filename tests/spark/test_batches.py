@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.spark.batches import BatchBuilder, CorruptRecordError
-from skylarkmq.client.spark.schema import COLUMNS, arrow_schema, names
 from skylarkmq.protocol.compression import CompressionKind, compress, compression_flags
 from skylarkmq.protocol.record import decode_messages
+from skylarkmq.spark.batches import BatchBuilder, CorruptRecordError
+from skylarkmq.spark.schema import COLUMNS, arrow_schema, names
 from tests.spark.support.records import RECORDS, V6, Written, block, row_of, rows_in, sane_time
 
 ALL = names()

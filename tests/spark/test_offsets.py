@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.spark.offsets import (
+from skylarkmq.spark.offsets import (
     INT64_MAX,
     OffsetFormatError,
     OffsetRange,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.spark.option_reading import (
+from skylarkmq.spark.option_reading import (
     OptionError,
     OptionReader,
     is_secret,

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from skylarkmq.client.spark.offsets import QueueOffsets
-from skylarkmq.client.spark.progress import (
+from skylarkmq.spark.offsets import QueueOffsets
+from skylarkmq.spark.progress import (
     FINISHED_QUERIES_MAX,
     ProgressMetrics,
     lag_of,

@@ -9,13 +9,13 @@ import pytest
 from skylarkmq.client import Message
 from skylarkmq.client.consumer.subscription import Sql92, Subscription, Tag
 from skylarkmq.client.errors import FilterRefused
-from skylarkmq.client.spark.client import BlockingClient
-from skylarkmq.client.spark.errors import DataLost
-from skylarkmq.client.spark.remoting.pulls import RangeReader
-from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 from skylarkmq.client.sync import Producer
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.record import decode_messages
+from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.errors import DataLost
+from skylarkmq.spark.remoting.pulls import RangeReader
+from skylarkmq.spark.remoting.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker, run_broker_sync
 
 COUNT = 2000

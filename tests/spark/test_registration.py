@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource
 
 import pyspark_skylarkmq
 import pyspark_skylarkmq_commitlog
-from skylarkmq.client.spark import registration, requirements
+from skylarkmq.spark import registration, requirements
 
 PACKAGES = {"skylarkmq": pyspark_skylarkmq, "skylarkmq-commitlog": pyspark_skylarkmq_commitlog}
 
@@ -72,7 +72,7 @@ except RuntimeError as error:
 
 def test_the_connector_loads_neither_library() -> None:
     code = (
-        "import sys, skylarkmq.client, skylarkmq.client.spark, pyspark_skylarkmq\n"
+        "import sys, skylarkmq.client, skylarkmq.spark, pyspark_skylarkmq\n"
         "print(sorted({'pyspark', 'pyarrow'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -80,7 +80,7 @@ def test_the_connector_loads_neither_library() -> None:
 
 
 def test_the_sdk_does_not_load_the_connector() -> None:
-    code = "import sys, skylarkmq.client\nprint('skylarkmq.client.spark' in sys.modules)"
+    code = "import sys, skylarkmq.client\nprint('skylarkmq.spark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

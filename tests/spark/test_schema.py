@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.spark.schema import (
+from skylarkmq.spark.schema import (
     COLUMNS,
     LOG_COLUMNS,
     SchemaError,
@@ -119,7 +119,7 @@ def test_a_column_that_may_not_be_null_is_refused() -> None:
 
 def test_names_are_known_without_the_libraries() -> None:
     code = (
-        "import sys; import skylarkmq.client.spark.schema as s; s.ddl();"
+        "import sys; import skylarkmq.spark.schema as s; s.ddl();"
         "assert not {'pyarrow', 'pyspark'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT_S)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.client.spark import java, session
+from skylarkmq.spark import java, session
 from tests.support.patience import JVM_LIMIT_S
 
 ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -51,7 +51,7 @@ def test_what_the_caller_says_goes_first_then_spark_submit() -> None:
 def test_a_session_starts_without_warnings(tmp_path: Path) -> None:
     """In a process of its own, for what its JVM prints."""
     code = (
-        "from skylarkmq.client.spark import build_session, register\n"
+        "from skylarkmq.spark import build_session, register\n"
         "session = build_session('quiet', 'local[1]', **{'spark.ui.enabled': False})\n"
         "register(session)\n"
         "print(session.range(3).count())\n"

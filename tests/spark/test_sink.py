@@ -15,16 +15,16 @@ from pyspark import SparkFiles, TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from skylarkmq.client.queue_selector import by_hash
-from skylarkmq.client.spark.option_reading import OptionError
-from skylarkmq.client.spark.remoting import pool
-from skylarkmq.client.spark.remoting.outgoing import Queue
-from skylarkmq.client.spark.schema import SchemaError
-from skylarkmq.client.spark.sink import BatchSink, SendReceipt, StreamSink, batch_sink, stream_sink
-from skylarkmq.client.spark.writing.rows import RowError
-from skylarkmq.client.spark.writing.sink_task import QueueTotal
-from skylarkmq.client.spark.writing.unique_keys import PlaceKeys
+from skylarkmq.client.producer.queue_selector import by_hash
 from skylarkmq.protocol.message import MessageExt
+from skylarkmq.spark.option_reading import OptionError
+from skylarkmq.spark.remoting import pool
+from skylarkmq.spark.remoting.outgoing import Queue
+from skylarkmq.spark.schema import SchemaError
+from skylarkmq.spark.sink import BatchSink, SendReceipt, StreamSink, batch_sink, stream_sink
+from skylarkmq.spark.writing.rows import RowError
+from skylarkmq.spark.writing.sink_task import QueueTotal
+from skylarkmq.spark.writing.unique_keys import PlaceKeys
 from skylarkmq.testing.threaded import SyncBroker
 
 if TYPE_CHECKING:

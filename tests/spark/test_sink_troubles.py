@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from skylarkmq.client.queue_selector import by_hash
-from skylarkmq.client.spark.remoting import pool
-from skylarkmq.client.spark.remoting.outgoing import Queue
-from skylarkmq.client.spark.sink import batch_sink
+from skylarkmq.client.producer.queue_selector import by_hash
 from skylarkmq.protocol.batch import split_batch
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import encode_command
 from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.spark.remoting import pool
+from skylarkmq.spark.remoting.outgoing import Queue
+from skylarkmq.spark.sink import batch_sink
 from tests.spark.support.scripted_brokers import scripted_brokers
 from tests.spark.support.scripted_peer import CLOSE, Said
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from skylarkmq.client import Message
-from skylarkmq.client.spark.client import BlockingClient
-from skylarkmq.client.spark.remoting.settings import ConnectionSettings
-from skylarkmq.client.spark.schema import COLUMNS, arrow_schema, names
-from skylarkmq.client.spark.session import build_session
 from skylarkmq.client.sync import Producer
+from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.schema import COLUMNS, arrow_schema, names
+from skylarkmq.spark.session import build_session
 from skylarkmq.testing.threaded import SyncBroker
 
 if TYPE_CHECKING:

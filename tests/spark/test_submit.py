@@ -12,10 +12,10 @@ from typing import NoReturn
 import pyspark
 import pytest
 
-from skylarkmq.client.spark import run_module, submit
+from skylarkmq.spark import run_module, submit
 
 RUNNER = str(Path(run_module.__file__))
-JOB = "skylarkmq.client.spark.jobs"
+JOB = "skylarkmq.spark.jobs"
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_module_stands_for_a_file(given: list[str], expected: list[str]) -> No
     [
         (["-m"], "-m needs a module"),
         (["-m", "no.such.module"], "there is no module 'no.such.module'"),
-        (["-m", "skylarkmq.client.spark.jobs.archiv"], "jobs.archiv'"),
+        (["-m", "skylarkmq.spark.jobs.archiv"], "jobs.archiv'"),
         (["-m", ""], "there is no module ''"),
         (["-m", ".relative"], "there is no module '.relative'"),
     ],
@@ -223,7 +223,7 @@ def test_what_a_job_prints_is_its_summary_alone(tmp_path: Path, kind: str) -> No
     )
     launcher = tmp_path / "launcher.py"
     share = (
-        "from skylarkmq.client.spark import submit\n"
+        "from skylarkmq.spark import submit\n"
         "submit.start('x', lambda *_: ['x'], [], {}, lambda *_: None)\n"
     )
     launcher.write_text((share if kind == "shared file" else "") + LAUNCHER)

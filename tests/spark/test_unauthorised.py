@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from skylarkmq.client.errors import RocketMQError
-from skylarkmq.client.spark.remoting import pool
-from skylarkmq.client.spark.source import SkylarkSource
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.spark.remoting import pool
+from skylarkmq.spark.source import SkylarkSource
 from tests.spark.support.scripted_brokers import scripted_brokers
 from tests.spark.support.scripted_peer import ScriptedPeer
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from skylarkmq.store.files import DiskSpace
+from skylarkmq.common.files import DiskSpace
 from skylarkmq.store.results import PutMessageStatus
 from tests.store.support import LOG_SIZE, MESSAGE_MAX, StoreRig
 from tests.support.crash_disk import CrashDisk

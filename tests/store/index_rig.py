@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from skylarkmq.store.index_service import IndexAnswer
+from skylarkmq.store.index.service import IndexAnswer
 from tests.store.support import LOG_SIZE, StoreRig
 from tests.support.crash_disk import CrashDisk
 from tests.support.index_files import build

@@ -6,9 +6,9 @@ import errno
 
 import pytest
 
-from skylarkmq.store.allocate_service import PATIENCE_S, AllocateService
 from skylarkmq.store.errors import StoreFullError
-from skylarkmq.store.mapped_file import file_name
+from skylarkmq.store.log.allocate_service import PATIENCE_S, AllocateService
+from skylarkmq.store.log.mapped_file import file_name
 from skylarkmq.store.stats import StoreStats
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import ManualClock

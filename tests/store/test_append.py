@@ -15,11 +15,11 @@ from skylarkmq.protocol.record import (
     decode_messages,
     read_record,
 )
-from skylarkmq.store.append import NO_QUEUE, AppendBatch
-from skylarkmq.store.consume_queue import UNIT, ConsumeQueue
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import StoreFullError
-from skylarkmq.store.mapped_file import MappedFile
+from skylarkmq.store.log.append import NO_QUEUE, AppendBatch
+from skylarkmq.store.log.mapped_file import MappedFile
+from skylarkmq.store.queue.consume_queue import UNIT, ConsumeQueue
 from tests.protocol.message_vectors import RECORDS, STORE, record_fields
 from tests.store.support import StoreRig
 from tests.support.crash_disk import CrashDisk

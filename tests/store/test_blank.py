@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.store.blank import BLOCK_SIZE, first_written, is_blank
-from skylarkmq.store.files import DiskFile, DiskFiles, StoreFile
+from skylarkmq.common.files import DiskFile, DiskFiles, StoreFile
+from skylarkmq.store.log.blank import BLOCK_SIZE, first_written, is_blank
 from tests.support.crash_disk import CrashDisk
 
 SIZE = 3 * BLOCK_SIZE + 100

@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
+from skylarkmq.common.sidecar import Kind, encode_sidecar
 from skylarkmq.store.checkpoint import FILE_SIZE, SAFETY_MS, Checkpoint, IndexPoint, Marks
-from skylarkmq.store.sidecar import Kind, encode_sidecar
 from tests.protocol.message_vectors import STORE
 from tests.support.crash_disk import CrashDisk
 

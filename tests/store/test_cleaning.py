@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.store.config import delete_hours
-from skylarkmq.store.config_fields import ConfigError
 from skylarkmq.store.results import GetMessageStatus, PutMessageStatus
 from tests.store.clean_rig import FIRST_RUN_S, CleanRig, hour_at
 from tests.store.support import LOG_SIZE, store_config

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from skylarkmq.protocol.record import decode_messages
-from skylarkmq.store.cold_reads import ColdReads
-from skylarkmq.store.message_reader import Matches
+from skylarkmq.store.read.cold_reads import ColdReads
+from skylarkmq.store.read.message_reader import Matches
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 from tests.store.support import LOG_SIZE, StoreRig
 from tests.store.test_message_reader import filled, reader, remove_first_log_file, settle

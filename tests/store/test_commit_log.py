@@ -6,13 +6,13 @@ import errno
 
 import pytest
 
-from skylarkmq.store.append import AppendBatch
-from skylarkmq.store.commit_log import CommitLog
-from skylarkmq.store.consume_queue import ConsumeQueue
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import StoreFullError
-from skylarkmq.store.flushed_offset import FlushedOffset
-from skylarkmq.store.mapped_file import file_name
+from skylarkmq.store.log.append import AppendBatch
+from skylarkmq.store.log.commit_log import CommitLog
+from skylarkmq.store.log.flushed_offset import FlushedOffset
+from skylarkmq.store.log.mapped_file import file_name
+from skylarkmq.store.queue.consume_queue import ConsumeQueue
 from skylarkmq.store.results import PutMessageStatus
 from skylarkmq.store.stats import StoreStats
 from tests.store.support import BORN, HOST, StoreRig

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from skylarkmq.common.config_fields import ConfigError, key_of, types_of
 from skylarkmq.store.config import StoreConfig, index_file_size
-from skylarkmq.store.config_fields import ConfigError, key_of, types_of
-from skylarkmq.store.index_file import IndexShape
+from skylarkmq.store.index.file import IndexShape
 
 ROOT = Path("/store")
 

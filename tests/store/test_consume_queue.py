@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.store.consume_queue import (
+from skylarkmq.store.queue.consume_queue import (
     PRE_BLANK,
     TAIL_KEEP_SIZE,
     UNIT,

@@ -11,8 +11,9 @@ import pytest
 
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.tags_code import tags_code
-from skylarkmq.store.consume_queue import UNIT
-from skylarkmq.store.consume_queue_ext import (
+from skylarkmq.store.errors import StoreProfileError
+from skylarkmq.store.queue.consume_queue import UNIT
+from skylarkmq.store.queue.consume_queue_ext import (
     ADDRESS_MAX,
     END_ROOM,
     EXT_UNIT,
@@ -23,7 +24,6 @@ from skylarkmq.store.consume_queue_ext import (
     is_address,
     with_tags_codes,
 )
-from skylarkmq.store.errors import StoreProfileError
 from tests.store.support import StoreRig
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_states import CrashState, Keep

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
+from skylarkmq.common.table_file import TableWriter
 from skylarkmq.store.message_store import StoreState
 from skylarkmq.store.results import PutMessageResult, PutMessageStatus
-from skylarkmq.store.table_file import TableWriter
 from tests.store.support import LOG_SIZE, MESSAGE_MAX, StoreRig
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_states import CrashState, Keep

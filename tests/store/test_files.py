@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.store.files import DiskFiles, StoreFile, is_no_space
+from skylarkmq.common.files import DiskFiles, StoreFile, is_no_space
 
 FILES = DiskFiles()
 # Takes the lock on byte 0 as a Java broker does, says so, and holds it until its input ends.
@@ -202,7 +202,7 @@ def test_a_replace_that_fails_leaves_the_old_file(
 
     with monkeypatch.context() as broken:
         broken.setattr(os, call, fail)
-        broken.setattr("skylarkmq.store.files._datasync", os.fdatasync)
+        broken.setattr("skylarkmq.common.files._datasync", os.fdatasync)
         with pytest.raises(OSError) as caught:
             FILES.replace(path, b"new", backup=True)
     assert is_no_space(caught.value)
@@ -226,7 +226,7 @@ def test_the_order_in_which_a_replace_becomes_durable(
             os, name, lambda *args, _name=name, _real=real: (steps.append(_name), _real(*args))[1]
         )
     monkeypatch.setattr(
-        "skylarkmq.store.files._datasync", lambda fd: (steps.append("fdatasync"), os.fdatasync(fd))
+        "skylarkmq.common.files._datasync", lambda fd: (steps.append("fdatasync"), os.fdatasync(fd))
     )
     FILES.replace(tmp_path / "t", b"new", backup=True)
     assert steps == ["write", "fdatasync", "link", "replace", "replace", "fsync"]

@@ -9,8 +9,8 @@ import pytest
 
 from skylarkmq.protocol.properties import find_property
 from skylarkmq.protocol.record import decode_message, record_properties
-from skylarkmq.store import filtering
-from skylarkmq.store.filtering import RecordFilter
+from skylarkmq.store.read import filtering
+from skylarkmq.store.read.filtering import RecordFilter
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 from tests.store.support import StoreRig
 from tests.support.crash_states import CrashState, Keep

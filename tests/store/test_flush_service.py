@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from skylarkmq.store.commit_log import CommitLog
-from skylarkmq.store.consume_queue import ConsumeQueue
 from skylarkmq.store.delay_levels import DelayLevels
-from skylarkmq.store.flush_service import FlushService
-from skylarkmq.store.flushed_offset import FlushedOffset
+from skylarkmq.store.log.commit_log import CommitLog
+from skylarkmq.store.log.flush_service import FlushService
+from skylarkmq.store.log.flushed_offset import FlushedOffset
+from skylarkmq.store.queue.consume_queue import ConsumeQueue
 from skylarkmq.store.stats import StoreStats
 from tests.store.support import BORN, HOST
 from tests.support.crash_disk import CrashDisk

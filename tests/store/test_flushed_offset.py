@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.store import flushed_offset
+from skylarkmq.common.errors import CorruptFileError
+from skylarkmq.common.sidecar import Kind, decode_sidecar
 from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint
-from skylarkmq.store.errors import CorruptFileError
-from skylarkmq.store.flushed_offset import FlushedOffset
-from skylarkmq.store.sidecar import Kind, decode_sidecar
+from skylarkmq.store.log import flushed_offset
+from skylarkmq.store.log.flushed_offset import FlushedOffset
 from tests.store.support import LOG_SIZE, StoreRig
 from tests.store.test_recovery import (
     body_of,

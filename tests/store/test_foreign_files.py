@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from skylarkmq.common.errors import CorruptFileError, StoreError
 from skylarkmq.protocol.record import decode_messages
-from skylarkmq.store.errors import CorruptFileError, StoreError, StoreProfileError
+from skylarkmq.store.errors import StoreProfileError
 from skylarkmq.store.results import GetMessageStatus
 from tests.store.support import LOG_SIZE, inner
 from tests.support.disk_store import DiskStore

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skylarkmq.store.append import Unit
-from skylarkmq.store.consume_queue import ConsumeQueue
-from skylarkmq.store.group_commit import GroupCommitService
+from skylarkmq.store.log.append import Unit
+from skylarkmq.store.log.group_commit import GroupCommitService
+from skylarkmq.store.queue.consume_queue import ConsumeQueue
 from skylarkmq.store.results import PutMessageStatus
 from skylarkmq.store.stats import StoreStats
 from tests.support.manual_clock import ManualClock

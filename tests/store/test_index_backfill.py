@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.store import index_backfill
-from skylarkmq.store.index_backfill import LogSlice, read_slice
-from skylarkmq.store.index_keys import Entry
-from skylarkmq.store.mapped_file import MappedFile
+from skylarkmq.store.index import backfill as index_backfill
+from skylarkmq.store.index.backfill import LogSlice, read_slice
+from skylarkmq.store.index.keys import Entry
+from skylarkmq.store.log.mapped_file import MappedFile
 from tests.store.index_rig import IndexRig, properties
 from tests.store.support import LOG_SIZE
 from tests.support.index_files import key_hash

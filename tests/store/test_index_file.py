@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.protocol.tags_code import index_key_hash
-from skylarkmq.store.index_file import (
+from skylarkmq.store.index.file import (
     ALLOCATE_AHEAD,
     INT_MAX,
     IndexFile,
@@ -17,7 +17,7 @@ from skylarkmq.store.index_file import (
     IndexShape,
     time_difference,
 )
-from skylarkmq.store.index_keys import Entry
+from skylarkmq.store.index.keys import Entry
 from tests.protocol.message_vectors import STORE
 from tests.support.crash_disk import CrashDisk
 from tests.support.index_files import check

@@ -8,9 +8,9 @@ import pytest
 
 from skylarkmq.protocol.record import encode_record, read_record
 from skylarkmq.protocol.tags_code import index_key_hash
-from skylarkmq.store.append import Unit
-from skylarkmq.store.consume_queue import ConsumeQueue
-from skylarkmq.store.index_keys import message_keys, record_entries, unit_entries
+from skylarkmq.store.index.keys import message_keys, record_entries, unit_entries
+from skylarkmq.store.log.append import Unit
+from skylarkmq.store.queue.consume_queue import ConsumeQueue
 from tests.protocol.message_vectors import STORE
 from tests.store.support import BORN, HOST
 from tests.support.index_files import key_hash

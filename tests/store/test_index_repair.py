@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from skylarkmq.store import index_repair
-from skylarkmq.store.index_file import INT_MAX, IndexFile, IndexShape
-from skylarkmq.store.index_repair import repair
+from skylarkmq.store.index import repair as index_repair
+from skylarkmq.store.index.file import INT_MAX, IndexFile, IndexShape
+from skylarkmq.store.index.repair import repair
 from tests.support.crash_disk import CrashDisk
 from tests.support.index_files import check
 

@@ -135,7 +135,7 @@ def test_a_clean_stop_makes_all_durable_and_the_next_start_reads_nothing_again()
 
 
 def test_too_much_at_once_is_read_from_the_log_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skylarkmq.store.index_follower.WAITING_UNITS_MAX", 5)
+    monkeypatch.setattr("skylarkmq.store.index.follower.WAITING_UNITS_MAX", 5)
     rig = started(max_index_num=1000)
     for number in range(20):
         rig.put(properties=properties(f"U{number}"))

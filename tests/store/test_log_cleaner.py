@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.store.files import DiskFiles, DiskSpace
+from skylarkmq.common.files import DiskFiles, DiskSpace
 from skylarkmq.store.message_store import MessageStore, StoreState
 from skylarkmq.store.results import PutMessageStatus
 from tests.store.clean_rig import HOUR_S, CleanRig

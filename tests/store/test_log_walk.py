@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from skylarkmq.protocol.record import RecordStatus, encode_blank, encode_record, read_record
-from skylarkmq.store import log_walk
-from skylarkmq.store.log_walk import LogWalk, WalkedRecord, bytes_behind, next_record
-from skylarkmq.store.mapped_file import MappedFile
-from skylarkmq.store.mapped_file_queue import MappedFileQueue
+from skylarkmq.store.log import log_walk
+from skylarkmq.store.log.log_walk import LogWalk, WalkedRecord, bytes_behind, next_record
+from skylarkmq.store.log.mapped_file import MappedFile
+from skylarkmq.store.log.mapped_file_queue import MappedFileQueue
 from tests.support.crash_disk import CrashDisk
 
 SIZE = 32768

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.store.files import DiskFiles
-from skylarkmq.store.mapped_file import MappedFile, file_name
+from skylarkmq.common.files import DiskFiles
+from skylarkmq.store.log.mapped_file import MappedFile, file_name
 from tests.support.crash_disk import CrashDisk
 
 SIZE = 64 * 1024

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from skylarkmq.store.errors import StoreProfileError
-from skylarkmq.store.mapped_file import MappedFile, file_name
-from skylarkmq.store.mapped_file_queue import MappedFileQueue
+from skylarkmq.store.log.mapped_file import MappedFile, file_name
+from skylarkmq.store.log.mapped_file_queue import MappedFileQueue
 from tests.support.crash_disk import CrashDisk
 
 SIZE = 8192

@@ -7,7 +7,7 @@ import pytest
 
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.record import decode_messages
-from skylarkmq.store.message_reader import BIG_PULL_COUNT, SCANNED_UNITS_MIN, MessageReader
+from skylarkmq.store.read.message_reader import BIG_PULL_COUNT, SCANNED_UNITS_MIN, MessageReader
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 from tests.store.support import LOG_SIZE, StoreRig, store_config
 

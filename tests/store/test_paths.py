@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.store.errors import StoreError
+from skylarkmq.common.errors import StoreError
 from skylarkmq.store.paths import StorePaths
 
 ROOT = Path("/data/store")

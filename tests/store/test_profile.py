@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.store.errors import CorruptFileError, StoreProfileError
+from skylarkmq.common.errors import CorruptFileError
+from skylarkmq.store.errors import StoreProfileError
 from skylarkmq.store.profile import check_profile, save_profile
 from tests.support.crash_disk import CrashDisk
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.store.consume_queue import PRE_BLANK, UNIT, first_unit_at
 from skylarkmq.store.message_store import StoreState
+from skylarkmq.store.queue.consume_queue import PRE_BLANK, UNIT, first_unit_at
 from tests.store.clean_rig import CleanRig
 from tests.store.support import LOG_SIZE, MESSAGE_MAX
 from tests.support.crash_states import CrashState, Keep

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.store.consume_queue import PRE_BLANK, UNIT, UNIT_SIZE
+from skylarkmq.common.files import DiskFiles
 from skylarkmq.store.errors import StoreProfileError
-from skylarkmq.store.files import DiskFiles
-from skylarkmq.store.mapped_file import file_name
-from skylarkmq.store.queue_files import (
+from skylarkmq.store.log.mapped_file import file_name
+from skylarkmq.store.queue.consume_queue import PRE_BLANK, UNIT, UNIT_SIZE
+from skylarkmq.store.queue.queue_files import (
     ALLOCATE_AHEAD,
     HandleCache,
     QueueReader,
@@ -19,7 +19,7 @@ from skylarkmq.store.queue_files import (
     QueueWriter,
     allocation_end,
 )
-from skylarkmq.store.queue_scanner import QueueScanner
+from skylarkmq.store.queue.queue_scanner import QueueScanner
 from tests.protocol.message_vectors import STORE
 from tests.support.crash_disk import CrashDisk
 

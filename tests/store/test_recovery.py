@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.store import recovery
-from skylarkmq.store.consume_queue import UNIT_SIZE
-from skylarkmq.store.errors import CorruptFileError
+from skylarkmq.common.errors import CorruptFileError
+from skylarkmq.store.queue.consume_queue import UNIT_SIZE
 from skylarkmq.store.results import PutMessageStatus
+from skylarkmq.store.upkeep import recovery
 from tests.store.support import LOG_SIZE, QUEUE_SIZE, StoreRig
 from tests.store.test_message_store import bodies
 from tests.support.crash_disk import CrashDisk

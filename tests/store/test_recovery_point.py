@@ -6,10 +6,11 @@ import struct
 
 import pytest
 
-from skylarkmq.store import message_store, recovery
+from skylarkmq.common.errors import CorruptFileError
+from skylarkmq.store import message_store
 from skylarkmq.store.checkpoint import Checkpoint, Marks
-from skylarkmq.store.errors import CorruptFileError
-from skylarkmq.store.recovery import RecoveryReport
+from skylarkmq.store.upkeep import recovery
+from skylarkmq.store.upkeep.recovery import RecoveryReport
 from tests.store.support import LOG_SIZE, StoreRig
 from tests.store.test_recovery import (
     BODY_SIZE,

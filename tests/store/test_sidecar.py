@@ -8,9 +8,9 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from skylarkmq.protocol.crc import crc32c
-from skylarkmq.store.errors import CorruptFileError
-from skylarkmq.store.sidecar import HEAD, Kind, decode_sidecar, encode_sidecar
+from skylarkmq.common.crc import crc32c
+from skylarkmq.common.errors import CorruptFileError
+from skylarkmq.common.sidecar import HEAD, Kind, decode_sidecar, encode_sidecar
 
 PATH = Path("/store/skylarkmq/profile")
 CONTENT = {"mappedFileSizeCommitLog": 1 << 30, "name": "böker", "list": [1, None, True]}

@@ -10,7 +10,7 @@ import pytest
 
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store import busy
-from skylarkmq.store.flush_service import SLOW_SYNC_S
+from skylarkmq.store.log.flush_service import SLOW_SYNC_S
 from skylarkmq.store.message_store import StoreState
 from skylarkmq.store.message_writer import SLOW_APPEND_S
 from skylarkmq.store.results import PutMessageStatus

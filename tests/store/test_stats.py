@@ -2,7 +2,7 @@
 
 import pytest
 
-from skylarkmq.store.stats import Histogram
+from skylarkmq.common.histogram import Histogram
 
 
 def test_a_value_on_a_bound_lies_below_it() -> None:

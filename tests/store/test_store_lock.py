@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from skylarkmq.common.files import DiskFiles
 from skylarkmq.store.errors import StoreLockedError
-from skylarkmq.store.files import DiskFiles
 from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.store_lock import AbortFile, StoreLock
 from tests.support.crash_disk import CrashDisk
@@ -23,7 +23,7 @@ OWNER = """
 import sys
 from pathlib import Path
 from skylarkmq.store.errors import StoreLockedError
-from skylarkmq.store.files import DiskFiles
+from skylarkmq.common.files import DiskFiles
 from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.store_lock import StoreLock
 try:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.protocol.properties import decode_properties
-from skylarkmq.store.config_fields import ConfigError
-from skylarkmq.store.timer_rules import (
+from skylarkmq.store.timer.rules import (
     DELIVERY_ROOM,
     TimerRefusedError,
     TimerRules,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.store.timers import IntervalTimer
+from skylarkmq.common.repeating import IntervalTimer
 from tests.support.manual_clock import ManualClock
 
 

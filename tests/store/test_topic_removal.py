@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.common.files import DiskFiles
 from skylarkmq.store.checkpoint import UNKNOWN
-from skylarkmq.store.files import DiskFiles
 from skylarkmq.store.message_store import StoreState
-from skylarkmq.store.recovery import Recovery
+from skylarkmq.store.queue.topic_removal import HELD_MAX
 from skylarkmq.store.results import GetMessageStatus
-from skylarkmq.store.topic_removal import HELD_MAX
+from skylarkmq.store.upkeep.recovery import Recovery
 from tests.store.support import StoreRig
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_states import Names

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from skylarkmq.store.worker import StoreWorkers, ThreadWorker
+from skylarkmq.common.worker import StoreWorkers, ThreadWorker
 from tests.support.patience import LIMIT_S
 
 pytestmark = pytest.mark.timing

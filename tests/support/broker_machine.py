@@ -20,8 +20,8 @@ from random import Random
 from typing import Any, NamedTuple, cast
 
 from skylarkmq.broker.components import BrokerState, make_server
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.net.connection import Connection
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder

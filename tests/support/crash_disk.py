@@ -1,6 +1,6 @@
 """A disk in memory that remembers what was synced and rebuilds what a crash leaves of it.
 
-Takes the place of `skylarkmq.store.files.DiskFiles` in the store's own constructors.
+Takes the place of `skylarkmq.common.files.DiskFiles` in the store's own constructors.
 
     disk = CrashDisk()
     ... run a store on it, at paths below disk.root ...
@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
-from skylarkmq.store.files import DiskSpace
+from skylarkmq.common.files import DiskSpace
 from tests.support.crash_faults import Faults
 from tests.support.crash_image import PAGE_SIZE, Inode, pages_of
 from tests.support.crash_states import CrashState, Names, NameSpace, folder_of
@@ -31,7 +31,7 @@ _mounts = itertools.count(1)
 
 
 class CrashDisk:
-    """Implements `skylarkmq.store.files.Files`. One thread."""
+    """Implements `skylarkmq.common.files.Files`. One thread."""
 
     def __init__(self, names: Names = Names.STRICT, free: int | None = None) -> None:
         self.free = free  # bytes, None for plenty
@@ -243,7 +243,7 @@ class CrashDisk:
 
 
 class CrashFile:
-    """Implements `skylarkmq.store.files.StoreFile`: one open handle."""
+    """Implements `skylarkmq.common.files.StoreFile`: one open handle."""
 
     def __init__(self, disk: CrashDisk, path: Path, key: str, inode: Inode) -> None:
         self._disk = disk
@@ -347,7 +347,7 @@ class CrashFile:
 
 
 class CrashLock:
-    """Implements `skylarkmq.store.files.FileLock`."""
+    """Implements `skylarkmq.common.files.FileLock`."""
 
     def __init__(self, disk: CrashDisk, path: Path) -> None:
         self._disk = disk

@@ -5,20 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from skylarkmq.common.files import DiskFiles
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.properties import encode_properties, join_properties
 from skylarkmq.protocol.record import decode_message, decode_messages
 from skylarkmq.protocol.tags_code import tags_code
 from skylarkmq.store.config import StoreConfig
-from skylarkmq.store.files import DiskFiles
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.recovery import RecoveryReport
 from skylarkmq.store.results import (
     GetMessageStatus,
     MessageInner,
     PutMessageResult,
     PutMessageStatus,
 )
+from skylarkmq.store.upkeep.recovery import RecoveryReport
 from tests.support.manual_clock import START_MS, ManualClock
 from tests.support.store_samples import (
     DELAY_LEVEL,

@@ -10,7 +10,7 @@ import os
 import threading
 from pathlib import Path
 
-from skylarkmq.store.files import DiskFile, DiskFiles, StoreFile
+from skylarkmq.common.files import DiskFile, DiskFiles, StoreFile
 from tests.support.crash_faults import Faults
 from tests.support.patience import LIMIT_S
 

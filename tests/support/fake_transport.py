@@ -7,11 +7,11 @@ import struct
 from collections.abc import Callable
 from typing import Any, cast
 
-from skylarkmq.broker.buffers import InboundBuffers, OutboundBuffers
-from skylarkmq.broker.connection import Connection
-from skylarkmq.broker.connection_roles import Gate
-from skylarkmq.broker.server import OpenGate
-from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.connection_roles import Gate
+from skylarkmq.broker.net.server import OpenGate
 from skylarkmq.protocol.frame import RawFrame
 from tests.support.manual_clock import ManualClock
 

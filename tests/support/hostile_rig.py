@@ -18,13 +18,13 @@ from random import Random
 from typing import Any, cast
 
 from skylarkmq.broker.components import BrokerState, make_server
-from skylarkmq.broker.config import BrokerConfig
-from skylarkmq.broker.connection import Connection
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.namesrv.processor import NamesrvProcessor
 from skylarkmq.broker.namesrv.route_info import RouteInfoManager
-from skylarkmq.broker.router import Handler, Router
-from skylarkmq.broker.server import RemotingServer
-from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.router import Handler, Router
+from skylarkmq.broker.net.server import RemotingServer
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder

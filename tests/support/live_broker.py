@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from skylarkmq.broker.config import BrokerConfig
+from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.protocol.clock import Clock
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.files import Files
 from skylarkmq.store.config import StoreConfig
-from skylarkmq.store.files import Files
 
 LOG_FILE_SIZE = 8 << 20
 PATIENT = {

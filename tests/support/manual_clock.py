@@ -35,7 +35,7 @@ class ManualTimer:
 
 
 class ManualClock:
-    """Implements `skylarkmq.protocol.clock.Clock`."""
+    """Implements `skylarkmq.common.clock.Clock`."""
 
     def __init__(self, start_ms: int = START_MS, start_s: float = 1000.0) -> None:
         self._wall_ms = float(start_ms)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skylarkmq.store.files import DiskSpace, FileLock, StoreFile
-from skylarkmq.store.table_file import TableWriter
+from skylarkmq.common.files import DiskSpace, FileLock, StoreFile
+from skylarkmq.common.table_file import TableWriter
 from tests.support.workers import ManualWorker
 
 
 class MemoryFiles:
-    """Implements the part of `skylarkmq.store.files.Files` that tables need.
+    """Implements the part of `skylarkmq.common.files.Files` that tables need.
 
     Attributes:
         texts: what each file holds.

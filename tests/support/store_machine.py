@@ -18,11 +18,11 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.tags_code import tags_code
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.message_store import MessageStore, StoreState
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
-from skylarkmq.store.table_file import TableWriter
 from tests.support.crash_disk import CrashDisk
 from tests.support.invariants import Promise, Queue, Sent, check_starts
 from tests.support.manual_clock import START_MS, ManualClock

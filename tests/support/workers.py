@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from skylarkmq.store.worker import Done, StoreWorkers, T
+from skylarkmq.common.worker import Done, StoreWorkers, T
 
 
 class ManualWorker:
-    """Implements `skylarkmq.store.worker.Worker`.
+    """Implements `skylarkmq.common.worker.Worker`.
 
     The thread and the loop are two turns: `run_job` does what the thread does, `deliver` what the
     loop does with the result. `step` is both.

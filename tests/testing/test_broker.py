@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.client import Consumer, Message, Producer, RocketMQError, SendStatus, StartFrom
+from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.protocol.message import MessageExt
-from skylarkmq.store.config_fields import ConfigError
 from skylarkmq.testing import RunningBroker, VirtualClock, run_broker
 from tests.support.patience import LIMIT_S, until
 

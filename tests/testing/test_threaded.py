@@ -13,8 +13,8 @@ from skylarkmq.client import Client as AsyncClient
 from skylarkmq.client import ConnectionFailed, Message, StartFrom
 from skylarkmq.client import Producer as AsyncProducer
 from skylarkmq.client.sync import Consumer, Producer
+from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.protocol.codes import RequestCode
-from skylarkmq.store.config_fields import ConfigError
 from skylarkmq.testing import RunningBroker, SyncBroker, run_broker_in_thread, run_broker_sync
 from skylarkmq.testing.client_settings import ClientSettings
 from tests.support.patience import LIMIT_S, until_sync

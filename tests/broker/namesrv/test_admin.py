@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.broker.clock import SystemClock
-from skylarkmq.broker.config import NamesrvConfig
+from skylarkmq.broker.config.settings import NamesrvConfig
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.protocol.bodies.route import (
     KVTable,

@@ -7,10 +7,11 @@ import msgspec
 import pytest
 
 from skylarkmq.broker.clock import SystemClock
-from skylarkmq.broker.config import NamesrvConfig
+from skylarkmq.broker.config.settings import NamesrvConfig
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.processor import ANSWER_TIMEOUT_S
-from skylarkmq.broker.outbound_channel import RemoteChannel
+from skylarkmq.broker.net.outbound_channel import RemoteChannel
+from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.route import (
     RegisterBrokerBody,
@@ -22,7 +23,6 @@ from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.protocol.crc import body_crc
 from tests.support.manual_clock import ManualClock
 from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient

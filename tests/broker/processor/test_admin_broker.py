@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.broker import live_config
-from skylarkmq.broker.config_keys import REFUSED, WITHOUT_EFFECT
-from skylarkmq.broker.delay_offsets import DelayOffsetTable
-from skylarkmq.broker.live_config import LIVE_KEYS, ConfigOrigin, LiveConfig
-from skylarkmq.broker.processor.admin_broker import AdminBrokerProcessor, is_local
-from skylarkmq.broker.rates import BrokerRates
-from skylarkmq.broker.runtime_info import RuntimeInfo
-from skylarkmq.broker.schedule_service import ScheduleMessageService
-from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.broker.config import live_config
+from skylarkmq.broker.config.config_keys import REFUSED, WITHOUT_EFFECT
+from skylarkmq.broker.config.live_config import LIVE_KEYS, ConfigOrigin, LiveConfig
+from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
+from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
+from skylarkmq.broker.metrics.rates import BrokerRates
+from skylarkmq.broker.metrics.runtime_info import RuntimeInfo
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.processor.admin.broker import AdminBrokerProcessor, is_local
+from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.route import KVTable
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.store.table_file import TableWriter
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, request
 
 LOCAL = "127.0.0.1:40000"

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.consume_rates import ConsumeRateService
-from skylarkmq.broker.delay_offsets import DelayOffsetTable
-from skylarkmq.broker.processor.admin_group import AdminGroupProcessor
-from skylarkmq.broker.stats import BrokerStats
-from skylarkmq.broker.subscription_group import GROUPS_FILE
+from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
+from skylarkmq.broker.groups.subscription_group import GROUPS_FILE
+from skylarkmq.broker.metrics.consume_rates import ConsumeRateService
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
+from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol import lenient_json
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
 from skylarkmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from skylarkmq.store.table_file import TableWriter
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, request
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.consumer_offset import OFFSETS_FILE
-from skylarkmq.broker.processor.admin_offset import (
+from skylarkmq.broker.groups.consumer_offset import OFFSETS_FILE
+from skylarkmq.broker.groups.subscription_group import GROUPS_FILE
+from skylarkmq.broker.processor.admin.offset import (
     STATUS_SIZE_MAX,
     STATUS_TIMEOUT_S,
     AdminOffsetProcessor,
 )
-from skylarkmq.broker.subscription_group import GROUPS_FILE
 from skylarkmq.protocol import lenient_json
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand

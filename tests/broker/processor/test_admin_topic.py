@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
-from skylarkmq.broker.long_polling import PullRequestHoldService
-from skylarkmq.broker.processor.admin_topic import AdminTopicProcessor
-from skylarkmq.broker.topic_deletion import TopicDeletion
+from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
+from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
+from skylarkmq.broker.topics.topic_deletion import TopicDeletion
+from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.route import TopicList
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.bodies.topic_config import TopicConfigSerializeWrapper
 from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.store.table_file import TableWriter
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, begin, request
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from skylarkmq.broker.processor.clean import CleanProcessor
+from skylarkmq.broker.processor.admin.clean import CleanProcessor
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.broker.group_rig import FakeConnection, request
 from tests.store.clean_rig import CleanRig

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.outbound import CALLS_MAX
-from skylarkmq.broker.processor.client_call import CALL_TIMEOUT_S, ClientCallProcessor
+from skylarkmq.broker.net.outbound import CALLS_MAX
+from skylarkmq.broker.processor.admin.client_call import CALL_TIMEOUT_S, ClientCallProcessor
 from skylarkmq.protocol import flags
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand

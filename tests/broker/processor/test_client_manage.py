@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.consumer_manager import GROUPS_PER_CLIENT_MAX
+from skylarkmq.broker.groups.consumer_manager import GROUPS_PER_CLIENT_MAX
+from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.processor.client_manage import (
     SUBSCRIPTIONS_PER_CLIENT_MAX,
     ClientManageProcessor,
 )
-from skylarkmq.broker.stats import BrokerStats
 from skylarkmq.protocol.command import RemotingCommand
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, begin, request
 from tests.support.manual_clock import settle

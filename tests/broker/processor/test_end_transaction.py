@@ -8,7 +8,7 @@ import pytest
 
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.tags_code import tags_code
-from skylarkmq.store.message_reader import MessageReader
+from skylarkmq.store.read.message_reader import MessageReader
 from tests.broker.group_rig import ask, begin, request
 from tests.broker.transaction_rig import (
     COMMIT,

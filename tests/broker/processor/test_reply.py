@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.outbound import CALLS_MAX
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.outbound import CALLS_MAX
 from skylarkmq.broker.processor.reply import PUSH_TIMEOUT_S, ReplyProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
-from skylarkmq.broker.stats import BrokerStats
-from skylarkmq.broker.topic_config import TOPICS_FILE
+from skylarkmq.broker.topics.topic_config import TOPICS_FILE
 from skylarkmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.message_id import decode_offset_message_id

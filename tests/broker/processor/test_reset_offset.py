@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.consumer_offset import OFFSETS_FILE
-from skylarkmq.broker.processor.reset_offset import ResetOffsetProcessor
+from skylarkmq.broker.groups.consumer_offset import OFFSETS_FILE
+from skylarkmq.broker.processor.admin.reset_offset import ResetOffsetProcessor
 from skylarkmq.protocol import lenient_json
 from skylarkmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.broker.connection import PARKED_MAX
 from skylarkmq.broker.controller import BrokerController
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.connection import PARKED_MAX
 from skylarkmq.broker.processor.send_answers import SendAnswers
-from skylarkmq.broker.stats import BrokerStats
+from skylarkmq.common.files import DiskFiles
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder, SerializeType
-from skylarkmq.store.files import DiskFiles
 from skylarkmq.store.results import PutMessageStatus
 from tests.broker.group_rig import GroupRig
 from tests.store.support import HOST

@@ -21,7 +21,7 @@ from skylarkmq.protocol.message import Message
 from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.protocol.tags_code import tags_code
 from skylarkmq.store.delay_levels import DelayLevels
-from skylarkmq.store.timer_rules import TimerRules
+from skylarkmq.store.timer.rules import TimerRules
 from tests.protocol.message_vectors import STORE
 from tests.store.support import BORN, HOST, LOG_SIZE, MESSAGE_MAX, store_config
 

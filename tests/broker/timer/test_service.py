@@ -10,8 +10,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from skylarkmq.store.message_reader import MessageReader
 from skylarkmq.store.message_writer import PutDone
+from skylarkmq.store.read.message_reader import MessageReader
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
 from skylarkmq.store.timer import index as index_module
 from tests.broker.timer.timer_rig import TOPIC, WHEEL, TimerRig
@@ -25,7 +25,7 @@ def _age(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """Each test with records taken to be in memory, and with records to be read off the loop."""
     if request.param == "cold":
         monkeypatch.setattr(MessageReader, "is_in_memory", lambda *_: False)
-        monkeypatch.setattr("skylarkmq.store.cold_reads.ColdReads.is_cold", lambda *_: True)
+        monkeypatch.setattr("skylarkmq.store.read.cold_reads.ColdReads.is_cold", lambda *_: True)
 
 
 @pytest.fixture(params=["ASYNC_FLUSH", "SYNC_FLUSH"])
@@ -344,7 +344,7 @@ def test_what_takes_back_a_late_message_leaves_those_due_already(
 
 
 async def test_a_stop_does_not_wait_for_a_read_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skylarkmq.store.cold_reads.ColdReads.is_cold", lambda *_: True)
+    monkeypatch.setattr("skylarkmq.store.read.cold_reads.ColdReads.is_cold", lambda *_: True)
     rig = TimerRig().start()
     reads: list[GotMessages] = []
     monkeypatch.setattr(rig.store, "get_message_cold", lambda *call: reads.append(call[-1]))

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 from skylarkmq.broker.timer.service import TimerMessageService
+from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store.results import GetMessageStatus
-from skylarkmq.store.table_file import TableWriter
-from skylarkmq.store.timer_rules import TimerRules
+from skylarkmq.store.timer.rules import TimerRules
 from tests.store.support import StoreRig, inner
 from tests.support.crash_disk import CrashDisk
 

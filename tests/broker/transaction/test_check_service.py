@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.config import BrokerConfig
+from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.transaction.check_rules import CheckRules
 from skylarkmq.broker.transaction.half_reader import PAGE_COUNT
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message_id import offset_message_id
 from skylarkmq.store.config import StoreConfig
-from skylarkmq.store.message_reader import MessageReader
+from skylarkmq.store.read.message_reader import MessageReader
 from tests.broker.transaction_rig import (
     COMMIT,
     QUEUE_ID,

@@ -10,8 +10,8 @@ from skylarkmq.broker.transaction import bridge as bridge_module
 from skylarkmq.broker.transaction.half_reader import PAGE_COUNT
 from skylarkmq.broker.transaction.messages import HALF_TOPIC, OP_TOPIC, op_of
 from skylarkmq.protocol.codes import ResponseCode
-from skylarkmq.store.message_reader import MessageReader
 from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.read.message_reader import MessageReader
 from tests.broker.transaction_rig import ROLLBACK, Half, TransactionRig
 from tests.store.support import HOST
 from tests.support.manual_clock import settle

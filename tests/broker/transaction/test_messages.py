@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.delayed_message import Parked, ParkedReader, Place
+from skylarkmq.broker.delay.delayed_message import Parked, ParkedReader, Place
 from skylarkmq.broker.transaction.messages import (
     ended_by,
     final_of,

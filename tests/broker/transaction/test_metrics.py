@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skylarkmq.broker.metric_families import FamilyMaker
+from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.transaction.metrics import transaction_families
 from tests.broker.transaction_rig import ROLLBACK, TransactionRig
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq.client.admin.reading import Page, QueueReader
-from skylarkmq.client.api_admin import AdminApi
+from skylarkmq.client.wire.api_admin import AdminApi
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 
 QUEUE = MessageQueue("orders", "broker-a", 0)

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from skylarkmq.client.api_consumer import ConsumerApi
-from skylarkmq.client.consumer.offset_store import OffsetStore
+from skylarkmq.client.consumer.offsets.offset_store import OffsetStore
 from skylarkmq.client.errors import ConnectionFailed, RocketMQError
+from skylarkmq.client.wire.api_consumer import ConsumerApi
 from skylarkmq.protocol.message import MessageQueue
 from tests.client.consumer.support import Group
 

@@ -18,8 +18,8 @@ from skylarkmq.client import (
     ReceivedMessage,
     StartFrom,
 )
-from skylarkmq.client.heartbeat import REFUSED_S
-from skylarkmq.client.hooks import ClientHook, ConsumeContext, ConsumeOutcome
+from skylarkmq.client.observe.hooks import ClientHook, ConsumeContext, ConsumeOutcome
+from skylarkmq.client.wire.heartbeat import REFUSED_S
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.consumer.support import GROUP, Group
 from tests.client.consumer.test_orderly import Ordered

@@ -12,8 +12,8 @@ from skylarkmq.client import sync
 from skylarkmq.client.admin.dead_letters import DeadLetterReplay
 from skylarkmq.client.admin.scan import MessageScan
 from skylarkmq.client.consumer.peek_reader import PeekReader
+from skylarkmq.client.producer.transaction import Transaction
 from skylarkmq.client.sync import admin_messages
-from skylarkmq.client.transaction_producer import Transaction
 
 PAIRS = {
     client.Client: sync.Client,

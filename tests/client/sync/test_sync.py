@@ -25,8 +25,8 @@ from skylarkmq.client import (
     StartFrom,
     TooManyInFlight,
 )
+from skylarkmq.client.producer.transaction_check import HalfMessage, TransactionState
 from skylarkmq.client.sync import Admin, Client, Consumer, PeekReader, Producer, ReceivedMessage
-from skylarkmq.client.transaction_check import HalfMessage, TransactionState
 from tests.support.patience import LIMIT_S
 
 pytestmark = pytest.mark.timing

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.client.spark import archive_table
-from skylarkmq.client.spark.archive import commits as archive_commits
-from skylarkmq.client.spark.archive.commits import COMMITS, SNAPSHOTS, STAGING, TABLE, open_files
-from skylarkmq.client.spark.archive.compaction import (
+from skylarkmq.spark import archive_table
+from skylarkmq.spark.archive import commits as archive_commits
+from skylarkmq.spark.archive.commits import COMMITS, SNAPSHOTS, STAGING, TABLE, open_files
+from skylarkmq.spark.archive.compaction import (
     CompactPlan,
     compact,
     compact_group,
     groups,
 )
-from skylarkmq.client.spark.archive.spans import OverlapError
-from skylarkmq.client.spark.archive.state import ArchiveError, Commit, DataFile
-from skylarkmq.client.spark.offsets import QueueKey
+from skylarkmq.spark.archive.spans import OverlapError
+from skylarkmq.spark.archive.state import ArchiveError, Commit, DataFile
+from skylarkmq.spark.offsets import QueueKey
 from tests.spark.support.archives import (
     DAY_MS,
     T0_MS,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.spark.archive.spans import OverlapError, Spans, gaps
-from skylarkmq.client.spark.offsets import QueueKey
+from skylarkmq.spark.archive.spans import OverlapError, Spans, gaps
+from skylarkmq.spark.offsets import QueueKey
 
 Q = [QueueKey("T", "broker-a", 0), QueueKey("T", "broker-b", 0), QueueKey("U", "broker-a", 7)]
 RUNS = st.lists(st.tuples(st.sampled_from(Q), st.integers(0, 40), st.integers(0, 8)), max_size=30)

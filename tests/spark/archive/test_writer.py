@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skylarkmq.client.spark.archive import writer as archive_writer
-from skylarkmq.client.spark.archive.commits import STAGED
-from skylarkmq.client.spark.archive.spans import OverlapError, Spans
-from skylarkmq.client.spark.archive.state import ArchiveError, DataFile
-from skylarkmq.client.spark.archive.writer import StagedWriter, WritePlan, write_batches
-from skylarkmq.client.spark.offsets import QueueKey, QueueOffsets
+from skylarkmq.spark.archive import writer as archive_writer
+from skylarkmq.spark.archive.commits import STAGED
+from skylarkmq.spark.archive.spans import OverlapError, Spans
+from skylarkmq.spark.archive.state import ArchiveError, DataFile
+from skylarkmq.spark.archive.writer import StagedWriter, WritePlan, write_batches
+from skylarkmq.spark.offsets import QueueKey, QueueOffsets
 from tests.spark.support.archives import DAY_MS, T0_MS, batch, row, run_of
 
 Q = QueueKey("T", "broker-a", 0)

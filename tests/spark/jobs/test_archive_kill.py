@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.client import Message
-from skylarkmq.client.spark.archive.commits import STAGING
 from skylarkmq.client.sync import Producer
+from skylarkmq.spark.archive.commits import STAGING
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.conftest import QUICK
 from tests.spark.support.archives import Place, committed, listed
@@ -75,7 +75,7 @@ def test_driver_killed_in_a_batch(broker: SyncBroker, topic: str, tmp_path: Path
         assert BATCH <= len(seen) < COUNT
         assert len(set(seen)) == len(seen)
 
-    command = [sys.executable, "-m", "skylarkmq.client.spark.jobs.archive", *given]
+    command = [sys.executable, "-m", "skylarkmq.spark.jobs.archive", *given]
     again = subprocess.run(command, env=env, capture_output=True, timeout=JVM_LIMIT_S, check=False)
     assert again.returncode == 0, again.stderr.decode()[-2000:]
     figures = json.loads(again.stdout)["figures"]

@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from skylarkmq.client import Message
-from skylarkmq.client.spark import archive_table
-from skylarkmq.client.spark.archive.commits import STAGING
-from skylarkmq.client.spark.archive.writer import StagedFile
-from skylarkmq.client.spark.jobs import archive, audit
-from skylarkmq.client.spark.jobs.archiving import ArchiveOptions
-from skylarkmq.client.spark.jobs.audit_files import check_files
-from skylarkmq.client.spark.jobs.common import JobSettings
 from skylarkmq.client.sync import Producer
+from skylarkmq.spark import archive_table
+from skylarkmq.spark.archive.commits import STAGING
+from skylarkmq.spark.archive.writer import StagedFile
+from skylarkmq.spark.jobs import archive, audit
+from skylarkmq.spark.jobs.archiving.run import ArchiveOptions
+from skylarkmq.spark.jobs.auditing.files import check_files
+from skylarkmq.spark.jobs.common import JobSettings
 from skylarkmq.testing.threaded import SyncBroker, run_broker_sync
 from tests.spark.support.archives import append, batch, open_writer
 from tests.spark.support.archives import row as message

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.client.spark import archive_table
-from skylarkmq.client.spark.archive import commits as archive_commits
-from skylarkmq.client.spark.archive.commits import ArchiveWriter
-from skylarkmq.client.spark.archive.compaction import compact, groups
-from skylarkmq.client.spark.archive.files import TableFiles
-from skylarkmq.client.spark.archive.state import TableState
-from skylarkmq.client.spark.jobs.audit_files import CheckedFiles, FileFault, check_files
+from skylarkmq.spark import archive_table
+from skylarkmq.spark.archive import commits as archive_commits
+from skylarkmq.spark.archive.commits import ArchiveWriter
+from skylarkmq.spark.archive.compaction import compact, groups
+from skylarkmq.spark.archive.files import TableFiles
+from skylarkmq.spark.archive.state import TableState
+from skylarkmq.spark.jobs.auditing.files import CheckedFiles, FileFault, check_files
 from tests.spark.support.archives import append, open_writer, run_of
 
 

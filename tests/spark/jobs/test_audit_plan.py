@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.spark.archive.spans import Spans
-from skylarkmq.client.spark.archive.state import ArchiveError, Commit, DataFile, TableState
-from skylarkmq.client.spark.jobs.audit_plan import plan_archive
-from skylarkmq.client.spark.jobs.common import JobError
-from skylarkmq.client.spark.offsets import QueueKey, QueueOffsets
+from skylarkmq.spark.archive.spans import Spans
+from skylarkmq.spark.archive.state import ArchiveError, Commit, DataFile, TableState
+from skylarkmq.spark.jobs.auditing.plan import plan_archive
+from skylarkmq.spark.jobs.common import JobError
+from skylarkmq.spark.offsets import QueueKey, QueueOffsets
 
 Q = QueueKey("T", "broker-a", 0)
 NEW = QueueKey("T", "broker-a", 1)

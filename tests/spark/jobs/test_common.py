@@ -11,8 +11,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from skylarkmq.client.spark.jobs import common
-from skylarkmq.client.spark.jobs.common import (
+from skylarkmq.spark.jobs import common
+from skylarkmq.spark.jobs.common import (
     Duration,
     JobError,
     JobSettings,
@@ -23,7 +23,7 @@ from skylarkmq.client.spark.jobs.common import (
     job_options,
     run_job,
 )
-from skylarkmq.client.spark.option_reading import OptionError
+from skylarkmq.spark.option_reading import OptionError
 
 SPARK_FAILURE = """[STREAM_FAILED] Query [id = 7d, runId = 9e] terminated with exception: \
 [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform \
@@ -167,7 +167,7 @@ def test_differences_exit_with_1() -> None:
 HIDDEN = """[STREAM_FAILED] Query [id = b7] terminated with exception: Traceback (most recent \
 call last):
   File "/x/source.py", line 53, in streamReader
-skylarkmq.client.spark.option_reading.OptionError: unknown option topick: did you mean topic?
+skylarkmq.spark.option_reading.OptionError: unknown option topick: did you mean topic?
 
 During handling of the above exception, another exception occurred:
 

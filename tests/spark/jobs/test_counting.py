@@ -13,17 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 from prometheus_client import CollectorRegistry
 
-from skylarkmq.client.spark.archive.files import TableFiles
-from skylarkmq.client.spark.jobs import tally_query
-from skylarkmq.client.spark.jobs.common import JobError, JobSettings
-from skylarkmq.client.spark.jobs.counting import (
+from skylarkmq.spark.archive.files import TableFiles
+from skylarkmq.spark.jobs.common import JobError, JobSettings
+from skylarkmq.spark.jobs.counting import tally_query
+from skylarkmq.spark.jobs.counting.run import (
     Counting,
     MetricsOptions,
     WindowMetrics,
     row_text,
 )
-from skylarkmq.client.spark.jobs.window_files import WindowFiles
-from skylarkmq.client.spark.jobs.windows import Partial, Tally, WindowKey, WindowRow
+from skylarkmq.spark.jobs.counting.window_files import WindowFiles
+from skylarkmq.spark.jobs.counting.windows import Partial, Tally, WindowKey, WindowRow
 from tests.spark.support.archives import open_writer
 
 WINDOW_MS = 100
@@ -142,7 +142,7 @@ def test_killed_anywhere_the_result_is_the_same(
     monkeypatch.setattr("os.fsync", lambda descriptor: None)  # the disk outlives a killed process
     run(tmp_path / "whole", range(5))
     expected = rows_in(tmp_path / "whole")
-    monkeypatch.setattr("skylarkmq.client.spark.jobs.window_files.TableFiles", DyingFiles)
+    monkeypatch.setattr("skylarkmq.spark.jobs.counting.window_files.TableFiles", DyingFiles)
     DyingFiles.after = after
     died = 0
     for last in range(1, 100):

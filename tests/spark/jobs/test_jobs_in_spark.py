@@ -14,13 +14,13 @@ from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
 from skylarkmq.client import Message, StartFrom
-from skylarkmq.client.spark.jobs.dlq import main as dlq
-from skylarkmq.client.spark.jobs.metrics import main as metrics
-from skylarkmq.client.spark.jobs.window_files import SCHEMA
-from skylarkmq.client.spark.jobs.windows import DELAY_BOUNDS_MS
-from skylarkmq.client.spark.progress import watch
 from skylarkmq.client.sync import Client, Consumer, Producer
 from skylarkmq.protocol.message import MessageExt
+from skylarkmq.spark.jobs.counting.window_files import SCHEMA
+from skylarkmq.spark.jobs.counting.windows import DELAY_BOUNDS_MS
+from skylarkmq.spark.jobs.dlq import main as dlq
+from skylarkmq.spark.jobs.metrics import main as metrics
+from skylarkmq.spark.progress import watch
 from skylarkmq.testing.threaded import SyncBroker
 
 if TYPE_CHECKING:

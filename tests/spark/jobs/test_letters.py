@@ -8,8 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.queue_selector import by_hash
-from skylarkmq.client.spark.jobs.letters import (
+from skylarkmq.client.producer.queue_selector import by_hash
+from skylarkmq.protocol.compression import CompressionKind, compression_flags, decompress
+from skylarkmq.protocol.flags import MessageSysFlag
+from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.protocol.properties import decode_properties
+from skylarkmq.spark.jobs.redriving.letters import (
     Letter,
     LetterKey,
     age_of,
@@ -17,10 +21,6 @@ from skylarkmq.client.spark.jobs.letters import (
     copied_properties,
     copy_of,
 )
-from skylarkmq.protocol.compression import CompressionKind, compression_flags, decompress
-from skylarkmq.protocol.flags import MessageSysFlag
-from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.protocol.properties import decode_properties
 
 QUEUES = [MessageQueue("orders", broker, queue) for broker in "ab" for queue in range(3)]
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from skylarkmq.client.spark.jobs.common import JobSettings
-from skylarkmq.client.spark.jobs.counting import Counting, MetricsOptions
-from skylarkmq.client.spark.jobs.quiet import BatchError, hush, kept_level
-from skylarkmq.client.spark.jobs.window_files import WindowFiles
-from skylarkmq.client.spark.jobs.windows import WindowBook
+from skylarkmq.spark.jobs.common import JobSettings
+from skylarkmq.spark.jobs.counting.run import Counting, MetricsOptions
+from skylarkmq.spark.jobs.counting.window_files import WindowFiles
+from skylarkmq.spark.jobs.counting.windows import WindowBook
+from skylarkmq.spark.jobs.quiet import BatchError, hush, kept_level
 
 
 class FakeSession:

@@ -11,23 +11,23 @@ import pytest
 
 from skylarkmq.client import Message, StartFrom
 from skylarkmq.client.errors import RouteNotFound
-from skylarkmq.client.spark.client import BlockingClient
-from skylarkmq.client.spark.jobs.common import JobError
-from skylarkmq.client.spark.jobs.dlq import (
-    RedriveOptions,
-    check_readable,
-    ledger_path,
-    summarise_redrive,
-)
-from skylarkmq.client.spark.jobs.letters import Letter, LetterKey
-from skylarkmq.client.spark.jobs.redrive import GIVE_UP_AFTER, RedriveCounts, Redriver
-from skylarkmq.client.spark.jobs.redrive_ledger import Entry, RedriveLedger, make_folder
-from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 from skylarkmq.client.sync import Admin, Client, Consumer, Producer
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import dlq_topic
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.record import decode_messages
+from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.jobs.common import JobError
+from skylarkmq.spark.jobs.dlq import (
+    RedriveOptions,
+    check_readable,
+    ledger_path,
+    summarise_redrive,
+)
+from skylarkmq.spark.jobs.redriving.ledger import Entry, RedriveLedger, make_folder
+from skylarkmq.spark.jobs.redriving.letters import Letter, LetterKey
+from skylarkmq.spark.jobs.redriving.run import GIVE_UP_AFTER, RedriveCounts, Redriver
+from skylarkmq.spark.remoting.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker, run_broker_sync
 
 GROUP = "billing"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.spark.jobs.common import JobError
-from skylarkmq.client.spark.jobs.letters import LetterKey
-from skylarkmq.client.spark.jobs.redrive_ledger import STATES, Entry, RedriveLedger
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.spark.jobs.common import JobError
+from skylarkmq.spark.jobs.redriving.ledger import STATES, Entry, RedriveLedger
+from skylarkmq.spark.jobs.redriving.letters import LetterKey
 
 QUEUE = MessageQueue("orders", "broker-a", 1)
 

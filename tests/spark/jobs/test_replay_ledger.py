@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.spark.jobs.replay_ledger import (
+from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.spark.jobs.replaying.ledger import (
     Done,
     Ledger,
     LedgerError,
@@ -15,7 +16,6 @@ from skylarkmq.client.spark.jobs.replay_ledger import (
     Selection,
     assign,
 )
-from skylarkmq.protocol.message import MessageQueue
 
 SELECTION = Selection("/data/archive", ("T", "U"), "again", 5, None, "tags = 'é'", True)
 QUEUES = [MessageQueue("T", broker, number) for broker in ("a", "b") for number in range(2)]

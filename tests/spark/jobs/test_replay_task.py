@@ -13,22 +13,22 @@ import pyarrow as pa
 import pytest
 
 from skylarkmq.client.errors import ConnectionFailed
-from skylarkmq.client.spark.jobs import replay_task as replay_task_module
-from skylarkmq.client.spark.jobs.replay_ledger import Done, Ledger, RunEndedError
-from skylarkmq.client.spark.jobs.replay_task import (
+from skylarkmq.protocol.properties import decode_properties
+from skylarkmq.spark.jobs.replaying import task as replay_task_module
+from skylarkmq.spark.jobs.replaying.ledger import Done, Ledger, RunEndedError
+from skylarkmq.spark.jobs.replaying.task import (
     COLUMNS,
     Pace,
     ReplaySetup,
     ReplayTask,
     runs,
 )
-from skylarkmq.client.spark.remoting.outgoing import Outgoing, Queue, Receipt
-from skylarkmq.client.spark.remoting.settings import ConnectionSettings
-from skylarkmq.client.spark.schema import arrow_schema
-from skylarkmq.client.spark.writing.rows import RowError
-from skylarkmq.client.spark.writing.sink_options import SinkOptions
-from skylarkmq.client.spark.writing.unique_keys import key_of_values
-from skylarkmq.protocol.properties import decode_properties
+from skylarkmq.spark.remoting.outgoing import Outgoing, Queue, Receipt
+from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.schema import arrow_schema
+from skylarkmq.spark.writing.rows import RowError
+from skylarkmq.spark.writing.sink_options import SinkOptions
+from skylarkmq.spark.writing.unique_keys import key_of_values
 
 SCHEMA = arrow_schema([name for name, _ in COLUMNS])
 OPTIONS = SinkOptions(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from skylarkmq.client.spark.jobs.reporting import LINE_INTERVAL_S, Progress
+from skylarkmq.spark.jobs.reporting import LINE_INTERVAL_S, Progress
 
 
 class Clock:

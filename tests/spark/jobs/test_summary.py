@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from skylarkmq.client.spark.jobs.summary import (
+from skylarkmq.spark.jobs.summary import (
     DIFFERENCES,
     FAILED,
     INTERRUPTED,

@@ -9,10 +9,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from skylarkmq.client.errors import RocketMQError
-from skylarkmq.client.spark.log.log_batches import DamagedLogError, LogBatches
-from skylarkmq.client.spark.log.log_options import LogOptions
-from skylarkmq.client.spark.log.segments import SegmentFile, SegmentRange
 from skylarkmq.protocol.compression import CompressionKind, compression_flags
+from skylarkmq.spark.log.log_batches import DamagedLogError, LogBatches
+from skylarkmq.spark.log.log_options import LogOptions
+from skylarkmq.spark.log.segments import SegmentFile, SegmentRange
 from tests.spark.support.logs import (
     ALL,
     BASE,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.client.spark.log.log_options import LogOptions, local_path
-from skylarkmq.client.spark.option_reading import OptionError
+from skylarkmq.spark.log.log_options import LogOptions, local_path
+from skylarkmq.spark.option_reading import OptionError
 
 
 def parse(**options: str) -> LogOptions:

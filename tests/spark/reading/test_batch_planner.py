@@ -7,12 +7,12 @@ import json
 import pytest
 
 from skylarkmq.client.errors import NotFound
-from skylarkmq.client.spark.errors import DataLost
-from skylarkmq.client.spark.offsets import OffsetRange, QueueKey
-from skylarkmq.client.spark.option_reading import OptionError
-from skylarkmq.client.spark.options import SourceOptions
-from skylarkmq.client.spark.reading.batch_planner import BatchPlanner
-from skylarkmq.client.spark.reading.narrowing import EVERYTHING, Narrowing
+from skylarkmq.spark.errors import DataLost
+from skylarkmq.spark.offsets import OffsetRange, QueueKey
+from skylarkmq.spark.option_reading import OptionError
+from skylarkmq.spark.options import SourceOptions
+from skylarkmq.spark.reading.batch_planner import BatchPlanner
+from skylarkmq.spark.reading.narrowing import EVERYTHING, Narrowing
 from tests.spark.support.fake_brokers import FakeBrokers, FakeClock
 
 A0, A1, B0 = QueueKey("T", "a", 0), QueueKey("T", "a", 1), QueueKey("T", "b", 0)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.spark.offsets import QueueKey
-from skylarkmq.client.spark.reading.narrowing import EVERYTHING, Narrowing, narrowing_of
+from skylarkmq.spark.offsets import QueueKey
+from skylarkmq.spark.reading.narrowing import EVERYTHING, Narrowing, narrowing_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.spark.offsets import OffsetRange
-from skylarkmq.client.spark.reading.planning import shares, split
+from skylarkmq.spark.offsets import OffsetRange
+from skylarkmq.spark.reading.planning import shares, split
 
 BACKLOGS = st.dictionaries(st.integers(0, 40), st.integers(-3, 10**6), max_size=12)
 RANGES = st.lists(

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from skylarkmq.client.errors import NotFound
-from skylarkmq.client.spark.offsets import QueueKey, QueueOffsets
-from skylarkmq.client.spark.option_reading import OptionError, OptionReader
-from skylarkmq.client.spark.options import SOURCE_OPTIONS
-from skylarkmq.client.spark.reading.positions import (
+from skylarkmq.spark.offsets import QueueKey, QueueOffsets
+from skylarkmq.spark.option_reading import OptionError, OptionReader
+from skylarkmq.spark.options import SOURCE_OPTIONS
+from skylarkmq.spark.reading.positions import (
     EARLIEST,
     LATEST,
     Position,

@@ -16,9 +16,9 @@ from skylarkmq.client.errors import (
     TlsError,
     TopicNotExist,
 )
-from skylarkmq.client.spark.offsets import QueueKey
-from skylarkmq.client.spark.options import Subject
-from skylarkmq.client.spark.reading.queue_view import QueueView
+from skylarkmq.spark.offsets import QueueKey
+from skylarkmq.spark.options import Subject
+from skylarkmq.spark.reading.queue_view import QueueView
 from tests.spark.support.fake_brokers import FakeBrokers, FakeClock
 
 A0, A1 = QueueKey("T", "a", 0), QueueKey("T", "a", 1)

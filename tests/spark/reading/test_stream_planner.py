@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from skylarkmq.client.errors import ConnectionFailed, NotFound
-from skylarkmq.client.spark.errors import DataLost
-from skylarkmq.client.spark.offsets import OffsetRange, QueueOffsets
-from skylarkmq.client.spark.reading.stream_planner import NO_LIMIT, Limit
+from skylarkmq.spark.errors import DataLost
+from skylarkmq.spark.offsets import OffsetRange, QueueOffsets
+from skylarkmq.spark.reading.stream_planner import NO_LIMIT, Limit
 from tests.spark.support.fake_brokers import FakeQueue
 from tests.spark.support.stream_place import A0, A1, A2, B0, Place
 

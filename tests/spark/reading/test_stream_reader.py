@@ -15,14 +15,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from skylarkmq.client import Message
-from skylarkmq.client.spark.option_reading import OptionError
-from skylarkmq.client.spark.reading.batch_reader import BatchReader, FilteringBatchReader
-from skylarkmq.client.spark.reading.stream_planner import NO_LIMIT, Limit
-from skylarkmq.client.spark.reading.stream_reader import StreamReader
-from skylarkmq.client.spark.remoting.pool import close_all
-from skylarkmq.client.spark.schema import SchemaError
-from skylarkmq.client.spark.source import SkylarkSource
 from skylarkmq.client.sync import Producer
+from skylarkmq.spark.option_reading import OptionError
+from skylarkmq.spark.reading.batch_reader import BatchReader, FilteringBatchReader
+from skylarkmq.spark.reading.stream_planner import NO_LIMIT, Limit
+from skylarkmq.spark.reading.stream_reader import StreamReader
+from skylarkmq.spark.remoting.pool import close_all
+from skylarkmq.spark.schema import SchemaError
+from skylarkmq.spark.source import SkylarkSource
 from skylarkmq.testing.threaded import SyncBroker
 
 BODY = StructType([StructField("body", BinaryType()), StructField("queueOffset", LongType())])

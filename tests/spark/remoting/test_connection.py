@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from skylarkmq.client.acl_hook import Signer
 from skylarkmq.client.config import Credentials
 from skylarkmq.client.errors import (
     ConnectionFailed,
@@ -15,12 +14,13 @@ from skylarkmq.client.errors import (
     RequestTimeout,
     RocketMQError,
 )
-from skylarkmq.client.spark.remoting.clock import SystemClock
-from skylarkmq.client.spark.remoting.connection import Connection, connect
-from skylarkmq.client.tls import ClientTls
+from skylarkmq.client.wire.acl_hook import Signer
+from skylarkmq.client.wire.tls import ClientTls
 from skylarkmq.protocol.command import encode_command
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.protocol.signature import sign
+from skylarkmq.spark.remoting.clock import SystemClock
+from skylarkmq.spark.remoting.connection import Connection, connect
 from tests.spark.support.scripted_peer import CLOSE, ScriptedPeer
 from tests.support.patience import LIMIT_S
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skylarkmq.client.spark.remoting.frame_reader import SMALL_SIZE, FrameReader
 from skylarkmq.protocol.errors import BadFrameError
 from skylarkmq.protocol.frame import FrameDecoder, RawFrame, encode_frame
+from skylarkmq.spark.remoting.frame_reader import SMALL_SIZE, FrameReader
 
 SIZES = [0, 1, 7, 100, SMALL_SIZE - 20, SMALL_SIZE, SMALL_SIZE + 1, 3 * SMALL_SIZE + 5]
 

@@ -19,17 +19,17 @@ from skylarkmq.client.errors import (
     RocketMQError,
 )
 from skylarkmq.client.namespace import Namespace
-from skylarkmq.client.send_result import SendStatus
-from skylarkmq.client.spark.client import BlockingClient
-from skylarkmq.client.spark.errors import SendFailed
-from skylarkmq.client.spark.remoting.outgoing import Outgoing, Receipt
-from skylarkmq.client.spark.remoting.sends import SendWindow
-from skylarkmq.client.spark.remoting.settings import ConnectionSettings
+from skylarkmq.client.producer.send_result import SendStatus
 from skylarkmq.protocol.batch import split_batch
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.protocol.remoting_command import RESPONSE_FLAG, RemotingCommand
+from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.errors import SendFailed
+from skylarkmq.spark.remoting.outgoing import Outgoing, Receipt
+from skylarkmq.spark.remoting.sends import SendWindow
+from skylarkmq.spark.remoting.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.blocking_clock import TestClock
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from skylarkmq.client import Message
 from skylarkmq.client.errors import BrokerError, ConnectionFailed, RocketMQError
-from skylarkmq.client.spark.client import BlockingClient
-from skylarkmq.client.spark.remoting.settings import ConnectionSettings
-from skylarkmq.client.spark.remoting.write_back import THREAD_NAME, GroupOffsets, OffsetWriteBack
 from skylarkmq.client.sync import Producer
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.remoting.write_back import THREAD_NAME, GroupOffsets, OffsetWriteBack
 from skylarkmq.testing.threaded import SyncBroker
 
 QUEUE = MessageQueue("T", "broker-a", 0)

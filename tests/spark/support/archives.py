@@ -11,11 +11,11 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from skylarkmq.client.spark import archive_table, schema
-from skylarkmq.client.spark.archive.commits import STAGING, ArchiveWriter, open_files
-from skylarkmq.client.spark.archive.files import TableFiles
-from skylarkmq.client.spark.archive.writer import WritePlan, write_batches
-from skylarkmq.client.spark.offsets import QueueOffsets
+from skylarkmq.spark import archive_table, schema
+from skylarkmq.spark.archive.commits import STAGING, ArchiveWriter, open_files
+from skylarkmq.spark.archive.files import TableFiles
+from skylarkmq.spark.archive.writer import WritePlan, write_batches
+from skylarkmq.spark.offsets import QueueOffsets
 
 DAY_MS = 86_400_000
 T0_MS = 1_767_225_600_000  # 2026-01-01T00:00Z

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from skylarkmq.client.errors import ConnectionFailed, RocketMQError, RouteNotFound
-from skylarkmq.client.spark.offsets import QueueKey
+from skylarkmq.spark.offsets import QueueKey
 
 
 @dataclass

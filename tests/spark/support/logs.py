@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from skylarkmq.client.spark.log.log_batches import LogBatches
-from skylarkmq.client.spark.log.log_options import LogOptions
-from skylarkmq.client.spark.log.segments import SegmentFile, SegmentRange
-from skylarkmq.client.spark.schema import LOG_COLUMNS, names
 from skylarkmq.protocol.record import decode_message, encode_blank
+from skylarkmq.spark.log.log_batches import LogBatches
+from skylarkmq.spark.log.log_options import LogOptions
+from skylarkmq.spark.log.segments import SegmentFile, SegmentRange
+from skylarkmq.spark.schema import LOG_COLUMNS, names
 from tests.spark.support.records import Written, row_of, rows_in
 
 BASE = 3 << 20

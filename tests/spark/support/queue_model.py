@@ -13,12 +13,12 @@ from typing import cast
 
 from skylarkmq.client.errors import ConnectionFailed, RocketMQError
 from skylarkmq.client.namespace import Namespace
-from skylarkmq.client.spark.client import BlockingClient
-from skylarkmq.client.spark.remoting.settings import ConnectionSettings
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.record import encode_record
 from skylarkmq.protocol.remoting_command import RESPONSE_FLAG, RemotingCommand
+from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.remoting.settings import ConnectionSettings
 from tests.spark.support.blocking_clock import TestClock
 
 QUEUE = MessageQueue("T", "broker-a", 0)

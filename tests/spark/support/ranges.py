@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from skylarkmq.client.spark.errors import DataLost
-from skylarkmq.client.spark.remoting.pulls import RangeReader
-from skylarkmq.client.spark.remoting.record_spans import offsets_of
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.spark.errors import DataLost
+from skylarkmq.spark.remoting.pulls import RangeReader
+from skylarkmq.spark.remoting.record_spans import offsets_of
 from tests.spark.support.queue_model import QUEUE, FakePullClient
 
 TAG_A = SubscriptionData(topic="T", sub_string="a", tags_set=["a"], code_set=[97])

@@ -11,9 +11,9 @@ import sys
 import threading
 from pathlib import Path
 
-from skylarkmq.client.spark.archive.commits import COMMITS
-from skylarkmq.client.spark.archive.files import TableFiles
-from skylarkmq.client.spark.jobs.archive import main
+from skylarkmq.spark.archive.commits import COMMITS
+from skylarkmq.spark.archive.files import TableFiles
+from skylarkmq.spark.jobs.archive import main
 
 
 def stop_after(commits: int, told: Path) -> None:

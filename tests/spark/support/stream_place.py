@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from skylarkmq.client.spark.offsets import OffsetRange, QueueKey, QueueOffsets
-from skylarkmq.client.spark.options import SourceOptions
-from skylarkmq.client.spark.reading.stream_planner import Limit, StreamPlanner
+from skylarkmq.spark.offsets import OffsetRange, QueueKey, QueueOffsets
+from skylarkmq.spark.options import SourceOptions
+from skylarkmq.spark.reading.stream_planner import Limit, StreamPlanner
 from tests.spark.support.fake_brokers import FakeBrokers, FakeClock
 
 A0, A1, A2 = (QueueKey("T", "a", number) for number in range(3))

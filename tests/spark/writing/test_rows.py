@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.spark.remoting.outgoing import Outgoing
-from skylarkmq.client.spark.remoting.settings import ConnectionSettings
-from skylarkmq.client.spark.writing import rows as rows_module
-from skylarkmq.client.spark.writing.rows import Addressed, RowError, RowReader
-from skylarkmq.client.spark.writing.sink_columns import SINK_TYPES, plan_rows
-from skylarkmq.client.spark.writing.sink_options import SinkOptions
-from skylarkmq.client.spark.writing.unique_keys import key_of_values
 from skylarkmq.protocol.compression import CompressionKind
 from skylarkmq.protocol.properties import RESERVED_NAMES, decode_properties
+from skylarkmq.spark.remoting.outgoing import Outgoing
+from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.writing import rows as rows_module
+from skylarkmq.spark.writing.rows import Addressed, RowError, RowReader
+from skylarkmq.spark.writing.sink_columns import SINK_TYPES, plan_rows
+from skylarkmq.spark.writing.sink_options import SinkOptions
+from skylarkmq.spark.writing.unique_keys import key_of_values
 
 WINDOW = "struct<start:timestamp,end:timestamp>"
 TYPES: dict[str, pa.DataType] = {

@@ -4,9 +4,9 @@ import pickle
 
 import pytest
 
-from skylarkmq.client.spark.option_reading import OptionError
-from skylarkmq.client.spark.schema import COLUMNS, LOG_COLUMNS, SchemaError
-from skylarkmq.client.spark.writing.sink_columns import RowPlan, plan_rows
+from skylarkmq.spark.option_reading import OptionError
+from skylarkmq.spark.schema import COLUMNS, LOG_COLUMNS, SchemaError
+from skylarkmq.spark.writing.sink_columns import RowPlan, plan_rows
 
 ALL = [
     ("shardingKey", "string"), ("body", "binary"), ("topic", "string"), ("keys", "array<string>"),

@@ -4,10 +4,10 @@ import pickle
 
 import pytest
 
-from skylarkmq.client.send_result import SendStatus
-from skylarkmq.client.spark.option_reading import OptionError
-from skylarkmq.client.spark.writing.sink_options import SinkOptions, check_topic
+from skylarkmq.client.producer.send_result import SendStatus
 from skylarkmq.protocol.compression import CompressionKind
+from skylarkmq.spark.option_reading import OptionError
+from skylarkmq.spark.writing.sink_options import SinkOptions, check_topic
 
 BASE = {"nameserver": "127.0.0.1:9876"}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from skylarkmq.client.errors import ConnectionFailed
-from skylarkmq.client.spark.client import BlockingClient
-from skylarkmq.client.spark.remoting.settings import ConnectionSettings
-from skylarkmq.client.spark.writing.task_window import lasting_write_queues
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.writing.task_window import lasting_write_queues
 from tests.spark.support.blocking_clock import TestClock
 from tests.spark.support.scripted_brokers import scripted_brokers
 from tests.spark.support.scripted_peer import CLOSE, Said, ScriptedPeer

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.spark.writing.unique_keys import KEY_LENGTH, PlaceKeys, Value, key_of_values
+from skylarkmq.spark.writing.unique_keys import KEY_LENGTH, PlaceKeys, Value, key_of_values
 
 VALUES = st.one_of(
     st.none(),

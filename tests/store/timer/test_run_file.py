@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.protocol.crc import crc32c
-from skylarkmq.store.errors import CorruptFileError
+from skylarkmq.common.crc import crc32c
+from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.store.timer.run_file import (
     ENTRY,
     PAGE_ENTRIES,

@@ -1,0 +1,107 @@
+"""The address that clients are told to connect to.
+
+    brokerIP1                            as it is; a host name is fine
+    bound to one address, loopback too   that one; `localhost` is 127.0.0.1
+    bound to all, one interface          that interface's address
+    bound to all, several or none        the start is refused, naming brokerIP1
+
+Unlike RocketMQ, which takes the first address that it finds: in a container or on a machine with
+several networks that is often one which no client can reach.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from skylarkmq.common.config_fields import ConfigError
+
+_LOOPBACK_ADDRESS: Final = "127.0.0.1"
+_WILDCARDS: Final = ("0.0.0.0", "::", "*")
+_LOOPBACK_NAMES: Final = ("localhost",)
+_IOCTL_GET_ADDRESS: Final = 0x8915  # SIOCGIFADDR of Linux: struct ifreq in and out
+_INTERFACE_REQUEST: Final = struct.Struct("256s")
+_ADDRESS_PLACE: Final = slice(20, 24)  # sin_addr behind the 16 byte name, family and port
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can connect to `host`."""
+    if host in _LOOPBACK_NAMES:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def advertised_address(
+    broker_ip1: str | None, bind_address: str, interface_addresses: Sequence[str]
+) -> str:
+    """Return the host part of the address that the broker registers.
+
+    Args:
+        interface_addresses: one address for each interface of the machine, loopback or not.
+
+    Raises:
+        ConfigError: nobody but the user can know it.
+    """
+    if broker_ip1:
+        return broker_ip1
+    if bind_address in _LOOPBACK_NAMES:
+        return _LOOPBACK_ADDRESS
+    if bind_address not in _WILDCARDS:
+        return bind_address
+    candidates = list(dict.fromkeys(a for a in interface_addresses if not is_loopback(a)))
+    if len(candidates) == 1:
+        return candidates[0]
+    found = f"this machine has {', '.join(candidates)}" if candidates else "no network was found"
+    raise ConfigError(
+        "brokerIP1",
+        "",
+        f"{found}; say which address clients shall use, for instance "
+        f"--set brokerIP1={candidates[0] if candidates else _LOOPBACK_ADDRESS}",
+    )
+
+
+def is_guessed(broker_ip1: str | None, bind_address: str) -> bool:
+    """Return whether `advertised_address` takes the address of the only interface."""
+    return not broker_ip1 and bind_address in _WILDCARDS
+
+
+def in_container(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> bool:
+    """Return whether this process runs in a container, as far as Docker, Podman and Kubernetes
+    say so: its only interface is then one of the container's own network."""
+    signs = (root / ".dockerenv", root / "run" / ".containerenv")
+    return "KUBERNETES_SERVICE_HOST" in environment or any(sign.exists() for sign in signs)
+
+
+def interface_addresses() -> list[str]:
+    """Return the IPv4 address of each interface of this machine that is up."""
+    if sys.platform != "linux":
+        return _addresses_of_host_name()
+    import fcntl
+
+    addresses: list[str] = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = _INTERFACE_REQUEST.pack(name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _IOCTL_GET_ADDRESS, request)
+            except OSError:
+                continue  # an interface without an IPv4 address
+            addresses.append(socket.inet_ntoa(answer[_ADDRESS_PLACE]))
+    return addresses
+
+
+def _addresses_of_host_name() -> list[str]:
+    try:
+        rows = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
+    except OSError:
+        return []
+    return list(dict.fromkeys(str(row[4][0]) for row in rows))

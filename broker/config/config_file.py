@@ -1,0 +1,347 @@
+"""Where the values of the configuration come from, and the strict reading of their text.
+
+    defaults  <  --dev  <  the file of -c  <  environment  <  --set key=value     the last one wins
+
+The environment's names are SKYLARKMQ_ and the key in upper snake case: flushDiskType is
+SKYLARKMQ_FLUSH_DISK_TYPE. NAMESRV_ADDR stands for namesrvAddr, as for Java brokers, and is weaker
+than SKYLARKMQ_NAMESRV_ADDR.
+
+Unlike RocketMQ, which passes over unknown keys and values that it can not read: both end the start
+here with one line that names the key, the value, where it stands and what to write instead. An
+unknown variable is an error only where it looks like a key spelt wrong, because tools and
+Kubernetes set variables of their own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
+
+from skylarkmq.broker.config.config_keys import (
+    ABOVE_ZERO,
+    ALIASES,
+    JAVA_ONLY,
+    NEEDED,
+    REFUSED,
+    WITHOUT_EFFECT,
+)
+from skylarkmq.broker.config.properties_file import PropertiesError, read_properties
+from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
+from skylarkmq.common.config_fields import ConfigError, key_of, types_of
+from skylarkmq.store.config import StoreConfig
+
+C = TypeVar("C", BrokerConfig, NamesrvConfig)
+
+ENVIRONMENT_PREFIX: Final = "SKYLARKMQ_"
+NAMESRV_ADDR_VARIABLE: Final = "NAMESRV_ADDR"
+DEFAULT_ORIGIN: Final = "default"
+DEV_ORIGIN: Final = "--dev"
+DEV_PROFILE: Final = {
+    "storePathRootDir": "var/store",
+    "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+    "maxHashSlotNum": "20000",
+}
+"""What a working copy needs: data in the folder that one stands in, and small files, for a log file
+of RocketMQ's size takes its 1 GiB of the disk at the first start."""
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_SPECIAL_KEYS: Final = frozenset({"store"})
+_SIMILARITY: Final = 0.5
+_VARIABLE_SIMILARITY: Final = 0.8
+"""Higher than that of keys: what is a variable's may be somebody else's."""
+# Kubernetes tells the pods of each service in its namespace, under the service's name.
+_OF_A_SERVICE: Final = re.compile(r"_SERVICE_(HOST|PORT\w*)$|_PORT_[0-9]+_[A-Z]+(_[A-Z]+)?$")
+_SERVICE_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What the user said, and what the machine says when the user is silent."""
+
+    file: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    settings: Sequence[str] = ()  # each `key=value`
+    home: Path = Path("/")
+    host_name: str = ""
+    dev: bool = False  # with the development profile
+
+
+class Setting(NamedTuple):
+    """The text of a value and where it stands."""
+
+    text: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[C]):
+    """A configuration and what a user should hear about it."""
+
+    config: C
+    settings: dict[str, Setting]  # by key; keys that nobody set are absent
+    without_effect: list[str]  # keys that somebody set and that do nothing, with what they need
+    unknown_variables: list[str]
+
+
+def load_broker_config(sources: Sources) -> Loaded[BrokerConfig]:
+    """Read the configuration of a broker and its store. Blocks; for the start alone.
+
+    Raises:
+        ConfigError: an unknown key, or a value that its key does not take.
+        OSError: the file can not be read.
+    """
+    wanted = {**_wanted(BrokerConfig), **_wanted(StoreConfig)}
+    defaults = {"storePathRootDir": Setting(str(sources.home / "store"), DEFAULT_ORIGIN)}
+    if sources.dev:
+        defaults |= {key: Setting(text, DEV_ORIGIN) for key, text in DEV_PROFILE.items()}
+    if sources.host_name:
+        defaults["brokerName"] = Setting(sources.host_name, DEFAULT_ORIGIN)
+    given, unknown_variables = _collect(sources, wanted)
+    settings = {**defaults, **given}
+    values = _read_settings(wanted, settings)
+    try:
+        store = StoreConfig(**_of(StoreConfig, values))
+        config = BrokerConfig(store=store, **_of(BrokerConfig, values))
+    except ConfigError as error:
+        raise _placed(error, settings) from error
+    idle = sorted([*_idle_keys(given), *_left_out_keys(given, config)])
+    return Loaded(config, settings, idle, unknown_variables)
+
+
+def load_namesrv_config(sources: Sources) -> Loaded[NamesrvConfig]:
+    """Read the configuration of a name server. Blocks; for the start alone.
+
+    Raises:
+        ConfigError: an unknown key, or a value that its key does not take.
+        OSError: the file can not be read.
+    """
+    wanted = _wanted(NamesrvConfig)
+    kv_path = sources.home / "namesrv" / "kvConfig.json"
+    given, unknown_variables = _collect(sources, wanted)
+    settings = {"kvConfigPath": Setting(str(kv_path), DEFAULT_ORIGIN), **given}
+    values = _read_settings(wanted, settings)
+    try:
+        config = NamesrvConfig(**_of(NamesrvConfig, values))
+    except ConfigError as error:
+        raise _placed(error, settings) from error
+    return Loaded(config, settings, _idle_keys(given), unknown_variables)
+
+
+def effective_values(loaded: Loaded[Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield key, value and origin of every key, for `--print-config`."""
+    config = loaded.config
+    parts = [config.store, config] if isinstance(config, BrokerConfig) else [config]
+    rows: list[tuple[str, str, str]] = []
+    for part in parts:
+        for attribute in types_of(part.__class__):
+            if attribute in _SPECIAL_KEYS:
+                continue
+            key = key_of(attribute)
+            origin = loaded.settings[key].origin if key in loaded.settings else DEFAULT_ORIGIN
+            rows.append((key, shown_value(getattr(part, attribute)), origin))
+    yield from sorted(rows)
+
+
+def shown_value(value: object) -> str:
+    """The text of a value, as a file would have it."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _wanted(cls: Any) -> dict[str, Any]:
+    """Key -> type of value."""
+    hints = types_of(cls)
+    return {key_of(name): hints[name] for name in hints if name not in _SPECIAL_KEYS}
+
+
+def _of(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of one class by attribute."""
+    return {name: values[key_of(name)] for name in types_of(cls) if key_of(name) in values}
+
+
+def _idle_keys(settings: Mapping[str, Setting]) -> list[str]:
+    return sorted(key for key in settings if key in WITHOUT_EFFECT or key in JAVA_ONLY)
+
+
+def _left_out_keys(settings: Mapping[str, Setting], config: BrokerConfig) -> Iterator[str]:
+    """Yield the keys that were given another value than their default, in vain, and why."""
+    values: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    for part in (config.store, config):
+        for attribute in types_of(part.__class__):
+            values[key_of(attribute)] = getattr(part, attribute)
+            defaults[key_of(attribute)] = getattr(part.__class__, attribute, None)
+    for key in settings.keys() & NEEDED.keys():
+        lacking = [
+            f"{other} above 0" if wanted is ABOVE_ZERO else f"{other}={shown_value(wanted)}"
+            for other, wanted in NEEDED[key].items()
+            if not (values[other] if wanted is ABOVE_ZERO else values[other] == wanted)
+        ]
+        if lacking and values[key] != defaults[key]:
+            yield f"{key} (needs {', '.join(lacking)})"
+
+
+def _collect(sources: Sources, wanted: Mapping[str, Any]) -> tuple[dict[str, Setting], list[str]]:
+    """Lay the sources over each other; return also the variables that mean nothing."""
+    settings: dict[str, Setting] = {}
+    if sources.file is not None:
+        for key, setting in _file_settings(sources.file):
+            settings[_known(key, setting, wanted)] = setting
+    variables, unknown = _environment_settings(sources.environment, wanted)
+    settings.update(variables)
+    for text in sources.settings:
+        key, mark, value = text.partition("=")
+        setting = Setting(value.strip(), "--set")
+        if not mark:
+            raise ConfigError(key, "", "write --set key=value", setting.origin)
+        settings[_known(key.strip(), setting, wanted)] = setting
+    return settings, unknown
+
+
+def _file_settings(path: Path) -> list[tuple[str, Setting]]:
+    try:
+        properties = read_properties(path.read_bytes())
+    except PropertiesError as error:
+        raise ConfigError("-c", path, str(error)) from error
+    return [(item.key, Setting(item.value, f"{path} line {item.line}")) for item in properties]
+
+
+def _environment_settings(
+    environment: Mapping[str, str], wanted: Mapping[str, Any]
+) -> tuple[dict[str, Setting], list[str]]:
+    by_variable = {_variable(key): key for key in (*wanted, *JAVA_ONLY)}
+    by_variable |= {_variable(key): name for key, name in ALIASES.items() if name in wanted}
+    settings: dict[str, Setting] = {}
+    unknown: list[str] = []
+    address = environment.get(NAMESRV_ADDR_VARIABLE)
+    if address and "namesrvAddr" in wanted:
+        settings["namesrvAddr"] = Setting(address, f"environment {NAMESRV_ADDR_VARIABLE}")
+    for variable in sorted(environment):
+        if variable in by_variable:
+            origin = f"environment {variable}"
+            settings[by_variable[variable]] = Setting(environment[variable].strip(), origin)
+        elif variable.startswith(ENVIRONMENT_PREFIX):
+            near = _near_variable(variable, environment[variable], by_variable)
+            if near is not None:
+                cure = f"no such key; did you mean {near}?"
+                raise ConfigError(variable, environment[variable], cure, "environment")
+            unknown.append(variable)
+    return settings, unknown
+
+
+def _near_variable(variable: str, text: str, known: Iterable[str]) -> str | None:
+    """Return the variable of a key that this one looks like; None: somebody else's."""
+    if _OF_A_SERVICE.search(variable) or _SERVICE_ADDRESS.match(text):
+        return None
+    of_any_server = {**_wanted(BrokerConfig), **_wanted(StoreConfig), **_wanted(NamesrvConfig)}
+    if variable in map(_variable, of_any_server):
+        return None  # of the other server, whose environment this one shares
+    by_letters = {_letters(name): name for name in known}
+    near = difflib.get_close_matches(
+        _letters(variable), by_letters, n=1, cutoff=_VARIABLE_SIMILARITY
+    )
+    return by_letters[near[0]] if near else None
+
+
+def _letters(variable: str) -> str:
+    return variable.removeprefix(ENVIRONMENT_PREFIX).upper().replace("_", "")
+
+
+def _variable(key: str) -> str:
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", key)
+    return ENVIRONMENT_PREFIX + snake.upper()
+
+
+def _known(key: str, setting: Setting, wanted: Mapping[str, Any]) -> str:
+    try:
+        return known_key(key, setting.text, wanted)
+    except ConfigError as error:
+        raise ConfigError(error.key, error.value, error.cure, setting.origin) from error
+
+
+def known_key(key: str, text: str, wanted: Mapping[str, Any]) -> str:
+    """The key under the spelling of this version.
+
+    Raises:
+        ConfigError: there is no such key; names the nearest one.
+    """
+    key = ALIASES.get(key, key)
+    if key in wanted or key in JAVA_ONLY:
+        return key
+    by_lower = {name.lower(): name for name in wanted}
+    near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=_SIMILARITY)
+    cure = f"no such key; did you mean {by_lower[near[0]]}?" if near else "no such key"
+    raise ConfigError(key, text, cure)
+
+
+def _read_settings(wanted: Mapping[str, Any], settings: Mapping[str, Setting]) -> dict[str, Any]:
+    try:
+        return read_values(wanted, {key: setting.text for key, setting in settings.items()})
+    except ConfigError as error:
+        raise _placed(error, settings) from error
+
+
+def read_values(wanted: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
+    """Turn texts into the values of their keys; the limits of values are checked elsewhere.
+
+    Args:
+        wanted: type of value by key; keys that are not in it are passed over.
+
+    Raises:
+        ConfigError: a text that its key does not take.
+    """
+    values: dict[str, Any] = {}
+    for key, text in texts.items():
+        if key not in wanted:
+            continue  # a key of Java alone
+        value = _read_value(key, wanted[key], text)
+        is_refused, cure = REFUSED.get(key, (None, ""))
+        if is_refused is not None and is_refused(value):
+            raise ConfigError(key, text, cure)
+        values[key] = value
+    return values
+
+
+def _read_value(key: str, wanted: Any, text: str) -> Any:
+    """Turn a text into the value of its key's type; its limits are checked by the dataclass."""
+    origin = typing.get_origin(wanted)
+    if origin in (types.UnionType, typing.Union):
+        if not text:
+            return None
+        wanted = next(kind for kind in typing.get_args(wanted) if kind is not types.NoneType)
+        return _read_value(key, wanted, text)
+    if origin is Annotated:
+        wanted = typing.get_args(wanted)[0]
+    if wanted is bool:
+        return _read_boolean(key, text)
+    if wanted is int:
+        if _INTEGER.fullmatch(text) is None:
+            raise ConfigError(key, text, "write a whole number")
+        return int(text)
+    if wanted is Path:
+        if not text or "\0" in text:
+            raise ConfigError(key, repr(text), "write a path")
+        try:
+            return Path(text).expanduser()
+        except RuntimeError as error:
+            raise ConfigError(key, text, "nobody knows this home; write the whole path") from error
+    return text
+
+
+def _read_boolean(key: str, text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise ConfigError(key, text, "write true or false")
+    return lowered == "true"
+
+
+def _placed(error: ConfigError, settings: Mapping[str, Setting]) -> ConfigError:
+    """The same error with the place that its value comes from."""
+    setting = settings.get(error.key)
+    return ConfigError(error.key, error.value, error.cure, setting.origin if setting else "")

@@ -1,0 +1,239 @@
+"""Configuration of the broker and of the name server: RocketMQ's keys in snake_case.
+
+`config_keys.py` says which keys have no effect and which values are refused; how the values come
+from file, environment and command line is in `config_file.py`.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../BrokerConfig.java,
+common/.../namesrv/NamesrvConfig.java, remoting/.../netty/NettyServerConfig.java
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from skylarkmq.common.config_fields import (
+    INT_MAX,
+    Bytes,
+    ConfigError,
+    Count,
+    Interval,
+    Limits,
+    Long,
+    Milliseconds,
+    Port,
+    Positive,
+    check_values,
+)
+from skylarkmq.protocol.flags import RMQ_SYS_TRACE_TOPIC, PermName
+from skylarkmq.store.config import StoreConfig
+
+QUEUES_MAX: Final = 1024
+"""Queues that a topic may get."""
+READ_WRITE: Final = PermName.PERM_READ | PermName.PERM_WRITE
+FAST_PORT_DISTANCE: Final = 2
+"""The fast port is this much below the listen port."""
+
+_CPUS: Final = os.cpu_count() or 1
+_SEND_THREADS: Final = min(_CPUS, 4)
+
+# Room for two frames of the largest size.
+BufferTotal = Annotated[int, Limits(32 << 20, INT_MAX)]
+QueueCount = Annotated[int, Limits(1, QUEUES_MAX)]
+FilterGroups = Annotated[int, Limits(1, 10_000)]
+ErrorRate = Annotated[int, Limits(1, 99)]
+Permission = Annotated[int, Limits(0, PermName.PERM_READ | PermName.PERM_WRITE)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerConfig:
+    """Values of a broker's keys, checked; those of its store are in `store`."""
+
+    store: StoreConfig
+
+    # Identity
+    broker_cluster_name: str = "DefaultCluster"
+    broker_name: str = "DEFAULT_BROKER"  # the loader's default is the host name
+    broker_id: Long = 0  # 0: master
+    broker_ip1: str | None = None  # the address that clients are told; None: see advertise.py
+    broker_ip2: str | None = None  # the replication address; None: as brokerIP1
+    region_id: str = "DefaultRegion"
+    broker_permission: Permission = READ_WRITE  # 4 read + 2 write
+
+    # Where it listens; 0 picks a free port
+    bind_address: str = "127.0.0.1"
+    listen_port: Port = 10911  # the fast port is 2 below
+    namesrv_listen_port: Port = 9876  # of the built-in name server
+    order_message_enable: bool = False  # its routes carry the queues of ordered topics
+    metrics_prom_exporter_port: Port = 5557
+    metrics_prom_exporter_host: str | None = None  # None: as bindAddress
+    max_connections: Positive = 10_000  # ours
+    max_connections_per_address: Count = 0  # ours; 0: half of max_connections
+    max_inbound_buffered: BufferTotal = 256 << 20  # ours; bytes that came and were not handled
+    max_outbound_buffered: BufferTotal = 256 << 20  # ours; bytes that peers leave unread
+    server_channel_max_idle_time_seconds: Positive = 120  # s
+
+    # Name servers
+    namesrv_addr: str | None = None  # `host:port`, several separated by `;`
+    fetch_namesrv_addr_by_address_server: bool = False
+    register_name_server_period: Interval = 30_000  # ms, used within 10 to 60 s
+    register_broker_timeout_mills: Interval = 6000  # ms
+    force_register: bool = True  # False: only when the name server has another version
+    compressed_register: bool = False
+
+    # Topics and groups
+    auto_create_topic_enable: bool = True
+    auto_create_subscription_group: bool = True
+    default_topic_queue_nums: QueueCount = 8  # of TBW102, so the most that a new topic gets
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    trace_topic_enable: bool = False
+    msg_trace_topic_name: str = RMQ_SYS_TRACE_TOPIC
+    max_topics: Positive = 50_000  # ours
+    max_groups: Positive = 50_000  # ours
+    new_names_per_second: Count = 100  # ours; topics and groups made on demand; 0: any number
+    flush_consumer_offset_interval: Interval = 5000  # ms
+
+    # Sending and pulling
+    start_accept_send_request_time_stamp: Long = 0  # ms since the epoch
+    reject_transaction_message: bool = False
+    long_polling_enable: bool = True
+    short_polling_time_mills: Interval = 1000  # ms
+    notify_consumer_ids_changed_enable: bool = True
+    consume_young_queue_from_first: bool = True  # ours; RocketMQ's rule for groups that are new
+    slave_read_enable: bool = False
+    transfer_msg_by_heap: bool = True
+    disable_consume_if_consumer_read_slowly: bool = False
+    consumer_fallbehind_threshold: Long = 17_179_869_184  # bytes
+    store_reply_message_enable: bool = True
+    trace_on: bool = True  # answers of sends say so to the clients' tracing
+
+    # Flow control
+    broker_fast_failure_enable: bool = True
+    wait_time_mills_in_send_queue: Milliseconds = 200  # ms
+    wait_time_mills_in_pull_queue: Milliseconds = 5000  # ms
+    wait_time_mills_in_heartbeat_queue: Milliseconds = 31_000  # ms
+    wait_time_mills_in_transaction_queue: Milliseconds = 3000  # ms
+
+    # Transactions
+    transaction_time_out: Interval = 6000  # ms
+    transaction_check_max: Positive = 15
+    transaction_check_interval: Interval = 60_000  # ms
+
+    # Filters
+    enable_property_filter: bool = False  # SQL92
+    enable_calc_filter_bit_map: bool = False
+    expect_consumer_num_use_filter: FilterGroups = 32  # of one topic; shapes the bitmaps
+    max_error_rate_of_bloom_filter: ErrorRate = 20  # %
+    filter_support_retry: bool = False
+    filter_data_clean_time_span: Long = 86_400_000  # ms, of a group that is gone
+
+    # Access and statistics
+    acl_enable: bool = False
+    enable_detail_stat: bool = True
+    auto_delete_unused_stats: bool = False
+
+    # Threads and buffers of the Java broker
+    send_message_thread_pool_nums: Positive = _SEND_THREADS
+    pull_message_thread_pool_nums: Positive = 16 + 2 * _CPUS
+    query_message_thread_pool_nums: Positive = 8 + _CPUS
+    admin_broker_thread_pool_nums: Positive = 16
+    client_manage_thread_pool_nums: Positive = 32
+    consumer_manage_thread_pool_nums: Positive = 32
+    send_thread_pool_queue_capacity: Positive = 10_000
+    pull_thread_pool_queue_capacity: Positive = 100_000
+    query_thread_pool_queue_capacity: Positive = 20_000
+    server_worker_threads: Count = 8
+    server_selector_threads: Count = 3
+    server_callback_executor_threads: Count = 0
+    server_oneway_semaphore_value: Positive = 256
+    server_async_semaphore_value: Positive = 64
+    server_socket_snd_buf_size: Bytes | None = None  # None: the system's
+    server_socket_rcv_buf_size: Bytes | None = None  # None: the system's
+    use_epoll_native_selector: bool = False
+
+    def __post_init__(self) -> None:
+        """Check all values.
+
+        Raises:
+            ConfigError: a value is outside of its limits.
+        """
+        check_values(self)
+        _check_word("brokerName", self.broker_name)
+        _check_word("brokerClusterName", self.broker_cluster_name)
+        _check_word("bindAddress", self.bind_address)
+        if 0 < self.listen_port <= FAST_PORT_DISTANCE:
+            raise ConfigError(
+                "listenPort", self.listen_port, "use 0 or at least 3: the fast port is 2 below"
+            )
+        parse_namesrv_addresses(self.namesrv_addr)
+
+    @property
+    def metrics_host(self) -> str:
+        """The address that the metrics are served on."""
+        return self.metrics_prom_exporter_host or self.bind_address
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamesrvConfig:
+    """Values of a name server's keys, checked."""
+
+    bind_address: str = "127.0.0.1"
+    listen_port: Port = 9876  # 0 picks a free one
+    max_connections: Positive = 10_000  # ours
+    max_connections_per_address: Count = 0  # ours; 0: half of max_connections
+    server_channel_max_idle_time_seconds: Positive = 120  # s
+    order_message_enable: bool = False
+    cluster_test: bool = False
+    product_env_name: str = "center"
+    kv_config_path: Path | None = None  # None: in memory alone; the loader gives a default
+    config_store_path: str | None = None
+
+    # Threads and buffers of the Java name server
+    server_worker_threads: Count = 8
+    server_selector_threads: Count = 3
+    server_callback_executor_threads: Count = 0
+    server_oneway_semaphore_value: Positive = 256
+    server_async_semaphore_value: Positive = 64
+    server_socket_snd_buf_size: Bytes | None = None  # None: the system's
+    server_socket_rcv_buf_size: Bytes | None = None  # None: the system's
+    use_epoll_native_selector: bool = False
+
+    def __post_init__(self) -> None:
+        """Check all values.
+
+        Raises:
+            ConfigError: a value is outside of its limits.
+        """
+        check_values(self)
+        _check_word("bindAddress", self.bind_address)
+
+
+def share_of_connections(config: BrokerConfig | NamesrvConfig) -> int:
+    """Return how many connections one address may have, so that others find room."""
+    return config.max_connections_per_address or (config.max_connections + 1) // 2
+
+
+def parse_namesrv_addresses(text: str | None) -> list[str]:
+    """Return the addresses in `namesrvAddr`, each `host:port`, each once.
+
+    Raises:
+        ConfigError: a part is no host with a port.
+    """
+    addresses: dict[str, None] = {}
+    for part in (text or "").split(";"):
+        address = part.strip()
+        if not address:
+            continue
+        host, _, port = address.rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ConfigError("namesrvAddr", text, "write host:port, several separated by `;`")
+        addresses[address] = None
+    return list(addresses)
+
+
+def _check_word(key: str, value: str) -> None:
+    if not value or not value.isprintable() or " " in value:
+        raise ConfigError(key, repr(value), "use a name without blanks")

@@ -1,0 +1,249 @@
+"""Where each consumer group stands in each queue, and `config/consumerOffset.json`.
+
+An offset is that of the next message to consume. Commits change memory alone; the file follows
+the log (`following.py`) each `flushConsumerOffsetInterval` while something changes, and at a clean
+stop. After a crash a group gets the messages of the last seconds again.
+
+A power cut may still leave an offset above its queue's end: one of RocketMQ's, which does not wait
+for the log, or of a disk that lied. New messages below it would never be consumed, so after an
+unclean stop such offsets are set to the end.
+
+The table is bounded by its callers, which refuse unknown topics, groups and queues.
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../offset/ConsumerOffsetManager.java
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from skylarkmq.broker.allowance import Allowance
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.tables.following import FollowingTable
+from skylarkmq.broker.tables.persist import Done, load_table, table_text
+from skylarkmq.broker.tables.table_body import TableBody
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.files import Files
+from skylarkmq.common.table_file import TableWriter, Text
+from skylarkmq.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
+from skylarkmq.protocol.flags import CID_RMQ_SYS_TRANS_GROUP, validate_group, validate_topic
+from skylarkmq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+OFFSETS_FILE: Final = "consumerOffset.json"
+TOPIC_GROUP_SEPARATOR: Final = "@"
+NO_OFFSET: Final = -1
+WARNINGS_BURST: Final = 20.0
+WARNINGS_PER_S: Final = 0.2
+
+
+class ConsumerOffsetManager:
+    """The table of consumer offsets. Loop thread, but for `load`.
+
+    Attributes:
+        table: (topic, group) -> queue id -> next queue offset; changed by the methods alone.
+        body: the whole table as an answer.
+        sources: called when the table is about to be taken for the file: who keeps offsets of the
+            broker's own brings them up to date.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        files: Files,
+        writer: TableWriter,
+        clock: Clock,
+        store: MessageStore,
+    ) -> None:
+        self.table: dict[tuple[str, str], dict[int, int]] = {}
+        self.sources: list[Callable[[], None]] = []
+        self._files = files
+        self._store = store
+        self._allowance = Allowance(clock, WARNINGS_BURST, WARNINGS_PER_S)
+        self._path = store.paths.config / OFFSETS_FILE
+        interval_s = config.flush_consumer_offset_interval / 1000
+        self._file = FollowingTable(writer, self._path, self._take, store, clock, interval_s)
+        self.body = TableBody("offsetTable", lambda: self._file.changes, self._rows)
+        # Rows that were copied since the table was last taken; the others may be in that, too.
+        self._own: set[tuple[str, str]] = set()
+
+    def load(self) -> None:
+        """Read the file, after the store. Blocks; before the broker serves.
+
+        Raises:
+            CorruptFileError: neither the file nor its `.bak` can be read.
+        """
+        loaded = load_table(self._files, self._path, ConsumerOffsetSerializeWrapper)
+        if loaded is None:
+            self._file.mark()  # from now on a missing file is a lost one
+            if self._store.commit_log.max_offset > self._store.commit_log.min_offset:
+                log.warning(
+                    "%s is missing or empty, and the log holds messages: each consumer group "
+                    "begins where its consumers say (consumeFromWhere; mostly the end of a queue), "
+                    "until a saved copy of the file is put back while the broker is stopped",
+                    self._path,
+                )
+            return
+        for key, offsets in loaded.offset_table.items():
+            topic, _, group = key.partition(TOPIC_GROUP_SEPARATOR)
+            why = validate_topic(topic) or validate_group(group)
+            if why is not None:
+                log.error("%s: leaving out offsets: %s", self._path, why)
+                continue
+            self.table[topic, group] = offsets
+        recovery = self._store.recovery
+        if recovery is not None and not recovery.clean:
+            self._clip()
+
+    def _clip(self) -> None:
+        """Let no offset be above the end of its queue."""
+        count, example = 0, ""
+        for (topic, group), offsets in self.table.items():
+            for queue_id, offset in offsets.items():
+                end = self._store.max_offset(topic, queue_id)
+                if offset > end:
+                    count += 1
+                    example = example or (
+                        f"group {group} in queue {queue_id} of {topic} from {offset} to {end}"
+                    )
+                    offsets[queue_id] = end
+        if count:
+            self._file.mark()
+            log.warning(
+                "%d consumer offsets were above the ends of their queues, whose last messages the "
+                "crash took, and were set to the ends: %s%s",
+                count,
+                example,
+                ", ..." if count > 1 else "",
+            )
+
+    def start(self) -> None:
+        """Begin to write the file at intervals."""
+        if self._file.pending:
+            self._file.changed()
+
+    async def stop(self) -> None:
+        """Return when everything is on the disk; a failure is logged. The store still syncs."""
+        await self._file.stop()
+
+    def changed(self) -> None:
+        """A source has offsets that are not in the table yet."""
+        self._file.changed()
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """Return the next offset of a group in a queue, NO_OFFSET when it has none."""
+        offsets = self.table.get((topic, group))
+        return NO_OFFSET if offsets is None else offsets.get(queue_id, NO_OFFSET)
+
+    def commit(
+        self, remote_address: str, group: str, topic: str, queue_id: int, offset: int
+    ) -> bool:
+        """Remember where a group goes on in a queue; a smaller offset than before counts too.
+
+        Unlike RocketMQ, an offset above the queue's end is not taken (False): the group would pass
+        over what is stored up to there. A client that has one, because its queue was made anew, is
+        told by its next pull (PULL_OFFSET_MOVED) where to go on. And nobody outside says how far
+        the broker is with the transactions: halves of transactions that it takes for ended are
+        never asked about again.
+        """
+        if group == CID_RMQ_SYS_TRANS_GROUP:
+            log.warning("%s may not set the offsets of %s", remote_address, group)
+            return False
+        end = self._store.max_offset(topic, queue_id)
+        if offset > end:
+            self._tell_beyond(remote_address, group, topic, queue_id, offset, end)
+            return False
+        self.keep(remote_address, group, topic, queue_id, offset)
+        return True
+
+    def _tell_beyond(
+        self, who: str, group: str, topic: str, queue_id: int, offset: int, end: int
+    ) -> None:
+        if not self._allowance.take():
+            return
+        left_out = self._allowance.left_out()
+        log.warning(
+            "%s: offset %d of group %s is above the end of queue %d of %s, %d, and is not taken%s",
+            who,
+            offset,
+            group,
+            queue_id,
+            topic,
+            end,
+            f" ({left_out} such lines were left out)" if left_out else "",
+        )
+
+    def keep(self, who: str, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """As `commit`, for the broker's own groups too."""
+        key = topic, group
+        offsets = self.table.get(key, {})
+        before = offsets.get(queue_id, NO_OFFSET)
+        if offset == before:
+            return
+        if offset < before:  # Java's members do so at each rebalance, by a message or two
+            log.debug(
+                "%s sets group %s back in queue %d of %s: from %d to %d",
+                who,
+                group,
+                queue_id,
+                topic,
+                before,
+                offset,
+            )
+        if key not in self._own:
+            self._own.add(key)
+            offsets = self.table[key] = offsets.copy()
+        offsets[queue_id] = offset
+        self._file.changed()
+
+    def of(self, group: str, topic: str) -> dict[int, int]:
+        """A copy of where a group stands in a topic: queue id -> next offset."""
+        return dict(self.table.get((topic, group), {}))
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics that the group ever committed an offset of."""
+        return [topic for topic, name in self.table if name == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that ever committed an offset of the topic."""
+        return [group for name, group in self.table if name == topic]
+
+    def remove_group(self, group: str) -> None:
+        """Forget where a group stands."""
+        self._remove([key for key in self.table if key[1] == group])
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget where all groups stand in a topic."""
+        self._remove([key for key in self.table if key[0] == topic])
+
+    def _remove(self, keys: list[tuple[str, str]]) -> None:
+        for key in keys:
+            del self.table[key]
+            self._own.discard(key)
+        if keys:
+            self._file.changed()
+
+    @property
+    def pending(self) -> bool:
+        """Whether something changed that is not on the disk yet."""
+        return self._file.pending
+
+    def persisted(self, done: Done) -> None:
+        """Call `done` once all changes so far are on the disk, or with what kept them from it."""
+        self._file.persisted(done)
+
+    def _take(self) -> Text:
+        for source in self.sources:
+            source()
+        rows = self._rows()
+        return lambda: table_text("offsetTable", dict(rows), None)
+
+    def _rows(self) -> Iterator[tuple[str, dict[int, int]]]:
+        """The rows as they are now, whatever is committed before they are asked for."""
+        taken = self.table.copy()
+        self._own.clear()
+        return (
+            (f"{topic}{TOPIC_GROUP_SEPARATOR}{group}", row) for (topic, group), row in taken.items()
+        )

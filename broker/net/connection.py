@@ -1,0 +1,384 @@
+"""One peer: bytes in, frames to the router, answers out in one write for each loop turn.
+
+The unit of work is one read of the socket. All its frames are handled before anything is written,
+and what they answer leaves in one write; an answer that comes later (after a sync, from a held
+pull) joins the others of its loop turn. Two writes for one answer would cost more than the answer.
+
+Flow control of one peer:
+
+    unsent > 64 KiB (the transport's mark)   the peer is behind: what it leaves unread counts among
+                                             that of all peers (`buffers.py`)
+    unsent > 1 MiB                           we stop reading it until it has caught up; requests
+                                             that were read already wait as well
+    unsent > 16 MiB                          the connection is dropped
+    parked > 1,024 requests                  the next ones wait, and we stop reading, until some
+                                             are answered
+    a frame unfinished for 30 s, answers     the connection is dropped (`server.py`)
+      left unread for 60 s
+
+What waits unhandled, and what is unfinished, counts among that of all peers too.
+
+Reading stops for one connection alone; the loop never waits for a peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from skylarkmq.broker.net.buffers import BEHIND_SIZE
+from skylarkmq.broker.net.connection_roles import ConnectionOwner, FrameHandler
+from skylarkmq.broker.net.pending_calls import ConnectionClosedError as ConnectionClosedError
+from skylarkmq.broker.net.pending_calls import PendingCalls, next_opaque
+from skylarkmq.broker.net.sockets import silence_s
+from skylarkmq.protocol.command import RemotingCommand, encode_command
+from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
+from skylarkmq.protocol.frame import FrameDecoder, RawFrame
+from skylarkmq.protocol.host_address import HostAddress
+
+log = logging.getLogger(__name__)
+
+PAUSE_SIZE = 1 << 20
+OUTBOUND_MAX = 16 << 20
+PARKED_MAX = 1024
+PROGRESS_SIZE = 64 << 10
+"""Bytes that a peer which is behind must take within the limit for deaf ones."""
+
+CloseListener = Callable[["Connection"], None]
+
+
+class Connection(asyncio.Protocol):
+    """A connected peer. Loop thread."""
+
+    __slots__ = (
+        "_behind", "_calls", "_close_listeners", "_decoder", "_gate", "_go_on_planned",
+        "_handler", "_held_size", "_in_read", "_out", "_out_size", "_owner", "_reading_ended",
+        "_reading_paused", "_scheduled", "_transport", "_unread_size", "_waiting",
+        "_waiting_size", "_writing_paused", "close_reason", "closed", "codec_settled",
+        "host_bytes", "last_active_s", "parked", "paused_since_s", "remote_address",
+        "unfinished_since_s",
+    )  # fmt: skip
+
+    def __init__(self, handler: FrameHandler, owner: ConnectionOwner) -> None:
+        self._handler = handler
+        self._owner = owner
+        self._gate = owner.gate
+        self._decoder = FrameDecoder()
+        self._out: list[bytes] = []
+        self._out_size = 0  # bytes in it
+        self._waiting: list[RawFrame] = []  # read, and not looked at until there is room
+        self._waiting_size = 0  # bytes in it
+        self._go_on_planned = False
+        self._in_read = False
+        self._scheduled = False
+        self._reading_paused: bool = False
+        self._reading_ended = False
+        self._behind = False  # the transport holds more than BEHIND_SIZE
+        self._writing_paused = False
+        self._unread_size = 0  # what it would hold if the peer had not read since `paused_since_s`
+        self._calls = PendingCalls()
+        self._close_listeners: list[CloseListener] = []
+        self.closed = True  # until the transport is there
+        self.close_reason = ""
+        self.codec_settled = False  # the first two-way request has passed; see the router
+        self.parked = 0  # requests that were read and not answered yet
+        self.last_active_s = 0.0
+        self.paused_since_s = 0.0  # since when the peer has not read enough, 0 when it has
+        self._held_size = 0  # bytes that came and were not handled
+        self.unfinished_since_s = 0.0  # since when the peer owes us that end, 0 when it does not
+        self.remote_address = ""
+        self.host_bytes = b""
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        if not peer:  # it left before it was accepted
+            transport.abort()
+            return
+        address = HostAddress(peer[0].partition("%")[0], peer[1])
+        self.host_bytes = address.pack()
+        self.remote_address = f"{peer[0]}:{peer[1]}"
+        self.last_active_s = self._owner.clock.monotonic()
+        self._transport.set_write_buffer_limits(high=BEHIND_SIZE, low=BEHIND_SIZE)
+        raw = transport.get_extra_info("socket")
+        if raw is not None:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.closed = False
+        if not self._owner.opened(self):
+            self.close("limit")
+
+    def data_received(self, data: bytes) -> None:
+        now_s = self.last_active_s = self._owner.clock.monotonic()
+        why = ""
+        try:
+            frames = self._decoder.feed(data)
+        except BadFrameError as error:
+            frames, why = error.frames, self._fault(error)
+        if frames and now_s > self._gate.watch_after_s:
+            self._in_read = True  # what it answers leaves with the rest
+            frames = self._gate.sift(self, frames)
+            self._in_read = False
+        size = self._decoder.buffered_size
+        if size or self.unfinished_since_s:
+            self._note_unfinished(size, is_new=bool(frames))
+        if size or self._held_size:
+            self._note_held()
+        self._take(frames, why)
+
+    def _note_unfinished(self, size: int, *, is_new: bool) -> None:
+        if not size:
+            self.unfinished_since_s = 0.0
+        elif (is_new or not self.unfinished_since_s) and not self._reading_paused:
+            self.unfinished_since_s = self.last_active_s
+
+    def _note_held(self) -> None:
+        self._held_size = 0 if self.closed else self._decoder.buffered_size + self._waiting_size
+        self._owner.inbound.note(self, self._held_size)
+
+    def _fault(self, error: BadFrameError) -> str:
+        """Count a frame that can not be read, and return why.
+
+        The error itself is not kept: its traceback leads back to whoever keeps it, and so what a
+        hostile header was parsed into would stay until the collector comes.
+        """
+        self._owner.stats.protocol_errors[error.kind] += 1
+        return error.remark
+
+    def _take(self, frames: list[RawFrame], why_close: str = "") -> None:
+        """Handle frames, write what they answered, and leave the rest for when there is room."""
+        if self._waiting:
+            self._wait(self._waiting + frames)
+        elif frames:
+            self._in_read = True
+            try:
+                remaining = self._handler.handle(self, frames)
+                if remaining:
+                    self._wait(remaining)
+            except BadFrameError as error:
+                why_close = self._fault(error)
+            finally:
+                self._in_read = False
+        if self._out:
+            self._write_out()
+        if why_close:
+            log.warning("closing %s: %s", self.remote_address, why_close)
+            self.close("protocol_error")
+        elif self._waiting:
+            self._update_reading()
+            self._plan_to_go_on()
+        elif self.parked > PARKED_MAX or self._reading_paused:
+            self._update_reading()
+
+    def _wait(self, frames: list[RawFrame]) -> None:
+        self._waiting = frames
+        self._waiting_size = sum([len(frame.header) + len(frame.body) + 8 for frame in frames])
+        self._note_held()
+
+    def _plan_to_go_on(self) -> None:
+        if not (self._go_on_planned or self._writing_paused or self.parked > PARKED_MAX):
+            self._go_on_planned = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Look at the frames that waited."""
+        self._go_on_planned = False
+        if not self.closed and not self._writing_paused and self._waiting:
+            frames, self._waiting = self._waiting, []
+            self._waiting_size = 0
+            self._take(frames)
+            if self._held_size and not self._waiting:
+                self._note_held()
+
+    @property
+    def congested(self) -> bool:
+        """Whether the peer has enough: answers so far, or requests without one."""
+        return self._out_size > PAUSE_SIZE or self.parked > PARKED_MAX
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        """The peer is behind; `_note_unsent` sees by how much, and whether it is still read."""
+        self._behind = True
+        self.paused_since_s = self._owner.clock.monotonic()
+        self._unread_size = 0
+
+    def resume_writing(self) -> None:
+        self._behind = self._writing_paused = False
+        self.paused_since_s = 0.0
+        self._owner.outbound.caught_up(self)
+        if self._waiting:
+            self._plan_to_go_on()
+        self._update_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        if not self.close_reason:
+            self.close_reason = "peer" if exc is None else "error"
+        self._out.clear()
+        self._waiting.clear()
+        self._decoder.clear()
+        self._note_held()
+        self._owner.outbound.caught_up(self)
+        self._calls.fail(f"{self.remote_address} has left")
+        listeners, self._close_listeners = self._close_listeners, []
+        for listener in listeners:
+            listener(self)
+        self._owner.closed(self)
+
+    # Writing
+
+    def send(self, data: bytes) -> None:
+        """Queue bytes of whole frames; they leave with all others of this loop turn."""
+        if self.closed:
+            return
+        self._out.append(data)
+        self._out_size += len(data)
+        if self._out_size > OUTBOUND_MAX and len(self._out) > 1:
+            self._drop_slow()
+        elif not self._in_read and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._write_out)
+
+    def _write_out(self) -> None:
+        self._scheduled = False
+        out, self._out = self._out, []
+        self._out_size = 0
+        if self.closed or not out:
+            return
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self._transport.write(data)
+        if self._behind:
+            self._note_unsent(len(data))
+
+    def _note_unsent(self, written: int) -> None:
+        size = self._transport.get_write_buffer_size()
+        outbound = self._owner.outbound
+        outbound.note(self, size)
+        self._unread_size = self._unread_size + written if self._unread_size else size
+        if size > OUTBOUND_MAX:
+            self._drop_slow()
+        elif (size > PAUSE_SIZE or outbound.is_full) and not self._writing_paused:
+            self._writing_paused = True
+            self._update_reading()
+
+    def _drop_slow(self) -> None:
+        log.warning("dropping %s: it reads too slowly", self.remote_address)
+        self.abort("slow_reader")
+
+    @property
+    def unsent_size(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return 0 if self.closed else self._transport.get_write_buffer_size()
+
+    def reply(self, request: RemotingCommand, response: RemotingCommand) -> None:
+        """Answer a request; a one-way request gets nothing."""
+        if request.is_oneway or self.closed:
+            return
+        try:
+            data = encode_command(response)
+        except LocalProtocolError as error:
+            data = encode_command(request.reply(1, f"the answer can not be written: {error}"))
+        traffic = self._owner.stats.frames_out[response.serialize_type]
+        traffic.count += 1
+        traffic.bytes += len(data)
+        self.send(data)
+
+    def push(self, command: RemotingCommand) -> None:
+        """Send a one-way request of ours, always with a JSON header."""
+        command.opaque = next_opaque()
+        self.send(encode_command(command))
+
+    async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        """Send a request of ours and wait for the peer's answer.
+
+        Raises:
+            TimeoutError: no answer within `timeout_s`.
+            ConnectionClosedError: the peer is gone, or has too many requests of ours unanswered.
+        """
+        if self.closed:
+            raise ConnectionClosedError(f"{self.remote_address} can not be asked")
+        clock, peer = self._owner.clock, self.remote_address
+        return await self._calls.call(command, timeout_s, self.send, clock, peer)
+
+    def answered(self, response: RemotingCommand) -> None:
+        """Match the peer's answer with a call of ours; a late one is dropped."""
+        self._calls.answered(response)
+
+    # Reading
+
+    def park(self, count: int) -> None:
+        """Requests of this connection wait for something; negative when they were answered."""
+        self.parked += count
+        if self._reading_paused:
+            if self._waiting:
+                self._plan_to_go_on()
+            self._update_reading()
+
+    def silence_s(self) -> float:
+        """For how long nothing has arrived, s; no request that is read now has waited for less."""
+        raw = self._transport.get_extra_info("socket")
+        return 0.0 if raw is None else silence_s(raw)
+
+    def note_progress(self) -> None:
+        """Look whether a peer that is behind reads at all; `paused_since_s` then starts anew."""
+        unsent = self.unsent_size
+        if self._unread_size - unsent >= PROGRESS_SIZE:
+            self.paused_since_s = self._owner.clock.monotonic()
+            self._unread_size = unsent
+
+    def stop_reading(self) -> None:
+        """Take no more requests; answers still go out."""
+        self._reading_ended = True
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        pause = (
+            self._reading_ended
+            or self._writing_paused
+            or self.parked > PARKED_MAX
+            or bool(self._waiting)
+        )
+        if pause != self._reading_paused and not self.closed:
+            self._reading_paused = pause
+            # A peer that we do not read can not finish its frame.
+            owes = self._decoder.buffered_size and not pause
+            self.unfinished_since_s = self._owner.clock.monotonic() if owes else 0.0
+            if pause:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    # Ending
+
+    def add_close_listener(self, listener: CloseListener) -> None:
+        """Call `listener(connection)` once when the peer is gone."""
+        self._close_listeners.append(listener)
+
+    def remove_close_listener(self, listener: CloseListener) -> None:
+        if listener in self._close_listeners:
+            self._close_listeners.remove(listener)
+
+    def close(self, reason: str) -> None:
+        """Send what is queued, then end the connection."""
+        if not self.close_reason:
+            self.close_reason = reason
+        if not self.closed:
+            if self._out:
+                self._write_out()
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """End the connection now; what is queued is lost."""
+        if not self.close_reason:
+            self.close_reason = reason
+        if not self.closed:
+            self.closed = True  # at once: whoever answers next must not add to what is dropped
+            self._out.clear()
+            self._decoder.clear()
+            self._transport.abort()

@@ -1,0 +1,248 @@
+"""The pages for those who watch the broker, on a port and a thread of their own.
+
+    GET /metrics   Prometheus text, or OpenMetrics when Accept asks for it; gzip when accepted
+    GET /livez     200 while a restart would be no cure
+    GET /readyz    200 when clients may be sent here, else 503; `?verbose` tells each check as JSON
+    GET /version   JSON
+
+`/livez` and `/version` are answered by the thread alone, also while the broker's loop waits for a
+disk that stalls. `/metrics` and `/readyz` are worked out on the broker's loop; when it does not
+answer in time, they are 503 and say since when it is silent. READY_LIMIT_S is below the second that
+a Kubernetes probe waits, METRICS_LIMIT_S below the ten of a scrape.
+
+Nothing here changes the broker or touches the disk. A scrape lets the loop run between two
+families, so a broker with many topics does not stall while it is watched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import zlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.exposition import (
+    CONTENT_TYPE_PLAIN_0_0_4,
+    choose_encoder,
+    generate_latest,
+    gzip_accepted,
+)
+
+from skylarkmq import __version__
+from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.health import HealthChecks, run_checks
+from skylarkmq.broker.net.http_connection import HttpRequest, HttpResponse, exchange
+from skylarkmq.broker.net.loop_thread import LoopThread
+from skylarkmq.common.clock import Clock
+
+MAX_CONNECTIONS: Final = 64
+READY_LIMIT_S: Final = 0.8
+METRICS_LIMIT_S: Final = 5.0
+JSON: Final = "application/json"
+OPENMETRICS_END: Final = b"# EOF\n"
+GZIP_WBITS: Final = 31  # zlib's way to say: with a gzip header
+GZIP_LEVEL: Final = 1
+
+Encoder = Callable[["OneFamily"], bytes]
+Page = Callable[[HttpRequest], Awaitable[HttpResponse]]
+Answer = TypeVar("Answer")
+
+
+class OneFamily:
+    """Shows prometheus-client's encoders a single family at a time."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        return (self._family,)
+
+
+class MetricsServer:
+    """Serves the pages. `start` and `stop` belong to the broker's loop, all else to the thread.
+
+    Args:
+        host: where to listen; loopback unless the operator says otherwise.
+        port: 0 picks a free one.
+        silence_s: how long the broker's loop has run no timer, s; called on the thread.
+        make_clock: makes the clock of the thread's loop; a test hands in one of its own.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        checks: HealthChecks,
+        silence_s: Callable[[], float],
+        make_clock: Callable[[asyncio.AbstractEventLoop], Clock] = SystemClock,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._registry = registry
+        self._checks = checks
+        self._silence_s = silence_s
+        self._make_clock = make_clock
+        self._thread: LoopThread | None = None
+        self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}  # the oldest first
+        self._pages: Mapping[str, Page] = {
+            "/metrics": self._metrics,
+            "/livez": self._livez,
+            "/readyz": self._readyz,
+            "/version": self._version,
+        }
+
+    async def start(self) -> tuple[str, int]:
+        """Listen and return the address that was bound.
+
+        Raises:
+            OSError: the address can not be had.
+        """
+        self._broker_loop = asyncio.get_running_loop()
+        self._thread = LoopThread("skylarkmq-http")
+        self._clock = self._make_clock(self._thread.loop)
+        try:
+            return await self._thread.call(self._listen())
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop listening and cut what is open; may be called twice."""
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            await thread.call(self._close())
+            await thread.stop()
+
+    async def _listen(self) -> tuple[str, int]:
+        self._server = await asyncio.start_server(self._connected, self._host, self._port)
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return host, port
+
+    async def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Begin the exchange of a new connection; the oldest one makes room for it."""
+        if len(self._open) >= MAX_CONNECTIONS:
+            next(iter(self._open)).transport.abort()
+        work = exchange(reader, writer, self.respond, self._clock)
+        task = self._open[writer] = asyncio.get_running_loop().create_task(work, name="http")
+        task.add_done_callback(lambda _: self._open.pop(writer))
+
+    async def respond(self, request: HttpRequest) -> HttpResponse:
+        """Answer one request."""
+        page = self._pages.get(request.path)
+        if page is None:
+            known = " ".join(self._pages)
+            return HttpResponse(HTTPStatus.NOT_FOUND, f"no such page; there is {known}\n".encode())
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponse(
+                HTTPStatus.METHOD_NOT_ALLOWED,
+                b"read only\n",
+                headers=[("Allow", "GET, HEAD")],
+            )
+        return await page(request)
+
+    async def _ask_loop(self, work: Coroutine[Any, Any, Answer], limit_s: float) -> Answer:
+        """Return what `work` answers on the broker's loop.
+
+        Raises:
+            TimeoutError: the loop did not answer within `limit_s`, or has not for so long already.
+        """
+        if self._silence_s() >= limit_s:  # what nobody waits for must not pile up there
+            work.close()
+            raise TimeoutError
+        answer = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._broker_loop))
+        limit = self._clock.call_at(self._clock.monotonic() + limit_s, answer.cancel)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise TimeoutError from None
+        finally:
+            limit.cancel()
+
+    async def _metrics(self, request: HttpRequest) -> HttpResponse:
+        try:
+            return await self._ask_loop(self._scrape(request), METRICS_LIMIT_S)
+        except TimeoutError:
+            why = f"{self._silent(METRICS_LIMIT_S)}\n".encode()
+            return HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, why)
+
+    async def _scrape(self, request: HttpRequest) -> HttpResponse:
+        encode, content_type = choose_format(request.headers.get("accept", ""))
+        zipped = gzip_accepted(request.headers.get("accept-encoding", ""))
+        body = await exposition(self._registry, encode, zipped=zipped)
+        headers = [("Vary", "Accept, Accept-Encoding")]
+        if zipped:
+            headers.append(("Content-Encoding", "gzip"))
+        return HttpResponse(HTTPStatus.OK, body, content_type, headers)
+
+    async def _livez(self, request: HttpRequest) -> HttpResponse:
+        return _verdict(request, run_checks(self._checks.live), "live")
+
+    async def _readyz(self, request: HttpRequest) -> HttpResponse:
+        try:
+            reasons = await self._ask_loop(self._readiness(), READY_LIMIT_S)
+        except TimeoutError:
+            reasons = {"loop": self._silent(READY_LIMIT_S)}
+        return _verdict(request, reasons, "ready")
+
+    async def _readiness(self) -> dict[str, str]:
+        return run_checks(self._checks.ready)
+
+    def _silent(self, waited_s: float) -> str:
+        silent_s = max(waited_s, self._silence_s())
+        return f"the broker's event loop has not answered for {silent_s:.1f} s"
+
+    async def _version(self, request: HttpRequest) -> HttpResponse:
+        return _json(HTTPStatus.OK, {"name": "skylarkmq", "version": __version__})
+
+
+def choose_format(accept: str) -> tuple[Encoder, str]:
+    """Return the encoder and the content type for an Accept header, whatever is in it."""
+    if accept.isascii():  # what it asks for is repeated in a header
+        with contextlib.suppress(ValueError, TypeError):  # a version that is no number
+            return choose_encoder(accept)
+    return generate_latest, CONTENT_TYPE_PLAIN_0_0_4
+
+
+async def exposition(registry: CollectorRegistry, encode: Encoder, *, zipped: bool) -> bytes:
+    """Return the text of all families, compressed if asked; the loop runs in between."""
+    packer = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP_WBITS) if zipped else None
+    parts: list[bytes] = []
+    ends_with_mark = False
+    for family in registry.collect():
+        text = encode(OneFamily(family))
+        ends_with_mark = ends_with_mark or text.endswith(OPENMETRICS_END)
+        text = text.removesuffix(OPENMETRICS_END)
+        parts.append(packer.compress(text) if packer else text)
+        await asyncio.sleep(0)
+    end = OPENMETRICS_END if ends_with_mark else b""
+    parts.append(packer.compress(end) + packer.flush() if packer else end)
+    return b"".join(parts)
+
+
+def _verdict(request: HttpRequest, reasons: Mapping[str, str], word: str) -> HttpResponse:
+    well = not any(reasons.values())
+    status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
+    if "verbose" in (part.partition("=")[0] for part in request.query.split("&")):
+        shown = {name: {"ok": not why, "why": why} for name, why in reasons.items()}
+        return _json(status, {"status": word if well else f"not {word}", "checks": shown})
+    lines = [word] if well else [f"not {word}"]
+    lines += [f"{name}: {why}" for name, why in reasons.items() if why]
+    return HttpResponse(status, "\n".join([*lines, ""]).encode())
+
+
+def _json(status: int, content: object) -> HttpResponse:
+    return HttpResponse(status, msgspec.json.encode(content) + b"\n", JSON)

@@ -1,0 +1,252 @@
+"""From request code to processor, for all frames of one read.
+
+Sends, which come in thousands, have their own road: their headers are read into small structs and
+nothing is built that the answer does not need. Everything else is decoded in full and handed to its
+handler:
+
+    handler(connection, request) -> response         answered now
+                                 -> coroutine        becomes a task; its result is the answer
+                                 -> None             answered later, or never (one-way)
+
+Sends of one read gather in one store batch. Before any other request is looked at, that batch is
+committed, so a pull behind a send on the same connection finds it.
+
+A handler's `RemoteProtocolError` is answered with its code and remark; any other exception, on the
+road of sends too, is a defect, logged with its traceback and answered with SYSTEM_ERROR. A frame
+whose header can not be read costs its connection (the caller closes it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.fast_failure import KINDS, OVERLOAD, refusal
+from skylarkmq.common.clock import Clock
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.command import RemotingCommand, decode_command
+from skylarkmq.protocol.errors import BadFrameError, RemoteProtocolError
+from skylarkmq.protocol.frame import MAX_FRAME_SIZE, RawFrame, SerializeType
+
+log = logging.getLogger(__name__)
+
+Response = RemotingCommand | None
+Handler = Callable[
+    [Connection, RemotingCommand], RemotingCommand | Coroutine[Any, Any, Response] | None
+]
+
+# The first two-way request of our own SDK asks with this field whether we read its codec.
+CODEC_FIELD = "skylarkmq.codec"
+CODEC_MSGPACK = "msgpack.1"
+MESSAGE_BODIES = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
+WAITING_MAX = 20_000
+STOP_LIMIT_S = 2.0
+REMARK_MAX = 1024
+UNKNOWN_TOLD_MAX = 1024
+
+
+class SendRoad(Protocol):
+    """The processor of sends: it reads frames itself and gathers them until `finish`."""
+
+    codes: frozenset[int]
+    gathering: bool
+
+    def take(self, connection: Connection, frame: RawFrame) -> bool:
+        """Handle the frame; False when it is not one of this road's requests."""
+        ...
+
+    def request(self, connection: Connection, request: RemotingCommand) -> None:
+        """Handle a send that was decoded in full."""
+        ...
+
+    def finish(self, connection: Connection) -> None:
+        """Commit what was gathered."""
+        ...
+
+
+class Router:
+    """Routes the requests of all connections of a server. Loop thread."""
+
+    def __init__(
+        self,
+        handlers: dict[int, Handler],
+        stats: BrokerStats,
+        clock: Clock,
+        *,
+        send: SendRoad | None = None,
+        waiting_max: int = WAITING_MAX,
+        body_max: int = MAX_FRAME_SIZE,
+    ) -> None:
+        """Route to handlers.
+
+        Args:
+            waiting_max: requests that may wait for a coroutine at a time.
+            body_max: bytes of a body that is no message; reading a large one takes the loop's time.
+        """
+        self._body_max = body_max
+        self._waiting_max = waiting_max
+        self.handlers = handlers
+        self._stats = stats
+        self._clock = clock
+        self._send = send
+        self._send_codes = send.codes if send is not None else frozenset[int]()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unknown_told: set[tuple[str, int]] = set()  # (address, code)
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """Every code that is answered with something else than "not supported"."""
+        return self._send_codes.union(self.handlers)
+
+    def handle(self, connection: Connection, frames: list[RawFrame]) -> list[RawFrame]:
+        """Handle the frames of one read in order.
+
+        Returns:
+            The frames that have to wait until the peer has taken the answers to the others: a
+            read of small pulls can ask for gigabytes.
+
+        Raises:
+            BadFrameError: a header can not be read; the frames before it were handled.
+        """
+        send = self._send
+        traffic = self._stats.frames_in
+        settled = connection.codec_settled
+        remaining = iter(frames)
+        try:
+            for frame in remaining:
+                counter = traffic.get(frame.serialize_type)
+                if counter is not None:
+                    counter.count += 1
+                    counter.bytes += len(frame.header) + len(frame.body) + 8
+                try:
+                    if settled and send is not None and send.take(connection, frame):
+                        continue
+                    self._handle_decoded(connection, decode_command(frame))
+                except BadFrameError:
+                    raise
+                except Exception as error:
+                    request = decode_command(frame)
+                    connection.reply(request, self._error_reply(request, error))
+                settled = connection.codec_settled
+                if connection.congested:
+                    break
+        finally:
+            if send is not None and send.gathering:
+                send.finish(connection)
+        return list(remaining)
+
+    def _handle_decoded(self, connection: Connection, command: RemotingCommand) -> None:
+        if command.is_response:
+            connection.answered(command)
+            return
+        if not connection.codec_settled:
+            self._settle_codec(connection, command)
+        send = self._send
+        if send is not None and command.code in self._send_codes:
+            send.request(connection, command)
+            return
+        if send is not None and send.gathering:
+            send.finish(connection)
+        handler = self.handlers.get(command.code)
+        if handler is None:
+            self._note_unknown(connection, command)
+            why = f" request type {command.code} not supported"
+            response = command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why)
+            self._echo_codec(command, response)
+            connection.reply(command, response)
+            return
+        if len(command.body) > self._body_max and command.code not in MESSAGE_BODIES:
+            why = f"the body has {len(command.body)} bytes, at most {self._body_max} are read"
+            connection.reply(command, command.reply(ResponseCode.SYSTEM_ERROR, why))
+            return
+        self._run(handler, connection, command)
+
+    def _note_unknown(self, connection: Connection, command: RemotingCommand) -> None:
+        """Count a code that nobody answers, and say it once for an address."""
+        self._stats.protocol_errors["unknown_code"] += 1
+        asked = connection.remote_address.rpartition(":")[0], command.code
+        if asked in self._unknown_told or len(self._unknown_told) >= UNKNOWN_TOLD_MAX:
+            return
+        self._unknown_told.add(asked)
+        log.info(
+            "%s asks for code %d, which is not built (client of version %d): answered 3",
+            connection.remote_address,
+            command.code,
+            command.version,
+        )
+
+    def _run(self, handler: Handler, connection: Connection, request: RemotingCommand) -> None:
+        started = self._clock.monotonic()
+        try:
+            result = handler(connection, request)
+        except Exception as error:
+            result = self._error_reply(request, error)
+        if result is None or isinstance(result, RemotingCommand):
+            self._answer(connection, request, result, started)
+        elif len(self._tasks) >= self._waiting_max:
+            result.close()
+            why = f"{OVERLOAD}, {self._waiting_max} requests wait; queryThreadPoolQueueCapacity"
+            full = refusal(self._stats, KINDS.get(request.code, "other"), "queue_full", why)
+            self._answer(connection, request, self._error_reply(request, full), started)
+        else:
+            task = asyncio.ensure_future(self._wait(result, connection, request, started))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _wait(
+        self,
+        answer: Coroutine[Any, Any, Response],
+        connection: Connection,
+        request: RemotingCommand,
+        started: float,
+    ) -> None:
+        connection.park(1)
+        try:
+            result = await answer
+        except Exception as error:
+            result = self._error_reply(request, error)
+        finally:
+            connection.park(-1)
+        self._answer(connection, request, result, started)
+
+    def _answer(
+        self, connection: Connection, request: RemotingCommand, response: Response, started: float
+    ) -> None:
+        outcome = "ok" if response is None or response.code == ResponseCode.SUCCESS else "error"
+        self._stats.request(request.code, outcome).observe(self._clock.monotonic() - started)
+        if response is not None:
+            self._echo_codec(request, response)
+            connection.reply(request, response)
+
+    @staticmethod
+    def _error_reply(request: RemotingCommand, error: Exception) -> RemotingCommand:
+        if isinstance(error, RemoteProtocolError):
+            return request.reply(error.response_code, error.remark[:REMARK_MAX])
+        log.error("request %d failed", request.code, exc_info=error)
+        why = f"{type(error).__name__}: {error}"[:REMARK_MAX]
+        return request.reply(ResponseCode.SYSTEM_ERROR, why)
+
+    @staticmethod
+    def _settle_codec(connection: Connection, command: RemotingCommand) -> None:
+        """The codec is agreed upon in the first two-way request, or not at all."""
+        if not command.is_oneway:
+            connection.codec_settled = True
+
+    @staticmethod
+    def _echo_codec(request: RemotingCommand, response: RemotingCommand) -> None:
+        offered = request.ext_fields.get(CODEC_FIELD)
+        if offered == CODEC_MSGPACK and request.serialize_type == SerializeType.JSON:
+            response.ext_fields[CODEC_FIELD] = CODEC_MSGPACK
+
+    async def stop(self, *, limit_s: float = STOP_LIMIT_S) -> None:
+        """Let the requests that still wait be answered; end those that take longer."""
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(self._tasks, timeout=limit_s)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)

@@ -1,0 +1,197 @@
+"""Listens, and keeps the connections: their number, their idleness, their end.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 remoting/.../netty/NettyRemotingServer.java (idle after
+120 s without a read or a write)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import socket
+from collections import Counter
+
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.connection_roles import ConnectionMaker, FrameHandler, Gate
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.repeating import IntervalTimer
+from skylarkmq.protocol.raw_frame import RawFrame
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 1024
+# asyncio takes so many connections in a turn as its backlog says, and when descriptors run out it
+# fails for each of them before it waits a second.
+ACCEPTS_PER_TURN = 16
+MAX_CONNECTIONS = 10_000
+SCAN_INTERVAL_S = 5.0
+SHARES_TOLD_MAX = 3  # addresses that a scan names because they have too many connections
+DEAF_LIMIT_S = 60.0  # how long a peer may leave our answers unread
+FRAME_LIMIT_S = 30.0  # how long a frame may take from its first byte to its last
+
+
+class OpenGate:
+    """Refuses nothing, however late."""
+
+    watch_after_s = math.inf
+
+    def sift(self, connection: Connection, frames: list[RawFrame]) -> list[RawFrame]:
+        """Return the frames."""
+        return frames
+
+
+class RemotingServer:
+    """Accepts peers on one or more addresses for one handler. Loop thread."""
+
+    def __init__(
+        self,
+        handler: FrameHandler,
+        clock: Clock,
+        stats: BrokerStats,
+        *,
+        idle_limit_s: float = 120.0,
+        max_connections: int = MAX_CONNECTIONS,
+        address_share: int = MAX_CONNECTIONS,
+        gate: Gate | None = None,
+        inbound: InboundBuffers | None = None,
+        outbound: OutboundBuffers | None = None,
+        connect: ConnectionMaker = Connection,
+    ) -> None:
+        """Make a server; `serve` opens it.
+
+        Args:
+            address_share: connections that one address may have; of IPv6, one network of 64 bits.
+            connect: makes what stands for a peer that has connected.
+            gate: what refuses requests while there is too much to do; None: nobody does.
+            inbound: counts what waits to be handled, outbound: what peers leave unread.
+        """
+        self.stats = stats
+        self.clock = clock
+        self.gate: Gate = gate or OpenGate()
+        self.inbound = inbound or InboundBuffers()
+        self.outbound = outbound or OutboundBuffers()
+        self.connections: set[Connection] = set()
+        self._handler = handler
+        self._connect = connect
+        self._idle_limit_s = idle_limit_s
+        self._max_connections = max_connections
+        self._address_share = address_share
+        self._by_address: Counter[bytes] = Counter()  # connections, as `connections` has them
+        self._servers: list[asyncio.Server] = []
+        self._scan = IntervalTimer(clock, SCAN_INTERVAL_S, self._scan_peers)
+        self._empty = asyncio.Event()
+        self._refused_count = 0  # connections since the last scan
+        self._refused_share: Counter[str] = Counter()  # those of addresses with their share
+
+    async def serve(self, *sockets: socket.socket) -> None:
+        """Accept connections on bound sockets, which are then this server's."""
+        loop = asyncio.get_running_loop()
+        for bound in sockets:
+            server = await loop.create_server(
+                lambda: self._connect(self._handler, self), sock=bound, backlog=ACCEPTS_PER_TURN
+            )
+            bound.listen(BACKLOG)
+            self._servers.append(server)
+        self._scan.start()
+
+    def stop_reading(self) -> None:
+        """Accept no peer and no request any more; answers still go out."""
+        self._scan.stop()
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        for connection in self.connections:
+            connection.stop_reading()
+
+    async def stop(self) -> None:
+        """Stop accepting, then end every connection once its answers are sent."""
+        self.stop_reading()
+        for connection in list(self.connections):
+            connection.close("shutdown")
+        if self.connections:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), 2.0)
+        for connection in list(self.connections):
+            connection.abort("shutdown")
+
+    def abort(self, reason: str) -> None:
+        """Stop accepting and cut every connection now; unsent answers are lost."""
+        self.stop_reading()
+        for connection in list(self.connections):
+            connection.abort(reason)
+
+    def opened(self, connection: Connection) -> bool:
+        self.connections.add(connection)
+        self._empty.clear()
+        self.stats.connections_opened += 1
+        address = _network(connection)
+        self._by_address[address] += 1
+        if len(self.connections) > self._max_connections:
+            self._refused_count += 1
+            return False
+        if self._by_address[address] > self._address_share:
+            self._refused_share[connection.remote_address.rpartition(":")[0]] += 1
+            return False
+        return True
+
+    def closed(self, connection: Connection) -> None:
+        if connection in self.connections:
+            self.connections.discard(connection)
+            address = _network(connection)
+            self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
+        self.stats.connection_closed(connection.close_reason)
+        if not self.connections:
+            self._empty.set()
+
+    def _scan_peers(self) -> None:
+        if self._refused_count:
+            log.warning(
+                "%d connections were refused: maxConnections=%d are open",
+                self._refused_count,
+                self._max_connections,
+            )
+            self._refused_count = 0
+        for address, count in self._refused_share.most_common(SHARES_TOLD_MAX):
+            log.warning(
+                "%d connections from %s were refused: it has maxConnectionsPerAddress=%d open",
+                count,
+                address,
+                self._address_share,
+            )
+        self._refused_share.clear()
+        self._drop_idle()
+        for buffers in (self.inbound, self.outbound):
+            buffers.flood.look(buffers.size)
+
+    def _drop_idle(self) -> None:
+        now = self.clock.monotonic()
+        for connection in list(self.connections):
+            if connection.paused_since_s:
+                connection.note_progress()
+            if _is_older(connection.paused_since_s, now - DEAF_LIMIT_S):
+                connection.abort("slow_reader")
+            elif _is_older(connection.unfinished_since_s, now - FRAME_LIMIT_S):
+                log.warning("dropping %s: it does not finish its frame", connection.remote_address)
+                connection.abort("slow_sender")
+            elif now - connection.last_active_s <= self._idle_limit_s:
+                continue
+            elif connection.close_reason:  # it was to end, and does not take its last answers
+                connection.abort(connection.close_reason)
+            else:
+                self.stats.protocol_errors["idle_timeout"] += 1
+                connection.close("idle_timeout")
+
+
+def _is_older(since_s: float, limit_s: float) -> bool:
+    return 0.0 < since_s < limit_s
+
+
+def _network(connection: Connection) -> bytes:
+    """Where a connection comes from: an IPv4 address, or the half of one of IPv6 that is given."""
+    return connection.host_bytes[:-4][:8]

@@ -1,0 +1,1 @@
+"""Request processors for administrators: topics, groups, offsets, queues, the broker itself."""

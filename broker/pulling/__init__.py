@@ -1,0 +1,1 @@
+"""Pulls that cannot be answered at once: they wait for a message, or for the disk."""

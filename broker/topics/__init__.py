@@ -1,0 +1,1 @@
+"""The topics of this broker: who may create them, their settings, their deletion."""

@@ -1,0 +1,210 @@
+"""A group's offsets: where to start, and what was committed.
+
+    clustering     on the brokers, two-way (15)
+    broadcasting   in a file of this machine (local_offsets.py)
+
+What could not be committed is told to the caller and stays different from what is remembered as
+committed, so the next commit tries it again. One commit follows another's answer, also when the
+caller of the first was cancelled: a broker with many threads may take two that are under way in any
+order, and the older one would move the group back. And the first commit of a topic to a broker goes
+alone: 4.9 and 5.x make the group's table with it, and of several that come at once, each makes one,
+and the last table stays (broker/.../offset/ConsumerOffsetManager.java, commitOffset).
+
+Unlike RocketMQ: commits are two-way, because a one-way one that is lost moves the group back
+without a word.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../consumer/store/RemoteBrokerOffsetStore.java,
+client/.../impl/consumer/RebalancePushImpl.java (computePullFromWhereWithException)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from skylarkmq.client.config import OFFSET_TIMEOUT_S
+from skylarkmq.client.consumer.offsets.local_offsets import LocalOffsets
+from skylarkmq.client.consumer.offsets.offset_search import first_since
+from skylarkmq.client.consumer.offsets.start_from import StartFrom
+from skylarkmq.client.errors import RebalanceInProgress, RocketMQError, RouteNotFound
+from skylarkmq.client.services import Services
+from skylarkmq.client.wire.route import MASTER_ID
+from skylarkmq.protocol.flags import is_retry_topic
+from skylarkmq.protocol.message import MessageQueue
+
+COMMITS_MAX: Final = 64
+"""Commits under way at the same time."""
+
+
+class OffsetStore:
+    """The offsets of one group. Loop thread."""
+
+    def __init__(
+        self,
+        services: Services,
+        group: str,
+        local: LocalOffsets | None = None,
+        may_tell: Callable[[MessageQueue], bool] | None = None,
+    ) -> None:
+        """Take the group.
+
+        Args:
+            local: open; the offsets are kept there.
+            may_tell: whether this member's word on a queue counts at the moment; default always.
+        """
+        self._services = services
+        self._api = services.consumer_api
+        self._group = group
+        self._local = local
+        self._may_tell = may_tell
+        self._committed: dict[MessageQueue, int] = {}
+        self._begun: set[tuple[str, str]] = set()
+        """Tables of offsets that brokers have by now."""
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[list[RocketMQError]]] = set()
+
+    async def start_offset(self, queue: MessageQueue, start_from: StartFrom) -> int:
+        """Return the queue offset at which the group goes on, or starts.
+
+        Raises:
+            RocketMQError: the broker cannot be asked.
+        """
+        committed = await self.committed(queue, zero_if_young=start_from.where != "now")
+        if committed is not None and committed >= 0:
+            self._committed[queue] = committed
+            return committed
+        # Retries are never skipped: what lies in the retry topic was received before.
+        if is_retry_topic(queue.topic) or start_from.where == "first":
+            return await self.begin(queue)
+        if start_from.where in ("last", "now"):
+            return await self.end(queue)
+        return await self.at_time(queue, start_from.timestamp_ms)
+
+    async def committed(self, queue: MessageQueue, *, zero_if_young: bool = True) -> int | None:
+        """Return the group's committed offset, None without one.
+
+        Args:
+            zero_if_young: see `ConsumerApi.query_offset`.
+
+        Raises:
+            RocketMQError: the broker cannot be asked.
+        """
+        if self._local is not None:
+            return self._local.get(queue)
+        address = self._address(queue, any_broker=True)
+        return await self._api.query_offset(
+            address, self._group, queue, OFFSET_TIMEOUT_S, zero_if_young=zero_if_young
+        )
+
+    async def begin(self, queue: MessageQueue) -> int:
+        """Return the first queue offset that can still be read."""
+        return await self._api.min_offset(self._address(queue), queue, OFFSET_TIMEOUT_S)
+
+    async def end(self, queue: MessageQueue) -> int:
+        """Return the queue offset that the next message will get."""
+        return await self._api.max_offset(self._address(queue), queue, OFFSET_TIMEOUT_S)
+
+    async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the queue offset of the first message stored at that time or later."""
+        address, remoting = self._address(queue), self._services.remoting
+        return await first_since(self._api, remoting, address, self._group, queue, timestamp_ms)
+
+    async def commit(
+        self, offsets: Mapping[MessageQueue, int], *, anew: bool = False
+    ) -> list[RocketMQError]:
+        """Commit what changed since the last time; return what failed, to be tried again later.
+
+        Cancelled, it goes on in the background; the next commit waits for it.
+
+        Args:
+            anew: also what did not change, should the broker have lost it or another member, which
+                had the queue before, have moved it back.
+        """
+        if not offsets or not (anew or self._changed(offsets)):
+            return []
+        task = asyncio.create_task(
+            self._commit_changed(dict(offsets), anew=anew),
+            name=f"skylarkmq-{self._group}-committing",
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    def known(self, queue: MessageQueue) -> int | None:
+        """Return what this member committed last or started from; no I/O."""
+        return self._committed.get(queue)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop what is remembered of a queue that somebody else owns now, or that was moved."""
+        self._committed.pop(queue, None)
+
+    def close(self) -> None:
+        """Let go of the local file."""
+        if self._local is not None:
+            self._local.close()
+
+    def _changed(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        known = self._committed
+        return {queue: offset for queue, offset in offsets.items() if known.get(queue) != offset}
+
+    async def _commit_changed(
+        self, offsets: Mapping[MessageQueue, int], *, anew: bool
+    ) -> list[RocketMQError]:
+        async with self._turn:
+            changed = offsets if anew else self._changed(offsets)
+            if self._local is not None:
+                return await self._keep(self._local, changed)
+            begun = {_table(queue): queue for queue in changed if _table(queue) not in self._begun}
+            first = {queue: changed[queue] for queue in begun.values()}
+            rest = {queue: offset for queue, offset in changed.items() if queue not in first}
+            return [*await self._commit_all(first), *await self._commit_all(rest)]
+
+    async def _commit_all(self, offsets: Mapping[MessageQueue, int]) -> list[RocketMQError]:
+        errors: list[RocketMQError] = []
+        items = list(offsets.items())
+        for start in range(0, len(items), COMMITS_MAX):
+            some = items[start : start + COMMITS_MAX]
+            outcomes = await asyncio.gather(*(self._commit(*item) for item in some))
+            errors += [error for error in outcomes if error is not None]
+        return errors
+
+    async def _commit(self, queue: MessageQueue, offset: int) -> RocketMQError | None:
+        if self._may_tell is not None and not self._may_tell(queue):
+            return RebalanceInProgress(f"the lock of {queue} is not held at the moment")
+        try:
+            # The master alone: a slave's offsets are overwritten by the next copy of the master's.
+            address = self._address(queue)
+            await self._api.update_offset(address, self._group, queue, offset, OFFSET_TIMEOUT_S)
+        except RocketMQError as error:
+            return error
+        self._committed[queue] = offset
+        self._begun.add(_table(queue))
+        return None
+
+    async def _keep(
+        self, local: LocalOffsets, changed: Mapping[MessageQueue, int]
+    ) -> list[RocketMQError]:
+        if changed:
+            try:
+                await local.put(changed)
+            except RocketMQError as error:
+                return [error]
+            self._committed.update(changed)
+        return []
+
+    def _address(self, queue: MessageQueue, *, any_broker: bool = False) -> str:
+        """Return the master's address; with `any_broker` a slave's will do while it is away."""
+        addresses = self._services.routes.broker(queue.broker_name)
+        address = addresses.get(MASTER_ID)
+        if address is None and any_broker and addresses:
+            address = addresses[min(addresses)]
+        if address is None:
+            hint = f"Broker {queue.broker_name} has no master at the moment"
+            raise RouteNotFound(queue.topic, "no_broker", hint)
+        return address
+
+
+def _table(queue: MessageQueue) -> tuple[str, str]:
+    """What names the table of a group's offsets that a queue's is in."""
+    return queue.topic, queue.broker_name

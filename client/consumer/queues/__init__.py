@@ -1,0 +1,1 @@
+"""Which queues a member owns: division of a topic, locks, joining and leaving a group."""

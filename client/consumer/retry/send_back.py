@@ -1,0 +1,178 @@
+"""Handing a message back for another try: code 36, or a send to the retry topic when that fails.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/DefaultMQPushConsumerImpl.java
+(sendMessageBack)
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from skylarkmq.client.config import SEND_BACK_TIMEOUT_S, ProducerConfig
+from skylarkmq.client.consumer.received_message import ReceivedMessage
+from skylarkmq.client.consumer.retry.local_retry import LOCAL_RETRY_S, LocalRetries
+from skylarkmq.client.consumer.retry.retry_delay import FIRST_RETRY_LEVEL, RetryDelay, RetryDelays
+from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.namespace import Namespace
+from skylarkmq.client.producer.send_pipeline import SendPipeline
+from skylarkmq.client.services import Services
+from skylarkmq.client.wire.api_send import SendRequest, send_message_back
+from skylarkmq.protocol import properties as names
+from skylarkmq.protocol.flags import CLIENT_INNER_PRODUCER_GROUP, MessageSysFlag, retry_topic
+from skylarkmq.protocol.headers.send import ConsumerSendMsgBackRequestHeader
+from skylarkmq.protocol.message import MessageExt
+
+log = logging.getLogger(__name__)
+
+DEAD_LETTER_LEVEL: Final = -1
+DEAD_LETTER_REASON: Final = "DEAD_LETTER_REASON"
+"""Property of a dead letter: the text that `dead_letter` was given. Ours, not RocketMQ's."""
+REASON_SIZE_MAX: Final = 1000
+"""Characters; all properties of a message have 32,767 bytes."""
+COMPRESSION_BITS: Final = MessageSysFlag.COMPRESSED_FLAG | MessageSysFlag.COMPRESSION_MASK
+
+
+class SendBack:
+    """Hands back the messages of one consumer; implements `Returner`."""
+
+    def __init__(
+        self,
+        services: Services,
+        group: str,
+        tries_max: int,
+        retries: LocalRetries,
+        delays: RetryDelays,
+    ) -> None:
+        """Take the parts.
+
+        Args:
+            tries_max: how often a message is tried again before it is a dead letter.
+            delays: before the tries of what a handler failed on.
+        """
+        self._delays = delays
+        self._services = services
+        self._group = group
+        self._tries_max = tries_max
+        self._retries = retries
+        self._pipeline = SendPipeline(
+            ProducerConfig(group=CLIENT_INNER_PRODUCER_GROUP), services, services.random
+        )
+
+    @property
+    def namespace(self) -> Namespace:
+        return self._services.namespace
+
+    @property
+    def clock_s(self) -> float:
+        return self._services.clock.monotonic()
+
+    async def give_back(
+        self, message: ReceivedMessage, delay: RetryDelay, reason: str | None = None
+    ) -> None:
+        dead = message.stored.reconsume_times >= self._tries_max
+        if dead and reason:  # a broker that makes it a dead letter by itself keeps no reason
+            await self.give_up(message, reason)
+            return
+        try:
+            await self._call_back(message, delay.level)
+        except RocketMQError as error:
+            log.warning("%r could not be handed back, it is sent again instead: %s", message, error)
+            await self._send_again(message, delay.level)
+        message.finish("dead_letter" if dead else "retry")
+
+    async def retry(self, message: ReceivedMessage, reason: str | None) -> None:
+        try:
+            await self.give_back(message, self._delays.after(message.reconsume_times), reason)
+        except RocketMQError as error:
+            log.warning("%r could not be handed back, retried here: %s", message, error)
+            if message.is_mine:
+                self._retries.later(message, LOCAL_RETRY_S)
+
+    async def give_up(self, message: ReceivedMessage, reason: str | None) -> None:
+        # A reason travels with a copy alone, because code 36 has no place for it.
+        first, second = self._call_back, self._send_again
+        if reason:
+            first, second = second, first
+        try:
+            await first(message, DEAD_LETTER_LEVEL, reason)
+        except RocketMQError as error:
+            log.warning("%r: no dead letter yet, the other way is tried: %s", message, error)
+            await second(message, DEAD_LETTER_LEVEL, reason)
+        message.finish("dead_letter")
+
+    async def stop(self) -> None:
+        """End what is under way."""
+        await self._pipeline.stop()
+
+    async def _call_back(
+        self, message: ReceivedMessage, delay_level: int, reason: str | None = None
+    ) -> None:
+        stored = message.stored
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=stored.physical_offset,
+            group=self._group,
+            delay_level=delay_level,
+            origin_msg_id=message.msg_id,
+            origin_topic=_own_topic(stored),
+            max_reconsume_times=self._tries_max,
+        )
+        services = self._services
+        queue = message.process_queue.queue
+        address = services.routes.master_address(queue.broker_name)
+        await send_message_back(
+            services.remoting,
+            address or str(stored.store_host),
+            header,
+            SEND_BACK_TIMEOUT_S,
+        )
+
+    async def _send_again(
+        self, message: ReceivedMessage, delay_level: int, reason: str | None = None
+    ) -> None:
+        """Send a copy to the group's retry topic; the broker makes it a dead letter at the limit.
+
+        A message that is to be a dead letter at once has a limit that it has passed: 4.9 compares
+        by >=, 5.x by >.
+        """
+        stored = message.stored
+        properties = dict(stored.properties)
+        properties.setdefault(names.ORIGIN_MESSAGE_ID, message.msg_id)
+        properties[names.RETRY_TOPIC] = _own_topic(stored)
+        properties.pop(names.TRAN_MSG, None)
+        properties.pop(names.DELAY, None)
+        tries = stored.reconsume_times + 1
+        tries_max = self._tries_max
+        if delay_level < 0:
+            tries_max = min(stored.reconsume_times, tries_max)
+            if reason:
+                properties[DEAD_LETTER_REASON] = _plain(reason)
+        else:
+            level = delay_level or FIRST_RETRY_LEVEL + stored.reconsume_times
+            properties[names.DELAY] = str(level)
+        request = SendRequest(
+            retry_topic(self._group),
+            stored.body,
+            names.encode_properties(properties),
+            message.msg_id,
+            stored.born_timestamp,
+            flag=stored.flag,
+            sys_flag=stored.sys_flag & COMPRESSION_BITS,
+            reconsume_times=tries,
+            max_reconsume_times=tries_max,
+        )
+        send = self._pipeline.begin(request, None, SEND_BACK_TIMEOUT_S)
+        try:
+            await send.future
+        finally:
+            self._pipeline.abandon(send)
+
+
+def _own_topic(stored: MessageExt) -> str:
+    """The topic that the message was sent to, as brokers know it."""
+    return stored.properties.get(names.RETRY_TOPIC, stored.topic)
+
+
+def _plain(reason: str) -> str:
+    """The text without what parts properties from each other."""
+    return "".join(char if char.isprintable() else " " for char in reason[:REASON_SIZE_MAX])

@@ -1,0 +1,122 @@
+"""Where metrics, spans and traces look on: a hook overrides what it wants to see.
+
+    send       before_send -> (send_retried)* -> after_send        one-way: after_send with neither
+    consume    received -> before_consume -> the handler -> after_consume
+
+Without hooks (the default) each place costs one truth test. Hooks are called on the loop thread, in
+the order in which they were added, `after_*` in the opposite one; they must not block, and what
+they raise is logged and changes nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from skylarkmq.protocol.message import Message, MessageQueue
+
+if TYPE_CHECKING:
+    from skylarkmq.client.consumer.received_message import ReceivedMessage
+    from skylarkmq.client.producer.send_result import SendResult
+
+log = logging.getLogger(__name__)
+
+ConsumeOutcome = Literal["ok", "retry", "dead_letter", "suspended", "cancelled"]
+SendKind = Literal["normal", "oneway", "batch", "half", "delayed", "request", "reply"]
+
+
+@dataclass(slots=True, eq=False)
+class SendContext:
+    """One send, from the call to its end.
+
+    `properties` are added to the message when it is encoded (of a batch: to each of its messages);
+    a hook puts trace context there in `before_send`. `state` is for the hook's own use, by hook.
+    """
+
+    group: str
+    topic: str
+    kind: SendKind
+    messages: Sequence[Message]
+    started_s: float
+    """Monotonic seconds of the client's clock."""
+    unique_ids: Sequence[str] = ()
+    body_size: int = 0
+    """Bytes of the bodies, before compression."""
+    queue: MessageQueue | None = None
+    """Known once the send has ended."""
+    broker_addr: str = ""
+    properties: dict[str, str] = field(default_factory=dict[str, str])
+    state: dict[Any, Any] = field(default_factory=dict[Any, Any])
+
+
+@dataclass(slots=True, eq=False)
+class ConsumeContext:
+    """One call of a handler: a message, or the messages of one batch, of one queue."""
+
+    group: str
+    queue: MessageQueue
+    messages: Sequence[ReceivedMessage]
+    started_s: float
+    state: dict[Any, Any] = field(default_factory=dict[Any, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnd:
+    """The end of a transaction as it was told to the broker."""
+
+    group: str
+    topic: str
+    unique_id: str
+    offset_msg_id: str
+    tags: str
+    keys: str
+    state: Literal["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
+    from_check: bool
+    broker_addr: str
+    transaction_id: str = ""
+
+
+class ClientHook:
+    """Sees everything and does nothing; base of all hooks."""
+
+    def before_send(self, context: SendContext) -> None:
+        """A send begins; nothing is encoded yet."""
+
+    def after_send(
+        self, context: SendContext, result: SendResult | None, error: BaseException | None
+    ) -> None:
+        """A send has ended: stored, failed (or cancelled), or gone one-way without a word."""
+
+    def send_retried(self, topic: str, reason: str) -> None:
+        """A try came to nothing and another follows; `reason` is an error's class name."""
+
+    def received(self, group: str, messages: Sequence[ReceivedMessage]) -> None:
+        """Messages of one queue have been pulled and are wanted."""
+
+    def before_consume(self, context: ConsumeContext) -> None:
+        """A handler is called next, in this very task: context variables reach it."""
+
+    def after_consume(
+        self, context: ConsumeContext, outcome: ConsumeOutcome, error: BaseException | None
+    ) -> None:
+        """The handler has ended, in the task of `before_consume`."""
+
+    def transaction_ended(self, end: TransactionEnd) -> None:
+        """The broker was told how a transaction ended."""
+
+    def reconnected(self, peer_kind: Literal["broker", "namesrv"]) -> None:
+        """A connection that was lost stands again."""
+
+    def rebalanced(self, group: str, topic: str) -> None:
+        """This member's queues of a topic have changed."""
+
+
+def each(hooks: Sequence[ClientHook], call: Callable[[ClientHook], None]) -> None:
+    """Call every hook; what one raises is logged."""
+    for hook in hooks:
+        try:
+            call(hook)
+        except Exception:
+            log.exception("hook %s failed, going on", type(hook).__name__)

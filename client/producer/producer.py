@@ -1,0 +1,354 @@
+"""Producer: sends messages.
+
+    async with Producer("127.0.0.1:9876") as producer:
+        result = await producer.send(Message("orders", b"..."))
+
+Sends of one loop turn leave in one write per broker, so many small sends in flight are the quick
+way; `await` each only where the order of two messages matters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from skylarkmq.client.clock import within
+from skylarkmq.client.config import DEFAULT_PRODUCER_GROUP, MIB, ProducerConfig
+from skylarkmq.client.errors import DEFAULT_RETRY_CODES, NOT_STARTED, IllegalState
+from skylarkmq.client.instance import Client
+from skylarkmq.client.observe.trace import trace_topic
+from skylarkmq.client.producer.batch import batch_results, common_key
+from skylarkmq.client.producer.calls import Calling, ProducerCalls
+from skylarkmq.client.producer.message_text import require_compression
+from skylarkmq.client.producer.queue_selector import Selector
+from skylarkmq.client.producer.send import SendStats
+from skylarkmq.client.producer.send_many import Outcome, SendMany
+from skylarkmq.client.producer.send_pipeline import SendPipeline
+from skylarkmq.client.producer.send_result import SendResult
+from skylarkmq.client.producer.sender import Sender
+from skylarkmq.client.producer.transaction_check import Check
+from skylarkmq.client.started import Started
+from skylarkmq.protocol.flags import validate_producer_group
+from skylarkmq.protocol.message import Message, MessageQueue, require_message
+
+log = logging.getLogger(__name__)
+
+Compression = Literal["zlib", "lz4", "zstd"]
+
+
+class Producer(Calling, Started):
+    """Sends messages to any topic. One loop; any number of tasks may use it at the same time.
+
+    Args:
+        client: shared with other producers and consumers, or name server addresses (default
+            as for Client) for a client of this producer's own.
+        send_timeout: seconds for one message over all its tries.
+        retries: further tries after a refusal in `retry_on` or a try without an answer.
+        retry_on: codes of answers after which a send is tried again.
+        compress_over: bodies of that size and more are compressed; bytes.
+        compression: `lz4` and `zstd` need the extra `compression`.
+        default_topic_queues: queues of a topic that this producer's send creates.
+        max_in_flight, max_in_flight_bytes: messages under way; `send` waits beyond that.
+        strict: raise NotDurableError for a message that is stored but not confirmed durable.
+        latency_fault: leave slow and failing brokers alone for a while, all messages that may
+            go elsewhere; without it, a message that failed is tried at another broker.
+        try_timeout: seconds for one try, so that a broker that does not answer leaves time for
+            another; its message may then be stored twice. Default: all of `send_timeout`.
+        check: says how a transaction of this group ended, see `transaction`; with it the producer
+            is asked by every broker, also about transactions that other processes began.
+        trace: tell RocketMQ's trace topic what is sent; a text names another topic.
+    """
+
+    def __init__(
+        self,
+        client: Client | str | None = None,
+        *,
+        group: str = DEFAULT_PRODUCER_GROUP,
+        send_timeout: float = 3.0,
+        retries: int = 2,
+        retry_on: Collection[int] = DEFAULT_RETRY_CODES,
+        compress_over: int = 4096,
+        compression: Compression = "zlib",
+        max_message_size: int = 4 * MIB,
+        default_topic_queues: int = 4,
+        max_in_flight: int = 1000,
+        max_in_flight_bytes: int = 64 * MIB,
+        strict: bool = False,
+        latency_fault: bool = False,
+        try_timeout: float | None = None,
+        check: Check | None = None,
+        trace: bool | str = False,
+    ) -> None:
+        """Take the settings; nothing is connected before `start`.
+
+        Raises:
+            NotSupported: the library of that compression is not installed.
+            ValueError: a setting that cannot be.
+        """
+        require_compression(compression)
+        if (reason := validate_producer_group(group)) is not None:
+            raise ValueError(reason)
+        self._config = ProducerConfig(
+            group=group,
+            send_timeout_s=send_timeout,
+            retries=retries,
+            retry_on=frozenset(retry_on),
+            compress_over=compress_over,
+            compression=compression,
+            max_message_size=max_message_size,
+            default_topic_queues=default_topic_queues,
+            max_in_flight=max_in_flight,
+            max_in_flight_bytes=max_in_flight_bytes,
+            strict=strict,
+            latency_fault=latency_fault,
+            try_timeout_s=try_timeout,
+        )
+        self._owned = not isinstance(client, Client)
+        self._client = client if isinstance(client, Client) else Client(client)
+        self._sender: Sender | None = None
+        self._calls: ProducerCalls | None = None
+        self._check = check
+        self._trace_topic = trace_topic(trace)
+        self._group = group
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Connect to a name server and join the producer group; does nothing when started.
+
+        Raises:
+            ConnectionFailed: no name server can be reached.
+        """
+        if self._stopped:
+            raise IllegalState("the producer has stopped")
+        if self._sender is not None:
+            return
+        await self._client.start()
+        if self._stopped:  # while it connected
+            if self._owned:
+                await self._client.close()
+            raise IllegalState("the producer has stopped")
+        if self._sender is not None:  # somebody else has started it meanwhile
+            return
+        services = self._client.services
+        self._group = services.namespace.wrap(self._config.group)
+        config = replace(self._config, group=self._group)
+        pipeline = SendPipeline(config, services, services.random)
+        self._sender = Sender(self._config, services, pipeline, self._client.unique_ids)
+        self._calls = ProducerCalls(
+            services,
+            self._sender,
+            self._client.unique_ids,
+            self._config.group,
+            self._check,
+            self._trace_topic,
+            self._client.send_heartbeats,
+        )
+        self._client.join_producer(self._group)
+
+    async def stop(self, timeout: float = 10.0) -> None:  # noqa: ASYNC109 - by our clock
+        """Take no more sends, wait for those in flight, `timeout` seconds at most, and close.
+
+        What is not on the wire by then fails with IllegalState. Brokers that do not answer may
+        cost a few seconds more: for the last traces, and for the farewell, one `request_timeout`
+        of the client. Cancelled, it has closed at once.
+        """
+        self._stopped = True
+        sender, self._sender = self._sender, None
+        if sender is None:
+            return
+        pipeline = sender.pipeline
+        pipeline.close()
+        try:
+            await within(sender.clock, timeout, pipeline.in_flight.idle())
+        except TimeoutError:
+            log.warning("%d sends were still under way at stop", pipeline.in_flight.count)
+        finally:
+            try:
+                await self._end(pipeline)
+            finally:
+                if self._owned:
+                    await self._client.close()
+
+    @property
+    def stats(self) -> SendStats:
+        """Counters of this producer."""
+        return self._running.pipeline.stats
+
+    @property
+    def in_flight_count(self) -> int:
+        """Messages sent and not answered yet."""
+        return self._running.pipeline.in_flight.count
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> SendResult:
+        """Send a message and return where it is; waits first while too much is in flight.
+
+        Cancelled, the message may be stored or not.
+
+        Args:
+            queue: send it there, and nowhere else.
+            key: messages with equal keys go to one queue, the one that Java's hash selector takes;
+                default: the message's `sharding_key`. Else the queues take turns.
+            selector: called with the writable queues and the message, returns one of them.
+            timeout: seconds, instead of the producer's `send_timeout`.
+
+        Raises:
+            RocketMQError: not stored, or not known to be: see each error.
+            ValueError: the topic's name is illegal.
+        """
+        sender = self._running
+        choice = sender.choice(message, queue, key, selector)
+        return await sender.result(await sender.begin(message, choice, timeout))
+
+    def send_nowait(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> asyncio.Future[SendResult]:
+        """Start sending a message; the future has what `send` would return or raise.
+
+        A large body is compressed in this very call, which holds the loop; `send` does it aside.
+        Messages started one after the other to one queue are stored in that order unless a try
+        fails and is repeated; for strict order await each send of a key before the next. Await
+        `room()` before it to stay within the producer's limits.
+
+        Raises:
+            TooManyInFlight: beyond `max_in_flight` or `max_in_flight_bytes`.
+            MessageTooLarge: over `max_message_size`.
+        """
+        sender = self._sender or self._running
+        if type(message) is not Message:
+            require_message(message)
+        choice = None
+        if not (
+            queue is None and key is None and selector is None and message.sharding_key is None
+        ):
+            choice = sender.choice(message, queue, key, selector)
+        return sender.start(message, choice, timeout).future
+
+    async def room(self, size: int = 0) -> None:
+        """Wait until a message of `size` bytes may be started with `send_nowait`.
+
+        Raises:
+            MessageTooLarge: over `max_in_flight_bytes`.
+        """
+        await self._running.room(size)
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        selector: Selector | None = None,
+    ) -> None:
+        """Send a message once, without an answer: it may be lost without a word.
+
+        Raises:
+            RocketMQError: no route, or no connection.
+        """
+        sender = self._running
+        await sender.post(message, sender.choice(message, queue, key, selector))
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> list[SendResult]:
+        """Send messages of one topic to one queue in one request; all are stored, or none.
+
+        Raises:
+            IllegalState: several topics, or several sharding keys and no `queue`, or a delayed
+                message among them.
+            MessageTooLarge: together over `max_message_size`.
+        """
+        sender = self._running
+        key = common_key(messages) if queue is None else None
+        choice = sender.choice(messages[0], queue, key, None) if messages else None
+        send = await sender.begin_batch(messages, choice, timeout)
+        return batch_results(await sender.result(send))
+
+    async def send_many(
+        self,
+        messages: Iterable[Message],
+        *,
+        selector: Selector | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> list[Outcome]:
+        """Send any messages in as few requests as may be; return what became of each, in order.
+
+        They are grouped by topic, and by queue where a sharding key or the selector decides; the
+        groups are cut into batches of at most 256 KiB and 256 messages. What no batch takes
+        (delayed or compressed messages) goes alone. Each batch is stored whole or not at all, but
+        one batch may fail while another is stored. Messages of one key keep their order unless a
+        try fails and is repeated. Cancelled, each message may be stored or not.
+
+        Args:
+            timeout: seconds for each batch, instead of the producer's `send_timeout`.
+
+        Raises:
+            ValueError: a topic's name is illegal; of a list or tuple nothing was sent then.
+        """
+        sender = self._running
+        routes = self._client.services.routes
+        many = SendMany(sender, routes, self._config, selector, timeout)
+        return await many.run(messages)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues that messages of `topic` may be sent to now.
+
+        Raises:
+            RouteNotFound: nobody takes messages of this topic.
+        """
+        services = self._client.services
+        wrapped = self._running.topic(topic)
+        route = await services.routes.for_publish(wrapped, self._config.default_topic_queues)
+        return [services.namespace.unwrap_queue(queue) for queue in route.publish_queues]
+
+    async def flush(self) -> None:
+        """Wait until everything started before has ended, well or not."""
+        await self._running.pipeline.in_flight.idle()
+
+    # Inside
+
+    async def _end(self, pipeline: SendPipeline) -> None:
+        """End all parts, each also when one before it was cancelled."""
+        calls, self._calls = self._calls, None
+        try:
+            await pipeline.stop()
+        finally:
+            try:
+                if calls is not None:
+                    await calls.stop()
+            finally:
+                await self._client.leave_producer(self._group)
+
+    @property
+    def _callers(self) -> ProducerCalls:
+        _ = self._running
+        assert self._calls is not None, "it comes and goes with the sender"
+        return self._calls
+
+    @property
+    def _running(self) -> Sender:
+        if self._sender is None:
+            raise IllegalState(
+                "the producer has stopped" if self._stopped else f"the producer is {NOT_STARTED}"
+            )
+        return self._sender

@@ -1,0 +1,352 @@
+"""From a message to its send: limits, names, id, compression, properties; what all sends share.
+
+`Producer` is the face of it; transactions, requests and traces send through it, too, with
+properties and flags of their own. Loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from skylarkmq.client.config import ProducerConfig
+from skylarkmq.client.errors import (
+    IllegalState,
+    MessageTooLarge,
+    RocketMQError,
+    TooManyInFlight,
+)
+from skylarkmq.client.observe.hooks import SendContext, SendKind, each
+from skylarkmq.client.producer.batch import batch_item, batch_request, check_batch, is_delayed
+from skylarkmq.client.producer.message_text import KINDS, check_properties, properties_text
+from skylarkmq.client.producer.queue_selector import Selector, by_hash, checked
+from skylarkmq.client.producer.send import Choice, Send
+from skylarkmq.client.producer.send_pipeline import SendPipeline
+from skylarkmq.client.producer.send_result import SendResult
+from skylarkmq.client.services import Services
+from skylarkmq.client.wire.api_send import SendRequest
+from skylarkmq.protocol.compression import compress, compression_flags
+from skylarkmq.protocol.flags import NOT_ALLOWED_SEND_TOPICS, validate_topic
+from skylarkmq.protocol.message import (
+    NO_PROPERTIES,
+    Message,
+    MessageQueue,
+    require_message,
+    require_text,
+)
+from skylarkmq.protocol.message_id import UniqueIdGenerator
+from skylarkmq.protocol.properties import INSTANCE_ID, MAX_PROPERTIES_SIZE
+
+THREAD_OVER: Final = 256 * 1024
+"""Bytes from which `send` compresses in a thread: below, the loop is held for a few ms at most."""
+TOPICS_MAX: Final = 4096
+
+
+class Sender:
+    """Makes sends of messages and starts them."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        services: Services,
+        pipeline: SendPipeline,
+        unique_ids: UniqueIdGenerator,
+    ) -> None:
+        self.pipeline = pipeline
+        self.clock = services.clock
+        self._config = config
+        self._compress_over = config.compress_over
+        self._services = services
+        self._hooks = services.hooks
+        self._namespace = services.namespace
+        self._own: dict[str, str] = {INSTANCE_ID: self._namespace.name} if self._namespace else {}
+        self._in_flight = pipeline.in_flight
+        self._begin = pipeline.begin
+        self._now_ms: Final[Callable[[], int]] = services.clock.now_ms
+        self._id_at: Final = unique_ids.at
+        self._topics: dict[str, str] = {}
+
+    # Starting
+
+    def start(
+        self,
+        message: Message,
+        choice: Choice | None,
+        timeout_s: float | None,
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        kind: SendKind = "normal",
+    ) -> Send:
+        """Start a send at once.
+
+        Raises:
+            TooManyInFlight: there is no room.
+            RocketMQError: the message cannot be sent.
+        """
+        body, sys_flag = message.body, 0
+        if len(body) >= self._compress_over:
+            body, sys_flag = self._compressed(body)
+        if not self._in_flight.has_room(len(body)):
+            self._check_size(message)
+            raise TooManyInFlight(
+                f"{self._in_flight.count} messages are in flight", hint="Await room() first"
+            )
+        if self._hooks or properties is not NO_PROPERTIES or message.delay or message.deliver_at:
+            return self._start(message, body, sys_flag, choice, timeout_s, properties, kind)
+        request = self._request(message, body, sys_flag, None, properties)
+        return self._begin(request, choice, timeout_s)
+
+    async def begin(
+        self,
+        message: Message,
+        choice: Choice | None = None,
+        timeout_s: float | None = None,
+        *,
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        sys_flag: int = 0,
+        kind: SendKind = "normal",
+    ) -> Send:
+        """Start a send once there is room for it; who awaits its future sees to `abandon`.
+
+        Args:
+            properties: added to the message's own; reserved names are allowed.
+            sys_flag: added to that of the compression.
+        """
+        body, flags = message.body, 0
+        if len(body) >= self._compress_over:
+            body, flags = await self._compressed_aside(body)
+        if not self._in_flight.has_room(len(body)):
+            self._check_size(message)
+            await self._in_flight.room(len(body))
+        return self._start(message, body, flags | sys_flag, choice, timeout_s, properties, kind)
+
+    async def begin_half(
+        self, message: Message, properties: Mapping[str, str], sys_flag: int
+    ) -> Send:
+        """Start the send of a transaction's half message."""
+        choice = self.choice(message, None, None, None)
+        return await self.begin(
+            message, choice, properties=properties, sys_flag=sys_flag, kind="half"
+        )
+
+    async def result(self, send: Send) -> SendResult:
+        """Wait for the end of a send; cancelled, nobody waits for it any more."""
+        try:
+            return await send.future
+        except asyncio.CancelledError:
+            self.pipeline.abandon(send)
+            raise
+
+    def abandon(self, send: Send) -> None:
+        """Forget a send that nobody waits for any more."""
+        self.pipeline.abandon(send)
+
+    async def post(self, message: Message, choice: Choice | None) -> None:
+        """Send one way.
+
+        Raises:
+            RocketMQError: no route or no connection, or the message cannot be sent.
+        """
+        body, sys_flag = message.body, 0
+        if len(body) >= self._compress_over:
+            body, sys_flag = await self._compressed_aside(body)
+        context: SendContext | None = None
+        if self._hooks:
+            context = self.context("oneway", (message,), (self._id_at(self._now_ms()),))
+        error: BaseException | None = None
+        try:
+            request = self._request(message, body, sys_flag, context, NO_PROPERTIES)
+            lane = await self.pipeline.post(request, choice, timed=message.is_timed)
+            if context is not None:
+                context.queue, context.broker_addr = lane.shown, lane.address
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            if context is not None:
+                known = context
+                each(self._hooks[::-1], lambda hook: hook.after_send(known, None, error))
+
+    def begin_request(
+        self, message: Message, properties: Mapping[str, str], timeout_s: float
+    ) -> Send:
+        """Start the send of a message that asks for a reply.
+
+        Raises:
+            TooManyInFlight: there is no room.
+        """
+        choice = self.choice(message, None, None, None)
+        return self.start(message, choice, timeout_s, properties, "request")
+
+    async def room(self, size: int = 0) -> None:
+        """Wait until a message of `size` bytes may be started."""
+        await self._in_flight.room(size)
+
+    async def begin_batch(
+        self, messages: Sequence[Message], choice: Choice | None, timeout_s: float | None
+    ) -> Send:
+        """Start the send of a batch once there is room for it.
+
+        Raises:
+            IllegalState: the messages may not stand in one batch.
+            MessageTooLarge: together they are too large.
+        """
+        check_batch(messages)
+        topic = self.topic(messages[0].topic)
+        now_ms = self._now_ms()
+        ids = tuple(self._id_at(now_ms) for _ in messages)
+        context = self.context("batch", messages, ids) if self._hooks else None
+        added = self._own if context is None else {**context.properties, **self._own}
+        try:
+            items = [
+                batch_item(message, unique_id, added)
+                for message, unique_id in zip(messages, ids, strict=True)
+            ]
+            limit = self._config.max_message_size
+            wait = messages[0].wait_store_ok
+            request = batch_request(topic, items, ids, now_ms, limit, wait_store_ok=wait)
+            await self._in_flight.room(len(request.body))
+        except BaseException as error:
+            if context is not None:
+                self._ended_early(context, error)
+            raise
+        return self._begin(request, choice, timeout_s, False, context)
+
+    # Parts
+
+    def topic(self, name: str) -> str:
+        """Return the topic as brokers know it.
+
+        Raises:
+            ValueError: the name is illegal, or the brokers' own.
+        """
+        known = self._topics.get(name)
+        if known is None:
+            known = self._namespace.wrap(name)
+            if (reason := validate_topic(known)) is not None:
+                raise ValueError(reason)
+            if known in NOT_ALLOWED_SEND_TOPICS:
+                raise ValueError(f"topic {known} is the brokers' own: send to another one")
+            if len(self._topics) < TOPICS_MAX:
+                self._topics[name] = known
+        return known
+
+    def choice(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        key: str | None,
+        selector: Selector | None,
+    ) -> Choice | None:
+        """Return what picks the queue of `message`, None for the next one in turn.
+
+        Raises:
+            TypeError: it is no message.
+        """
+        if type(message) is not Message:
+            require_message(message)
+        if queue is not None:
+            if queue.topic != message.topic:
+                raise IllegalState(f"{queue} is no queue of topic {message.topic}")
+            wrapped = self._namespace.wrap_queue(queue)
+            return lambda queues: wrapped
+        if selector is not None:
+            space = self._namespace
+            if not space:
+                return lambda queues: checked(selector, queues, message)
+            return lambda queues: space.wrap_queue(
+                checked(selector, [space.unwrap_queue(queue) for queue in queues], message)
+            )
+        wanted = message.sharding_key if key is None else key
+        if wanted is None:
+            return None
+        require_text("key", wanted)
+        return lambda queues: by_hash(queues, wanted)
+
+    def context(
+        self, kind: SendKind, messages: Sequence[Message], unique_ids: Sequence[str]
+    ) -> SendContext:
+        """Tell the hooks that a send begins; return what they were told."""
+        if kind == "normal" and is_delayed(messages[0]):
+            kind = "delayed"
+        context = SendContext(
+            group=self._config.group,
+            topic=messages[0].topic,
+            kind=kind,
+            messages=messages,
+            started_s=self._services.clock.monotonic(),
+            unique_ids=unique_ids,
+            body_size=sum(len(message.body) for message in messages),
+        )
+        each(self._hooks, lambda hook: hook.before_send(context))
+        return context
+
+    # Inside
+
+    def _ended_early(self, context: SendContext, error: BaseException) -> None:
+        """Tell the hooks that a send has failed before it was one."""
+        each(self._hooks[::-1], lambda hook: hook.after_send(context, None, error))
+
+    def _start(
+        self,
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        choice: Choice | None,
+        timeout_s: float | None,
+        extra: Mapping[str, str] = NO_PROPERTIES,
+        kind: SendKind = "normal",
+    ) -> Send:
+        timed = (message.delay is not None and message.is_timed) or message.deliver_at is not None
+        if not self._hooks:
+            request = self._request(message, body, sys_flag, None, extra)
+            return self._begin(request, choice, timeout_s, timed)
+        context = self.context(kind, (message,), (self._id_at(self._now_ms()),))
+        try:
+            request = self._request(message, body, sys_flag, context, extra)
+        except (RocketMQError, ValueError) as error:
+            self._ended_early(context, error)
+            raise
+        return self._begin(request, choice, timeout_s, timed, context)
+
+    def _request(
+        self,
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        context: SendContext | None,
+        extra: Mapping[str, str],
+    ) -> SendRequest:
+        now_ms = self._now_ms()
+        unique_id = self._id_at(now_ms) if context is None else context.unique_ids[0]
+        topic = self._topics.get(message.topic) or self.topic(message.topic)
+        if len(message.body) > self._config.max_message_size:
+            self._check_size(message)
+        if self._own or context is not None or extra is not NO_PROPERTIES:
+            added = {**self._own, **extra}
+            if context is not None:
+                added = {**context.properties, **added}
+            text = properties_text(message, unique_id, added)
+        else:
+            text = properties_text(message, unique_id)
+        if len(text) > MAX_PROPERTIES_SIZE // 4:  # a character has up to four bytes
+            check_properties(text)
+        return SendRequest(topic, body, text, unique_id, now_ms, message.flag, sys_flag)
+
+    def _check_size(self, message: Message) -> None:
+        if len(message.body) > self._config.max_message_size:
+            raise MessageTooLarge(len(message.body), self._config.max_message_size)
+
+    async def _compressed_aside(self, body: bytes) -> tuple[bytes, int]:
+        """Do that, a large body in a thread."""
+        if len(body) < THREAD_OVER:
+            return self._compressed(body)
+        return await asyncio.to_thread(self._compressed, body)
+
+    def _compressed(self, body: bytes) -> tuple[bytes, int]:
+        """Return body and system flag: compressed when that makes it smaller."""
+        if len(body) > self._config.max_message_size:
+            raise MessageTooLarge(len(body), self._config.max_message_size)
+        kind = KINDS[self._config.compression]
+        packed = compress(body, kind)
+        return (packed, compression_flags(kind)) if len(packed) < len(body) else (body, 0)

@@ -1,0 +1,176 @@
+"""Typed calls of group members: heartbeat 34, farewell 35, filter check 46, members 38, offsets 14,
+15, 29, 30, 31.
+
+Each raises a RocketMQError when there is no answer or a refusal.
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/MQClientAPIImpl.java
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from skylarkmq.client.errors import ProtocolError, broker_error
+from skylarkmq.client.wire.remoting import Remoting
+from skylarkmq.protocol.bodies.consumer import GetConsumerListByGroupResponseBody
+from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody, HeartbeatData
+from skylarkmq.protocol.bodies.text import decode_body, encode_body
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.headers.client import UnregisterClientRequestHeader
+from skylarkmq.protocol.headers.consumer import (
+    GetConsumerListByGroupRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
+from skylarkmq.protocol.headers.query import (
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+)
+from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.protocol.remoting_command import RemotingCommand
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+BROKER_NAME_FIELD = "bname"
+
+
+class ConsumerApi:
+    """The calls, over one client's connections."""
+
+    def __init__(self, remoting: Remoting) -> None:
+        self._remoting = remoting
+
+    async def heartbeat(self, address: str, data: HeartbeatData, timeout_s: float) -> None:
+        """Tell a broker which groups this client is in."""
+        await self._call(address, RequestCode.HEART_BEAT, {}, timeout_s, encode_body(data))
+
+    async def unregister(
+        self, address: str, header: UnregisterClientRequestHeader, timeout_s: float
+    ) -> None:
+        """Leave a group on a broker."""
+        fields = encode_fields(header)
+        await self._call(address, RequestCode.UNREGISTER_CLIENT, fields, timeout_s)
+
+    async def consumer_ids(self, address: str, group: str, timeout_s: float) -> list[str]:
+        """Return the client ids of the group's members, as this broker knows them."""
+        fields = encode_fields(GetConsumerListByGroupRequestHeader(consumer_group=group))
+        code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+        answer = await self._call(address, code, fields, timeout_s)
+        try:
+            body = decode_body(GetConsumerListByGroupResponseBody, answer.body)
+        except RemoteProtocolError as error:
+            raise ProtocolError(f"{address} sent a body that cannot be read: {error}") from error
+        return body.consumer_id_list
+
+    async def check_client(
+        self, address: str, question: CheckClientRequestBody, timeout_s: float
+    ) -> None:
+        """Ask whether the broker can filter by the expression of a subscription."""
+        code = RequestCode.CHECK_CLIENT_CONFIG
+        await self._call(address, code, {}, timeout_s, encode_body(question))
+
+    async def query_offset(
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        timeout_s: float,
+        *,
+        zero_if_young: bool = True,
+    ) -> int | None:
+        """Return the queue offset that the group has committed; None when it has none yet.
+
+        Args:
+            zero_if_young: take a 0 for a group that is new to a young queue, as RocketMQ's brokers
+                say; those before 5.0 always say so.
+        """
+        header = QueryConsumerOffsetRequestHeader(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            set_zero_if_not_found=None if zero_if_young else False,
+        )
+        fields = _with_broker(encode_fields(header), queue)
+        request = RemotingCommand.request(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+        answer = await self._remoting.call(address, request, timeout_s)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        _check(answer, address)
+        return _header(QueryConsumerOffsetResponseHeader, answer, address).offset
+
+    async def update_offset(
+        self, address: str, group: str, queue: MessageQueue, offset: int, timeout_s: float
+    ) -> None:
+        """Commit: the group has done everything below the queue offset."""
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+        )
+        fields = _with_broker(encode_fields(header), queue)
+        await self._call(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields, timeout_s)
+
+    async def max_offset(self, address: str, queue: MessageQueue, timeout_s: float) -> int:
+        """Return the queue offset that the next message will get."""
+        header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        fields = _with_broker(encode_fields(header), queue)
+        answer = await self._call(address, RequestCode.GET_MAX_OFFSET, fields, timeout_s)
+        return _header(GetMaxOffsetResponseHeader, answer, address).offset
+
+    async def min_offset(self, address: str, queue: MessageQueue, timeout_s: float) -> int:
+        """Return the first queue offset that can still be read."""
+        header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        fields = _with_broker(encode_fields(header), queue)
+        answer = await self._call(address, RequestCode.GET_MIN_OFFSET, fields, timeout_s)
+        return _header(GetMinOffsetResponseHeader, answer, address).offset
+
+    async def search_offset(
+        self, address: str, queue: MessageQueue, timestamp_ms: int, timeout_s: float
+    ) -> int:
+        """Return the queue offset whose message was stored nearest to that time."""
+        header = SearchOffsetRequestHeader(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms
+        )
+        fields = _with_broker(encode_fields(header), queue)
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        answer = await self._call(address, code, fields, timeout_s)
+        return _header(SearchOffsetResponseHeader, answer, address).offset
+
+    async def _call(
+        self,
+        address: str,
+        code: int,
+        fields: dict[str, str],
+        timeout_s: float,
+        body: bytes = b"",
+    ) -> RemotingCommand:
+        request = RemotingCommand.request(code, fields, body)
+        answer = await self._remoting.call(address, request, timeout_s)
+        _check(answer, address)
+        return answer
+
+
+def _with_broker(fields: dict[str, str], queue: MessageQueue) -> dict[str, str]:
+    fields[BROKER_NAME_FIELD] = queue.broker_name
+    return fields
+
+
+def _check(answer: RemotingCommand, address: str) -> None:
+    if answer.code != ResponseCode.SUCCESS:
+        raise broker_error(answer.code, answer.remark, address)
+
+
+def _header(kind: type[T], answer: RemotingCommand, address: str) -> T:
+    try:
+        return decode_fields(kind, answer.ext_fields)
+    except RemoteProtocolError as error:
+        raise ProtocolError(f"{address} sent an answer that cannot be read: {error}") from error

@@ -1,0 +1,389 @@
+"""One connection to one peer: opaque -> waiting call, frames in, one write a loop turn out.
+
+    request   take an opaque, put frame and waiter in; all frames of a loop turn leave in one write
+    answer    (flag bit 0 set) finds its waiter by opaque; one that comes too late finds none
+    push      (flag bit 0 clear) goes to the push handler; its opaque is the peer's own counter
+
+Every waiter ends exactly once: answered, timed out, or failed when the connection closes. One timer
+per connection stands at the earliest deadline, so a deadline costs nothing until it passes.
+
+Header codec. JSON unless told otherwise. With `auto` the first two-way JSON request carries the ext
+field skylarkmq.codec=msgpack.1; only when the answer to it echoes that field do later requests on
+this connection use msgpack. A Java peer never echoes, so it never sees one. `msgpack` does the same
+but takes a missing echo for an error.
+
+Back-pressure. While the peer reads too slowly `call` and `writable` wait; what cannot wait fails
+once UNSENT_MAX bytes are queued.
+
+A half-open connection looks like a peer that does not answer. So when requests time out, and again
+SILENCE_MAX_S later, and nothing whatever has come in between, the connection is given up: the next
+request finds out by a new one.
+
+All calls on the loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from skylarkmq.client.clock import within
+from skylarkmq.client.config import Codec
+from skylarkmq.client.errors import (
+    ConnectionFailed,
+    ProtocolError,
+    RequestTimeout,
+    RocketMQError,
+)
+from skylarkmq.client.wire.acl_hook import Signer
+from skylarkmq.client.wire.peer import CODEC_FIELD, CODEC_OFFER, Peer, peer_of
+from skylarkmq.client.wire.send_answer import MSG_ID_MARK, decode_stored
+from skylarkmq.client.wire.stream import Stream
+from skylarkmq.client.wire.tls import TlsFailure
+from skylarkmq.client.wire.waiter import FutureWaiter, Waiter
+from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.protocol.command import decode_command, encode_command
+from skylarkmq.protocol.errors import BadFrameError
+from skylarkmq.protocol.frame import FrameDecoder, RawFrame, SerializeType
+from skylarkmq.protocol.remoting_command import RESPONSE_FLAG, RemotingCommand
+
+OPAQUE_MASK: Final = 0x7FFFFFFF
+UNSENT_MAX: Final = 64 * 1024 * 1024
+"""Bytes that may wait for a peer that reads too slowly; what comes on top of them fails."""
+MUTE_HINT: Final = "It never answered: is it a broker, does it want TLS or a client certificate?"
+SILENCE_MAX_S: Final = 3.0
+"""A peer that lets requests time out and says nothing else for so long is given up."""
+
+
+class Connection:
+    """An open connection; made, then given its stream by `attach`."""
+
+    def __init__(
+        self,
+        address: str,
+        clock: Clock,
+        codec: Codec,
+        on_push: Callable[[Connection, RemotingCommand], None],
+        on_closed: Callable[[Connection], None],
+        signer: Signer | None = None,
+    ) -> None:
+        self.address = address
+        self.closed = False
+        self.answers_count = 0
+        """Frames received so far; a heartbeat that times out looks whether anything came at all."""
+        self.serialize_type: int = (
+            SerializeType.ROCKETMQ if codec == "rocketmq" else SerializeType.JSON
+        )
+        self.offers_codec = codec in ("auto", "msgpack")
+        """Whether the next two-way request carries the offer."""
+        self.by_start = self.offers_codec or signer is not None
+        """While true, requests must go by `start`, which adds the offer and the signature."""
+        self.peer: Peer | None = None
+        """What is at the other end, once it is known."""
+        self.late_count = 0
+        self.opened_s = clock.monotonic()
+        self._must_echo = codec == "msgpack"
+        self._signer = signer
+        self._offer_opaque: int | None = None
+        self._clock = clock
+        self._on_push = on_push
+        self._on_closed = on_closed
+        self._loop = asyncio.get_running_loop()
+        self._stream: Stream | None = None
+        self._decoder = FrameDecoder()
+        self._opaque = 0
+        self._pending: dict[int, Waiter] = {}
+        self._timer: TimerHandle | None = None
+        self._timer_s = 0.0
+        self._out: list[bytes] = []
+        self._writable: asyncio.Future[None] | None = None
+        self._unsent_size = 0
+        # The first time-out since anything was heard, and how much had been heard by then.
+        self._silent_since_s = 0.0
+        self._silent_count = -1
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        # Invariant: closed_why is set exactly when closed is.
+        self.closed_why = ""
+
+    # Requests
+
+    def attach(self, stream: Stream) -> None:
+        """Take the open stream.
+
+        Raises:
+            ConnectionFailed: it is gone again already.
+        """
+        self._stream = stream
+        if self.closed:
+            raise ConnectionFailed(self.address, self.closed_why)
+
+    @property
+    def local_ip(self) -> str:
+        """This side's address."""
+        return self._open_stream.local_ip
+
+    @property
+    def pending_count(self) -> int:
+        """Requests under way."""
+        return len(self._pending)
+
+    def take_opaque(self) -> int:
+        """Return an opaque that no request of this connection uses."""
+        opaque = self._opaque = (self._opaque + 1) & OPAQUE_MASK
+        return opaque
+
+    def submit(self, opaque: int, head: bytes, body: bytes, waiter: Waiter) -> None:
+        """Send an encoded two-way request: `head` is its frame up to the body."""
+        if self.closed:
+            waiter.failed(ConnectionFailed(self.address, self.closed_why))
+            return
+        if self._writable is not None and self._unsent_size > UNSENT_MAX:
+            waiter.failed(self._clogged())
+            return
+        self._pending[opaque] = waiter
+        deadline_s = waiter.deadline_s
+        if self._timer is None or deadline_s < self._timer_s:
+            self._arm(deadline_s)
+        out = self._out
+        if not out:
+            self._loop.call_soon(self._flush)
+        out.append(head)
+        if body:
+            out.append(body)
+
+    def start(self, command: RemotingCommand, waiter: Waiter, kind: int | None = None) -> int:
+        """Send a two-way request in the codec in force, or in `kind`; return its opaque."""
+        opaque = command.opaque = self.take_opaque()
+        command.serialize_type = self.serialize_type if kind is None else kind
+        if self.offers_codec:
+            command.ext_fields[CODEC_FIELD] = CODEC_OFFER
+        if self._signer is not None:
+            self._signer.sign(command)
+        frame = encode_command(command)
+        if self.offers_codec:
+            self.offers_codec = False
+            self.by_start = self._signer is not None
+            self._offer_opaque = opaque
+        self.submit(opaque, frame, b"", waiter)
+        return opaque
+
+    async def call(
+        self, command: RemotingCommand, timeout_s: float, kind: int | None = None
+    ) -> RemotingCommand:
+        """Send a request, once the peer keeps up with reading; return its answer.
+
+        Args:
+            kind: the header codec, in place of the one in force.
+
+        Raises:
+            ConnectionFailed, RequestTimeout, ProtocolError: there is no answer.
+        """
+        waiter = FutureWaiter(self._loop, self._clock.monotonic() + timeout_s)
+        if self._writable is not None:
+            try:
+                await within(self._clock, timeout_s, self.writable())
+            except TimeoutError as error:
+                raise RequestTimeout(f"{self.address} reads too slowly, nothing sent") from error
+        opaque = self.start(command, waiter, kind)
+        try:
+            return await waiter.future
+        finally:
+            self._pending.pop(opaque, None)
+
+    def post(self, command: RemotingCommand) -> None:
+        """Send a one-way request; nobody answers it."""
+        if self.closed:
+            raise ConnectionFailed(self.address, self.closed_why)
+        if self._writable is not None and self._unsent_size > UNSENT_MAX:
+            raise self._clogged()
+        command.opaque = self.take_opaque()
+        command.serialize_type = self.serialize_type
+        if self._signer is not None:
+            self._signer.sign(command)
+        frame = encode_command(command)
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(frame)
+
+    def reply(self, answer: RemotingCommand) -> None:
+        """Send the answer to a push of the peer, `push.reply(...)`.
+
+        Raises:
+            ConnectionFailed: closed meanwhile.
+        """
+        if self.closed:
+            raise ConnectionFailed(self.address, self.closed_why)
+        if self._writable is not None and self._unsent_size > UNSENT_MAX:
+            self.give_up("the peer asks and asks, and reads no answers")
+            return
+        frame = encode_command(answer)
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(frame)
+
+    def forget(self, opaque: int) -> None:
+        """Stop waiting for that answer; its waiter hears nothing any more."""
+        self._pending.pop(opaque, None)
+
+    async def writable(self) -> None:
+        """Wait while the peer reads too slowly."""
+        while self._writable is not None and not self.closed:
+            await asyncio.shield(self._writable)
+
+    def close(self, why: str = "closed") -> None:
+        """Send what is queued and close; requests under way fail with ConnectionFailed."""
+        if self.closed:
+            return
+        self._flush()
+        self._end(ConnectionFailed(self.address, why, reached=True))
+        if self._stream is not None:
+            self._stream.close()
+
+    def give_up(self, why: str) -> None:
+        """Close at once, without waiting for what is queued; requests under way fail."""
+        self._end(ConnectionFailed(self.address, why, reached=True))
+        if self._stream is not None:
+            self._stream.abort()
+
+    async def wait_ended(self, timeout_s: float) -> None:
+        """Wait after `close` until what was queued has left, `timeout_s` at most."""
+        try:
+            await within(self._clock, timeout_s, asyncio.shield(self._ended))
+        except TimeoutError:
+            self._open_stream.abort()
+
+    # The receiver's side of the stream
+
+    def data_received(self, data: bytes) -> None:
+        """Cut frames and hand each on, in order."""
+        bad: BadFrameError | None = None
+        try:
+            frames = self._decoder.feed(data)
+        except BadFrameError as error:
+            frames, bad = error.frames, error
+        try:
+            for frame in frames:
+                if self.closed:
+                    return
+                self._take(frame)
+        except BadFrameError as error:
+            bad = error
+        if bad is not None:
+            self._refuse(f"sent what is no frame of the protocol ({bad.remark})")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The stream has ended; every waiter ends with it."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+        why = f"connection lost: {error}" if error else "the peer closed the connection"
+        mute_hint = "" if self.answers_count else MUTE_HINT
+        hint = error.hint if isinstance(error, TlsFailure) else mute_hint
+        self._end(ConnectionFailed(self.address, why, reached=True, hint=hint))
+
+    def pause_writing(self) -> None:
+        if self._writable is None:
+            self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        self._unsent_size = 0
+        paused, self._writable = self._writable, None
+        if paused is not None and not paused.done():
+            paused.set_result(None)
+
+    # Inside
+
+    def _take(self, frame: RawFrame) -> None:
+        self.answers_count += 1
+        if MSG_ID_MARK in frame.header and self._offer_opaque is None:
+            answer = decode_stored(frame)
+            waiter = None if answer is None else self._pending.pop(answer.opaque, None)
+            if answer is not None and waiter is not None:
+                waiter.stored(answer)
+                return
+        command = decode_command(frame)
+        if not command.flag & RESPONSE_FLAG:
+            self._on_push(self, command)
+            return
+        if command.opaque == self._offer_opaque:
+            self._settle_codec(command)
+        waiter = self._pending.pop(command.opaque, None)
+        if waiter is None:
+            self.late_count += 1
+        else:
+            waiter.answered(command)
+
+    def _settle_codec(self, answer: RemotingCommand) -> None:
+        self._offer_opaque = None
+        self.peer = peer_of(answer)
+        answer.ext_fields.pop(CODEC_FIELD, None)
+        if self.peer.ours:
+            self.serialize_type = SerializeType.MSGPACK
+        elif self._must_echo:
+            self._refuse("does not speak msgpack headers, which codec='msgpack' asks for")
+
+    def _refuse(self, why: str) -> None:
+        """Close at once because of what the peer did."""
+        self._end(ProtocolError(f"{self.address} {why}"))
+        if self._stream is not None:
+            self._stream.abort()
+
+    def _flush(self) -> None:
+        out = self._out
+        if out and not self.closed:
+            self._out = []
+            data = out[0] if len(out) == 1 else b"".join(out)
+            if self._writable is not None:
+                self._unsent_size += len(data)
+            self._open_stream.write(data)
+
+    def _clogged(self) -> ConnectionFailed:
+        size = self._unsent_size // (1024 * 1024)
+        return ConnectionFailed(self.address, f"reads too slowly, {size} MiB wait to be sent")
+
+    def _arm(self, deadline_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_s = deadline_s
+        self._timer = self._clock.call_at(deadline_s, self._expire)
+
+    def _expire(self) -> None:
+        """End the waiters whose deadline has passed; set the timer to the next one."""
+        self._timer = None
+        now_s = self._clock.monotonic()
+        due = [opaque for opaque, waiter in self._pending.items() if waiter.deadline_s <= now_s]
+        for opaque in due:
+            waiter = self._pending.pop(opaque, None)
+            if waiter is not None:
+                waiter.failed(RequestTimeout(f"{self.address} did not answer in time"))
+        if due:
+            self._note_silence(now_s)
+        if self._pending and self._timer is None:
+            self._arm(min(waiter.deadline_s for waiter in self._pending.values()))
+
+    def _note_silence(self, now_s: float) -> None:
+        if self._silent_count != self.answers_count:
+            self._silent_count = self.answers_count
+            self._silent_since_s = now_s
+        elif now_s - self._silent_since_s >= SILENCE_MAX_S:
+            self.give_up(f"no word from the peer for {now_s - self._silent_since_s:.0f} s")
+
+    def _end(self, error: RocketMQError) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self.closed_why = str(error).removeprefix(f"{self.address}: ")
+        self._out = []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.resume_writing()
+        pending, self._pending = self._pending, {}
+        self._on_closed(self)
+        for waiter in pending.values():
+            waiter.failed(error)
+
+    @property
+    def _open_stream(self) -> Stream:
+        assert self._stream is not None, "attach comes before any request"
+        return self._stream

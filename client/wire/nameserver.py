@@ -1,0 +1,206 @@
+"""Calls to the name servers: any of them will do, the one that answered last is asked first.
+
+One that is dead, silent, busy or no name server at all costs a call a time-out at most, and the
+next one is asked; later calls begin with the one that answered.
+
+Unlike RocketMQ: its client keeps to its choice until that cannot be connected, and lets a call fail
+whose server took the connection and did not answer.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/MQClientAPIImpl.java
+(getTopicRouteInfoFromNameServer), remoting/.../netty/NettyRemotingClient.java (name server choice)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Final, TypeVar
+
+import msgspec
+
+from skylarkmq.client.clock import within
+from skylarkmq.client.errors import (
+    BrokerError,
+    ConnectionFailed,
+    ProtocolError,
+    RequestTimeout,
+    RocketMQError,
+    TlsError,
+    broker_error,
+)
+from skylarkmq.client.wire.connection import Connection
+from skylarkmq.client.wire.remoting import Remoting
+from skylarkmq.common.clock import Clock
+from skylarkmq.protocol.bodies.route import ClusterInfo, TopicRouteData
+from skylarkmq.protocol.bodies.text import decode_body
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.headers.fields import encode_fields
+from skylarkmq.protocol.headers.route import GetRouteInfoRequestHeader
+from skylarkmq.protocol.remoting_command import RemotingCommand
+
+T = TypeVar("T", bound=msgspec.Struct)
+R = TypeVar("R")
+
+log = logging.getLogger(__name__)
+
+NO_NAME_SERVER: Final = (
+    "It may be a broker: namesrv_addr and NAMESRV_ADDR name name servers, mostly at port 9876"
+)
+PATIENCE_S: Final = 0.5
+"""How long the connection to one of several may take before the next is asked."""
+
+
+class NameServers:
+    """The name servers of one client."""
+
+    def __init__(
+        self,
+        remoting: Remoting,
+        addresses: Sequence[str],
+        timeout_s: float,
+        random: Random,
+        clock: Clock,
+    ) -> None:
+        self._remoting = remoting
+        self._addresses = list(addresses)
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._first = random.randrange(len(self._addresses))
+
+    @property
+    def text(self) -> str:
+        """The addresses, for messages to people."""
+        return ";".join(self._addresses)
+
+    async def connect(self) -> str:
+        """Make sure that one of them can be reached; return this side's address towards it.
+
+        Raises:
+            ConnectionFailed: none of them.
+            TlsError: all of them failed a check of TLS.
+        """
+        try:
+            return await self._first_good(_local_ip)
+        except TlsError:
+            raise  # it says which check failed, and what to do
+        except RocketMQError as error:
+            raise ConnectionFailed(
+                self.text,
+                f"no name server reached: {error}",
+                hint="Is the name server running there? Set namesrv_addr or NAMESRV_ADDR",
+            ) from error
+
+    async def route(self, topic: str) -> TopicRouteData | None:
+        """Return where `topic` lives, None when the name server does not know it.
+
+        Raises:
+            RocketMQError: no name server answered, or all refused.
+        """
+        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        return await self._ask(TopicRouteData, code, encode_fields(header))
+
+    async def broker_names(self) -> list[str]:
+        """Return the names of the brokers that are registered.
+
+        Raises:
+            RocketMQError: no name server answered, or all refused.
+        """
+        return sorted((await self.cluster_info()).broker_addr_table)
+
+    async def clusters(self) -> set[str]:
+        """Return the names of the clusters that have a broker registered.
+
+        Raises:
+            RocketMQError: no name server answered, or all refused.
+        """
+        brokers = (await self.cluster_info()).broker_addr_table
+        return {broker.cluster for broker in brokers.values() if broker.cluster}
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Return all brokers that are registered, by name and by cluster.
+
+        Raises:
+            RocketMQError: no name server answered, or all refused.
+        """
+        info = await self._ask(ClusterInfo, RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        return ClusterInfo() if info is None else info
+
+    async def _ask(self, kind: type[T], code: int, ext_fields: dict[str, str]) -> T | None:
+        """Return the first answer that can be read; None is "no such topic"."""
+
+        async def ask(connection: Connection) -> T | None:
+            request = RemotingCommand.request(code, ext_fields)
+            answer = await connection.call(request, self._timeout_s)
+            return _body(kind, answer, connection.address)
+
+        return await self._first_good(ask)
+
+    async def _first_good(self, use: Callable[[Connection], Awaitable[R]]) -> R:
+        """Return what `use` makes of the first name server that does not fail it.
+
+        One that does not connect soon is passed over while there are others, and comes again at
+        the end.
+        """
+        first = self._first
+        alone = len(self._addresses) == 1
+        waiting = deque((it, alone) for it in self._addresses[first:] + self._addresses[:first])
+        errors: list[RocketMQError] = []
+        while waiting:
+            address, patient = waiting.popleft()
+            try:
+                connection = await self._reach(address, patient=patient)
+                if connection is None:
+                    waiting.append((address, True))
+                    continue
+                outcome = await use(connection)
+            except (ConnectionFailed, RequestTimeout, ProtocolError, BrokerError) as error:
+                log.debug("name server %s: %s", address, error)
+                errors.append(error)
+                continue
+            self._first = self._addresses.index(address)
+            return outcome
+        raise self._failure(errors)
+
+    async def _reach(self, address: str, *, patient: bool) -> Connection | None:
+        """Return a connection; None when it takes longer than PATIENCE_S and goes on."""
+        ready = self._remoting.ready(address)
+        if ready is not None:
+            return ready
+        opening = self._remoting.connection(address)
+        if patient:
+            return await opening
+        try:
+            return await within(self._clock, PATIENCE_S, opening)
+        except TimeoutError:
+            return None
+
+    def _failure(self, errors: list[RocketMQError]) -> RocketMQError:
+        if len(errors) == 1 or isinstance(errors[-1], BrokerError | ProtocolError):
+            return errors[-1]
+        if all(isinstance(error, TlsError) for error in errors):
+            return errors[-1]
+        text = f"no name server answered: {'; '.join(map(str, errors))}"
+        if any(isinstance(error, RequestTimeout) for error in errors):
+            return RequestTimeout(text)
+        return ConnectionFailed(self.text, text)
+
+
+async def _local_ip(connection: Connection) -> str:
+    return connection.local_ip
+
+
+def _body(kind: type[T], answer: RemotingCommand, address: str) -> T | None:
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        return None
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        raise BrokerError(answer.code, answer.remark or "", address, hint=NO_NAME_SERVER)
+    if answer.code != ResponseCode.SUCCESS:
+        raise broker_error(answer.code, answer.remark, address)
+    try:
+        return decode_body(kind, answer.body)
+    except RemoteProtocolError as error:
+        raise ProtocolError(f"{address} sent a body that cannot be read: {error}") from error

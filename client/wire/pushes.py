@@ -1,0 +1,108 @@
+"""Requests that brokers send to this client, and what answers them.
+
+    40 members changed, 39 check a transaction, 220/221 offsets, 307/309 of the tools, 326 a reply
+
+One handler a code. It answers at once, or with an awaitable, which then runs as a task of the
+router; nothing at all is the answer to a one-way push, and to a code that nobody handles, as in
+Java. The answer (`push.reply(...)`) goes back on the connection that the push came from, in the
+codec of the push.
+
+All calls on the loop thread.
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/ClientRemotingProcessor.java
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from skylarkmq.client.wire.connection import Connection
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.remoting_command import RemotingCommand
+
+log = logging.getLogger(__name__)
+
+Answer = RemotingCommand | None
+PushHandler = Callable[[Connection, RemotingCommand], "Answer | Awaitable[Answer]"]
+
+TASKS_MAX: Final = 64
+"""Pushes whose answers are awaited at the same time; beyond it they are refused as busy."""
+REMARK_MAX: Final = 512
+
+
+class PushRouter:
+    """Hands each push to the handler of its code."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, PushHandler] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def on(self, code: int, handler: PushHandler) -> None:
+        """Let `handler` take the pushes of `code`; one handler a code."""
+        assert code not in self._handlers, f"code {code} has a handler"
+        self._handlers[code] = handler
+
+    def take(self, connection: Connection, push: RemotingCommand) -> None:
+        """Handle one push; an error of its handler is logged and answered with code 1."""
+        handler = self._handlers.get(push.code)
+        if handler is None:
+            log.debug("%s pushed a request of code %d, ignored", connection.address, push.code)
+            return
+        try:
+            outcome = handler(connection, push)
+        except Exception as error:
+            self._failed(connection, push, error)
+            return
+        if isinstance(outcome, RemotingCommand):
+            _reply(connection, push, outcome)
+        elif outcome is not None:
+            self._begin(connection, push, outcome)
+
+    def cancel(self) -> None:
+        """Cancel what is under way; its pushes stay unanswered."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def stop(self) -> None:
+        """Do that, and wait for its end."""
+        tasks = list(self._tasks)
+        self.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(
+        self, connection: Connection, push: RemotingCommand, outcome: Awaitable[Answer]
+    ) -> None:
+        if len(self._tasks) >= TASKS_MAX:
+            if asyncio.iscoroutine(outcome):
+                outcome.close()
+            remark = f"this client is at work on {TASKS_MAX} requests of brokers; try later"
+            _reply(connection, push, push.reply(ResponseCode.SYSTEM_BUSY, remark))
+            return
+        task = asyncio.create_task(
+            self._finish(connection, push, outcome), name=f"skylarkmq-push-{push.code}"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _finish(
+        self, connection: Connection, push: RemotingCommand, outcome: Awaitable[Answer]
+    ) -> None:
+        try:
+            answer = await outcome
+        except Exception as error:
+            self._failed(connection, push, error)
+            return
+        if answer is not None:
+            _reply(connection, push, answer)
+
+    def _failed(self, connection: Connection, push: RemotingCommand, error: Exception) -> None:
+        log.error("request %d of %s failed", push.code, connection.address, exc_info=error)
+        remark = f"{type(error).__name__}: {error}"[:REMARK_MAX]
+        _reply(connection, push, push.reply(ResponseCode.SYSTEM_ERROR, remark))
+
+
+def _reply(connection: Connection, push: RemotingCommand, answer: RemotingCommand) -> None:
+    if not push.is_oneway and not connection.closed:
+        connection.reply(answer)

@@ -1,0 +1,215 @@
+"""Connections by address: made on first use, shared, made again when lost.
+
+A connection attempt is shared by all who wait for it and bounded by CONNECT_TIMEOUT_S. After a
+failed attempt, a connection lost before it answered anything, or several lost within LIVED_S,
+further attempts to that address wait out a doubling, jittered, capped back-off; who asks meanwhile
+fails at once with the reason, so that a caller with another broker goes there and one without waits
+by its own rules.
+
+Requests to brokers are signed when there are credentials; those to name servers never.
+
+All calls on the loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from random import Random
+from typing import Final, TypeVar
+
+from skylarkmq.client.clock import within
+from skylarkmq.client.config import (
+    CLOSE_TIMEOUT_S,
+    CONNECT_TIMEOUT_S,
+    RECONNECT_FIRST_S,
+    RECONNECT_MAX_S,
+    Codec,
+)
+from skylarkmq.client.errors import ConnectionFailed, TlsError
+from skylarkmq.client.wire.acl_hook import Signer
+from skylarkmq.client.wire.connection import Connection
+from skylarkmq.client.wire.single_flight import SingleFlight
+from skylarkmq.client.wire.stream import Network
+from skylarkmq.client.wire.tls import TlsFailure
+from skylarkmq.common.clock import Clock
+from skylarkmq.protocol.remoting_command import RemotingCommand
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+PushHandler = Callable[[Connection, RemotingCommand], None]
+
+LIVED_S: Final = 2 * RECONNECT_MAX_S
+"""How long a connection that answers has to live for the failures before it to be forgotten."""
+ADDRESSES_MAX: Final = 1024
+"""Addresses whose failures are remembered; the oldest is forgotten first."""
+
+
+class _Backoff:
+    """How long one address is left alone after failures."""
+
+    __slots__ = ("failure_count", "until_s", "why")
+
+    def __init__(self) -> None:
+        self.failure_count = 0
+        self.until_s = 0.0
+        self.why = ""
+
+    def failed(self, why: str, now_s: float, random: Random, free_count: int = 0) -> None:
+        """Note a failure; the first `free_count` ones cost no time."""
+        exponent = min(self.failure_count - free_count, 16)
+        wait_s = min(RECONNECT_FIRST_S * 2**exponent, RECONNECT_MAX_S) if exponent >= 0 else 0.0
+        self.failure_count += 1
+        self.until_s = now_s + wait_s * random.uniform(0.5, 1.0)
+        self.why = why
+
+
+class Remoting:
+    """All connections of one client."""
+
+    def __init__(
+        self,
+        network: Network,
+        clock: Clock,
+        random: Random,
+        codec: Codec,
+        on_push: PushHandler,
+        *,
+        signer: Signer | None = None,
+        name_servers: Collection[str] = (),
+        on_reconnect: Callable[[str], None] | None = None,
+    ) -> None:
+        """Connect to nobody yet.
+
+        Args:
+            name_servers: addresses that get no signature.
+            on_reconnect: told the address when a connection that was lost stands again.
+        """
+        self._network = network
+        self._clock = clock
+        self._random = random
+        self._codec: Codec = codec
+        self._on_push = on_push
+        self._signer = signer
+        self._name_servers = frozenset(name_servers)
+        self._on_reconnect = on_reconnect
+        self._lost: dict[str, None] = {}
+        self._connections: dict[str, Connection] = {}
+        self._attempts: SingleFlight[Connection] = SingleFlight("connect")
+        self._backoffs: dict[str, _Backoff] = {}
+        self._stopping = False
+        self._closing: list[Connection] = []
+
+    def ready(self, address: str) -> Connection | None:
+        """Return the open connection to `address`, if there is one."""
+        return self._connections.get(address)
+
+    @property
+    def connections(self) -> list[Connection]:
+        """The open connections."""
+        return list(self._connections.values())
+
+    async def connection(self, address: str) -> Connection:
+        """Return an open connection to `address`, connecting if need be.
+
+        Raises:
+            ConnectionFailed: the attempt failed, or the address is left alone after failures.
+        """
+        found = self._connections.get(address)
+        if found is not None:
+            return found
+        return await self._attempts.run(address, lambda: self._connect(address))
+
+    async def call(
+        self, address: str, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        """Send a request to `address` and return its answer, whatever its code.
+
+        Raises:
+            ConnectionFailed, RequestTimeout, ProtocolError: there is no answer.
+        """
+        connection = await self.connection(address)
+        return await connection.call(command, timeout_s)
+
+    async def post(self, address: str, command: RemotingCommand) -> None:
+        """Send a one-way request to `address`."""
+        connection = await self.connection(address)
+        await connection.writable()
+        connection.post(command)
+
+    def close(self) -> None:
+        """Close all connections; later calls fail."""
+        self._stopping = True
+        self._attempts.cancel()
+        self._closing += self.connections
+        for connection in self.connections:
+            connection.close("the client has stopped")
+
+    async def stop(self) -> None:
+        """Do that, and wait until what was written has left."""
+        self.close()
+        await self._attempts.stop()
+        await asyncio.gather(*(it.wait_ended(CLOSE_TIMEOUT_S) for it in self._closing))
+
+    async def _connect(self, address: str) -> Connection:
+        backoff = self._backoffs.get(address)
+        wait_s = backoff.until_s - self._clock.monotonic() if backoff is not None else 0.0
+        if backoff is not None and wait_s > 0:
+            raise ConnectionFailed(address, f"{backoff.why}; next attempt in {wait_s:.1f} s")
+        connection = Connection(
+            address,
+            self._clock,
+            self._codec,
+            self._on_push,
+            self._connection_closed,
+            None if address in self._name_servers else self._signer,
+        )
+        try:
+            opening = self._network.connect(address, connection)
+            stream = await within(self._clock, CONNECT_TIMEOUT_S, opening)
+            connection.attach(stream)
+        except (OSError, TimeoutError) as error:
+            why = str(error) or f"no connection within {CONNECT_TIMEOUT_S:g} s"
+            self._note_failure(address, why)
+            if isinstance(error, TlsFailure):
+                raise TlsError(address, why, hint=error.hint) from error
+            raise ConnectionFailed(address, why) from error
+        self._connections[address] = connection
+        log.info("connected to %s", address)
+        if address in self._lost:
+            del self._lost[address]
+            if self._on_reconnect is not None:
+                self._on_reconnect(address)
+        return connection
+
+    def _connection_closed(self, connection: Connection) -> None:
+        address = connection.address
+        if self._connections.get(address) is connection:
+            del self._connections[address]
+            _remember(self._lost, address, None)
+            log.log(
+                logging.DEBUG if self._stopping else logging.WARNING,
+                "connection to %s ended: %s", address, connection.closed_why,
+            )  # fmt: skip
+        if not connection.answers_count:
+            self._note_failure(address, "the connection closed before it answered anything")
+        elif self._clock.monotonic() - connection.opened_s < LIVED_S:
+            # Once may be a broker that was started again.
+            self._note_failure(address, "the connection closed soon after it was made", 1)
+        else:
+            self._backoffs.pop(address, None)
+
+    def _note_failure(self, address: str, why: str, free_count: int = 0) -> None:
+        backoff = self._backoffs.get(address) or _Backoff()
+        _remember(self._backoffs, address, backoff)
+        backoff.failed(why, self._clock.monotonic(), self._random, free_count)
+
+
+def _remember(table: dict[str, T], address: str, value: T) -> None:
+    """Put the newest last; of too many, the oldest goes."""
+    table.pop(address, None)
+    table[address] = value
+    if len(table) > ADDRESSES_MAX:
+        del table[next(iter(table))]

@@ -1,0 +1,258 @@
+"""Where topics live: routes from the name server, turned into queues and addresses, remembered.
+
+A topic that no broker has yet borrows the route of TBW102, whose brokers create topics on demand;
+such a route is marked `borrowed` and is replaced at the next refresh. A route once known stays when
+the name server is away or has lost it: the brokers may be there all the same.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/factory/MQClientInstance.java
+(updateTopicRouteInfoFromNameServer, topicRouteData2TopicPublishInfo,
+topicRouteData2TopicSubscribeInfo)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from skylarkmq.client.errors import RocketMQError, RouteNotFound
+from skylarkmq.client.wire.nameserver import NameServers
+from skylarkmq.client.wire.single_flight import SingleFlight
+from skylarkmq.common.clock import Clock
+from skylarkmq.protocol.bodies.route import QueueData, TopicRouteData
+from skylarkmq.protocol.flags import AUTO_CREATE_TOPIC_KEY_TOPIC, is_readable, is_writeable
+from skylarkmq.protocol.message import MessageQueue
+
+log = logging.getLogger(__name__)
+
+MASTER_ID = 0
+EMPTY_MAX_AGE_S = 1.0
+"""How soon a sender asks again for a route that has no queue to write to."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """One topic's queues and the brokers that hold them."""
+
+    topic: str
+    publish_queues: tuple[MessageQueue, ...]
+    """Writable queues of brokers with a master, in the order of Java's producers."""
+    subscribe_queues: tuple[MessageQueue, ...]
+    """Readable queues."""
+    brokers: dict[str, dict[int, str]] = field(hash=False)
+    """Broker name to broker id to the address to dial; id 0 is the master."""
+    borrowed: bool = False
+
+
+class RouteTable:
+    """The routes of one client. Loop thread."""
+
+    def __init__(
+        self,
+        name_servers: NameServers,
+        mapped: Callable[[str], str],
+        clock: Clock,
+        on_change: Callable[[str], None],
+    ) -> None:
+        self._name_servers = name_servers
+        self._on_change = on_change
+        self._clock = clock
+        self._mapped = mapped
+        self._routes: dict[str, TopicRoute] = {}
+        self._asked_s: dict[str, float] = {}
+        self._fetches: SingleFlight[TopicRoute | None] = SingleFlight("route")
+        # Topics that someone uses; the refresh asks for these.
+        self._wanted: set[str] = set()
+
+    def known(self, topic: str) -> TopicRoute | None:
+        """Return the route if it is known already; no I/O."""
+        return self._routes.get(topic)
+
+    @property
+    def topics(self) -> set[str]:
+        """Topics in use, with a route or without."""
+        return set(self._wanted)
+
+    def brokers(self) -> dict[str, dict[int, str]]:
+        """Return all brokers of the known routes: name to id to address."""
+        found: dict[str, dict[int, str]] = {}
+        for route in self._routes.values():
+            found.update(route.brokers)
+        return found
+
+    def broker(self, broker_name: str) -> dict[int, str]:
+        """Return the addresses of that broker by id; none when no known route names it."""
+        for route in self._routes.values():
+            addresses = route.brokers.get(broker_name)
+            if addresses:
+                return addresses
+        return {}
+
+    def master_address(self, broker_name: str) -> str | None:
+        """Return the address of that broker's master, None when no known route names it."""
+        for route in self._routes.values():
+            address = route.brokers.get(broker_name, {}).get(MASTER_ID)
+            if address is not None:
+                return address
+        return None
+
+    async def for_publish(self, topic: str, default_queue_count: int) -> TopicRoute:
+        """Return a route with queues to send to, asking the name server if need be.
+
+        Args:
+            default_queue_count: how many queues a topic created on demand is to have.
+
+        Raises:
+            RouteNotFound: nobody takes messages of this topic.
+            RocketMQError: no name server answered.
+        """
+        route = self._routes.get(topic)
+        if route is None:
+            route = await self.refresh(topic)
+        elif not route.publish_queues:  # its master may be back before the next refresh
+            route = await self.refresh(topic, max_age_s=EMPTY_MAX_AGE_S) or route
+        if route is None:
+            route = await self._borrow(topic, default_queue_count)
+        if not route.publish_queues:
+            raise RouteNotFound(topic, "no_broker", "No broker with a master takes writes for it")
+        return route
+
+    async def refresh(self, topic: str, *, max_age_s: float = 0.0) -> TopicRoute | None:
+        """Ask the name server for the topic now; None when it does not know the topic.
+
+        Args:
+            max_age_s: an answer that is younger is good enough.
+
+        Raises:
+            RocketMQError: no name server answered.
+        """
+        self._wanted.add(topic)
+        asked_s = self._asked_s.get(topic)
+        if asked_s is not None and self._clock.monotonic() - asked_s < max_age_s:
+            return self._routes.get(topic)
+        return await self._fetches.run(topic, lambda: self._fetch(topic))
+
+    async def refresh_all(self, *, missing_only: bool = False) -> None:
+        """Ask for every topic in use again; failures are logged and leave the old route.
+
+        Args:
+            missing_only: pass over the topics that have a route of their own.
+        """
+        for topic in sorted(self._wanted):
+            route = self._routes.get(topic)
+            if missing_only and route is not None and not route.borrowed:
+                continue
+            try:
+                await self.refresh(topic)
+            except RocketMQError as error:
+                log.warning("route of %s not refreshed: %s", topic, error)
+
+    def forget(self, topic: str) -> None:
+        """Stop refreshing that topic; what is known of it goes."""
+        self._wanted.discard(topic)
+        self._routes.pop(topic, None)
+        self._asked_s.pop(topic, None)
+
+    def cancel(self) -> None:
+        """End the calls under way."""
+        self._fetches.cancel()
+
+    async def stop(self) -> None:
+        """Do that, and wait for their end."""
+        await self._fetches.stop()
+
+    async def _fetch(self, topic: str) -> TopicRoute | None:
+        data = await self._name_servers.route(topic)
+        self._asked_s[topic] = self._clock.monotonic()
+        if data is None:
+            return None
+        route = parse_route(topic, data, self._mapped)
+        if route != self._routes.get(topic):
+            self._routes[topic] = route
+            self._on_change(topic)
+        return route
+
+    async def _borrow(self, topic: str, queue_count: int) -> TopicRoute:
+        """Return the default topic's route under the name of `topic`."""
+        data = await self._name_servers.route(AUTO_CREATE_TOPIC_KEY_TOPIC)
+        if data is None:
+            raise await self._missing(topic)
+        route = replace(
+            parse_route(topic, data, self._mapped, queue_count), subscribe_queues=(), borrowed=True
+        )
+        if topic in self._routes:  # one that arrived in the meantime is better
+            return self._routes[topic]
+        self._routes[topic] = route
+        self._on_change(topic)
+        return route
+
+    async def _missing(self, topic: str) -> RouteNotFound:
+        servers = self._name_servers
+        if not await servers.broker_names():
+            return RouteNotFound(
+                topic, "no_broker", f"No broker is registered with name server {servers.text}"
+            )
+        return RouteNotFound(
+            topic,
+            "auto_create_off",
+            "The topic does not exist and brokers create none on demand: create it first, "
+            "or set autoCreateTopicEnable=true on a broker",
+        )
+
+
+def parse_route(
+    topic: str,
+    data: TopicRouteData,
+    mapped: Callable[[str], str],
+    queue_count_max: int | None = None,
+) -> TopicRoute:
+    """Return the queues and addresses that `data` describes, in the order that Java makes.
+
+    Args:
+        mapped: the address to dial for an advertised one.
+        queue_count_max: bounds the queues of each broker, for a borrowed route.
+    """
+    brokers = {
+        broker.broker_name: {
+            broker_id: mapped(address) for broker_id, address in broker.broker_addrs.items()
+        }
+        for broker in data.broker_datas
+    }
+    ordered = sorted(data.queue_datas, key=lambda queue_data: queue_data.broker_name)
+    subscribe = [
+        MessageQueue(topic, queue_data.broker_name, queue_id)
+        for queue_data in ordered
+        if is_readable(queue_data.perm)
+        for queue_id in range(queue_data.read_queue_nums)
+    ]
+    counts = _write_counts(data.order_topic_conf, ordered, brokers, queue_count_max)
+    publish = [
+        MessageQueue(topic, broker_name, queue_id)
+        for broker_name, count in counts
+        for queue_id in range(count)
+    ]
+    return TopicRoute(topic, tuple(publish), tuple(subscribe), brokers)
+
+
+def _write_counts(
+    order_conf: str | None,
+    queue_datas: list[QueueData],
+    brokers: dict[str, dict[int, str]],
+    queue_count_max: int | None,
+) -> list[tuple[str, int]]:
+    """Return broker names with the number of queues to write to.
+
+    An order topic names them itself, `broker-a:4;broker-b:4`, and keeps them while a broker is
+    away, so that a key always finds the same queue.
+    """
+    if order_conf:
+        pairs = [part.rpartition(":") for part in order_conf.split(";") if part.strip()]
+        return [(name, int(count)) for name, _, count in pairs if count.strip().isdecimal()]
+    return [
+        (
+            queue_data.broker_name,
+            min(queue_data.write_queue_nums, queue_count_max or queue_data.write_queue_nums),
+        )
+        for queue_data in queue_datas
+        if is_writeable(queue_data.perm) and MASTER_ID in brokers.get(queue_data.broker_name, {})
+    ]

@@ -1,0 +1,159 @@
+"""The network seam: two small interfaces between the SDK and the sockets.
+
+The SDK asks a `Network` for a `Stream` to an address and hands it a `Receiver`. Bytes come in by
+calls of the receiver and go out by `Stream.write`, which never blocks. Tests script the peer behind
+the same two interfaces. All calls happen on the loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Protocol, cast
+
+from skylarkmq.client.config import CLOSE_TIMEOUT_S
+from skylarkmq.client.wire.tls import ClientTls, explain, explain_loss
+
+
+class Receiver(Protocol):
+    """Takes what a stream delivers."""
+
+    def data_received(self, data: bytes) -> None:
+        """Take the next bytes of the peer; never empty."""
+        ...
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Called once at the end, with None when either side closed in order."""
+        ...
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly: what is written from now on only piles up."""
+        ...
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        ...
+
+
+class Stream(Protocol):
+    """One open connection."""
+
+    @property
+    def local_ip(self) -> str:
+        """This side's address, without port."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Send `data`, buffered when the socket is full."""
+        ...
+
+    def close(self) -> None:
+        """Send what is buffered, then close. `connection_lost` follows."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once. `connection_lost` follows."""
+        ...
+
+
+class Network(Protocol):
+    """Opens streams."""
+
+    async def connect(self, address: str, receiver: Receiver) -> Stream:
+        """Open a stream to `address` (host:port); host names are resolved at each call.
+
+        The caller bounds the time.
+
+        Raises:
+            OSError: nobody there, no such host, no route; TlsFailure of it: no TLS with it.
+        """
+        ...
+
+
+class AsyncioNetwork:
+    """Streams over the running loop's sockets, whichever loop it is, with TLS or without."""
+
+    def __init__(self, tls: ClientTls | None = None) -> None:
+        self._tls = tls
+
+    async def connect(self, address: str, receiver: Receiver) -> Stream:
+        host, port = split_address(address)
+        try:
+            return await self._open(address, host, port, receiver)
+        except ValueError as error:  # the resolver or TLS takes no such name
+            raise OSError(f"{host[:64]!a} is no host name: {error}") from error
+
+    async def _open(self, address: str, host: str, port: int, receiver: Receiver) -> Stream:
+        loop = asyncio.get_running_loop()
+        tls = self._tls
+        if tls is None or tls.context is None:
+            _, stream = await loop.create_connection(lambda: _SocketStream(receiver), host, port)
+            return stream
+        name = tls.expected_name(address, host)
+        try:
+            _, stream = await loop.create_connection(
+                lambda: _SocketStream(receiver),
+                host,
+                port,
+                ssl=tls.context,
+                server_hostname=name,
+                ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
+            )
+        except (ssl.SSLError, ConnectionResetError, BrokenPipeError) as error:
+            raise explain(error, name) from error
+        return stream
+
+
+class _SocketStream(asyncio.Protocol):
+    """A transport, seen as a Stream."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods but not the base class.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._receiver.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._receiver.connection_lost(explain_loss(exc))
+
+    def pause_writing(self) -> None:
+        self._receiver.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._receiver.resume_writing()
+
+    @property
+    def local_ip(self) -> str:
+        name = self._open_transport.get_extra_info("sockname")
+        return str(name[0])
+
+    def write(self, data: bytes) -> None:
+        self._open_transport.write(data)
+
+    def close(self) -> None:
+        self._open_transport.close()
+
+    def abort(self) -> None:
+        self._open_transport.abort()
+
+    @property
+    def _open_transport(self) -> asyncio.Transport:
+        assert self._transport is not None, "a stream is handed out once it is connected"
+        return self._transport
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of `host:port`; the last colon parts them, brackets may stand.
+
+    Raises:
+        OSError: not of that form, so nothing can be connected to.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+        raise OSError(f"{address[:64]!a} is no host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -1,0 +1,295 @@
+# pyright: reportUnknownMemberType=false
+"""The job `audit`: two places that should hold the same messages are held against each other.
+
+    audit topic TABLE [TOPIC]...   the topics on the brokers   against an archive of them
+    audit store FOLDER             a store's commit log        against its consume queues
+
+    missing     the left side has it, the right side has not
+    extra       the right side has it, the left side has not
+    duplicate   the right side has it more than once
+    differing   both have it, and they differ in what the column `what` names
+
+    gone, unreadable, stray    files of an archive: see `audit_files`
+
+Exit code 1 when anything is found. Nothing is changed.
+
+    topic   Messages that have expired on the brokers are held against what the archive's commits
+            promise: each has to be there once, with a body that has the checksum it says. Holes,
+            which no commit has, count as missing. What came behind the archive's end is told, and
+            no difference.
+    store   Of a stopped store or a copy. Each record's queue must lead to it, and each unit of a
+            queue to a record. Records that transactions hide, and topics that were deleted, have
+            no unit. Tag codes and key indexes are for `skylarkmq store verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skylarkmq.spark import archive_table
+from skylarkmq.spark.archive.spans import Spans
+from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.jobs.auditing import comparing
+from skylarkmq.spark.jobs.auditing.comparing import PLACE, Run
+from skylarkmq.spark.jobs.auditing.files import CheckedFiles, check_files
+from skylarkmq.spark.jobs.auditing.plan import ArchivePlan, plan_archive
+from skylarkmq.spark.jobs.common import (
+    DIFFERENCES,
+    DONE,
+    JobError,
+    JobSettings,
+    Summary,
+    Table,
+    job_options,
+    open_session,
+    run_job,
+)
+from skylarkmq.spark.jobs.replaying.run import by_queue
+from skylarkmq.spark.offsets import QueueKey, QueueOffsets
+from skylarkmq.spark.remoting.settings import ConnectionSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FACTS = ("body", "properties", "other_columns", "checksum")
+COMPRESSED = 1
+"""The bit of sysFlag that says that the stored body, and so its checksum, is of packed bytes."""
+STEP = 100_000
+"""Offsets that one row is exploded into."""
+TRIES = 5
+"""How often to begin anew while another job takes files away."""
+
+
+@click.group()
+def main() -> None:
+    """Compare two sides that should hold the same messages; list what does not agree.
+
+    Exit code 1 when anything differs.
+    """
+
+
+@main.command()
+@click.argument("table", metavar="TABLE", type=click.Path(file_okay=False))
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
+@job_options
+def topic(settings: JobSettings, table: str, topics: tuple[str, ...]) -> None:
+    """Hold the archive TABLE against its TOPICs on the brokers; without TOPIC against all of it."""
+    run_job("audit", settings, lambda: audit_topic(table, topics, settings))
+
+
+@main.command()
+@click.argument("folder", metavar="FOLDER", type=click.Path(file_okay=False, exists=True))
+@job_options
+def store(settings: JobSettings, folder: str) -> None:
+    """Hold the consume queues of the store in FOLDER against its commit log; no broker."""
+    run_job("audit", settings, lambda: audit_store(folder, settings))
+
+
+def audit_topic(table: str, topics: tuple[str, ...], settings: JobSettings) -> Summary:
+    """Compare an archive with its topics.
+
+    Raises:
+        ArchiveError: no archive, or a damaged one.
+        RocketMQError: a topic is not there, or no answer.
+    """
+    state = archive_table.state(table)
+    client = BlockingClient(ConnectionSettings.from_options(settings.connector_options()))
+    plan = plan_archive(state, topics, client)
+    client.close()
+    with (
+        open_session("skylarkmq audit", settings) as spark,
+        settings.progress("comparing") as progress,
+    ):
+        progress.say(f"{plan.live.count():,} messages on the brokers, {plan.rows:,} archived")
+        files, found = compare(spark, table, plan, settings)
+    found = sorted([*found, *(Run("missing", *hole, "expired") for hole in plan.holes)])
+    figures = {
+        "messages_compared": plan.live.count(),
+        "messages_expired": plan.expired.count(),
+        "messages_in_archive": plan.rows,
+        "messages_not_archived_yet": plan.ahead,
+    }
+    return report(figures, found, [*plan.notes, *files.notes()], files.tables())
+
+
+def compare(
+    spark: SparkSession, table: str, plan: ArchivePlan, settings: JobSettings
+) -> tuple[CheckedFiles, list[Run]]:
+    """Return what is wrong with the archive's files, and where the sides do not agree.
+
+    Begins anew when a job compacts files while they are read.
+
+    Raises:
+        JobError: it did so each time.
+    """
+    from pyspark.errors import PySparkException
+
+    left = promised(spark, plan.expired)
+    if plan.live.count():
+        left = left.unionAll(facts(live(spark, plan, settings)))
+    for _ in range(TRIES):
+        files = check_files(table, plan.topics)
+        try:
+            right = within(archive_table.read_files(spark, table, files.sound), plan.stops)
+            return files, comparing.runs(comparing.differences(left, facts(right), FACTS))
+        except PySparkException:
+            if all(Path(file.path).exists() for file in files.sound):
+                raise
+    raise JobError(
+        f"a job compacts files of {table} faster than they can be read: audit when it has ended"
+    )
+
+
+def within(rows: DataFrame, stops: Mapping[QueueKey, int]) -> DataFrame:
+    """Return the rows below these offsets: a job may archive more while this one compares.
+
+    Queues that are not named came later, and have none.
+    """
+    from pyspark.sql import functions as F
+
+    return rows.where(F.col("queueOffset") < by_queue(stops))
+
+
+def live(spark: SparkSession, plan: ArchivePlan, settings: JobSettings) -> DataFrame:
+    """Return the messages of the topics between the bounds of the plan."""
+    import json
+
+    starts = QueueOffsets({key: start for key, start, _ in plan.live.items()})
+    ends = QueueOffsets({key: end for key, _, end in plan.live.items()})
+    queues: dict[str, dict[str, list[int]]] = {}
+    for key in starts:
+        queues.setdefault(key.topic, {}).setdefault(key.broker_name, []).append(key.queue_id)
+    options = settings.connector_options(
+        assign=json.dumps(queues),
+        startingOffsets=json.dumps(starts.nested()),
+        endingOffsets=json.dumps(ends.nested()),
+    )
+    return spark.read.format("skylarkmq").options(**options).load()
+
+
+def facts(frame: DataFrame) -> DataFrame:
+    """Return PLACE and FACTS of messages in the columns of the source."""
+    from pyspark.sql import functions as F
+
+    from skylarkmq.spark import schema
+
+    plain = [name for name in schema.names() if name not in {*PLACE, "body", "properties"}]
+    body_crc = F.crc32("body")
+    stored = F.when(
+        (F.col("sysFlag").bitwiseAND(COMPRESSED) == 0)
+        & (body_crc.bitwiseAND(0x7FFFFFFF) != F.col("bodyCRC")),
+        F.lit(1),
+    ).otherwise(F.lit(0))
+    entries = F.array_sort(F.map_entries("properties"))
+    return frame.select(
+        *PLACE,
+        F.concat_ws("/", body_crc, F.length("body"), F.xxhash64("body")).alias("body"),
+        F.xxhash64(entries).cast("string").alias("properties"),
+        F.xxhash64(*plain).cast("string").alias("other_columns"),
+        stored.cast("string").alias("checksum"),
+    )
+
+
+def promised(spark: SparkSession, spans: Spans) -> DataFrame:
+    """Return PLACE of all offsets of some spans; the facts are not known, but for the checksum."""
+    pieces = [
+        (*key, low, min(low + STEP, end))
+        for key, start, end in spans.items()
+        for low in range(start, end, STEP)
+    ]
+    columns = "topic string, brokerName string, queueId int, low bigint, high bigint"
+    offsets = "explode(sequence(low, high - 1)) AS queueOffset"
+    return spark.createDataFrame(pieces, columns).selectExpr(
+        *PLACE[:3],
+        offsets,
+        *(f"CAST({'0' if fact == 'checksum' else 'NULL'} AS string) AS {fact}" for fact in FACTS),
+    )
+
+
+def audit_store(folder: str, settings: JobSettings) -> Summary:
+    """Compare a store's commit log with its consume queues.
+
+    Raises:
+        LogNotFoundError: the folder holds no store.
+    """
+    from skylarkmq.spark.commitlog import list_log, list_queue_files, removed_ends
+    from skylarkmq.spark.log.queue_units import FORMAT, QueueUnitsSource
+
+    begin = list_log(folder)[0].base
+    queue_files = list_queue_files(folder)
+    removed = removed_ends(folder)
+    with (
+        open_session("skylarkmq audit", settings) as spark,
+        settings.progress("comparing") as progress,
+    ):
+        spark.dataSource.register(QueueUnitsSource)
+        records = log_records(spark, folder, removed, settings).cache()
+        progress.say(f"{len(queue_files):,} files of queues against the log")
+        units = spark.read.format(FORMAT).load(folder)
+        units = units.where(f"physicalOffset >= {begin} AND NOT startswith(topic, '%LMQ%')")
+        units = units.selectExpr(*UNIT_PLACE, *UNIT_FACTS).cache()
+        damaged = records.where("NOT crcOk").selectExpr(
+            *PLACE, "'damaged' AS kind", "'body' AS what"
+        )
+        kinds = comparing.Kinds(left_only="missing", right_only="extra")
+        wrong = comparing.differences(records, units, ("place",), kinds)
+        found = comparing.runs(wrong.unionAll(damaged))
+        figures = {"records_in_log": records.count(), "units_in_queues": units.count()}
+    return report(figures, found, [])
+
+
+UNIT_PLACE = ("topic", "'' AS brokerName", "queueId", "queueOffset")
+UNIT_FACTS = ("concat_ws('+', physicalOffset, storeSize) AS place",)
+
+
+def log_records(
+    spark: SparkSession, folder: str, removed: dict[str, int], settings: JobSettings
+) -> DataFrame:
+    """Return PLACE, place and crcOk of the records that a unit should lead to.
+
+    Where a queue goes back, its topic was deleted and made again: what lies before belongs to the
+    old one.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    columns = (
+        "topic string, queueId int, queueOffset bigint, physicalOffset bigint, storeSize int, "
+        "crcOk boolean, recordKind string"
+    )
+    options = {"verifyCrc": "false", "onCorruption": "skip", **settings.options}
+    reader = spark.read.format("skylarkmq-commitlog").schema(columns).options(**options)
+    records = reader.load(folder).where("recordKind IN ('message', 'commit')")
+    for topic, end in removed.items():
+        gone = (F.col("topic") == topic) & (F.col("physicalOffset") < end)
+        records = records.where(~gone)
+    later = (
+        Window.partitionBy("topic", "queueId")
+        .orderBy("physicalOffset")
+        .rowsBetween(1, Window.unboundedFollowing)
+    )
+    records = records.withColumn("least_later", F.min("queueOffset").over(later))
+    records = records.where("least_later IS NULL OR least_later > queueOffset")
+    return records.selectExpr(*UNIT_PLACE, *UNIT_FACTS, "crcOk")
+
+
+def report(
+    figures: dict[str, Any], found: list[Run], notes: list[str], more: tuple[Table, ...] = ()
+) -> Summary:
+    """Return the summary; its exit code says whether anything was found."""
+    listed = found[: comparing.RUNS_MAX]
+    if len(found) > len(listed):
+        notes = [*notes, f"Only the first {len(listed):,} runs are listed and counted."]
+    figures = {**figures, "differences": sum(run.messages for run in listed)}
+    figures |= comparing.counts(listed)
+    tables = ((comparing.table(listed),) if listed else ()) + more
+    code = DIFFERENCES if tables else DONE
+    return Summary("audit", figures, tables, tuple(notes), exit_code=code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What the job `audit` compares, and with what."""

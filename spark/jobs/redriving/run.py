@@ -1,0 +1,308 @@
+"""Sending dead letters back: a copy each to the topic it was sent to first, with a ledger.
+
+    letters --> intents, synced --> sends, several under way --> outcomes, synced --> next ones
+
+A letter whose copy is known to be stored is passed over. One whose outcome is not known, after a
+time-out or a killed run, is looked for in the target queue, from where that queue ended before the
+send: found, it counts as sent; not there, it is sent now; where that cannot be told any more, since
+the queue has expired that far, it stays unknown, unless the caller wants it sent all the same.
+
+Driver process, one thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Final, Literal, NamedTuple
+
+from skylarkmq.client.errors import BrokerError, ConnectionFailed, RocketMQError, broker_error
+from skylarkmq.client.producer.send_result import STORED_CODES
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.compression import CompressionUnavailableError
+from skylarkmq.protocol.headers.send import encode_send_header_v2
+from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.protocol.properties import UNIQ_KEY
+from skylarkmq.protocol.record import decode_messages
+from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.jobs.redriving.ledger import Entry, RedriveLedger
+from skylarkmq.spark.jobs.redriving.letters import (
+    Letter,
+    choose_queue,
+    copied_properties,
+    copy_of,
+)
+from skylarkmq.spark.jobs.replaying.task import Pace
+from skylarkmq.spark.remoting.connections import Pending
+
+IN_FLIGHT: Final = 32
+"""Letters between two syncs of the ledger; fewer when the rate is low."""
+GIVE_UP_AFTER: Final = 64
+"""Failures in a row after which the rest is left for another run."""
+ERRORS_MAX: Final = 100
+ROUTE_MAX_AGE_S: Final = 30.0
+PAGE_MESSAGES: Final = 32
+PAGE_BYTES: Final = 256 * 1024
+STEPS_AT_LEAST: Final = 1
+
+
+@dataclass(slots=True)
+class RedriveCounts:
+    """What a run did."""
+
+    outcomes: Counter[str] = field(default_factory=Counter[str])
+    """sent, found (was there already), done_before, failed, unknown, no_topic, would_send."""
+    topics: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """By (topic, outcome)."""
+    errors: Counter[str] = field(default_factory=Counter[str])
+    """By text; so many texts only."""
+    unmet: int = 0
+    """Letters without a known outcome, in the ledger, that did not come by: gone or not chosen."""
+    gave_up: bool = False
+
+    def add(self, topic: str, outcome: str, error: str = "") -> None:
+        """Count a letter."""
+        self.outcomes[outcome] += 1
+        self.topics[topic, outcome] += 1
+        if error and (error in self.errors or len(self.errors) < ERRORS_MAX):
+            self.errors[error] += 1
+
+
+class _Step(NamedTuple):
+    """A letter on its way."""
+
+    letter: Letter
+    entry: Entry
+    """Its intent."""
+    address: str
+
+
+class Redriver:
+    """Sends letters; `counts` says what became of them."""
+
+    def __init__(
+        self,
+        client: BlockingClient,
+        ledger: RedriveLedger,
+        *,
+        rate: float | None = None,
+        dry_run: bool = True,
+        resend_unknown: bool = False,
+    ) -> None:
+        """Send nothing yet.
+
+        Args:
+            rate: letters a second at most; None: as fast as it goes.
+            resend_unknown: also send what may have been sent already.
+        """
+        self.counts = RedriveCounts()
+        self._client = client
+        self._clock = client.clock
+        self._ledger = ledger
+        self._dry_run = dry_run
+        self._resend_unknown = resend_unknown
+        self._pace = Pace(rate, client.clock)
+        self._chunk = IN_FLIGHT if rate is None else max(STEPS_AT_LEAST, min(IN_FLIGHT, int(rate)))
+        self._failures = 0
+        self._open = {
+            key for key, entry in ledger.entries.items() if entry.state in ("intent", "unknown")
+        }
+
+    def run(self, letters: Iterable[Letter], on_progress: Callable[[int], None]) -> None:
+        """Send them in their order; a dry run only counts what would be sent.
+
+        Args:
+            on_progress: called now and then with how many letters are done with.
+
+        Raises:
+            OSError: the ledger cannot be written; nothing more is sent then.
+        """
+        source = iter(letters)
+        done = 0
+        self.counts.unmet = len(self._open)
+        while chunk := list(islice(source, self._chunk)):
+            todo = self._to_send(chunk)
+            if self._dry_run:
+                for letter in todo:
+                    self.counts.add(self._name(letter), "would_send")
+            else:
+                self._send(todo)
+            done += len(chunk)
+            self.counts.unmet = len(self._open)
+            on_progress(done)
+            if self._failures >= GIVE_UP_AFTER:
+                self.counts.gave_up = True
+                return
+
+    # What has to be sent
+
+    def _to_send(self, chunk: Sequence[Letter]) -> list[Letter]:
+        """Return the letters of the chunk that are to be sent now."""
+        todo: list[Letter] = []
+        for letter in chunk:
+            before = self._ledger.entries.get(letter.key)
+            self._open.discard(letter.key)
+            if before is not None and before.state == "sent":
+                self.counts.add(self._name(letter), "done_before")
+            elif not letter.origin:
+                error = "the letter does not say which topic it was sent to first"
+                self._note(Entry(letter.key, "failed", at=self._now(), error=error))
+                self.counts.add("", "no_topic", error)
+            elif before is None or before.state == "failed" or self._may_send(letter, before):
+                todo.append(letter)
+        return todo
+
+    def _may_send(self, letter: Letter, before: Entry) -> bool:
+        """Find out what became of a letter whose outcome is not known; True: it is not there."""
+        topic = self._name(letter)
+        try:
+            found = self._look_for(letter, before)
+        except (_CannotTellError, RocketMQError) as error:
+            if self._resend_unknown:
+                return True
+            self.counts.add(topic, "unknown", str(error))
+            return False
+        if found is None:
+            return True
+        sent = before._replace(state="sent", status="FOUND", queue_offset=found, at=self._now())
+        self._note(sent._replace(error=""))
+        self.counts.add(topic, "found")
+        return False
+
+    def _look_for(self, letter: Letter, before: Entry) -> int | None:
+        """Return the queue offset of the copy, None when there is none.
+
+        Raises:
+            _CannotTellError: the queue does not reach back to where the copy would be.
+            RocketMQError: no broker answered.
+        """
+        queue = before.target
+        if queue is None:
+            raise _CannotTellError("the ledger does not say where its copy went")
+        place, end = before.from_offset, self._client.max_offset(queue)
+        if not self._client.min_offset(queue) <= place <= end:
+            raise _CannotTellError(
+                f"queue {queue.queue_id} of {queue.topic} on {queue.broker_name} has no offset "
+                f"{place} (any more), so whether its copy is there cannot be told"
+            )
+        wanted = copied_properties(letter)[UNIQ_KEY]
+        while place < end:
+            page = self._client.pull(queue, place, PAGE_MESSAGES, PAGE_BYTES)
+            for message in decode_messages(page.records):
+                if message.properties.get(UNIQ_KEY) == wanted:
+                    return message.queue_offset
+            if page.next_offset <= place:
+                raise _CannotTellError(f"{queue.topic} cannot be read: {page.status.name}")
+            place = page.next_offset
+        return None
+
+    # Sending
+
+    def _send(self, letters: Sequence[Letter]) -> None:
+        steps = self._plan(letters)
+        self._note(*(step.entry for step in steps))
+        sends = [(step, self._begin(step)) for step in steps]
+        outcomes = [self._outcome(step, pending) for step, pending in sends]
+        self._note(*outcomes)
+        for step, entry in zip(steps, outcomes, strict=True):
+            self.counts.add(self._name(step.letter), entry.state, entry.error)
+            self._failures = 0 if entry.state == "sent" else self._failures + 1
+
+    def _plan(self, letters: Sequence[Letter]) -> list[_Step]:
+        """Choose queues, and ask where they end; what has none is recorded as failed."""
+        chosen: list[tuple[Letter, MessageQueue, str]] = []
+        failed: list[Entry] = []
+        for letter in letters:
+            topic = self._name(letter)
+            try:
+                queues = self._writable(topic)
+                queue = choose_queue(letter, queues)
+                chosen.append((letter, queue, self._client.master_of(queue)))
+            except RocketMQError as error:
+                failed.append(self._not_sent(letter, topic, error))
+        silent: dict[MessageQueue, RocketMQError] = {}
+        ends = self._client.max_offsets({queue for _, queue, _ in chosen}, silent)
+        failed += [
+            self._not_sent(letter, queue.topic, silent[queue])
+            for letter, queue, _ in chosen
+            if queue in silent
+        ]
+        self._note(*failed)
+        return [
+            _Step(letter, Entry(letter.key, "intent", queue, ends[queue], self._now()), address)
+            for letter, queue, address in chosen
+            if queue in ends
+        ]
+
+    def _not_sent(self, letter: Letter, topic: str, error: RocketMQError) -> Entry:
+        self.counts.add(topic, "failed", str(error))
+        self._failures += 1
+        return Entry(letter.key, "failed", at=self._now(), error=str(error))
+
+    def _writable(self, topic: str) -> list[MessageQueue]:
+        route = self._client.route(topic, max_age_s=ROUTE_MAX_AGE_S)
+        queues = [
+            MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in route.publish_queues
+        ]
+        if not queues:
+            raise RocketMQError(
+                f"topic {topic} has no queue that can be written to",
+                hint="See its permission, and whether its brokers' masters are up",
+            )
+        return queues
+
+    def _begin(self, step: _Step) -> Pending | Entry:
+        """Put the copy on its way; an entry when it did not get so far."""
+        self._pace.take()
+        assert step.entry.target is not None, "an intent has a target"
+        queue = self._client.namespace.wrap_queue(step.entry.target)
+        try:
+            header, body = copy_of(step.letter, queue)
+            command = RemotingCommand(
+                RequestCode.SEND_MESSAGE_V2, ext_fields=encode_send_header_v2(header), body=body
+            )
+            return self._client.begin(step.address, command)
+        except (RocketMQError, CompressionUnavailableError) as error:
+            reached = isinstance(error, ConnectionFailed) and error.reached
+            return self._ended(step, "unknown" if reached else "failed", str(error))
+
+    def _outcome(self, step: _Step, pending: Pending | Entry) -> Entry:
+        if isinstance(pending, Entry):
+            return pending
+        try:
+            answer = self._client.wait(pending, self._client.deadline_s())
+        except RocketMQError as error:
+            return self._ended(step, "unknown", str(error))
+        status = STORED_CODES.get(answer.code)
+        if status is None:
+            refusal = broker_error(answer.code, answer.remark, step.address)
+            # A broker says SYSTEM_ERROR of whatever went wrong, before its store and behind it.
+            open_yet = type(refusal) is BrokerError and answer.code == ResponseCode.SYSTEM_ERROR
+            return self._ended(step, "unknown" if open_yet else "failed", str(refusal))
+        offset = (answer.ext_fields or {}).get("queueOffset", "-1")
+        return step.entry._replace(
+            state="sent", status=status.value, queue_offset=int(offset), at=self._now()
+        )
+
+    def _ended(self, step: _Step, state: Literal["failed", "unknown"], error: str) -> Entry:
+        return step.entry._replace(state=state, error=error, at=self._now())
+
+    def _note(self, *entries: Entry) -> None:
+        if not self._dry_run:
+            self._ledger.record(entries)
+
+    def _name(self, letter: Letter) -> str:
+        """Return the letter's topic as the application knows it."""
+        return self._client.namespace.unwrap(letter.origin)
+
+    def _now(self) -> str:
+        at = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
+        return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class _CannotTellError(Exception):
+    """Whether a copy is there cannot be found out."""

@@ -1,0 +1,383 @@
+"""The job `replay`: messages of an archive are sent to a topic again.
+
+    archive --topics, time range, condition--> by source queue, in order --> target topic
+
+The order of each source queue is kept: all its messages go to one queue of the target, one after
+another. Each keeps its body, keys, tags, properties and flag; its message id is made of where it
+was archived from (--keep-ids: stays what it was), so the same message has the same id however often
+it is sent. Delayed messages are sent for now.
+
+At least once. What was acknowledged stands in a ledger: the same command run again, after whatever
+ended the first run, goes on where that ended, and sends at most those messages again that were
+under way. A run that has nothing left to send says so; --restart sends all again.
+
+    python -m skylarkmq.spark.jobs.replay /data/archive orders-again --topic orders
+    skylarkmq-spark-submit -m skylarkmq.spark.jobs.replay /data/archive orders-again ...
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.spark import archive_table
+from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.jobs.common import (
+    DONE,
+    INTERRUPTED,
+    USAGE,
+    JobError,
+    JobSettings,
+    Summary,
+    Table,
+    explain,
+    job_options,
+    open_session,
+    run_job,
+)
+from skylarkmq.spark.jobs.replaying.ledger import (
+    Done,
+    Ledger,
+    ReplayPlan,
+    Selection,
+    assign,
+)
+from skylarkmq.spark.jobs.replaying.run import (
+    Selected,
+    count,
+    from_on,
+    select,
+    send,
+    share_out,
+    tasks_at_once,
+)
+from skylarkmq.spark.jobs.replaying.task import RECORD_S, ReplaySetup
+from skylarkmq.spark.offsets import describe
+from skylarkmq.spark.reading.positions import instant_ms
+from skylarkmq.spark.remoting.clock import SystemClock
+from skylarkmq.spark.writing.sink_options import SinkOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEDGER_SUFFIX: Final = ".replays"
+"""Ledgers lie beside the archive: /data/archive.replays/<target>-<selection>."""
+
+
+class Instant(click.ParamType[int]):
+    """A time on the command line."""
+
+    name = "time"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return milliseconds since the epoch."""
+        try:
+            return instant_ms(value)
+        except ValueError as error:
+            self.fail(f"{value!r} is not {error}", param, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """What a replay is asked to do."""
+
+    archive: str
+    target: str
+    topics: tuple[str, ...] = ()
+    start_ms: int | None = None
+    end_ms: int | None = None
+    where: str = ""
+    rate: float | None = None
+    keep_ids: bool = False
+    force: bool = False
+    ledger: str | None = None
+    restart: bool = False
+    dry_run: bool = False
+
+
+@click.command()
+@click.argument("archive", type=click.Path(exists=True, file_okay=False))
+@click.argument("target")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="SOURCE",
+    help="Replay this archived topic; repeatable. Needed when the archive has several.",
+)
+@click.option(
+    "--start",
+    "start_ms",
+    type=Instant(),
+    metavar="TIME",
+    help="Stored at this time or later: ISO 8601 with a zone, or ms since 1970.",
+)
+@click.option("--end", "end_ms", type=Instant(), metavar="TIME", help="Stored before this time.")
+@click.option(
+    "--where",
+    default="",
+    metavar="SQL",
+    help="A condition on the archive's columns, as \"tags = 'paid'\".",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="At most N messages a second, all tasks together.",
+)
+@click.option(
+    "--keep-ids",
+    is_flag=True,
+    help="Messages keep their ids; consumers that remember ids may pass them over.",
+)
+@click.option("--force", is_flag=True, help="Replay into a topic that the messages come from.")
+@click.option(
+    "--ledger",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="What was sent, for later runs.  [default: beside the archive]",
+)
+@click.option("--restart", is_flag=True, help="Forget the ledger and send all again.")
+@click.option("--dry-run", is_flag=True, help="Tell what would be sent where, and send nothing.")
+@job_options
+def main(settings: JobSettings, **options: object) -> None:
+    """Send messages of ARCHIVE to the topic TARGET again, in the order of each of their queues.
+
+    The same command goes on where an earlier run ended.
+    """
+    chosen = ReplayOptions(**options)  # type: ignore[arg-type]  # click has checked them
+    run_job("replay", settings, lambda: run(chosen, settings))  # fmt: skip
+
+
+def run(options: ReplayOptions, settings: JobSettings) -> Summary:
+    """Do the job; everything it sent is acknowledged when it returns.
+
+    Raises:
+        JobError: it makes no sense, or a task failed; the text says how to go on.
+        RocketMQError: no archive, no target, another run at work.
+    """
+    selection = selection_of(options)
+    sink = SinkOptions.from_options(settings.connector_options())
+    sink = replace(sink, topic=options.target)
+    client = BlockingClient(sink.connection)
+    try:
+        client.route(options.target)  # unlike a send, a replay creates no topic
+        targets = client.write_queues(options.target)
+    finally:
+        client.close()
+    ledger = Ledger(ledger_folder(options, selection))
+    if options.dry_run:
+        with open_session("skylarkmq replay", settings) as spark:
+            return _dry_run(spark, selection, ledger, targets, restart=options.restart)
+    with ledger, open_session("skylarkmq replay", settings) as spark:
+        if options.restart:
+            ledger.forget()
+        return _Replay(spark, selection, ledger, sink, settings).run(targets, options.rate)
+
+
+def selection_of(options: ReplayOptions) -> Selection:
+    """Return what is to be replayed.
+
+    Raises:
+        JobError: no topic is chosen, an unknown one, the source as target, or an empty time range.
+        ArchiveError: no archive there.
+    """
+    known = archive_table.state(options.archive).topics()
+    topics = tuple(sorted(set(options.topics))) or tuple(known)
+    unknown = [topic for topic in topics if topic not in known]
+    if unknown:
+        has = ", ".join(known) or "none yet"
+        raise JobError(f"the archive has no topic {unknown[0]}; it has {has}", exit_code=USAGE)
+    if not options.topics and len(known) != 1:
+        has = ", ".join(known) or "none yet"
+        raise JobError(f"say with --topic what to replay: the archive has {has}", exit_code=USAGE)
+    if options.target in topics and not options.force:
+        raise JobError(
+            f"the messages come from topic {options.target}: replayed into it, all its consumers "
+            "would get them again. Name another topic, or use --force",
+            exit_code=USAGE,
+        )
+    start_ms, end_ms = options.start_ms, options.end_ms
+    if start_ms is not None and end_ms is not None and start_ms >= end_ms:
+        raise JobError("--start is not before --end: nothing lies between", exit_code=USAGE)
+    return Selection(
+        str(Path(options.archive).absolute()),
+        topics,
+        options.target,
+        start_ms,
+        end_ms,
+        options.where.strip(),
+        options.keep_ids,
+    )
+
+
+def ledger_folder(options: ReplayOptions, selection: Selection) -> Path:
+    """Return the folder of the ledger: the one that was named, or the selection's own."""
+    if options.ledger is not None:
+        return Path(options.ledger).absolute()
+    archive = Path(selection.archive)
+    return archive.with_name(archive.name + LEDGER_SUFFIX) / f"{options.target}-{selection.name}"
+
+
+def extended(
+    plan: ReplayPlan | None,
+    selection: Selection,
+    sources: Iterable[MessageQueue],
+    targets: Sequence[MessageQueue],
+) -> ReplayPlan:
+    """Return the plan of an earlier run with the source queues that have come since.
+
+    Raises:
+        JobError: it is the plan of another replay, or queues that it sends to are gone.
+    """
+    if plan is None:
+        return ReplayPlan(selection, assign(list(sources), targets))
+    if plan.selection != selection:
+        raise JobError(
+            "the ledger belongs to another replay: other topics, target, times, condition or "
+            "--keep-ids. Name another --ledger, or use --restart",
+            exit_code=USAGE,
+        )
+    gone = sorted(set(plan.targets.values()) - set(targets))
+    if gone:
+        raise JobError(
+            f"{describe(gone[0])} takes no messages now, and earlier runs replayed into it: "
+            "elsewhere the order would be lost. Bring its broker back, or use --restart"
+        )
+    new = sorted(set(sources) - plan.targets.keys())
+    return ReplayPlan(selection, {**plan.targets, **assign(new, targets)})
+
+
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """A run that sends."""
+
+    spark: SparkSession
+    selection: Selection
+    ledger: Ledger
+    sink: SinkOptions
+    settings: JobSettings
+
+    def run(self, targets: Sequence[MessageQueue], rate: float | None) -> Summary:
+        """Send what is left, and tell."""
+        rows = select(self.spark, self.selection)
+        plan = self.ledger.plan()
+        before = (
+            {queue: self.ledger.done(at) for at, queue in enumerate(plan.targets)} if plan else {}
+        )
+        next_offsets = {queue: done.next_offset for queue, done in before.items()}
+        left = count(rows, next_offsets, with_sizes=False)
+        plan = extended(plan, self.selection, left, targets)
+        if not left:
+            return self._summary(plan, before, left, DONE)
+        run_id = uuid.uuid4().hex
+        self.ledger.begin(plan)
+        self.ledger.begin_run(run_id)
+        tasks = share_out({queue: each.count for queue, each in left.items()},
+                          tasks_at_once(self.spark))  # fmt: skip
+        share = None if rate is None else rate / (max(tasks.values()) + 1)
+        numbers = {queue: number for number, queue in enumerate(plan.targets)}
+        setup = ReplaySetup(
+            self.sink, self.ledger, run_id, numbers, dict(plan.targets), share,
+            self.selection.keep_ids,
+        )  # fmt: skip
+        total = sum(each.count for each in left.values())
+        sent_before = sum(done.sent for done in before.values())
+        with self.settings.progress(f"replaying into {self.selection.target}") as progress:
+
+            def poll() -> None:
+                progress.show(self._sent(plan) - sent_before, total)
+
+            try:
+                complete = send(self.spark, from_on(rows, next_offsets), setup, tasks, poll)
+            except Exception as error:  # whatever a task failed with, the ledger knows the rest
+                raise JobError(
+                    f"{explain(error)} ({self._sent(plan) - sent_before:,} of {total:,} messages "
+                    "are sent; the same command goes on behind them)"
+                ) from error
+            if not complete:  # tasks live on for a moment: let them write down what they have done
+                SystemClock().sleep(RECORD_S)
+                self.ledger.end_run()
+            poll()
+        return self._summary(plan, before, left, DONE if complete else INTERRUPTED)
+
+    def _sent(self, plan: ReplayPlan) -> int:
+        return sum(self.ledger.done(number).sent for number in range(len(plan.targets)))
+
+    def _summary(
+        self,
+        plan: ReplayPlan,
+        before: Mapping[MessageQueue, Done],
+        left: Mapping[MessageQueue, Selected],
+        exit_code: int,
+    ) -> Summary:
+        after = {queue: self.ledger.done(at) for at, queue in enumerate(plan.targets)}
+        table = [
+            (*source, f"{target.broker_name} {target.queue_id}",
+             after[source].sent - before.get(source, Done()).sent,
+             before.get(source, Done()).sent, after[source].next_offset)
+            for source, target in plan.targets.items()
+        ]  # fmt: skip
+        sent_before = sum(done.sent for done in before.values())
+        figures = {
+            "target": self.selection.target,
+            "messages_sent": sum(done.sent for done in after.values()) - sent_before,
+            "body_bytes_sent": sum(done.size for done in after.values())
+            - sum(done.size for done in before.values()),
+            "sent_by_earlier_runs": sent_before,
+            "ledger": str(self.ledger.folder),
+        }
+        notes: list[str] = []
+        if exit_code == INTERRUPTED:
+            notes.append("Not all are sent: the same command goes on behind them.")
+        elif not left and sent_before:
+            notes.append("Earlier runs have sent all of it. --restart sends all again.")
+        elif not left:
+            notes.append("Nothing is selected: see --topic, --start, --end and --where.")
+        columns = ("topic", "broker", "queue", "to", "sent", "sent_before", "next_offset")
+        return Summary(
+            "replay", figures, (Table("by source queue", columns, table),), tuple(notes), exit_code
+        )
+
+
+def _dry_run(
+    spark: SparkSession,
+    selection: Selection,
+    ledger: Ledger,
+    targets: Sequence[MessageQueue],
+    *,
+    restart: bool,
+) -> Summary:
+    """Tell what would be sent."""
+    plan = None if restart else ledger.plan()
+    before = {queue: ledger.done(at) for at, queue in enumerate(plan.targets)} if plan else {}
+    next_offsets = {queue: done.next_offset for queue, done in before.items()}
+    left = count(select(spark, selection), next_offsets, with_sizes=True)
+    plan = extended(plan, selection, left, targets)
+    table = [
+        (*source, f"{plan.targets[source].broker_name} {plan.targets[source].queue_id}", each.count,
+         each.size, each.first_offset, each.last_offset, each.first_stored, each.last_stored)
+        for source, each in left.items()
+    ]  # fmt: skip
+    figures = {
+        "target": selection.target,
+        "messages_to_send": sum(each.count for each in left.values()),
+        "body_bytes_to_send": sum(each.size or 0 for each in left.values()),
+        "sent_by_earlier_runs": sum(done.sent for done in before.values()),
+        "ledger": str(ledger.folder),
+    }
+    columns = (
+        "topic", "broker", "queue", "to", "messages", "bytes", "first_offset", "last_offset",
+        "first_stored", "last_stored",
+    )  # fmt: skip
+    return Summary("replay", figures, (Table("by source queue", columns, table),), dry_run=True)
+
+
+if __name__ == "__main__":
+    main()

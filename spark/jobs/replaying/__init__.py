@@ -1,0 +1,1 @@
+"""One run of the job `replay`, its tasks and its ledger."""

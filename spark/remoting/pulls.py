@@ -1,0 +1,369 @@
+"""Ranges of a queue as raw records, in order, with several pulls under way.
+
+Queue offsets are dense, so pulls at o, o+n, o+2n ... can be under way together on one connection:
+
+    range     [start ............................................. end)
+    slots      [o, o+n)  [o+n, o+2n)  [o+2n, o+3n)   at most `in_flight`, each with one pull
+    blocks     yielded from the front slot; the others keep theirs
+
+A broker has caps of its own (RocketMQ's 32 messages and 256 KiB from memory, 8 and 64 KiB from
+disk). An answer that is short is followed up from where it ended, and n becomes what it brought;
+after a row of full answers a larger n is tried again. With a filter only the broker knows where
+its answer ends, so one pull is under way at a time, the next one while a block is worked on.
+
+Nothing is left out silently. An answer without messages, in the middle of messages that are known
+to be there, means that they expired, that the broker lost its end in a crash, or that it needs a
+moment; `_available` tells which. A broker that is away is waited for `retry_timeout_s` long.
+
+A Spark worker's main thread.
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java (getMessage,
+isTheBatchFull), store/.../config/MessageStoreConfig.java (maxTransfer...),
+broker/.../processor/PullMessageProcessor.java (the codes of its answers)
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from skylarkmq.client.errors import BrokerError, ProtocolError, RocketMQError, RouteNotFound
+from skylarkmq.client.wire.api_pull import PullStatus
+from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.spark.client import BlockingClient, Pending, Pulled
+from skylarkmq.spark.errors import DataLost, NoProgress
+from skylarkmq.spark.offsets import describe
+from skylarkmq.spark.remoting.asking import may_repeat
+from skylarkmq.spark.remoting.pull_source import PullSource
+from skylarkmq.spark.remoting.record_spans import Span, SpanError, cut, first_gap, span_of
+from skylarkmq.spark.remoting.requests import PullRequests, pulled_in
+from skylarkmq.spark.remoting.strides import Stride
+
+log = logging.getLogger(__name__)
+
+PAUSE_FIRST_S: Final = 0.05
+PAUSE_MAX_S: Final = 2.0
+"""Between tries after a failure: doubling, capped."""
+REMOVING: Final = "MESSAGE_WAS_REMOVING"
+"""The remark of an answer that passed over messages whose file is being deleted."""
+
+CLOSED_QUEUE: Final = "its topic has fewer read queues than it had"
+CLOSED_CURE: Final = "Give the topic its read queues back (updateTopic -r) until all is read,"
+_CLOSED: Final = re.compile(r"queueId\[\d+\] is illegal")
+
+
+class Block(NamedTuple):
+    """Records back to back as a broker sent them, and the queue offsets [start, end) they cover.
+
+    All records lie in [start, end), in rising order. Without a filter every offset is there; with
+    one, those that are missing did not match. What `on_data_loss` was told of is missing as well.
+    """
+
+    records: bytes
+    start: int
+    end: int
+
+
+class _Slot:
+    """A part of the range: [at, end) is still to come, `blocks` are what came before its turn."""
+
+    __slots__ = ("asked", "at", "blocks", "end", "of_master", "pending", "strange")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.at = start
+        self.end = end
+        self.asked = 0
+        self.of_master = True
+        self.pending: Pending | None = None
+        self.blocks: deque[Block] = deque()
+        self.strange: Pulled | None = None
+        """An answer without messages, to be judged when the slot is the front one."""
+
+
+class RangeReader:
+    """Reads [start, end) of one queue; iterate once, in one thread."""
+
+    def __init__(
+        self,
+        client: BlockingClient,
+        queue: MessageQueue,
+        start: int,
+        end: int,
+        *,
+        group: str,
+        subscription: SubscriptionData | None = None,
+        batch_size: int = 1024,
+        max_bytes: int = 1024 * 1024,
+        in_flight: int = 8,
+        on_data_loss: Callable[[DataLost], None] | None = None,
+    ) -> None:
+        """Send nothing yet.
+
+        Args:
+            group: whose permission and whose statistics it is; the application's name.
+            subscription: what to select; None for all.
+            batch_size: messages of one pull at most; brokers have caps of their own.
+            max_bytes: of one pull; above 256 KiB it lifts the caps of our broker and of 5.x.
+            in_flight: pulls under way at most.
+            on_data_loss: told what is lost, and reading goes on behind; None: raised.
+        """
+        self._client = client
+        self._queue = MessageQueue(*queue)
+        self._next, self._end = start, end
+        self._filters = subscription is not None and subscription.sub_string != "*"
+        self._in_flight = 1 if self._filters else in_flight
+        self._on_data_loss = on_data_loss
+        self._requests = PullRequests(
+            client.wire_name(group), client.namespace.wrap_queue(queue), max_bytes, subscription
+        )
+        self._source = PullSource(client, queue)
+        self._stride = Stride(batch_size)
+        self._slots: deque[_Slot] = deque()
+        # What a pull brings is known once one was answered; until then one is under way.
+        self._knows_stride = False
+        # Failures since the last progress, and when that was.
+        self._failure_count = 0
+        self._progress_s = 0.0
+
+    def __iter__(self) -> Iterator[Block]:
+        """Yield blocks in order; together they cover the range.
+
+        Raises:
+            DataLost: messages of the range are gone, and there is no `on_data_loss`.
+            NoProgress: no broker gave anything for `retry_timeout_s`; its cause says why.
+            RocketMQError: refused.
+        """
+        slots = self._slots
+        self._progress_s = self._client.clock.monotonic()
+        try:
+            while self._fill():
+                try:
+                    self._advance()
+                except RocketMQError as error:
+                    self._recover(error)
+                while slots:
+                    yield from self._blocks_of(slots[0])
+                    if slots[0].at < slots[0].end:
+                        break
+                    slots.popleft()
+        finally:
+            self._drop()
+
+    def _blocks_of(self, slot: _Slot) -> Iterator[Block]:
+        blocks = slot.blocks
+        while blocks:
+            yield blocks.popleft()
+
+    # Asking
+
+    def _fill(self) -> bool:
+        """Plan new slots; False when all is read."""
+        slots = self._slots
+        count = self._in_flight if self._knows_stride else 1
+        if len(slots) > count // 2:  # several leave in one write, and are answered in one
+            return True
+        while self._next < self._end and len(slots) < count:
+            end = self._end if self._filters else min(self._end, self._next + self._stride.size)
+            slots.append(_Slot(self._next, end))
+            self._next = end
+        return bool(slots)
+
+    def _ask(self, slot: _Slot) -> None:
+        """Send the slot's next pull unless one is under way."""
+        if slot.pending is None and slot.strange is None and slot.at < slot.end:
+            slot.asked = min(slot.end - slot.at, self._stride.size)
+            request = self._requests.at(slot.at, slot.asked)
+            slot.pending = self._client.begin(self._source.address, request, hold=True)
+            slot.of_master = self._source.is_master
+
+    def _advance(self) -> None:
+        """Wait for the front slot's answer, and take the others that have come with it."""
+        slots, client = self._slots, self._client
+        for slot in slots:
+            self._ask(slot)
+        front = slots[0]
+        for slot in tuple(slots):
+            if slot.pending is not None and (slot is front or client.has_answer(slot.pending)):
+                self._take(slot)
+                self._ask(slot)
+        client.send_held(self._source.address)
+        if front.strange is not None:
+            answer, front.strange = front.strange, None
+            self._judge(front, answer)
+
+    # Answers
+
+    def _take(self, slot: _Slot) -> None:
+        """Take the answer to the slot's pull, waiting for it if need be."""
+        pending, slot.pending = slot.pending, None
+        assert pending is not None, "the caller looked"
+        answer = pulled_in(self._client.wait(pending, self._client.deadline_s()), pending.address)
+        self._source.suggested(answer.suggested_broker_id)
+        records = answer.records
+        try:
+            span = span_of(records)
+            if span is not None and (span.first < slot.at or span.last >= slot.end):
+                records = cut(records, slot.at, slot.end)
+                span = span_of(records)
+        except SpanError as error:
+            raise ProtocolError(f"{pending.address} sent records that are none: {error}") from error
+        if self._filters:
+            self._take_filtered(slot, answer, records, span)
+        elif span is None or span.first > slot.at:
+            slot.strange = answer
+        else:
+            self._take_dense(slot, records, span)
+
+    def _take_dense(self, slot: _Slot, records: bytes, span: Span) -> None:
+        """Add a block without gaps that begins where the slot does."""
+        end = span.last + 1
+        if not span.is_dense:
+            end = first_gap(records)
+            records = cut(records, slot.at, end)
+        slot.blocks.append(Block(records, slot.at, end))
+        self._stride.answered(slot.asked, end - slot.at)
+        self._knows_stride = True
+        slot.at = end
+        if slot is self._slots[-1] and end < slot.end:  # what is left is planned anew
+            self._next = slot.end = end
+        self._progressed()
+
+    def _take_filtered(
+        self, slot: _Slot, answer: Pulled, records: bytes, span: Span | None
+    ) -> None:
+        """Add what matched, and go on where the broker says that it stopped."""
+        first_there = slot.at if span is None else span.first
+        expired = answer.min_offset > slot.at and first_there != slot.at
+        if answer.next_offset <= slot.at or expired or answer.remark == REMOVING:
+            slot.strange = answer
+            return
+        if answer.status not in (PullStatus.FOUND, PullStatus.NO_MATCHED):
+            slot.strange = answer
+            return
+        end = min(slot.end, answer.next_offset)
+        if span is not None:
+            end = max(end, span.last + 1)
+            slot.blocks.append(Block(records, slot.at, end))
+        slot.at = end
+        self._knows_stride = True
+        self._progressed()
+
+    # What an answer without messages means
+
+    def _judge(self, front: _Slot, answer: Pulled) -> None:
+        """Go on after an answer that did not bring what is at the front.
+
+        Raises:
+            DataLost: it is gone.
+            NoProgress: this has gone on for too long.
+        """
+        said = f"the broker answered {_said(answer)}"
+        if not front.of_master:
+            if not self._source.back_to_master():
+                self._pause(self._no_progress(f"its master is away, and of a slave {said}"))
+            return
+        available = self._available(front.at, answer)
+        if available is None:
+            self._pause(self._no_progress(said))
+        elif available > front.at:
+            self._lose(front.at, available, min(available, self._end))
+        elif self._failure_count < self._client.settings.retries:
+            self._pause(None)  # a broker that just started may not have all its queues yet
+        else:
+            self._lose(front.at, available, self._end)
+
+    def _available(self, at: int, answer: Pulled) -> int | None:
+        """Return where messages can be had again: behind `at`, or at an end that is not; None
+        when the answer does not say."""
+        if answer.min_offset > at:
+            return answer.min_offset
+        span = span_of(answer.records)
+        if span is not None:
+            return max(span.first, at + 1)
+        if answer.status is PullStatus.NO_MATCHED and answer.next_offset > at:
+            return answer.next_offset
+        if answer.status is not PullStatus.NO_MATCHED and answer.max_offset <= at:
+            return answer.max_offset
+        return None
+
+    def _lose(self, at: int, available: int, go_on_at: int, why: str = "", cure: str = "") -> None:
+        lost = DataLost(self._queue, at, available, go_on_at - at, why, cure)
+        if self._on_data_loss is None:
+            raise lost
+        log.warning("%s", lost)
+        self._on_data_loss(lost)
+        self._drop()
+        self._next = go_on_at
+        self._progressed()
+
+    # Failures
+
+    def _recover(self, error: RocketMQError) -> None:
+        """Ask again after a failure; raise it when that helps no more."""
+        for slot in self._slots:
+            self._forget(slot)
+        if isinstance(error, BrokerError) and is_closed_queue(error):
+            front = self._slots[0]
+            if not front.blocks:  # else it is asked again once they are yielded
+                self._lose(front.at, self._end, self._end, f"{CLOSED_QUEUE} ({error})", CLOSED_CURE)
+            return
+        broken = isinstance(error, ProtocolError)
+        if broken and self._failure_count >= self._client.settings.retries:
+            raise error
+        if not (broken or may_repeat(error) or isinstance(error, RouteNotFound)):
+            raise error
+        log.warning("%s: %s; asking again", describe(self._queue), error)
+        self._pause(self._no_progress(str(error)), error)
+        self._source.failed()
+
+    def _pause(self, failure: NoProgress | None, cause: RocketMQError | None = None) -> None:
+        """Wait a little longer each time; raise `failure` when time is up."""
+        clock, settings = self._client.clock, self._client.settings
+        left_s = self._progress_s + settings.retry_timeout_s - clock.monotonic()
+        if failure is not None and left_s <= 0:
+            raise failure from cause
+        pause_s = min(PAUSE_FIRST_S * 2 ** min(self._failure_count, 16), PAUSE_MAX_S)
+        self._failure_count += 1
+        clock.sleep(pause_s)
+
+    def _no_progress(self, why: str) -> NoProgress:
+        at = self._slots[0].at if self._slots else self._next
+        return NoProgress(
+            f"{describe(self._queue)}: nothing came at queue offset {at} of a range up to "
+            f"{self._end} for {self._client.settings.retry_timeout_s:g} s: {why}",
+            hint="Option retryTimeoutMs says how long a task waits for its broker",
+        )
+
+    def _progressed(self) -> None:
+        self._failure_count = 0
+        self._progress_s = self._client.clock.monotonic()
+
+    def _forget(self, slot: _Slot) -> None:
+        if slot.pending is not None:
+            self._client.forget(slot.pending)
+        slot.pending = slot.strange = None
+
+    def _drop(self) -> None:
+        """Give up all slots; what they hold is read again, or not wanted."""
+        for slot in self._slots:
+            self._forget(slot)
+        self._slots.clear()
+
+
+def is_closed_queue(error: BrokerError) -> bool:
+    """Return whether a broker refuses a queue because its topic has fewer read queues.
+
+    Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProcessor.java
+    """
+    return error.code == ResponseCode.SYSTEM_ERROR and _CLOSED.match(error.remark) is not None
+
+
+def _said(answer: Pulled) -> str:
+    return (
+        f"{answer.status.name} {answer.remark}".strip()
+        + f" (next {answer.next_offset}, first {answer.min_offset}, end {answer.max_offset})"
+    )

@@ -1,0 +1,301 @@
+"""Sends with several requests under way, bounded by count and bytes; every answer is awaited.
+
+    send     a request joins the line of its queue, or goes at once; waits while the window is full
+    line     without `others`: one request of a queue is under way at a time, so that one which is
+             sent again does not overtake the next
+    flush    waits until nothing is left, and returns what every request came to
+
+A request that was refused for a reason that passes, that has no answer, or whose status is not
+accepted, is sent again: to the same queue, or to one of `others` on another broker. A broker that
+refuses or is away is left alone for a doubling time, for all requests. What was sent again after no
+answer may be stored twice, under the same unique keys. A request that finds no place for
+`retry_timeout_s` fails, and with it the window: Spark repeats the task. A topic that is not there
+or may not be written to is tried at other brokers, `retries` times in all, and not for that long.
+
+A Spark worker's main thread.
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../producer/DefaultMQProducer.java
+(retryResponseCodes), client/.../impl/MQClientAPIImpl.java (processSendResponse)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from skylarkmq.client.errors import (
+    DEFAULT_RETRY_CODES,
+    AuthError,
+    BrokerError,
+    ConnectionFailed,
+    MessageIllegal,
+    ProtocolError,
+    RocketMQError,
+    TlsError,
+)
+from skylarkmq.client.producer.send_result import STORED_CODES, SendStatus
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.headers.send import SendMessageResponseHeader
+from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.errors import SendFailed
+from skylarkmq.spark.offsets import describe
+from skylarkmq.spark.remoting.connections import Pending
+from skylarkmq.spark.remoting.outgoing import Outgoing, Queue, Receipt
+from skylarkmq.spark.remoting.requests import fields_in, refusal
+from skylarkmq.spark.remoting.send_requests import SendRequests, Unsent
+
+log = logging.getLogger(__name__)
+
+PAUSE_FIRST_S: Final = 0.02
+PAUSE_MAX_S: Final = 2.0
+"""How long a broker is left alone after a failure: doubling, capped."""
+RETRY_CODES: Final = DEFAULT_RETRY_CODES | {int(ResponseCode.FLOW_CONTROL)}
+ELSEWHERE_CODES: Final = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+    }
+)
+"""Of these the answers that waiting does not change: only another broker may give another one."""
+ILLEGAL_HINT: Final = "See maxMessageSize of the broker and the message's topic, keys and tags"
+
+
+class _Quiet:
+    """A broker that has failed: how often in a row, and until when it is left alone."""
+
+    __slots__ = ("failure_count", "until_s")
+
+    def __init__(self) -> None:
+        self.failure_count = 0
+        self.until_s = 0.0
+
+    def failed(self, now_s: float) -> bool:
+        """Leave it alone, longer than the last time; False for what failed meanwhile as well."""
+        if now_s < self.until_s:
+            return False
+        self.until_s = now_s + min(PAUSE_FIRST_S * 2 ** min(self.failure_count, 16), PAUSE_MAX_S)
+        self.failure_count += 1
+        return True
+
+
+class SendWindow:
+    """Implements `outgoing.Window`; one thread."""
+
+    def __init__(
+        self,
+        client: BlockingClient,
+        *,
+        group: str,
+        max_in_flight: int = 64,
+        max_in_flight_bytes: int = 16 * 1024 * 1024,
+        accepted: frozenset[SendStatus] = frozenset({SendStatus.SEND_OK}),
+        default_queue_count: int = 4,
+    ) -> None:
+        """Send nothing yet.
+
+        Args:
+            max_in_flight_bytes: of bodies; one request that is larger goes alone.
+            accepted: what counts as stored; any other status is sent again.
+            default_queue_count: queues of a topic that a broker creates on demand.
+        """
+        self._client = client
+        self._requests = SendRequests(group, client.namespace, default_queue_count)
+        self._count_max, self._size_max = max_in_flight, max_in_flight_bytes
+        self._accepted = accepted
+        # Invariant: a request is in _lines from `send` to its receipt when it has no others, in
+        # _due while it is to be sent, in _under_way while it waits for its answer.
+        self._lines: dict[Queue, deque[Unsent]] = {}
+        self._due: deque[Unsent] = deque()
+        self._under_way: dict[Unsent, Pending] = {}
+        self._count = self._size = 0
+        self._receipts: list[tuple[int, Receipt]] = []
+        self._sent_count = 0
+        self._quiet: dict[str, _Quiet] = {}
+        self._failure: SendFailed | None = None
+
+    def send(
+        self, queue: Queue, messages: Sequence[Outgoing], *, others: Sequence[Queue] = ()
+    ) -> None:
+        """Put one request on its way: a batch, or a single send when there is one message.
+
+        Raises:
+            SendFailed: one of the requests has failed for good; no more can be sent.
+            ValueError: no message.
+        """
+        request = self._requests.of(self._sent_count, queue, messages, others)
+        self._sent_count += 1
+        while self._count and (
+            self._count >= self._count_max or self._size + request.size > self._size_max
+        ):
+            self._turn()
+        self._count += 1
+        self._size += request.size
+        line = None if others else self._lines.setdefault(request.queue, deque())
+        if line is None or not line:
+            self._due.append(request)
+        if line is not None:
+            line.append(request)
+        self._start_due()
+
+    def flush(self) -> list[Receipt]:
+        """Wait for all answers; return the receipts since the last flush, in the order of sending.
+
+        Raises:
+            SendFailed: one of the requests has failed for good.
+        """
+        while self._count:
+            self._turn()
+        self._raise_failure()
+        receipts = [receipt for _, receipt in sorted(self._receipts, key=lambda pair: pair[0])]
+        self._receipts.clear()
+        return receipts
+
+    # Inside
+
+    def _turn(self) -> None:
+        """Get one step further: an answer taken, or a broker's pause waited for."""
+        self._start_due()
+        if not self._under_way:
+            now_s = self._client.clock.monotonic()
+            until_s = min(self._quiet_until_s(request) for request in self._due)
+            self._client.clock.sleep(max(0.0, until_s - now_s))
+            return
+        oldest = next(iter(self._under_way))
+        for request, pending in list(self._under_way.items()):
+            if request is oldest or self._client.has_answer(pending):
+                self._take(request, self._under_way.pop(request))
+
+    def _start_due(self) -> None:
+        """Send what is to be sent to brokers that are not left alone."""
+        self._raise_failure()
+        now_s = self._client.clock.monotonic()
+        for _ in range(len(self._due)):
+            request = self._due.popleft()
+            self._choose(request, now_s)
+            if self._quiet_until_s(request) > now_s:
+                self._due.append(request)
+                continue
+            try:
+                address = self._client.master_of(request.queue)
+                self._under_way[request] = self._client.begin(
+                    address, self._requests.command(request, self._client.clock.now_ms())
+                )
+            except RocketMQError as error:
+                self._failed(request, error)
+
+    def _choose(self, request: Unsent, now_s: float) -> None:
+        """Turn to another of the queues when the request's own is on a broker left alone."""
+        if request.others and self._quiet_until_s(request) > now_s:
+            for queue in request.others:
+                quiet = self._quiet.get(queue.broker_name)
+                if quiet is None or quiet.until_s <= now_s:
+                    request.queue = queue
+                    return
+
+    def _take(self, request: Unsent, pending: Pending) -> None:
+        """Take the answer to a request, waiting for it if need be."""
+        client = self._client
+        try:
+            answer = client.wait(pending, client.deadline_s())
+            status = STORED_CODES.get(answer.code)
+            if status is None:
+                raise refusal(answer, pending.address)
+            if status not in self._accepted:
+                request.unconfirmed += 1
+                raise SendFailed(
+                    f"{pending.address} stored it, durability not confirmed: {status.value}",
+                    hint=f"Option acceptStatus={status.value} takes that for stored",
+                )
+            receipt = self._receipt(request, answer, pending.address)
+        except RocketMQError as error:
+            self._failed(request, error)
+            return
+        self._receipts.append((request.index, receipt))
+        self._quiet.pop(request.queue.broker_name, None)
+        self._count -= 1
+        self._size -= request.size
+        if not request.others:
+            line = self._lines[request.queue]
+            line.popleft()
+            if line:
+                self._due.append(line[0])
+            else:
+                del self._lines[request.queue]
+
+    def _receipt(self, request: Unsent, answer: RemotingCommand, address: str) -> Receipt:
+        where = fields_in(SendMessageResponseHeader, answer, address)
+        topic, broker_name, _ = request.queue
+        return Receipt(
+            MessageQueue(topic, broker_name, where.queue_id),
+            request.count,
+            request.body_size,
+            request.first_unique_key,
+            request.last_unique_key,
+            where.queue_offset,
+            request.resent,
+        )
+
+    def _failed(self, request: Unsent, error: RocketMQError) -> None:
+        """Plan to send it again; note the window's failure when that helps no more."""
+        client, settings = self._client, self._client.settings
+        now_s = client.clock.monotonic()
+        if request.failed_s is None:
+            request.failed_s = now_s
+        if _may_be_stored(error):
+            request.resent += 1
+        if isinstance(error, BrokerError) and error.code in ELSEWHERE_CODES:
+            request.refused += 1
+        tried_s = now_s - request.failed_s
+        if (
+            not _passes(error)
+            or tried_s >= settings.retry_timeout_s
+            or max(request.unconfirmed, request.refused) > settings.retries
+        ):
+            self._failure = self._final(request, error, tried_s)
+            self._failure.__cause__ = error
+            raise self._failure
+        if self._quiet.setdefault(request.queue.broker_name, _Quiet()).failed(now_s):
+            log.warning("%s: %s; sending again", describe(request.queue), error)
+        client.forget_routes(request.queue)
+        self._due.append(request)
+
+    def _final(self, request: Unsent, error: RocketMQError, tried_s: float) -> SendFailed:
+        hint = error.hint or (ILLEGAL_HINT if isinstance(error, MessageIllegal) else "")
+        keys = request.first_unique_key
+        if request.count > 1:
+            keys += f" to {request.last_unique_key}"
+        return SendFailed(
+            f"{describe(request.queue)}: {request.count} messages, "
+            f"{request.body_size} bytes, msgId {keys}, are not acknowledged"
+            f"{f', tried for {tried_s:.3g} s' if tried_s else ''}: {error}",
+            hint="" if hint in str(error) else hint,
+        )
+
+    def _quiet_until_s(self, request: Unsent) -> float:
+        quiet = self._quiet.get(request.queue.broker_name)
+        return 0.0 if quiet is None else quiet.until_s
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+def _passes(error: RocketMQError) -> bool:
+    """Return whether the same request may succeed later, or at another broker."""
+    if isinstance(error, AuthError | TlsError | MessageIllegal):
+        return False
+    if isinstance(error, BrokerError):
+        return error.code in RETRY_CODES
+    return isinstance(error, ConnectionFailed | ProtocolError | SendFailed) or error.retryable
+
+
+def _may_be_stored(error: RocketMQError) -> bool:
+    """Return whether the try that ended so may have been stored, or is known to be."""
+    if isinstance(error, ConnectionFailed):
+        return error.reached
+    return not isinstance(error, BrokerError)

@@ -1,0 +1,161 @@
+"""A Spark session that is ready for the connector, and its formats in one that is there already.
+
+    session = build_session("orders", "local[2]", **{"spark.driver.memory": "2g"})
+    messages = session.readStream.format("skylarkmq").option(...).load()
+
+Source: names and defaults from apache/spark@v4.3.0 sql/catalyst/.../internal/SQLConf.scala,
+core/.../internal/config/package.scala, docs/configuration.md
+"""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from skylarkmq.spark import java, registration, requirements
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER: Final = "spark.master"
+LOOPBACK: Final = "127.0.0.1"
+UNDER_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, whose JVM runs already
+SPARK_DECIDES: Final = frozenset({UNDER_SUBMIT, "SPARK_HOME", "SPARK_CONF_DIR"})
+
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+LOG_FILE: Final = Path(__file__).with_name("log4j2.properties").absolute()
+LOGGING: Final = f"-Dlog4j2.configurationFile={LOG_FILE.as_uri()}"
+"""For a JVM that nobody has configured: Spark's own default warns four times of nothing."""
+
+SETTINGS: Final[dict[str, str]] = {
+    # The bar of a job would be written over our own lines.
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "WARN",
+    # Dates of archives, and times in what is printed, mean the same on every machine.
+    "spark.sql.session.timeZone": "UTC",
+    # Rows come to a sink in batches of at most so many bytes: in 64 MiB of each task unless told.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
+    # Refuses every reader with pushFilters when off; ours has it where `filterPushdown` is asked.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # Options are printed with plans: our secrets by their names, and Spark's own default.
+    "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|access.?key",
+}
+
+
+def build_session(app: str, master: str | None = None, **settings: object) -> SparkSession:
+    """Return a session with settings that suit messages, and both formats known to it.
+
+    What spark-submit was told goes before our settings, and `settings` before both. A session that
+    this process has already is used as it is, but for `settings`. Not for use in a worker.
+
+    Args:
+        app: the name that Spark's own pages show.
+        master: "local[2]", "spark://host:7077". None leaves it to spark-submit or to the
+            installation at SPARK_HOME or SPARK_CONF_DIR; without any, all cores of this machine.
+        settings: Spark's own, by their names with dots.
+
+    Raises:
+        JavaNotFoundError: no usable Java.
+        MissingRequirementError: pyspark or pyarrow is missing or too old, or there is no bash.
+    """
+    prepare()
+    from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is not None:
+        chosen = {name: as_text(value) for name, value in settings.items()}
+    else:
+        told = _told_to_submit()
+        if master is None and not SPARK_DECIDES.intersection(os.environ):
+            master = "local[*]"
+        chosen = choose(master, told, settings)
+        if not SPARK_DECIDES.intersection(os.environ):
+            # Later options win, so the caller's may name a file of their own.
+            chosen[JAVA_OPTIONS] = f"{LOGGING} {chosen.get(JAVA_OPTIONS, '')}".strip()
+        if is_local(master or told.get(MASTER)):
+            os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    builder = SparkSession.builder.appName(app)
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    register(session)
+    return session
+
+
+def choose(
+    master: str | None, told: Mapping[str, str], settings: Mapping[str, object]
+) -> dict[str, str]:
+    """Return what a new session is to be given, as Spark writes it.
+
+    Args:
+        told: what spark-submit was told, by --conf, its other options and its file of defaults.
+        settings: those of the caller.
+    """
+    chosen = dict(SETTINGS)
+    if is_local(master or told.get(MASTER)):
+        chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = LOOPBACK
+        chosen["spark.sql.shuffle.partitions"] = str(max(2, os.cpu_count() or 2))
+    ours = {name: value for name, value in chosen.items() if name not in told}
+    return ours | {name: as_text(value) for name, value in settings.items()}
+
+
+def _told_to_submit() -> dict[str, str]:
+    """The settings of the JVM that spark-submit made; none elsewhere, where there is no JVM yet."""
+    if UNDER_SUBMIT not in os.environ:
+        return {}
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # pyright: ignore[reportPrivateUsage]
+    return dict(SparkConf().getAll())
+
+
+def prepare() -> None:
+    """Make this process ready to start Spark: Java, bash, packages, and the workers' Python.
+
+    Workers run the Python of this process unless PYSPARK_PYTHON names another. Raises what
+    `build_session` does.
+    """
+    requirements.check_packages()
+    if UNDER_SUBMIT not in os.environ:
+        requirements.check_bash()
+        java.ensure()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def is_local(master: str | None) -> bool:
+    """Whether driver and executors are one process on this machine, or all on this machine."""
+    return master is not None and master.startswith("local")
+
+
+def register(session: SparkSession) -> None:
+    """Make `format("skylarkmq")` and `format("skylarkmq-commitlog")` known to a session.
+
+    Needed where the packages `pyspark_skylarkmq` and `pyspark_skylarkmq_commitlog`, which do the
+    same by being there, are not on the path of Spark's Python.
+
+    Raises:
+        MissingRequirementError: pyspark or pyarrow is missing or too old.
+    """
+    for name in registration.SOURCES:
+        source = registration.load(name)
+        if not _knows(session, name):
+            session.dataSource.register(source)
+
+
+def _knows(session: SparkSession, name: str) -> bool:
+    """Return whether Spark found a format by itself; to register it once more warns."""
+    jvm_session: Any = getattr(session, "_jsparkSession", None)  # a Connect session has none
+    if jvm_session is None:
+        return False
+    return bool(jvm_session.sessionState().dataSourceManager().dataSourceExists(name))
+
+
+def as_text(value: object) -> str:
+    """As Spark writes it: true, not True."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,264 @@
+"""The sink of `format("skylarkmq")`, streaming and batch: rows to a topic, at least once.
+
+    writer()/streamWriter()   driver: options and columns are checked, nothing is connected
+    write(batches)            executor, one call a task, again when Spark repeats the task: every
+                              row is acknowledged by its broker before the call returns
+    commit / abort            driver: log what was sent; what a failed batch sent stays sent
+
+A repeated task or batch sends its rows again, with the same unique keys (see `unique_keys`); so
+consumers may get a row more than once and can tell. Exactly once it is not.
+
+Save modes. `append` alone: a topic is never overwritten. Spark itself refuses its default mode
+(errorifexists) and `ignore` for Python sources, so a batch write says `.mode("append")`.
+
+The writers pickle: connections live in the worker's pool (`pool.client_for`), never in them.
+Source: apache/spark@v4.3.0 python/pyspark/sql/datasource.py (DataSourceArrowWriter,
+DataSourceStreamArrowWriter), python/pyspark/sql/worker/write_into_data_source.py
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark import SparkFiles, TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from skylarkmq.spark.option_reading import OptionError
+from skylarkmq.spark.remoting.outgoing import Queue
+from skylarkmq.spark.writing import batch_writes
+from skylarkmq.spark.writing.batch_writes import BatchWrite
+from skylarkmq.spark.writing.rows import RowReader
+from skylarkmq.spark.writing.sink_columns import RowPlan, plan_rows
+from skylarkmq.spark.writing.sink_options import SinkOptions
+from skylarkmq.spark.writing.sink_task import QueueTotal, SinkTask
+from skylarkmq.spark.writing.task_window import task_window
+from skylarkmq.spark.writing.unique_keys import PlaceKeys
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_log: Final = logging.getLogger(__name__)
+QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
+BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
+ATTEMPT_PROPERTY: Final = "spark.sql.execution.root.id"
+"""Spark's own names of a task's local properties; internal, so their absence is allowed for."""
+
+
+@dataclass
+class SendReceipt(WriterCommitMessage):
+    """What one task sent, all of it acknowledged."""
+
+    partition: int
+    attempt: int
+    count: int
+    size: int
+    """Bytes of bodies as stored."""
+    resent: int
+    """Tries without an answer: each may have left a copy of its messages."""
+    queues: dict[Queue, QueueTotal]
+    batch_writes: frozenset[BatchWrite] = frozenset()
+    """One for each topic whose rows got keys by their place."""
+
+
+class _Sink:
+    """What both writers are: made in the driver, pickled to the tasks."""
+
+    def __init__(self, plan: RowPlan, options: SinkOptions) -> None:
+        self._plan = plan
+        self._options = options
+        # The same for all tasks and their repeats, and another for the next write.
+        self._write_id = uuid.uuid4().hex
+
+    def _send(self, batches: Iterator[pa.RecordBatch]) -> SendReceipt:
+        """Send all rows of a task; in an executor's Python worker."""
+        place = task_place(self._write_id)
+        keys = self._keys(place)
+        options = self._options
+        window, write_queues = task_window(options)
+        rows = RowReader(self._plan, options, keys.key, place.partition)
+        task = SinkTask(window, write_queues, options, rows.error, place.partition)
+        for batch in batches:
+            task.send(rows.messages(batch))
+        queues = task.finish()
+        return SendReceipt(
+            place.partition,
+            place.attempt,
+            sum(total.count for total in queues.values()),
+            sum(total.size for total in queues.values()),
+            sum(total.resent for total in queues.values()),
+            queues,
+            frozenset(self._batch_write(place, topic) for topic in keys.topics),
+        )
+
+    def _keys(self, place: TaskPlace) -> PlaceKeys:
+        return PlaceKeys((place.write_id, place.batch_id, place.partition))
+
+    def _batch_write(self, place: TaskPlace, topic: str) -> BatchWrite:
+        return BatchWrite(place.write_id, place.batch_attempt, topic, self._options.write_name)
+
+
+class BatchSink(_Sink, DataSourceArrowWriter):
+    """`df.write.format("skylarkmq").mode("append").save()`."""
+
+    def __init__(self, plan: RowPlan, options: SinkOptions) -> None:
+        super().__init__(plan, options)
+        self._committed = batch_writes.committed(driver_folder())
+
+    def _keys(self, place: TaskPlace) -> PlaceKeys:
+        if not place.batch_id:
+            return super()._keys(place)
+
+        def told_apart(topic: str) -> tuple[str, ...]:
+            write = self._batch_write(place, topic)
+            if write.path in self._committed:
+                raise write.refusal()
+            return topic, write.name
+
+        return PlaceKeys((place.write_id, place.batch_id, place.partition), told_apart)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SendReceipt:  # type: ignore[override]
+        """Send a task's rows."""
+        return self._send(iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log what was sent.
+
+        Raises:
+            OptionError: another write of this batch was committed meanwhile with the same keys.
+        """
+        log_sent(messages, "batch write")
+        receipts = (message for message in messages if isinstance(message, SendReceipt))
+        writes = {write for receipt in receipts for write in receipt.batch_writes if write.attempt}
+        batch_writes.commit(driver_folder(), writes)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log what stays sent."""
+        log_aborted(messages, "batch write")
+
+
+class StreamSink(_Sink, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("skylarkmq").option("checkpointLocation", ...).start()`."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SendReceipt:  # type: ignore[override]
+        """Send a task's rows of a micro-batch."""
+        return self._send(iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Log what was sent."""
+        log_sent(messages, f"micro-batch {batchId}")
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Log what stays sent."""
+        log_aborted(messages, f"micro-batch {batchId}")
+
+
+def batch_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:
+    """Return the writer of a batch write. Driver.
+
+    Raises:
+        OptionError, SchemaError: what a task could not send; mode overwrite.
+    """
+    if overwrite:
+        raise OptionError('mode overwrite: a topic cannot be overwritten; use .mode("append")')
+    return BatchSink(*_plan(options, schema))
+
+
+def stream_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamSink:
+    """Return the writer of a streaming query. Driver.
+
+    Raises:
+        OptionError, SchemaError: what a task could not send; output mode complete.
+    """
+    if overwrite:
+        raise OptionError(
+            "output mode complete replaces the whole result with each batch, and a topic cannot "
+            'be overwritten; use .outputMode("append") or .outputMode("update")'
+        )
+    plan, chosen = _plan(options, schema)
+    if chosen.write_name:
+        raise OptionError(
+            "option writeName is for writes inside foreachBatch: a streaming query writes once "
+            "a batch",
+            "writeName",
+        )
+    return StreamSink(plan, chosen)
+
+
+def _plan(given: Mapping[str, str], schema: StructType) -> tuple[RowPlan, SinkOptions]:
+    options = SinkOptions.from_options(given)
+    fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    plan = plan_rows(fields, has_topic=options.topic is not None, identity=options.identity)
+    return plan, options
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlace:
+    """Which part of which write a task is."""
+
+    write_id: str
+    batch_id: str
+    partition: int
+    attempt: int
+    batch_attempt: str = ""
+    """Spark's number for this run of a stream's batch; empty where there is none."""
+
+
+def task_place(write_id: str) -> TaskPlace:
+    """Return the running task's place; outside a task the first one.
+
+    A stream's query id, which its checkpoint keeps, goes before `write_id`, so a batch that a
+    restarted query repeats has the same place.
+    """
+    context = TaskContext.get()
+    if context is None:
+        return TaskPlace(write_id, "", 0, 0)
+    query_id = context.getLocalProperty(QUERY_ID_PROPERTY)
+    batch_id = context.getLocalProperty(BATCH_ID_PROPERTY)
+    if not query_id or batch_id is None:
+        return TaskPlace(write_id, "", context.partitionId(), context.attemptNumber())
+    attempt = context.getLocalProperty(ATTEMPT_PROPERTY) or ""
+    return TaskPlace(query_id, batch_id, context.partitionId(), context.attemptNumber(), attempt)
+
+
+def driver_folder() -> Path | None:
+    """Return the folder that Spark keeps for the application at the driver; None outside Spark.
+
+    Every Python process that Spark starts at the driver is told of it.
+    """
+    folder = getattr(SparkFiles, "_root_directory", None)
+    return Path(folder) if folder else None
+
+
+def log_sent(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+    """Log the sum of what the tasks sent, and copies that they may have left."""
+    receipts = [message for message in messages if isinstance(message, SendReceipt)]
+    count = sum(receipt.count for receipt in receipts)
+    size = sum(receipt.size for receipt in receipts)
+    queues = {queue for receipt in receipts for queue in receipt.queues}
+    _log.info("%s: sent %d messages, %d bytes, to %d queues", what, count, size, len(queues))
+    resent = sum(receipt.resent for receipt in receipts)
+    if resent:
+        _log.warning("%s: %d requests were sent again without an answer: their messages may be "
+                     "there twice, with the same unique keys", what, resent)  # fmt: skip
+    repeated = [receipt.partition for receipt in receipts if receipt.attempt]
+    if repeated:
+        _log.warning("%s: Spark repeated the tasks of partitions %s: their messages may be there "
+                     "more than once, with the same unique keys", what, repeated)  # fmt: skip
+
+
+def log_aborted(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+    """Log that what a failed write has sent stays sent."""
+    receipts = [message for message in messages if isinstance(message, SendReceipt)]
+    count = sum(receipt.count for receipt in receipts)
+    _log.error("%s failed: at least %d messages of it are sent and stay sent; the next try sends "
+               "its rows again", what, count)  # fmt: skip

@@ -1,0 +1,215 @@
+"""Building the key index: entries go into the newest file; a full one is followed by the next.
+
+A builder belongs to the index thread, but for `files`, a tuple that is replaced and never changed,
+which others may look at. It knows how far it has come:
+
+    next_offset   records below it are in the index whole
+    skip_keys     so many keys of the record at next_offset are in it too, when the disk was full
+                  between two files; 0 mostly
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../index/IndexService.java (buildIndex,
+getAndCreateLastIndexFile, deleteExpiredFile)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from skylarkmq.common.files import Files
+from skylarkmq.store.index.backfill import read_slice
+from skylarkmq.store.index.file import IndexFile, IndexShape
+from skylarkmq.store.index.keys import Entry, unit_entries
+from skylarkmq.store.index.loader import LoadedIndex
+from skylarkmq.store.index.repair import repair
+from skylarkmq.store.log.append import Unit
+from skylarkmq.store.log.mapped_file import MappedFile
+
+log = logging.getLogger(__name__)
+
+
+class Progress(NamedTuple):
+    """What a job of the builder came to."""
+
+    next_offset: int
+    entry_count: int  # added
+    record_count: int = 0  # read again from the log
+    passed_over: int = 0  # bytes of damage in the log
+    error: OSError | None = None  # why it stopped; the log was readable, the index not writable
+
+
+class IndexBuilder:
+    """Adds entries. Index thread, or the stopping thread."""
+
+    def __init__(
+        self,
+        files: Files,
+        folder: Path,
+        shape: IndexShape,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._shape = shape
+        self._now_ms = now_ms
+        self._halted = False
+        self._last_name = ""  # names of later files are greater
+        self._damaged: IndexFile | None = None
+        self._mending: Iterator[None] | None = None
+        self.files: tuple[IndexFile, ...] = ()
+        self.next_offset = 0
+        self.skip_keys = 0
+
+    def take(self, loaded: LoadedIndex) -> None:
+        """Go on where a start found the index."""
+        self.files = loaded.files
+        self._last_name = loaded.last_name
+        self._damaged = loaded.damaged
+        self.next_offset, self.skip_keys = loaded.next_offset, loaded.skip_keys
+
+    def mend(self) -> bool:
+        """Mend a slice of the damaged file; whether there is nothing more to mend.
+
+        Raises:
+            OSError: the disk has no room, or can not be read; the next call begins again.
+        """
+        file = self._damaged
+        if file is None:
+            return True
+        try:
+            if self._mending is None:
+                file.map()
+                self._mending = repair(file)
+            for _ in self._mending:
+                return False
+        except BaseException:
+            self._mending = None
+            raise
+        self._damaged = self._mending = None
+        return True
+
+    def mend_now(self) -> bool:
+        """Mend all that is left to mend. False when that failed and the file was removed.
+
+        After a clean stop nobody asks again whether the slots are right.
+        """
+        try:
+            while not self.mend():
+                pass
+        except OSError as error:
+            damaged = self.files[-1]
+            log.warning("removing %s, which could not be mended: %s", damaged.path, error)
+            self._damaged = None
+            self.files = self.files[:-1]
+            self._remove([damaged])
+            return False
+        return True
+
+    @property
+    def readable(self) -> tuple[IndexFile, ...]:
+        """The files to search: all but one whose slots are still to be mended."""
+        return self.files[:-1] if self._damaged is not None else self.files
+
+    def build(self, units: list[Unit]) -> Progress:
+        """Add published records, which follow those that were added before.
+
+        Nothing is added after a failure, until `catch_up` has begun again where it happened.
+        """
+        if self._halted:
+            return Progress(self.next_offset, 0)
+        _, _, offset, size, _, _, _ = units[-1]
+        return self._add(unit_entries(units), offset + size)
+
+    def catch_up(self, mapped: MappedFile, offset: int, end_offset: int) -> Progress:
+        """Read a slice of the log from `offset` on and add it.
+
+        Args:
+            offset: `next_offset`, or the start of the log when that lies behind it.
+        """
+        self._halted = False
+        if offset != self.next_offset:
+            self.next_offset, self.skip_keys = offset, 0
+        found = read_slice(mapped, offset, end_offset)
+        progress = self._add(found.entries, found.next_offset)
+        return progress._replace(record_count=found.record_count, passed_over=found.passed_over)
+
+    def _add(self, entries: list[Entry], end_offset: int) -> Progress:
+        if self.skip_keys and entries and entries[0][1] == self.next_offset:
+            del entries[: self.skip_keys]
+        added = 0
+        try:
+            while added < len(entries):
+                added = self._writable().put(entries, added)
+        except OSError as error:
+            self._halt(entries, added)
+            return Progress(self.next_offset, added, error=error)
+        self.next_offset, self.skip_keys = end_offset, 0
+        return Progress(end_offset, added)
+
+    def _halt(self, entries: list[Entry], added: int) -> None:
+        """Remember the record that was reached, and how many of its keys are in."""
+        self._halted = True
+        offset = entries[added][1]
+        keys = 0
+        while keys < added and entries[added - 1 - keys][1] == offset:
+            keys += 1
+        if offset == self.next_offset:
+            keys += self.skip_keys
+        self.next_offset, self.skip_keys = offset, keys
+
+    def _writable(self) -> IndexFile:
+        last = self.files[-1] if self.files else None
+        if last is not None and not last.is_full:
+            return last
+        name = next_name(self._now_ms(), self._last_name)
+        before = None if last is None else last.header
+        made = IndexFile.create(self._files, self._folder / name, self._shape, before)
+        if last is not None:
+            last.unmap()
+        self._last_name = name
+        self.files = (*self.files, made)
+        log.info("the key index goes on in %s", made.path)
+        return made
+
+    def settle(self, full: Sequence[IndexFile]) -> None:
+        """Full files were synced: nothing will be stored to them again."""
+        for file in full:
+            file.unsynced = False
+            file.rest()
+
+    def expire(self, log_min_offset: int) -> None:
+        """Remove the files whose records have all left the log; never the last one. Blocks."""
+        expired: list[IndexFile] = []
+        for file in self.files[:-1]:
+            if file.header.end_offset >= log_min_offset:
+                break
+            expired.append(file)
+            log.info("removing %s: its messages are gone", file.path)
+        self.files = self.files[len(expired) :]
+        self._remove(expired)
+
+    def _remove(self, removed: list[IndexFile]) -> None:
+        for file in removed:
+            file.is_removed = True
+            file.let_go()
+            self._files.unlink(file.path)
+        if removed:
+            self._files.sync_folder(self._folder)
+
+    def close(self) -> None:
+        """Let all files go."""
+        files, self.files = self.files, ()
+        for file in files:
+            file.let_go()
+
+
+def next_name(now_ms: int, last_name: str) -> str:
+    """Name of the next file: the local time, or behind the last name when the clock went back."""
+    seconds, milliseconds = divmod(now_ms, 1000)
+    name = f"{datetime.fromtimestamp(seconds):%Y%m%d%H%M%S}{milliseconds:03d}"
+    if last_name and int(name) <= int(last_name):
+        return f"{int(last_name) + 1:017d}"
+    return name

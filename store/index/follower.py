@@ -1,0 +1,279 @@
+"""How the key index keeps up with the log: live by what is published, else by reading it again.
+
+    mending   slots that a crash left unsure are put right (`repair.py`)
+    behind    the log is read in slices, one after the other, up to what is published
+    live      published units wait here and go to the index thread in batches, a little later
+
+A start is behind by whatever the last checkpoint did not cover. The index falls behind, too, when
+more is published than may wait, or when the disk was full: what waits is dropped, for the log has
+it all.
+
+One job mends, reads or builds at a time, and the loop has its turn between two of them, so that
+none keeps the interpreter for more than a millisecond or two.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.common.files import is_no_space
+from skylarkmq.common.repeating import IntervalTimer
+from skylarkmq.common.worker import Worker
+from skylarkmq.store.index.backfill import SLICE_SIZE
+from skylarkmq.store.index.builder import IndexBuilder, Progress
+from skylarkmq.store.log.append import Unit
+from skylarkmq.store.log.commit_log import CommitLog
+from skylarkmq.store.log.mapped_file import MappedFile
+from skylarkmq.store.stats import StoreStats
+
+log = logging.getLogger(__name__)
+
+BATCH_UNITS: Final = 512
+"""Units of one job, about 2 ms."""
+LINGER_S: Final = 0.02
+"""How long fewer units than a batch wait for more."""
+WAITING_UNITS_MAX: Final = 65_536
+WAITING_SIZE_MAX: Final = 64 << 20
+"""Bytes of the records whose units may wait, which hold less of them."""
+JOIN_SIZE: Final = 4 * SLICE_SIZE
+"""When so few bytes are left to read, what is published meanwhile waits for the reading to end."""
+RETRY_S: Final = 1.0
+
+
+class IndexFollower:
+    """Feeds the builder. Loop thread."""
+
+    def __init__(
+        self,
+        builder: IndexBuilder,
+        worker: Worker,
+        clock: Clock,
+        stats: StoreStats,
+        commit_log: CommitLog,
+        on_failure: Callable[[BaseException], None],
+        *,
+        enabled: bool,
+    ) -> None:
+        self._builder = builder
+        self._worker = worker
+        self._clock = clock
+        self._stats = stats
+        self._log = commit_log
+        self._on_failure = on_failure
+        self._enabled = enabled
+        self._retry = IntervalTimer(clock, RETRY_S, self._try_again)
+        self._running = False
+        self._jobs = 0  # of mending, reading or building that are under way
+        self._mended = True
+        self._why_halted = ""  # until the next try
+        # Invariant: while `_live`, or on the way to it with `_join_offset`, `_waiting` holds all
+        # units that are published and were not handed to the index thread; else it is empty.
+        self._live = False
+        self._join_offset = -1
+        self._waiting: list[Unit] = []
+        self._waiting_size = 0
+        self._linger: TimerHandle | None = None
+        self.indexed_offset = 0  # records below it are in the index, as far as the loop knows
+        self.published_offset = 0
+        self.disk_full = False
+
+    def begin_at(self, indexed_offset: int, *, mended: bool) -> None:
+        """Take over what a start found; all of the log is published."""
+        self.indexed_offset = indexed_offset
+        self.published_offset = max(self._log.max_offset, indexed_offset)
+        self._mended = mended
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._running = True
+        self._retry.start()
+        self._go_on()
+
+    def end(self) -> None:
+        """Start no more jobs."""
+        self._running = False
+        self._retry.stop()
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+
+    @property
+    def behind_bytes(self) -> int:
+        """Bytes of the published log that are not in the index yet."""
+        return max(0, self.published_offset - max(self.indexed_offset, self._log.min_offset))
+
+    @property
+    def missing(self) -> str:
+        """What a search that begins now may not find, for a human; empty when nothing."""
+        if not self._enabled:
+            return "the key index is not kept up (messageIndexEnable is false)"
+        if self._live:
+            return ""
+        if not self._mended:
+            return "the key index is being mended after an unclean stop, ask again later"
+        why = f" ({self._why_halted})" if self._why_halted else ""
+        return (
+            f"the key index is being built again{why}: {self.behind_bytes} bytes of the log are "
+            "not in it yet, ask again later"
+        )
+
+    def take(self, units: list[Unit]) -> None:
+        """Records were published, behind all that were before."""
+        if not units:
+            return
+        _, _, offset, size, _, _, _ = units[-1]
+        self.published_offset = offset + size
+        if not self._live and self._join_offset < 0:
+            return
+        waiting = self._waiting
+        waiting += units
+        self._waiting_size += offset + size - units[0][2]
+        if len(waiting) > WAITING_UNITS_MAX or self._waiting_size > WAITING_SIZE_MAX:
+            self._fall_behind("too much was published meanwhile")
+            self._go_on()
+        elif self._live and self._running and not self._jobs:  # else `build_rest` takes it
+            if len(waiting) >= BATCH_UNITS:
+                self._go_on()
+            elif self._linger is None:
+                self._wait_for_more()
+
+    def submit_waiting(self) -> None:
+        """Hand all that waits to the index thread, in front of what is submitted next."""
+        if self._live and self._running:
+            while self._waiting:
+                self._build_batch()
+
+    def build_rest(self) -> None:
+        """Build here and now what waits live. Blocks; after the workers have ended."""
+        if self._live and self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._note(self._builder.build(waiting))
+
+    # Jobs
+
+    def _go_on(self) -> None:
+        """Start the next job when there is one and none is under way."""
+        if not self._running or self._jobs or self._why_halted:
+            return
+        if not self._mended:
+            self._jobs += 1
+            self._worker.submit(self._builder.mend, self._slice_mended)
+        elif not self._enabled:
+            return
+        elif not self._live:
+            self._read_slice()
+        elif len(self._waiting) >= BATCH_UNITS:
+            self._build_batch()
+        elif self._waiting and self._linger is None:
+            self._wait_for_more()
+
+    def _slice_mended(self, done: bool | None, error: BaseException | None) -> None:
+        self._jobs -= 1
+        if error is not None:
+            self._halt(error)
+        else:
+            self.disk_full = False
+            self._mended = bool(done)
+            self._go_on()
+
+    def _read_slice(self) -> None:
+        offset = max(self.indexed_offset, self._log.min_offset)
+        mapped = self._log.mapped_files.find(offset)
+        if offset >= self.published_offset or mapped is None:
+            self._live = True
+            return
+        if self._join_offset < 0 and self.published_offset - offset <= JOIN_SIZE:
+            self._join_offset = self.published_offset
+        end_offset = self._join_offset if self._join_offset >= 0 else self.published_offset
+        mapped.hold()
+        self._jobs += 1
+        self._worker.submit(
+            partial(self._builder.catch_up, mapped, offset, end_offset),
+            partial(self._slice_read, mapped),
+        )
+
+    def _slice_read(
+        self, mapped: MappedFile, progress: Progress | None, error: BaseException | None
+    ) -> None:
+        self._jobs -= 1
+        mapped.release()
+        if error is not None:
+            self._halt(error)
+        elif progress is not None and self._note(progress):
+            self._stats.index_records_read += progress.record_count
+            if self.indexed_offset == self._join_offset:
+                self._join_offset = -1
+                self._live = True
+                log.info("the key index has caught up with the log at %d", self.indexed_offset)
+            self._go_on()
+
+    def _wait_for_more(self) -> None:
+        deadline = self._clock.monotonic() + LINGER_S
+        self._linger = self._clock.call_at(deadline, self._lingered)
+
+    def _lingered(self) -> None:
+        self._linger = None
+        if self._live and self._waiting and not self._jobs:
+            self._build_batch()
+
+    def _build_batch(self) -> None:
+        batch = self._waiting[:BATCH_UNITS]
+        del self._waiting[:BATCH_UNITS]
+        self._waiting_size -= batch[-1][2] + batch[-1][3] - batch[0][2]
+        if not self._waiting:
+            self._waiting_size = 0
+        self._jobs += 1
+        self._worker.submit(partial(self._builder.build, batch), self._built)
+
+    def _built(self, progress: Progress | None, error: BaseException | None) -> None:
+        self._jobs -= 1
+        if error is not None:
+            self._halt(error)
+        elif progress is not None and self._note(progress):
+            self._go_on()
+
+    def _note(self, progress: Progress) -> bool:
+        """Take a job's outcome; whether it went well."""
+        self.indexed_offset = progress.next_offset
+        self._stats.index_entries += progress.entry_count
+        if progress.passed_over:
+            log.warning(
+                "the log is damaged before offset %d: %d bytes are not in the key index",
+                progress.next_offset,
+                progress.passed_over,
+            )
+        if progress.error is None:
+            self.disk_full = False
+            return True
+        if not is_no_space(progress.error):
+            self._on_failure(progress.error)
+        self._halt(progress.error)
+        return False
+
+    # Trouble
+
+    def _halt(self, error: BaseException) -> None:
+        """Stand still until the next try."""
+        self.disk_full = is_no_space(error)
+        why = "the disk is full" if self.disk_full else f"{type(error).__name__}: {error}"
+        if why != self._why_halted:
+            log.error("the key index does not go on: %s", why, exc_info=error)
+        self._fall_behind(why)
+        self._why_halted = why
+
+    def _fall_behind(self, why: str) -> None:
+        if self._live and not self._why_halted:
+            log.warning("the key index falls behind at %d: %s", self.indexed_offset, why)
+        self._live = False
+        self._join_offset = -1
+        self._waiting.clear()
+        self._waiting_size = 0
+
+    def _try_again(self) -> None:
+        if self._why_halted and not self._jobs:
+            self._why_halted = ""
+            self._go_on()

@@ -1,0 +1,269 @@
+"""The key index of a store: from `topic#key` to the places of the messages in the log.
+
+It follows the log and is never waited for: a start goes on as soon as it is known which of its
+files may be trusted, and the rest is built in the background. Queries are answered all the while,
+with what there is, and say when something may be missing; otherwise a query finds everything that
+was published before it.
+
+Threads: all state is the loop's; files are read and written on the index thread, in the order of
+the jobs; syncs run beside on the queues thread, in front of the checkpoint that speaks of them.
+
+Crash story: the index is a function of the log. What the last checkpoint does not cover is cut off
+(`loader.py`) and built again.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../index/IndexService.java
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.files import Files
+from skylarkmq.common.worker import StoreWorkers
+from skylarkmq.protocol.tags_code import index_key_hash
+from skylarkmq.store.checkpoint import IndexPoint, Marks
+from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.index.builder import IndexBuilder
+from skylarkmq.store.index.file import IndexShape
+from skylarkmq.store.index.follower import IndexFollower
+from skylarkmq.store.index.loader import IndexLoader
+from skylarkmq.store.index.search import IndexSearch
+from skylarkmq.store.index.sync import SyncedIndex, sync_index
+from skylarkmq.store.log.commit_log import CommitLog
+from skylarkmq.store.paths import StorePaths
+from skylarkmq.store.stats import StoreStats
+
+log = logging.getLogger(__name__)
+
+
+class IndexAnswer(NamedTuple):
+    """What the index knows of a key. Only hashes were compared: compare the keys of the records."""
+
+    offsets: list[int]  # physical offsets, newest first
+    last_timestamp: int  # store time of the index's last entry, ms
+    last_offset: int  # physical offset of its record
+    missing: str  # what may be missing, for a human; empty when nothing
+
+
+SearchDone = Callable[[IndexAnswer | None, BaseException | None], None]
+SyncDone = Callable[[IndexPoint | None, BaseException | None], None]
+
+
+class IndexService:
+    """The index. Loop thread, but for the calls that block."""
+
+    def __init__(
+        self,
+        files: Files,
+        workers: StoreWorkers,
+        clock: Clock,
+        stats: StoreStats,
+        paths: StorePaths,
+        config: StoreConfig,
+        commit_log: CommitLog,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._files = files
+        self._worker = workers.index
+        self._sync_worker = workers.queues
+        self._clock = clock
+        self._stats = stats
+        self._log = commit_log
+        self._on_failure = on_failure
+        self._result_max = config.max_msgs_num_batch
+        self.enabled = config.message_index_enable
+        shape = IndexShape(config.max_hash_slot_num, config.max_index_num)
+        self._loader = IndexLoader(files, paths.index, shape, commit_log)
+        self._builder = IndexBuilder(files, paths.index, shape, clock.now_ms)
+        self._follower = IndexFollower(
+            self._builder, workers.index, clock, stats, commit_log, on_failure, enabled=self.enabled
+        )
+        self.take = self._follower.take
+        self.point: IndexPoint | None = None  # what is on the disk, for the checkpoint
+        self.full_timestamp = 0  # end time of the newest full file that is on the disk, ms
+        self._ended = False
+        self._syncing = False
+        self._sync_wanted: list[SyncDone] = []
+        self._expiring = False
+        self._expire_wanted = 0  # log offset
+
+    # Life cycle
+
+    def check_files(self, *, unclean: bool) -> None:
+        """Refuse files of other sizes before anything is changed. Blocks.
+
+        Raises:
+            StoreProfileError: the files have another number of slots.
+        """
+        self._loader.refuse_other_shapes(unclean=unclean)
+
+    def load(self, marks: Marks, *, unclean: bool) -> None:
+        """Open what a stop left, once the log was recovered. Blocks, whatever the size not long.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        loaded = self._loader.load(marks, unclean=unclean)
+        self._builder.take(loaded)
+        self._follower.begin_at(loaded.next_offset, mended=loaded.damaged is None)
+        self.point, self.full_timestamp = loaded.point, loaded.full_timestamp
+        if self.enabled and (loaded.removed or loaded.damaged or self.behind_bytes):
+            log.info(
+                "key index: %d files kept, %d removed; reading %d bytes of the log again, from "
+                "offset %d on, in the background",
+                len(loaded.files),
+                loaded.removed,
+                self.behind_bytes,
+                loaded.next_offset,
+            )
+
+    def start(self) -> None:
+        """Begin to follow the log."""
+        self._follower.start()
+
+    def end(self) -> None:
+        """Build and sync no more; searches go on."""
+        self._ended = True
+        self._follower.end()
+
+    def close_clean(self) -> None:
+        """Build what waits and make the index durable. Blocks; after the workers have ended.
+
+        Raises:
+            OSError: the disk failed. A full one is no error: the next start reads the log again.
+        """
+        if not self._builder.mend_now():
+            self.point = None  # the next start finds out what is there
+        elif self.enabled:
+            self._follower.build_rest()
+            self._synced(self._sync_job()())
+            if behind := self.behind_bytes:
+                log.info("the key index ends %d bytes before the log; a start goes on", behind)
+
+    def close(self) -> None:
+        """Let all files go."""
+        self._builder.close()
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether the index cannot grow; it tries again by itself."""
+        return self._follower.disk_full
+
+    @property
+    def behind_bytes(self) -> int:
+        """Bytes of the published log that are not in the index yet."""
+        return self._follower.behind_bytes
+
+    @property
+    def file_count(self) -> int:
+        return len(self._builder.files)
+
+    # Queries
+
+    def query(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, done: SearchDone
+    ) -> None:
+        """Look a key up among the messages stored between two times, both included.
+
+        Args:
+            max_count: so many places at most, and no more than maxMsgsNumBatch.
+            done: called later. The times of entries are kept in seconds, rounded down.
+        """
+        self._follower.submit_waiting()
+        missing = self._follower.missing
+        key_hash = index_key_hash(topic, key)
+        search = IndexSearch(key_hash, min(max_count, self._result_max), begin_ms, end_ms)
+        steps: list[Iterator[None]] = []
+
+        def run_slice() -> bool:
+            if not steps:
+                steps.append(search.run(self._builder.readable))
+            return next(steps[0], search) is search
+
+        def finished(is_done: bool | None, error: BaseException | None) -> None:
+            if error is not None:
+                done(None, error)
+            elif is_done:
+                why = "the search was given up, ask for less time" if search.gave_up else missing
+                done(IndexAnswer(search.offsets, *search.last_entry, why), None)
+            else:
+                self._worker.submit(run_slice, finished)
+
+        self._worker.submit(run_slice, finished)
+
+    # To the disk
+
+    def sync(self, done: SyncDone) -> None:
+        """Bring to the disk what is in the index, and tell how far that reaches.
+
+        A failure is the store's, and is told as well.
+        """
+        if not self.enabled or self._ended:
+            done(self.point, None)
+            return
+        self._sync_wanted.append(done)
+        self._start_sync()
+
+    def _start_sync(self) -> None:
+        if not self._sync_wanted or self._syncing or self._expiring:
+            return
+        waiting, self._sync_wanted = self._sync_wanted, []
+        self._syncing = True
+        started = self._clock.monotonic()
+
+        def finished(synced: SyncedIndex | None, error: BaseException | None) -> None:
+            self._syncing = False
+            if error is not None:
+                self._stats.fsync_errors += 1
+                self._on_failure(error)
+            elif synced is not None:
+                self._stats.fsync_index.observe(self._clock.monotonic() - started)
+                self._synced(synced)
+            for done in waiting:
+                done(None if error is not None else self.point, error)
+            self._start_expiry()
+            self._start_sync()
+
+        self._sync_worker.submit(self._sync_job(), finished)
+
+    def _sync_job(self) -> Callable[[], SyncedIndex]:
+        offset = min(self._follower.indexed_offset, self._log.flushed_offset)
+        index_files, full_timestamp = self._builder.files, self.full_timestamp
+        return lambda: sync_index(self._files, index_files, offset, full_timestamp)
+
+    def _synced(self, synced: SyncedIndex) -> None:
+        self.point, self.full_timestamp = synced.point, synced.full_timestamp
+        if synced.full and not self._ended:
+            self._worker.submit(lambda: self._builder.settle(synced.full), _settled)
+
+    # Expiry
+
+    def expire(self, log_min_offset: int) -> None:
+        """Remove the files of which no message is left in the log, in the background."""
+        self._expire_wanted = max(self._expire_wanted, log_min_offset)
+        self._start_expiry()
+
+    def _start_expiry(self) -> None:
+        offset = self._expire_wanted
+        files = self._builder.files
+        if self._expiring or self._syncing or self._ended or len(files) < 2:
+            return
+        if files[0].header.end_offset >= offset:
+            return
+        self._expiring = True
+
+        def finished(_: None, error: BaseException | None) -> None:
+            self._expiring = False
+            if error is not None:
+                log.error("removing expired index files failed: %s", error)
+            self._start_sync()
+
+        self._worker.submit(lambda: self._builder.expire(offset), finished)
+
+
+def _settled(_: None, error: BaseException | None) -> None:
+    if error is not None:
+        log.error("closing full index files failed: %s", error)

@@ -1,0 +1,260 @@
+"""One batch of appends: all records of one read are laid out in memory and stored with one write.
+
+    add, add, ...   take a queue offset and a place in the log, collect the record's parts
+    write           one write for each log file touched (more than one only at a roll), on the road
+                    of the file (`mapped_file.py`)
+
+The event loop is the put lock: nothing awaits between `begin` and `write`, so offsets are dense and
+records lie in the order of the calls. When `write` fails the store ends its writing for good, so
+an offset that was handed out and not stored is never handed out again.
+
+A record never spans two files: when it does not fit with 8 bytes to spare, the rest of the file
+becomes a blank record and the next file begins.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java (DefaultAppendMessageCallback)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from zlib import crc32
+
+from skylarkmq.protocol.record import (
+    FIXED_BY_HOSTS,
+    FIXED_IPV4,
+    HOSTS_MASK,
+    HOSTS_SHIFT,
+    MESSAGE_MAGIC,
+    MIN_BLANK_SIZE,
+    encode_blank,
+)
+from skylarkmq.store.log.mapped_file import MappedFile, Piece
+from skylarkmq.store.queue.consume_queue import ConsumeQueue
+from skylarkmq.store.results import MessageInner
+
+IPV4_HOST_SIZE = 8
+HOSTS_BITS = HOSTS_MASK << HOSTS_SHIFT
+TRANSACTION_BITS = 0xC
+TRANSACTION_PREPARED = 0x4
+TRANSACTION_COMMIT = 0x8
+TRANSACTION_ROLLBACK = 0xC
+NO_QUEUE = -1
+# Bytes of a record around fixed part, body, topic and properties: both variable lengths.
+TOPIC_LENGTH_SIZE = 1
+PROPERTIES_LENGTH = struct.Struct(">h")
+OVERHEAD = FIXED_IPV4.size + PROPERTIES_LENGTH.size
+
+assert FIXED_IPV4.size == 88
+
+NextFile = Callable[[], MappedFile]
+DueTime = Callable[[int, int], int]  # (delay level, store timestamp ms) -> due time ms
+
+
+# A stored record on its way into its queue and the key index, as a plain tuple because one is made
+# for every message; queue offset -1 marks a prepared record, which enters the index alone:
+# (queue, queue offset, physical offset, record size, tags code, properties, store timestamp)
+Unit = tuple[ConsumeQueue, int, int, int, int, bytes, int]
+
+
+class AppendBatch:
+    """The records of one read on their way into the log. Loop thread; reused for every read."""
+
+    __slots__ = (
+        "_due_time",
+        "_file",
+        "_file_size",
+        "_file_start",
+        "_next_file",
+        "_parts",
+        "_position",
+        "_segments",
+        "count",
+        "size",
+        "store_timestamp",
+        "units",
+    )
+
+    def __init__(self, file_size: int, next_file: NextFile, due_time: DueTime) -> None:
+        self._file_size = file_size
+        self._next_file = next_file
+        self._due_time = due_time
+        self._file: MappedFile | None = None
+        self._segments: list[tuple[MappedFile, list[bytes]]] = []
+        self._parts: list[bytes] = []
+        self.units: list[Unit] = []
+        self.count = 0
+        self.size = 0
+        self.store_timestamp = 0
+        self._file_start = 0
+
+    def begin(self, file: MappedFile | None, store_timestamp: int) -> None:
+        """Start a batch behind the end of `file`, the last log file.
+
+        Raises:
+            RuntimeError: the batch before it was not written; its messages would be gone, and its
+                queue offsets with them.
+        """
+        if not self.is_empty:
+            raise RuntimeError(
+                f"a batch of {self.count} messages is to be written before the next one begins"
+            )
+        self._file = file
+        self.units = []
+        self.count = 0
+        self.size = 0
+        self.store_timestamp = store_timestamp
+        if file is None:
+            self._position = self._file_size  # nothing fits: the first add rolls
+        else:
+            self._file_start = file.start_offset
+            self._position = file.wrote_position
+
+    def add(
+        self,
+        queue: ConsumeQueue,
+        body: bytes,
+        properties: bytes,
+        born_timestamp: int,
+        born_host: bytes,
+        store_host: bytes,
+        tags_code: int,
+        flag: int = 0,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+        delay_level: int = 0,
+    ) -> int:
+        """Lay one record out and return its physical offset.
+
+        Its queue offset is `queue.next_offset - 1`; prepared and rollback records enter no queue.
+
+        Raises:
+            StoreFullError, OSError: the next file could not be had; nothing was taken.
+        """
+        body_size = len(body)
+        topic = queue.topic_part
+        fixed = FIXED_IPV4
+        sys_flag &= ~HOSTS_BITS  # they follow from the hosts, whatever a client wrote
+        size = OVERHEAD + body_size + len(topic) + len(properties)
+        if len(born_host) != IPV4_HOST_SIZE or len(store_host) != IPV4_HOST_SIZE:
+            hosts = (len(born_host) != IPV4_HOST_SIZE) | (len(store_host) != IPV4_HOST_SIZE) << 1
+            sys_flag |= hosts << HOSTS_SHIFT
+            fixed = FIXED_BY_HOSTS[hosts]
+            size += fixed.size - FIXED_IPV4.size
+        position = self._position
+        if position + size + MIN_BLANK_SIZE > self._file_size:
+            self._make_room(size)
+            position = self._position
+        physical_offset = self._file_start + position
+        store_timestamp = self.store_timestamp
+        queue_offset, kind = 0, sys_flag & TRANSACTION_BITS
+        if kind in (0, TRANSACTION_COMMIT):
+            if delay_level:
+                tags_code = self._due_time(delay_level, store_timestamp)
+            queue_offset = queue.next_offset
+            queue.next_offset = queue_offset + 1
+        if kind != TRANSACTION_ROLLBACK:
+            number = NO_QUEUE if kind == TRANSACTION_PREPARED else queue_offset
+            self.units.append(
+                (queue, number, physical_offset, size, tags_code, properties, store_timestamp)
+            )
+        head = fixed.pack(
+            size, MESSAGE_MAGIC, crc32(body) & 0x7FFFFFFF, queue.queue_id, flag, queue_offset,
+            physical_offset, sys_flag, born_timestamp, born_host, store_timestamp, store_host,
+            reconsume_times, prepared_transaction_offset, body_size,
+        )  # fmt: skip
+        self._parts += (head, body, topic, PROPERTIES_LENGTH.pack(len(properties)), properties)
+        self._position = position + size
+        self.count += 1
+        self.size += size
+        return physical_offset
+
+    def add_message(self, queue: ConsumeQueue, inner: MessageInner) -> int:
+        """`add` for a message that is an object."""
+        return self.add(
+            queue,
+            inner.body,
+            inner.properties,
+            inner.born_timestamp,
+            inner.born_host,
+            inner.store_host,
+            inner.tags_code,
+            inner.flag,
+            inner.sys_flag,
+            inner.reconsume_times,
+            inner.prepared_transaction_offset,
+            inner.delay_level,
+        )
+
+    def reserve(self, size: int) -> None:
+        """Have the next records, of `size` bytes together, in one file.
+
+        Raises:
+            StoreFullError, OSError: as `add`.
+        """
+        if self._position + size + MIN_BLANK_SIZE > self._file_size:
+            self._make_room(size)
+
+    def write(self) -> int:
+        """Store the batch and return the end offset of the log. One blocking write a file.
+
+        Raises:
+            OSError: the disk refused; the caller must end all writing.
+        """
+        self._close_segment()
+        segments, self._segments = self._segments, []
+        file = self._file
+        for mapped, parts in segments:
+            mapped.append(b"".join(parts))
+            if mapped is not file:
+                mapped.fill()
+        return 0 if file is None else file.start_offset + file.wrote_position
+
+    def hand_in(self, since_s: float) -> list[Piece]:
+        """Let a thread store the batch; return what it has to write. Buffers are filled at once.
+
+        Args:
+            since_s: when, on the monotonic clock.
+        """
+        self._close_segment()
+        segments, self._segments = self._segments, []
+        pieces: list[Piece] = []
+        for mapped, parts in segments:
+            data, rolled = b"".join(parts), mapped is not self._file
+            if mapped.buffer is None:
+                pieces.append(mapped.hand_in(data, since_s, to_end=rolled))
+            else:
+                mapped.append(data)
+                if rolled:
+                    mapped.fill()
+        return pieces
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write; the rest of a file that became blank is something."""
+        return not (self._parts or self._segments)
+
+    def drop(self) -> None:
+        """Forget what was added: the store has ended its writing."""
+        self._parts, self._segments = [], []
+
+    def _close_segment(self) -> None:
+        if self._file is not None and self._parts:
+            self._segments.append((self._file, self._parts))
+            self._parts = []
+
+    def _make_room(self, size: int) -> None:
+        self._roll()
+        if self._position + size + MIN_BLANK_SIZE > self._file_size:
+            self._roll()  # a file of an earlier run that could not be had before
+
+    def _roll(self) -> None:
+        following = self._next_file()  # first: without it the old file must stay as it is
+        file = self._file
+        if file is not None and self._position < file.size:
+            self._parts.append(encode_blank(file.size - self._position))
+        self._close_segment()
+        self._file = following
+        self._file_start = following.start_offset
+        self._position = following.wrote_position  # 0, unless the first file could not be had

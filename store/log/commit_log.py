@@ -1,0 +1,387 @@
+"""The commit log: one endless sequence of records in files of one size, shared by all topics.
+
+Written once for each read of a socket, read through mappings, synced on the flush thread. A reader
+sees what is committed; under SYNC_FLUSH the queues show a record only once it is synced
+(`message_writer.py`).
+
+    road     how a batch reaches the file                          committed
+    pwrite   one `pwrite` on the loop                              at once
+    mapped   one store into a mapping of the file                  at once
+    pool     one store into a locked buffer; a thread writes it    with the commit
+
+While the disk is slow, batches leave the loop: their bytes wait in `later` until a commit writes
+them, as it writes what lies in buffers (`message_writer.py`).
+
+    offset             end of what is
+    wrote_offset       handed in
+    max_offset         committed without a gap: readable, and what a flush syncs
+    flushed_offset     on the disk
+
+With the pool a file that got no buffer works on the plain road; what is written to it counts as
+committed only when everything in front of it is.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java, MappedFileQueue.java
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.files import Files
+from skylarkmq.common.worker import Worker
+from skylarkmq.protocol.record import RecordStatus, RecordView, read_record
+from skylarkmq.store.errors import NoBufferError
+from skylarkmq.store.log.allocate_service import PATIENCE_S, AllocateService
+from skylarkmq.store.log.append import AppendBatch, DueTime
+from skylarkmq.store.log.flushed_offset import FlushedOffset
+from skylarkmq.store.log.mapped_file import MappedFile, Piece
+from skylarkmq.store.log.mapped_file_queue import MappedFileQueue
+from skylarkmq.store.log.transient_pool import TransientStorePool
+from skylarkmq.store.log.warm_up import WarmUp
+from skylarkmq.store.stats import StoreStats
+
+WriteRoad = Literal["pwrite", "mapped", "pool"]
+PAGE_SIZE = 4096  # what the keys that count dirty pages mean by one
+
+# Room that a new log file needs beside itself: queue units and index items of its messages.
+_SIDE_BYTES_PER_MESSAGE = 3 * 20  # a unit, and the items of two keys
+_RECORD_SIZE_GUESS = 1024  # bytes, as long as nothing was appended
+
+
+class CommitRequest(NamedTuple):
+    """What a commit has to bring from memory to files, and the end it stands for."""
+
+    pieces: list[Piece]
+    end_offset: int
+    store_timestamp: int  # of the last record before end_offset, ms
+
+    def run(self) -> None:
+        """Write the bytes, older ones first. Blocks; commit thread, or flush thread."""
+        for piece in self.pieces:
+            piece.mapped.file.pwrite(piece.data, piece.position)
+
+
+class FlushRequest(NamedTuple):
+    """What a flush has to sync: files with unsynced bytes, and the end they stand for."""
+
+    files: list[MappedFile]
+    end_offset: int
+    store_timestamp: int  # of the last record before end_offset, ms
+    commit: CommitRequest | None  # to be done first
+    flushed: FlushedOffset
+
+    def run(self) -> None:
+        """Sync the files, older ones first, then say so. Blocks; flush thread."""
+        if self.commit is not None:
+            self.commit.run()
+        for mapped in self.files:
+            mapped.file.datasync()
+        self.flushed.write(self.end_offset)
+
+
+class CommitLog:
+    """Append, read and flush bookkeeping of the log. Loop thread."""
+
+    def __init__(
+        self,
+        files: Files,
+        worker: Worker,
+        clock: Clock,
+        stats: StoreStats,
+        folder: Path,
+        file_size: int,
+        due_time: DueTime,
+        flushed: FlushedOffset,
+        *,
+        write_road: WriteRoad = "pwrite",
+        pool: TransientStorePool | None = None,
+        fail_without_buffer: bool = False,
+        warm_up: WarmUp | None = None,
+    ) -> None:
+        """Make the log of a folder; nothing is touched yet.
+
+        Args:
+            pool: given when, and only when, the road is the pool's.
+            fail_without_buffer: refuse a new file when the pool has no buffer for it.
+            warm_up: for the mapped road.
+        """
+        assert (write_road == "pool") == (pool is not None)
+        self._clock = clock
+        self._stats = stats
+        self.file_size = file_size
+        self.write_road: WriteRoad = write_road
+        self.pool = pool
+        self._fail_without_buffer = fail_without_buffer
+        self._warm_up = warm_up
+        self.mapped_files = MappedFileQueue(files, folder, file_size)
+        self._allocate = AllocateService(
+            files, worker, clock, stats, folder, file_size, equip=self._equip, room=self._room
+        )
+        self.batch = AppendBatch(file_size, self._next_file, due_time)
+        self.flushed_offset = 0
+        self.store_timestamp = 0  # of the newest record; never goes back within a run
+        # Batches that left the loop, in order; while there are any, what follows leaves it too.
+        self.later: deque[Piece] = deque()
+        self._committed_offset = 0  # pool road
+        # Of the last record that is committed, or older; kept up to date by commits and syncs.
+        self._committed_timestamp = 0
+        self._flushed = flushed
+        self._unready: MappedFile | None = None  # the last file of an earlier run, not allocated
+
+    @property
+    def min_offset(self) -> int:
+        return self.mapped_files.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """End of what is committed and readable."""
+        if self.pool is not None:
+            return self._committed_offset
+        if self.later:
+            return self.later[0].mapped.start_offset + self.later[0].position
+        return self.mapped_files.max_offset
+
+    @property
+    def no_room(self) -> str:
+        """Why the next log file was refused when it was last asked for, empty if it was not."""
+        return self._allocate.no_room
+
+    @property
+    def wrote_offset(self) -> int:
+        """End of what was handed in."""
+        last = self.mapped_files.last
+        return last.start_offset + last.wrote_position if last else 0
+
+    def begin(self) -> AppendBatch:
+        """Start the batch of one read. The store time is taken here, once, and is monotonic."""
+        now_ms = self._clock.now_ms()
+        if now_ms > self.store_timestamp:
+            self.store_timestamp = now_ms
+        last = self.mapped_files.last if self._unready is None else None
+        self.batch.begin(last, self.store_timestamp)
+        return self.batch
+
+    # Files to write to
+
+    def open_first(self) -> None:
+        """Have a file to write to before serving, and the next one on its way.
+
+        Raises:
+            StoreFullError, OSError: the file could not be made.
+        """
+        self._unready = self.mapped_files.last
+        if self._unready is None or self._unready.wrote_position == self.file_size:
+            self._unready = None
+            self._next_file(None)
+        else:
+            self._resume(self._unready, None)
+
+    def _resume(self, mapped: MappedFile, patience_s: float | None) -> MappedFile:
+        """Make the last file of an earlier run ready; a Java broker leaves it without blocks."""
+        self._allocate.resume(mapped, patience_s)
+        if self.write_road == "mapped":
+            mapped.map_for_stores()
+            if self._warm_up is not None:
+                self._warm_up.resume(mapped)
+        self._unready = None
+        self._stage(mapped)
+        self._allocate.prepare(mapped.start_offset + self.file_size)
+        return mapped
+
+    def _next_file(self, patience_s: float | None = PATIENCE_S) -> MappedFile:
+        if self._unready is not None:
+            return self._resume(self._unready, patience_s)
+        if self._fail_without_buffer and self.pool is not None and not self.pool.available_count:
+            raise NoBufferError("create mapped file failed, server is busy or broken.")
+        last = self.mapped_files.last
+        start_offset = 0 if last is None else last.start_offset + self.file_size
+        mapped = self._allocate.take(start_offset, patience_s)
+        self._stage(mapped)
+        self.mapped_files.add(mapped)
+        self._allocate.prepare(start_offset + self.file_size)
+        return mapped
+
+    def _equip(self, mapped: MappedFile) -> None:
+        """Make a new file ready for its road. Blocks; prepare thread."""
+        if self.write_road == "mapped":
+            mapped.map_for_stores()
+            if self._warm_up is not None:
+                self._warm_up.first_step(mapped)
+
+    def _stage(self, mapped: MappedFile) -> None:
+        buffer = self.pool.borrow() if self.pool is not None else None
+        if buffer is not None:
+            mapped.stage_in(buffer)
+
+    def _room(self) -> int:
+        """Bytes that must be free before a file is made: its own and what its messages need."""
+        count = self._stats.messages_appended
+        record_size = self._stats.bytes_appended // count if count else _RECORD_SIZE_GUESS
+        return self.file_size + self.file_size // record_size * _SIDE_BYTES_PER_MESSAGE
+
+    def write_later(self, since_s: float) -> int:
+        """Let a commit write the batch, and return the end offset of the log.
+
+        Args:
+            since_s: when, on the monotonic clock.
+        """
+        self.later += self.batch.hand_in(since_s)
+        return self.wrote_offset
+
+    def wrote(self) -> None:
+        """A batch was written, or handed in: move the ends, and warm what comes next."""
+        if self._warm_up is not None:
+            last = self.mapped_files.last
+            if last is not None:
+                self._warm_up.wrote(last)
+        if self.pool is not None:
+            self._advance()
+
+    # Reading
+
+    def record(self, physical_offset: int, size: int) -> memoryview | None:
+        """The bytes of a record, None when its file is gone or it is not written."""
+        mapped = self.mapped_files.find(physical_offset)
+        if mapped is None:
+            return None
+        position = physical_offset - mapped.start_offset
+        if position + size > mapped.committed_position:
+            return None
+        return mapped.view[position : position + size]
+
+    def read(self, physical_offset: int) -> RecordView | None:
+        """Check and parse the record that starts at `physical_offset`, None if none does."""
+        found = self.locate(physical_offset)
+        if found is None:
+            return None
+        mapped, position = found
+        view = read_record(
+            mapped.view, position, limit=mapped.committed_position, physical_offset=physical_offset
+        )
+        return view if view.status is RecordStatus.MESSAGE else None
+
+    def locate(self, physical_offset: int) -> tuple[MappedFile, int] | None:
+        """File and position of a byte of the log that is written."""
+        mapped = self.mapped_files.find(physical_offset)
+        if mapped is None or physical_offset - mapped.start_offset >= mapped.committed_position:
+            return None
+        return mapped, physical_offset - mapped.start_offset
+
+    def next_file_offset(self, physical_offset: int) -> int:
+        """Start of the file behind the one that the offset falls into."""
+        return physical_offset - physical_offset % self.file_size + self.file_size
+
+    # Committing what waits in memory
+
+    def commit_request(self, least_pages: int = 0) -> CommitRequest | None:
+        """What lies in memory alone, None when that is nothing, or touches too few pages.
+
+        Args:
+            least_pages: that buffers must have for a commit; what left the loop is always due.
+        """
+        start_offset, end_offset = self.max_offset, self.wrote_offset
+        least_pages = 0 if self.later else least_pages
+        if not _is_due(start_offset, end_offset, least_pages, self.file_size):
+            return None
+        pieces: list[Piece] = []
+        for mapped in self._files_from(start_offset) if self.pool is not None else ():
+            position = mapped.committed_position
+            if mapped.buffer is not None and mapped.wrote_position > position:
+                data = mapped.buffer[position : mapped.data_end]
+                pieces.append(Piece(mapped, data, position, mapped.wrote_position))
+        pieces += self.later
+        return CommitRequest(pieces, end_offset, self.store_timestamp) if pieces else None
+
+    def mark_committed(self, request: CommitRequest) -> None:
+        """The request's bytes are in the files; buffers that are through go back to the pool."""
+        for piece in request.pieces:
+            mapped = piece.mapped
+            piece.data.release()
+            mapped.committed_position = piece.end
+            if self.later and self.later[0] is piece:
+                self.later.popleft()
+            buffer = mapped.unstage()
+            if buffer is not None and self.pool is not None:
+                self.pool.give_back(buffer)
+        self._committed_timestamp = max(self._committed_timestamp, request.store_timestamp)
+        if self.pool is not None:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Move the committed end over everything that is committed without a gap."""
+        offset = self._committed_offset
+        while (mapped := self.mapped_files.find(offset)) is not None:
+            offset = mapped.start_offset + mapped.committed_position
+            if mapped.committed_position < mapped.size:
+                break
+        self._committed_offset = offset
+        if offset == self.wrote_offset:
+            self._committed_timestamp = self.store_timestamp
+
+    def _files_from(self, offset: int) -> list[MappedFile]:
+        first = self.mapped_files.find(offset)
+        mapped = self.mapped_files.mapped
+        return mapped if first is None else mapped[mapped.index(first) :]
+
+    # Flushing
+
+    def flush_request(self, least_pages: int = 0, *, commit: bool = False) -> FlushRequest | None:
+        """What is not synced, None when that is nothing, or touches too few pages.
+
+        Args:
+            commit: take with it what lies in memory alone.
+        """
+        request = self.commit_request() if commit and (self.pool or self.later) else None
+        if request is not None:
+            end_offset, timestamp = request.end_offset, request.store_timestamp
+        else:
+            end_offset, timestamp = self.max_offset, self.store_timestamp
+            if self.pool is not None or self.later:
+                timestamp = self._committed_timestamp
+        if not _is_due(self.flushed_offset, end_offset, least_pages, self.file_size):
+            return None
+        committing = {piece[0] for piece in request.pieces} if request is not None else ()
+        files = [
+            mapped
+            for mapped in self._files_from(self.flushed_offset)
+            if mapped.committed_position > mapped.flushed_position or mapped in committing
+        ]
+        return FlushRequest(files, end_offset, timestamp, request, self._flushed)
+
+    def mark_flushed(self, request: FlushRequest) -> None:
+        """The request's sync succeeded: everything below its end is on the disk."""
+        if request.commit is not None:
+            self.mark_committed(request.commit)
+        for mapped in request.files:
+            end = min(request.end_offset - mapped.start_offset, mapped.size)
+            mapped.flushed_position = max(mapped.flushed_position, end)
+        self.flushed_offset = request.end_offset
+        self._committed_timestamp = max(self._committed_timestamp, request.store_timestamp)
+
+    def durable_end(self) -> int:
+        """Where our last run has said that the synced part ends; -1 is unknown. Blocks."""
+        return self._flushed.load()
+
+    def rewind(self, end_offset: int, store_timestamp: int) -> None:
+        """Recovery found the end of the log; all below it is synced. Blocks."""
+        self._flushed.open(end_offset)
+        self.flushed_offset = self._committed_offset = end_offset
+        self.store_timestamp = self._committed_timestamp = store_timestamp
+
+    def close(self) -> None:
+        """Delete the file made ahead, unmap the rest. Blocks; after the workers have ended."""
+        self._allocate.discard()
+        self._flushed.close()
+        self.mapped_files.close()
+        if self.pool is not None:
+            self.pool.close()
+
+
+def _is_due(start: int, end: int, least_pages: int, file_size: int) -> bool:
+    """Whether [start, end) of the log touches enough pages, or fills a file."""
+    if least_pages == 0 or start // file_size < end // file_size:
+        return end > start
+    return end // PAGE_SIZE - start // PAGE_SIZE >= least_pages

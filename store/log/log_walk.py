@@ -1,0 +1,236 @@
+"""Going over the log's records from a place on, quickly and in bounded memory.
+
+Recovery and whoever builds something again from the log read all of it, record by record, so this
+is written for speed: a slice of the file is read, and sound records of it are found with one unpack
+each. Whatever does not pass for one at first sight is judged by `read_record` on the whole file,
+which tells the end of the log from a torn write and from damage.
+
+Reads go by `pread` and not through the mapping, whose pages would stay in the process's memory:
+a walk over a 1 GiB file needs a slice of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from skylarkmq.common.crc import body_crc
+from skylarkmq.protocol.flags import MAX_TOPIC_SIZE
+from skylarkmq.protocol.record import (
+    FIXED_IPV4_SIZE,
+    LENGTHS_SIZE,
+    MESSAGE_MAGIC,
+    MIN_RECORD_SIZE,
+    RecordStatus,
+    RecordView,
+    read_record,
+)
+from skylarkmq.protocol.record_faults import SECTOR_SIZE
+from skylarkmq.protocol.record_layout import HOSTS_BITS
+from skylarkmq.store.log.mapped_file import MappedFile
+from skylarkmq.store.log.mapped_file_queue import MappedFileQueue
+from skylarkmq.store.progress import Progress
+
+SLICE_SIZE: Final = 1 << 20
+_SIZE = struct.Struct(">i")
+# The fields of a record without IPv6 hosts that a walk needs; see `record_layout.py`.
+_FIELDS = struct.Struct(">iiii4xqqi16xq20xi")
+assert _FIELDS.size == FIXED_IPV4_SIZE
+_MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
+
+WalkedRecord = tuple[int, int, int, int, int, int, bytes, bytes]
+"""(physical offset, size, queue id, queue offset, system flag, store timestamp, topic, properties)
+"""
+
+
+class LogWalk:
+    """One walk. Blocks; any thread that may read the files.
+
+    Attributes:
+        end_offset: behind the last sound record, or the begin of the file behind it.
+        reached: `end_offset`, or the end of the last file when a blank record leads there.
+        stop: what stands at `end_offset` when the log does not simply end with its last file.
+    """
+
+    def __init__(
+        self,
+        files: MappedFileQueue,
+        *,
+        check_crc: bool,
+        what: str = "reading the log",
+        progress: Progress | None = None,
+    ) -> None:
+        self._files = files
+        self._check_crc = check_crc
+        self._what = what
+        self._progress = progress
+        self._begin = 0
+        self._stopped = 0  # place in the slice behind its last record
+        self.end_offset = 0
+        self.reached = 0
+        self.stop: RecordView | None = None
+
+    def records(self, begin: int) -> Iterator[WalkedRecord]:
+        """Yield the sound records from offset `begin` on, where one must stand, or none does."""
+        self._begin = self.end_offset = self.reached = begin
+        while (mapped := self._files.find(self.end_offset)) is not None:
+            yield from self._in_file(mapped)
+            position = self.end_offset - mapped.start_offset
+            record = read_record(
+                mapped.view,
+                position,
+                check_crc=self._check_crc,
+                physical_offset=self.end_offset,
+            )
+            if record.status is RecordStatus.MESSAGE:
+                self.end_offset = self.reached = self.end_offset + record.size
+                yield _walked(record)
+            elif record.status is RecordStatus.BLANK:
+                self.reached = mapped.start_offset + mapped.size
+                if self._files.find(self.reached) is None:
+                    return  # the end is in front of the blank record
+                self.end_offset = self.reached
+            else:
+                self.stop = record
+                return
+
+    def _in_file(self, mapped: MappedFile) -> Iterator[WalkedRecord]:
+        """Yield the records of a file from `end_offset` on, as far as they are plainly sound."""
+        size, wanted = mapped.size, SLICE_SIZE
+        position = self.end_offset - mapped.start_offset
+        while size - position >= MIN_RECORD_SIZE:
+            begin = position - position % SECTOR_SIZE
+            data = mapped.file.pread(min(wanted, size - begin), begin)
+            yield from self._in_slice(data, position - begin, mapped.start_offset + begin)
+            self._tell_progress()
+            if self._stopped > position - begin:
+                position, wanted = begin + self._stopped, SLICE_SIZE
+                continue
+            if len(data) - (position - begin) < MIN_RECORD_SIZE:
+                return  # the file is shorter than it was
+            claimed: int = _SIZE.unpack_from(data, position - begin)[0]
+            needed = position - begin + claimed
+            needed += -needed % SECTOR_SIZE
+            if not len(data) < min(needed, size - begin):
+                return
+            wanted = needed
+
+    def _in_slice(self, data: bytes, position: int, base: int) -> Iterator[WalkedRecord]:
+        """Yield the records that lie whole in a slice, which begins at offset `base`."""
+        view, end, check_crc = memoryview(data), len(data), self._check_crc
+        last = end - MIN_RECORD_SIZE
+        unpack: Callable[[bytes, int], tuple[int, ...]] = _FIELDS.unpack_from
+        while position <= last:
+            size, magic, crc, queue_id, queue_offset, offset, sys_flag, timestamp, body_size = (
+                unpack(data, position)
+            )
+            stop: int = position + size
+            tail: int = position + FIXED_IPV4_SIZE + body_size
+            if (
+                magic == MESSAGE_MAGIC
+                and offset == base + position
+                and stop <= end
+                and body_size >= 0
+                and tail + LENGTHS_SIZE <= stop
+                and not sys_flag & HOSTS_BITS
+            ):
+                topic_end: int = tail + 1 + data[tail]
+                properties = data[topic_end + 2 : stop]
+                topic = data[tail + 1 : topic_end]
+                if (
+                    topic_end - tail <= MAX_TOPIC_SIZE + 1
+                    and topic_end + 2 + len(properties) == stop
+                    and data[topic_end] << 8 | data[topic_end + 1] == len(properties)
+                    and (
+                        not check_crc
+                        or (
+                            body_crc(view[tail - body_size : tail]) == crc
+                            and 0 not in properties
+                            and 0 not in topic
+                        )
+                    )
+                ):
+                    self.end_offset = self.reached = offset + size
+                    yield (
+                        offset,
+                        size,
+                        queue_id,
+                        queue_offset,
+                        sys_flag,
+                        timestamp,
+                        topic,
+                        properties,
+                    )
+                    position = stop
+                    continue
+            record = read_record(
+                data, position, check_crc=check_crc, physical_offset=base + position
+            )
+            if record.status is not RecordStatus.MESSAGE:
+                break
+            self.end_offset = self.reached = base + position + record.size
+            yield _walked(record)
+            position += record.size
+        self._stopped = position
+
+    def _tell_progress(self) -> None:
+        last = self._files.last
+        if self._progress is not None and last is not None:
+            total = last.start_offset + last.size - self._begin
+            self._progress(self._what, self.end_offset - self._begin, total)
+
+
+def _walked(record: RecordView) -> WalkedRecord:
+    return (
+        record.physical_offset,
+        record.size,
+        record.queue_id,
+        record.queue_offset,
+        record.sys_flag,
+        record.store_timestamp,
+        record.topic,
+        record.properties,
+    )
+
+
+def bytes_behind(files: MappedFileQueue, offset: int) -> int:
+    """How far behind `offset` the last byte lies that is not zero."""
+    last = offset
+    for begin, data in _slices_behind(files, offset):
+        stripped = len(data.rstrip(b"\0"))
+        if stripped:
+            last = max(last, begin + stripped)
+    return last - offset
+
+
+def next_record(files: MappedFileQueue, offset: int) -> RecordView | None:
+    """The first sound record that begins behind a place that holds none."""
+    for begin, data in _slices_behind(files, offset + 1):
+        mapped = files.find(begin)
+        at = data.find(_MAGIC_BYTES)
+        while at >= 0 and mapped is not None:
+            place = begin + at - 4
+            if place > offset and place >= mapped.start_offset:
+                record = read_record(
+                    mapped.view, place - mapped.start_offset, physical_offset=place
+                )
+                if record.status is RecordStatus.MESSAGE:
+                    return record
+            at = data.find(_MAGIC_BYTES, at + 1)
+    return None
+
+
+def _slices_behind(files: MappedFileQueue, offset: int) -> Iterator[tuple[int, bytes]]:
+    """Yield what was written from `offset` on, a few bytes of it twice, with its place."""
+    zeros = bytes(SLICE_SIZE + len(_MAGIC_BYTES))
+    for mapped in files.mapped:
+        position = max(0, offset - mapped.start_offset)
+        while position < mapped.size:
+            position = mapped.file.data_start(position)
+            data = mapped.file.pread(len(zeros), position)
+            if not data:
+                break
+            if not zeros.startswith(data):
+                yield mapped.start_offset + position, data
+            position += SLICE_SIZE

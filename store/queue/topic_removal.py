@@ -1,0 +1,205 @@
+"""Removing a topic's queues from the store, so that they stay away whatever happens.
+
+    1  loop    the queues leave the table; the log's end is noted
+    2  tables  `removed-topics` says so; from here on the removal is finished by the next start
+    3  queues  the recovery point forgets how many units there are; then the files go, the newest
+               of each queue first, and the folders
+    4  loop    `removed`; the caller brings its own tables to the disk, then calls `release`
+    5  tables  `removed-topics` says that the topic is gone: it may be made again
+
+Between 1 and 5 the topic is held: messages that services still put there stay in memory, because
+their files would lie among the old ones, and no checkpoint is written over them.
+
+Crash story: before 2 nothing has happened; after it `load` removes all files that the topic has,
+in front of every other step of a start. Readers that are under way keep their open files, and what
+they look for by name is not there.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java (cleanUnusedTopic)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from skylarkmq.common.files import Files, is_no_space
+from skylarkmq.common.table_file import TableWriter
+from skylarkmq.common.worker import Worker
+from skylarkmq.store.checkpoint import Checkpoint
+from skylarkmq.store.log.commit_log import CommitLog
+from skylarkmq.store.log.mapped_file import NAME_DIGITS
+from skylarkmq.store.paths import StorePaths
+from skylarkmq.store.queue.queue_table import QueueTable
+from skylarkmq.store.queue.removed_topics import ENTRIES_MAX, RemovedTopics
+from skylarkmq.store.upkeep.point_tracker import PointTracker
+
+log = logging.getLogger(__name__)
+
+RemovalDone = Callable[[BaseException | None], None]
+HELD_MAX: Final = 1000
+"""Topics that may be on their way out at the same time."""
+
+
+class TopicRemoval:
+    """Removes topics. Loop thread, but for its jobs and `load`.
+
+    Attributes:
+        topics: what was removed and lies in the log still.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        worker: Worker,
+        writer: TableWriter,
+        paths: StorePaths,
+        commit_log: CommitLog,
+        queues: QueueTable,
+        points: PointTracker,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """Take the parts of a store.
+
+        Args:
+            worker: the thread that writes queue files.
+        """
+        self.topics = RemovedTopics()
+        self._files = files
+        self._worker = worker
+        self._writer = writer
+        self._paths = paths
+        self._path = paths.removed_topics
+        self._log = commit_log
+        self._queues = queues
+        self._points = points
+        self._on_failure = on_failure
+
+    # Start: the calls below block
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Read the table, and finish what a crash has cut short. In front of all else."""
+        self.topics.load(self._files, self._path)
+        for topic in self.topics.unfinished:
+            log.warning("finishing the removal of topic %s", topic)
+            checkpoint.forget_totals()
+            remove_topic_files(self._files, self._paths, topic, _nothing)
+            self._queues.hold(topic)
+
+    def recovered(self, end_offset: int) -> None:
+        """The log ends here; in front of the first new message."""
+        if self.topics.recovered(self._log.min_offset, end_offset):
+            self.topics.save(self._files, self._path)
+
+    # Removing
+
+    def refusal(self, topic: str) -> str | None:
+        """Why a topic cannot be removed now, None when it can."""
+        held = self._queues.held
+        if topic not in held and len(held) >= HELD_MAX:
+            return f"{HELD_MAX} topics are being deleted; try again"
+        self.topics.prune(self._log.min_offset)
+        if topic not in self.topics.entries and len(self.topics.entries) >= ENTRIES_MAX:
+            return (
+                f"the log still holds messages of {ENTRIES_MAX} deleted topics; try again when "
+                "old messages have expired (fileReservedTime)"
+            )
+        return None
+
+    def remove(self, topic: str, done: RemovalDone) -> bool:
+        """Remove the queues of a topic; nothing may be put there before `release`.
+
+        Args:
+            done: called later on the loop, once nothing brings them back, or with what kept them:
+                after a full disk the call may be repeated, any other error is the store's end.
+
+        Returns:
+            False when there is nothing to remove; `done` is not called then.
+        """
+        queues = self._queues
+        is_known = any(known == topic for known, _ in queues.queues)
+        queues.hold(topic)
+        if not is_known and topic not in self.topics.unfinished:
+            return False
+        self.topics.add(topic, self._log.wrote_offset)
+        queues.take_out(topic)
+        self._points.forget_totals()
+        self._write(lambda error: self._noted(topic, error, done))
+        return True
+
+    def release(self, topic: str, done: RemovalDone) -> None:
+        """The topic may be made again; `done` is called when the disk knows."""
+        if topic not in self.topics.unfinished:
+            self._queues.let_go(topic)
+            done(None)
+            return
+        self.topics.gone(topic)
+
+        def written(error: BaseException | None) -> None:
+            if error is None:
+                self._queues.let_go(topic)
+            else:
+                self.topics.add(topic, self.topics.entries[topic].end_offset)
+            done(error)
+
+        self._write(written)
+
+    def _write(self, done: RemovalDone) -> None:
+        text = self.topics.encoded()
+        self._writer.write(self._path, lambda: text, done)
+
+    def _noted(self, topic: str, error: BaseException | None, done: RemovalDone) -> None:
+        if error is not None:
+            done(error)
+            return
+        queues = self._queues
+        checkpoint, forget = queues.checkpoint, queues.forget_written
+
+        def job() -> list[Path]:
+            checkpoint.forget_totals()
+            return remove_topic_files(self._files, self._paths, topic, forget)
+
+        def removed(paths: list[Path] | None, error: BaseException | None) -> None:
+            if error is not None and not is_no_space(error):
+                self._on_failure(error)
+            queues.forget_read(paths or [])
+            done(error)
+
+        self._worker.submit(job, removed)
+
+
+def remove_topic_files(
+    files: Files, paths: StorePaths, topic: str, forget: Callable[[Path], None]
+) -> list[Path]:
+    """Remove all queues and extensions of a topic, durably. Blocks.
+
+    Args:
+        forget: called with each file before it goes, and with each folder behind its files.
+
+    Returns:
+        The files that were removed.
+    """
+    removed: list[Path] = []
+    # The units first: an extension without units is no damage.
+    for base in (paths.queue_folder(topic, 0).parent, paths.queue_ext_folder(topic, 0).parent):
+        folders = [base / name for name in files.list(base)]
+        for folder in folders:
+            for name in reversed(files.list(folder)):
+                if len(name) == NAME_DIGITS and name.isascii() and name.isdigit():
+                    forget(folder / name)
+                    files.unlink(folder / name)
+                    removed.append(folder / name)
+        for folder in folders:
+            forget(folder)
+            files.sync_folder(folder)
+        for folder in [*folders, base] if files.exists(base) else folders:
+            forget(folder)
+            files.remove_folder(folder)
+        if files.exists(base.parent):
+            files.sync_folder(base.parent)
+    return removed
+
+
+def _nothing(_: Path) -> None:
+    """Nobody has these files open."""

@@ -1,0 +1,386 @@
+"""Reads of what memory is not taken to hold: the disk's time is spent on the reads worker.
+
+    1  worker  the queue's units, when its memory tail does not have them
+    2  loop    the walk over them, by the same rules as a read from memory (`message_reader.py`);
+               the log files of the wanted records are held, so that cleaning leaves them open
+    3  worker  `pread` of the records, their checksums included; neighbours in one call
+    4  loop    the files are let go, the answer is handed over
+
+A record that turns out to be damaged is passed over: the answer has one message less and goes on
+behind it. A file that was removed between the steps answers as it does in memory.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java (getMessage,
+checkInDiskByCommitOffset)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from skylarkmq.common.files import Files
+from skylarkmq.common.worker import Worker
+from skylarkmq.protocol.record import (
+    SYS_FLAG_POSITION,
+    RecordStatus,
+    is_intact,
+    read_record,
+)
+from skylarkmq.store.log.commit_log import CommitLog
+from skylarkmq.store.log.mapped_file import MappedFile
+from skylarkmq.store.queue.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
+from skylarkmq.store.queue.queue_files import QueueReader
+from skylarkmq.store.queue.queue_table import QueueTable
+from skylarkmq.store.read.filtering import (
+    ColdMatches,
+    Place,
+    RecordFilter,
+    count_filtered,
+    read_matching,
+    runs,
+    settle,
+)
+from skylarkmq.store.read.message_reader import (
+    SCANNED_UNITS_MIN,
+    Filter,
+    MessageReader,
+    Wanted,
+    owner_of,
+)
+from skylarkmq.store.read.time_search import nearest_in_time, store_timestamp_at
+from skylarkmq.store.results import GetMessageResult, GetMessageStatus
+from skylarkmq.store.stats import StoreStats
+
+GotMessages = Callable[[GetMessageResult | None, BaseException | None], None]
+GotRecords = Callable[[list[bytes | None]], None]
+GotOffset = Callable[[int, BaseException | None], None]
+GotTime = GotOffset
+
+HEAD_SIZE = 128  # bytes that hold the store time of every record
+RECORD_SIZE_MAX = 1 << 30
+_ALL = 1 << 62, 1 << 62  # of what a walk may take, where the worker keeps the limits
+
+
+class ColdReads:
+    """Reads off the loop. Loop thread; `done` is called on it, never before a call returns."""
+
+    def __init__(
+        self,
+        reader: MessageReader,
+        commit_log: CommitLog,
+        queues: QueueTable,
+        files: Files,
+        worker: Worker,
+        stats: StoreStats,
+    ) -> None:
+        self._reader = reader
+        self._log = commit_log
+        self._queues = queues
+        self._files = files
+        self._worker = worker
+        self._stats = stats
+
+    # Messages of a queue
+
+    def is_cold(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether a read from this queue offset on may have to wait for the disk."""
+        if not self._reader.has_cold:
+            return False
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return False
+        if offset < queue.tail_start:
+            return True  # its unit is in a file, which may be cold itself
+        commit_offset, _, _ = UNIT.unpack(self._queues.stored_units(queue, offset, 1))
+        return bool(commit_offset < self._reader.cold_below)
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int | None,
+        matches: Filter | None,
+        done: GotMessages,
+    ) -> None:
+        """As `MessageReader.get_message`; `done` gets the answer, or the disk's error."""
+        self._stats.cold_reads += 1
+        queue = self._queues.get(topic, queue_id)
+        outside = self._reader.outside(queue, offset)
+        wanted = self._reader.wanted(max_count, max_bytes, matches)
+        if outside is not None or queue is None:
+            self._worker.submit(lambda: outside, done)
+        elif offset >= queue.tail_start:
+            count = max(SCANNED_UNITS_MIN, max_count)
+            units = self._queues.stored_units(queue, offset, count)
+            self._walk(queue, offset, units, wanted, done)
+        else:
+            self._read_units(queue, offset, max(SCANNED_UNITS_MIN, max_count), wanted, done)
+
+    def _read_units(
+        self, queue: ConsumeQueue, offset: int, count: int, wanted: Wanted, done: GotMessages
+    ) -> None:
+        count = min(count, queue.written - offset)
+        file_size = self._queues.units_per_file * UNIT_SIZE
+
+        def read() -> bytes:
+            files = QueueReader(self._files, file_size, handle_limit=1)
+            try:
+                return files.units(queue.folder, offset, count)
+            finally:
+                files.close()
+
+        def finished(units: bytes | None, error: BaseException | None) -> None:
+            outside = self._reader.outside(queue, offset)
+            if outside is not None:
+                done(outside, None)  # it expired meanwhile
+            elif isinstance(error, FileNotFoundError) or units == b"":
+                done(self._reader.gone(queue, offset), None)
+            elif units is None:
+                done(None, error)
+            else:
+                self._walk(queue, offset, units, wanted, done)
+
+        self._worker.submit(read, finished)
+
+    def _walk(
+        self, queue: ConsumeQueue, offset: int, units: bytes, wanted: Wanted, done: GotMessages
+    ) -> None:
+        by_record = wanted.by_record
+        try:
+            if by_record is not None:
+                refused = by_record.refused(self._queues.bitmaps(queue, units), offset)
+                self._walk_filtered(queue, offset, units, wanted, by_record, refused, done)
+                return
+            units = self._queues.resolved(queue, units)
+        except OSError as error:  # of the extension
+            self._worker.submit(partial(_raise, error), done)
+            return
+        take = _Held(self._log, queue)
+        result = self._reader.walk(queue, offset, units, wanted, take)
+        places = take.places
+
+        def finished(records: list[bytes | None] | None, error: BaseException | None) -> None:
+            for mapped in take.files:
+                mapped.release()
+            if records is None:
+                done(None, error)
+                return
+            for place, record in zip(places, records, strict=True):
+                if record is None:
+                    self._report(place)
+            done(_filled(result, [record for record in records if record is not None]), None)
+
+        self._worker.submit(lambda: _read_places(places, take.owner), finished)
+
+    def _walk_filtered(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        units: bytes,
+        wanted: Wanted,
+        by_record: RecordFilter,
+        refused: frozenset[int],
+        done: GotMessages,
+    ) -> None:
+        """Hold all records that may be wanted; the worker finds out and keeps the limits."""
+        take = _Held(self._log, queue, refused)
+        result = self._reader.walk(queue, offset, units, Wanted(_ALL, _ALL, None), take)
+        places = take.places
+        is_cold = bool(places) and places[0].commit_offset < self._reader.cold_below
+        limits = wanted.on_disk if is_cold else wanted.in_memory
+
+        def finished(found: ColdMatches | None, error: BaseException | None) -> None:
+            for mapped in take.files:
+                mapped.release()
+            if found is None:
+                done(None, error)
+                return
+            for place in found.damaged:
+                self._report(place)
+            count_filtered(self._stats, found.examined, len(found.records), len(refused))
+            done(settle(result, found), None)
+
+        self._worker.submit(lambda: read_matching(places, take.owner, by_record, *limits), finished)
+
+    def _report(self, place: Place) -> None:
+        self._reader.report_corrupt(place.mapped, place.commit_offset)
+
+    # Records by their place in the log
+
+    def read_records(self, physical_offsets: list[int], end_offset: int, done: GotRecords) -> None:
+        """Whole records by where they start; None where no sound record starts.
+
+        Args:
+            end_offset: records that reach behind it are not shown.
+        """
+        found: list[tuple[MappedFile, int, int] | None] = []
+        for physical_offset in physical_offsets:
+            located = self._log.locate(physical_offset) if physical_offset >= 0 else None
+            if located is None or physical_offset >= end_offset:
+                found.append(None)
+                continue
+            mapped, position = located
+            mapped.hold()
+            limit = min(mapped.committed_position, end_offset - mapped.start_offset)
+            found.append((mapped, position, limit))
+
+        def read() -> list[bytes | None]:
+            return [None if place is None else _read_record(*place) for place in found]
+
+        def finished(records: list[bytes | None] | None, error: BaseException | None) -> None:
+            for place in found:
+                if place is not None:
+                    place[0].release()
+            done(records if records is not None else [None] * len(found))
+
+        self._worker.submit(read, finished)
+
+    # Time
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, done: GotOffset) -> None:
+        """As `MessageReader.offset_by_time`, a search through many places of the log."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or queue.min_offset >= queue.max_offset:
+            self._worker.submit(lambda: 0, lambda found, error: done(found or 0, error))
+            return
+        search = _TimeSearch(self._log, self._queues, queue, self._files)
+
+        def finished(offset: int | None, error: BaseException | None) -> None:
+            search.release()
+            done(offset or 0, error)
+
+        self._worker.submit(lambda: search.run(timestamp_ms), finished)
+
+    def message_time(self, topic: str, queue_id: int, offset: int, done: GotTime) -> None:
+        """Store time of one message in ms, -1 when it is not there."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            self._worker.submit(lambda: None, lambda _, error: done(-1, error))
+            return
+        search = _TimeSearch(self._log, self._queues, queue, self._files)
+
+        def finished(timestamp: int | None, error: BaseException | None) -> None:
+            search.release()
+            done(-1 if timestamp is None else timestamp, error)
+
+        self._worker.submit(lambda: search.time_of(offset), finished)
+
+
+class _Held:
+    """Takes records by holding their files."""
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        queue: ConsumeQueue,
+        refused: frozenset[int] = frozenset(),
+    ) -> None:
+        self._log = commit_log
+        self._refused = refused  # queue offsets that are not wanted
+        self.owner = owner_of(queue)
+        self.places: list[Place] = []
+        self.files: list[MappedFile] = []
+
+    def add(self, commit_offset: int, record_size: int, queue_offset: int) -> bool:
+        """Take a record; False when it is refused, or not in the log any more."""
+        if queue_offset in self._refused:
+            return False
+        found = self._log.locate(commit_offset)
+        if found is None or found[1] + record_size > found[0].committed_position:
+            return False
+        mapped, position = found
+        if not self.files or self.files[-1] is not mapped:
+            mapped.hold()
+            self.files.append(mapped)
+        self.places.append(Place(mapped, position, record_size, queue_offset))
+        return True
+
+
+class _TimeSearch:
+    """What a search by time needs of the store, for a worker."""
+
+    def __init__(
+        self, commit_log: CommitLog, queues: QueueTable, queue: ConsumeQueue, files: Files
+    ) -> None:
+        self._low, self._high = queue.min_offset, queue.max_offset
+        self._folder: Path = queue.folder
+        self._tail_start = queue.tail_start
+        self._tail = queue.tail_units(queue.tail_start, queue.max_offset - queue.tail_start)
+        self._units = QueueReader(files, queues.units_per_file * UNIT_SIZE, handle_limit=4)
+        self._log_file_size = commit_log.file_size
+        self._first = commit_log.min_offset
+        self._held = list(commit_log.mapped_files.mapped)
+        for mapped in self._held:
+            mapped.hold()
+
+    def release(self) -> None:
+        """Let the log's files go. Loop thread."""
+        for mapped in self._held:
+            mapped.release()
+
+    def run(self, timestamp_ms: int) -> int:
+        """The offset nearest in time. Blocks; reads worker."""
+        try:
+            return nearest_in_time(self._low, self._high, timestamp_ms, self._time_of)
+        finally:
+            self._units.close()
+
+    def time_of(self, offset: int) -> int:
+        """Store time of the message at an offset, -1 when its record is gone. Blocks."""
+        try:
+            return self._time_of(offset)
+        finally:
+            self._units.close()
+
+    def _time_of(self, offset: int) -> int:
+        if offset >= self._tail_start:
+            (commit_offset, _, _) = UNIT.unpack_from(
+                self._tail, (offset - self._tail_start) * UNIT.size
+            )
+        else:
+            (commit_offset, _, _) = UNIT.unpack(self._units.units(self._folder, offset, 1))
+        index: int = (commit_offset - self._first) // self._log_file_size
+        if not 0 <= index < len(self._held):
+            return -1
+        mapped = self._held[index]
+        head = mapped.file.pread(HEAD_SIZE, commit_offset - mapped.start_offset)
+        return store_timestamp_at(head, 0)
+
+
+def _read_places(places: list[Place], owner: tuple[int, bytes] | None) -> list[bytes | None]:
+    """The bytes of each record, None for a damaged one; neighbours are read together."""
+    records: list[bytes | None] = []
+    for run in runs(places):
+        first, last = run[0], run[-1]
+        start = first.position
+        data = first.mapped.file.pread(last.position + last.size - start, start)
+        for place in run:
+            at = place.position - start
+            sound = is_intact(data, at, place.size, place.commit_offset, place.queue_offset, owner)
+            records.append(data[at : at + place.size] if sound else None)
+    return records
+
+
+def _read_record(mapped: MappedFile, position: int, limit: int) -> bytes | None:
+    size = int.from_bytes(mapped.file.pread(4, position), "big")
+    if not SYS_FLAG_POSITION < size <= min(RECORD_SIZE_MAX, limit - position):
+        return None
+    data = mapped.file.pread(size, position)
+    view = read_record(data, 0, physical_offset=mapped.start_offset + position)
+    return data if view.status is RecordStatus.MESSAGE and view.size == size else None
+
+
+def _raise(error: OSError) -> GetMessageResult:
+    raise error
+
+
+def _filled(result: GetMessageResult, records: list[bytes]) -> GetMessageResult:
+    result.views = list(records)
+    result.count = len(records)
+    result.size = sum(map(len, records))
+    if not records and result.status is GetMessageStatus.FOUND:
+        result.status = GetMessageStatus.NO_MATCHED_MESSAGE  # all that were wanted are damaged
+    return result

@@ -1,0 +1,1 @@
+"""The command line beside the servers: messages from a shell, and tools for stopped stores."""

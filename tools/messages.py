@@ -1,0 +1,320 @@
+"""The commands `skylarkmq send` and `skylarkmq consume`: messages in and out of a shell.
+
+Results and messages go to standard output, one JSON object a line; everything else to standard
+error. Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 unreachable, 5 refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, Final, Literal
+
+import click
+
+from skylarkmq.client.config import DEFAULT_NAMESRV_ADDR
+from skylarkmq.client.consumer.offsets.start_from import StartFrom
+from skylarkmq.client.consumer.push import Consumer
+from skylarkmq.client.consumer.received_message import ReceivedMessage
+from skylarkmq.client.consumer.subscription import Tag
+from skylarkmq.client.errors import (
+    BrokerError,
+    ConnectionFailed,
+    MessageTooLarge,
+    RequestTimeout,
+    RocketMQError,
+    RouteNotFound,
+    TopicNotExist,
+)
+from skylarkmq.client.instance import Client
+from skylarkmq.client.producer.producer import Producer
+from skylarkmq.client.producer.send_result import SendResult
+from skylarkmq.protocol.errors import ProtocolError
+from skylarkmq.protocol.message import Message
+
+FAILED: Final = 1
+USAGE: Final = 2
+NOT_FOUND: Final = 3
+UNREACHABLE: Final = 4
+REFUSED: Final = 5
+
+READ_SIZE: Final = 65_536
+LINES_AHEAD: Final = 4
+
+namesrv_option = click.option(
+    "--namesrv",
+    metavar="HOST:PORT",
+    envvar="NAMESRV_ADDR",
+    default=DEFAULT_NAMESRV_ADDR,
+    show_default=True,
+    show_envvar=True,
+    help="Name servers, parted by semicolons.",
+)
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("body", default="-")
+@click.option("--tags", metavar="TAG", help="The message's tag.")
+@click.option("--key", "keys", multiple=True, metavar="KEY", help="Index key; repeatable.")
+@click.option(
+    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property; repeatable."
+)
+@click.option("--delay-level", type=click.IntRange(0, 18), default=0, help="1 (1s) to 18 (2h).")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True,
+    help="Seconds for one message.",
+)  # fmt: skip
+@namesrv_option
+def send(
+    topic: str,
+    body: str,
+    tags: str | None,
+    keys: tuple[str, ...],
+    properties: tuple[str, ...],
+    delay_level: int,
+    timeout: float,
+    namesrv: str,
+) -> None:
+    """Send BODY to TOPIC; without BODY, or with -, one message for each line of standard input.
+
+    Prints a JSON line with status, ids, queue and offset for each message, in their order.
+    """
+    named = dict(_property(text) for text in properties)
+
+    def message(content: bytes | str) -> Message:
+        return Message(
+            topic, content, tags=tags, keys=keys, properties=named, delay_level=delay_level
+        )
+
+    async def work() -> int:
+        async with Client(namesrv) as client, Producer(client, send_timeout=timeout) as producer:
+            if body != "-":
+                _print_result(await producer.send(message(body)))
+                return 0
+            return await _send_lines(producer, message)
+
+    _run(work)
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--group", required=True, help="The consumer group, which keeps the offsets.")
+@click.option(
+    "--from", "start", type=click.Choice(["first", "last", "now"]), default="last",
+    show_default=True,
+    help="Where a group that is new to the topic starts; with last, RocketMQ's rule, at the first "
+    "message of a topic that is still young, with now at none of them.",
+)  # fmt: skip
+@click.option("--tags", metavar="EXPR", help="Only messages with these tags: 'A || B'.")
+@click.option("--max", "max_count", type=click.IntRange(1), help="End after so many messages.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True),
+    help="End when no message came for so many seconds.",
+)  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(["json"]), default="json", show_default=True)
+@namesrv_option
+def consume(
+    topic: str,
+    group: str,
+    start: Literal["first", "last", "now"],
+    tags: str | None,
+    max_count: int | None,
+    timeout: float | None,
+    output: str,
+    namesrv: str,
+) -> None:
+    """Print the messages of TOPIC as a member of a group, one JSON object a line.
+
+    A message is acknowledged once it is printed. Ends by Ctrl-C, SIGTERM, --max or --timeout, and
+    commits. With --max, ending earlier by --timeout is a failure (1).
+    """
+
+    async def work() -> int:
+        selector = Tag(tags) if tags else None
+        start_from = StartFrom(start)
+        async with Client(namesrv) as client:
+            consumer = Consumer(
+                client, topic, group=group, selector=selector, start_from=start_from, ack="manual"
+            )
+            async with consumer:
+                known = client.services.routes.known
+                if known(topic) is None:
+                    click.echo(f"topic {topic} does not exist yet, waiting", err=True)
+                count = await _print_messages(consumer, max_count, timeout)
+                if count == 0 and known(topic) is None:
+                    click.echo(f"error: topic {topic} does not exist", err=True)
+                    return NOT_FOUND
+        return 0 if max_count is None or count >= max_count else FAILED
+
+    _run(work)
+
+
+async def _send_lines(producer: Producer, message: Callable[[bytes], Message]) -> int:
+    """Send each line, many in flight; print results in order. The first failure ends it."""
+    under_way: deque[asyncio.Future[SendResult]] = deque()
+    try:
+        async for line in _input_lines():
+            await producer.room(len(line))
+            under_way.append(producer.send_nowait(message(line)))
+            while under_way and under_way[0].done():
+                _print_result(under_way.popleft().result())
+        while under_way:
+            _print_result(await under_way.popleft())
+    finally:
+        for future in under_way:
+            future.cancel()
+    return 0
+
+
+async def _print_messages(
+    consumer: Consumer, max_count: int | None, timeout_s: float | None
+) -> int:
+    """Print and acknowledge until one of the ends; return how many."""
+    count = 0
+    while max_count is None or count < max_count:
+        try:
+            message = await consumer.getone(timeout=timeout_s)
+        except RequestTimeout:
+            break
+        _print(_fields_of(message))
+        await message.ack()
+        count += 1
+    return count
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, int]]) -> None:
+    """Run the command's work; SIGINT and SIGTERM end it cleanly; errors become exit codes."""
+    try:
+        code = asyncio.run(_until_signal(work))
+    except (MessageTooLarge, ValueError, ProtocolError) as error:
+        code = _fail(error, USAGE)
+    except RocketMQError as error:
+        code = _fail(error, _exit_code(error))
+    except BrokenPipeError:
+        # Who reads the output has left; nothing may be flushed into the pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+async def _until_signal(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    loop = asyncio.get_running_loop()
+    task = asyncio.create_task(work())
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        interrupted = True
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):  # not on Windows
+            loop.add_signal_handler(number, interrupt)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if interrupted:
+            return 0
+        raise
+
+
+async def _input_lines() -> AsyncGenerator[bytes]:
+    """Yield the lines of standard input without their ends.
+
+    A daemon thread reads, because a file cannot be watched by the loop and a pipe may never end.
+    """
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue()
+    ahead = threading.Semaphore(LINES_AHEAD)  # bounds the queue
+
+    def read() -> None:
+        data = b"more"
+        while data:
+            ahead.acquire()
+            data = os.read(sys.stdin.fileno(), READ_SIZE)
+            try:
+                loop.call_soon_threadsafe(chunks.put_nowait, data)
+            except RuntimeError:  # the loop has ended before the input
+                return
+
+    threading.Thread(target=read, name="skylarkmq-stdin", daemon=True).start()
+    rest = b""
+    while data := await chunks.get():
+        ahead.release()
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+    if rest:
+        yield rest
+
+
+def _print_result(result: SendResult) -> None:
+    _print(
+        {
+            "status": result.status.value,
+            "msg_id": result.msg_id,
+            "offset_msg_id": result.offset_msg_id,
+            "topic": result.queue.topic,
+            "broker": result.queue.broker_name,
+            "queue_id": result.queue.queue_id,
+            "queue_offset": result.queue_offset,
+        }
+    )
+
+
+def _fields_of(message: ReceivedMessage) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "msg_id": message.msg_id,
+        "topic": message.topic,
+        "broker": message.queue.broker_name,
+        "queue_id": message.queue.queue_id,
+        "queue_offset": message.queue_offset,
+        "tags": message.tags,
+        "keys": message.keys,
+        "properties": dict(message.properties),
+        "born_at": message.born_at.isoformat(timespec="milliseconds"),
+        "stored_at": message.stored_at.isoformat(timespec="milliseconds"),
+        "reconsume_times": message.reconsume_times,
+    }
+    body = message.body
+    try:
+        fields["body"] = body.decode()
+    except UnicodeDecodeError:
+        fields["body_base64"] = base64.b64encode(body).decode()
+    return fields
+
+
+def _print(fields: dict[str, object]) -> None:
+    click.echo(json.dumps(fields, ensure_ascii=False))
+
+
+def _property(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--property")
+    return name, value
+
+
+def _exit_code(error: RocketMQError) -> int:
+    if isinstance(error, RouteNotFound):
+        missing = error.reason in ("topic_missing", "auto_create_off")
+        return NOT_FOUND if missing else UNREACHABLE
+    if isinstance(error, TopicNotExist):
+        return NOT_FOUND
+    if isinstance(error, ConnectionFailed | RequestTimeout):
+        return UNREACHABLE
+    return REFUSED if isinstance(error, BrokerError) else FAILED
+
+
+def _fail(error: Exception, code: int) -> int:
+    click.echo(f"error: {error}", err=True)
+    return code

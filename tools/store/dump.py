@@ -1,0 +1,270 @@
+"""`store dump`: the layout of one file of a store, row by row, each with its byte place.
+
+What a file is follows from its name and folder. Rows are dicts, printed as they come: of a file of
+any size no more than a row is in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from skylarkmq.common.errors import CorruptFileError, StoreError
+from skylarkmq.common.sidecar import Kind, decode_sidecar
+from skylarkmq.protocol.host_address import unpack_host
+from skylarkmq.protocol.properties import decode_properties
+from skylarkmq.protocol.record import (
+    FIXED_BY_HOSTS,
+    FIXED_IPV4_SIZE,
+    HOSTS_MASK,
+    HOSTS_SHIFT,
+    SYS_FLAG_POSITION,
+    RecordStatus,
+    read_record,
+)
+from skylarkmq.store.checkpoint import FIELDS
+from skylarkmq.store.index.file import (
+    FIRST_ITEM,
+    HEADER,
+    HEADER_SIZE,
+    ITEM,
+    SLOT,
+    SLOT_SIZE,
+    IndexHeader,
+    IndexShape,
+)
+from skylarkmq.store.log.blank import is_blank
+from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, is_valid_unit
+from skylarkmq.store.queue.consume_queue_ext import (
+    EXT_UNIT,
+    EXT_UNIT_SIZE,
+    LONG_MIN,
+    is_address,
+    unit_size_at,
+)
+from skylarkmq.store.stopped.reader import StoppedStore, is_numbered
+from skylarkmq.tools.store.tables import parse
+from skylarkmq.tools.store.walk import find_sound
+
+Row = dict[str, Any]
+Rows = Iterator[Row]
+
+_FIELDS: Final = (
+    "total_size",
+    "magic",
+    "body_crc",
+    "queue_id",
+    "flag",
+    "queue_offset",
+    "physical_offset",
+    "sys_flag",
+    "born_timestamp",
+    "born_host",
+    "store_timestamp",
+    "store_host",
+    "reconsume_times",
+    "prepared_transaction_offset",
+    "body_size",
+)
+_HOSTS: Final = ("born_host", "store_host")
+_MASK: Final = 0xFFFFFFFF
+_SIDECARS: Final = {
+    "profile": Kind.PROFILE,
+    "recovery-point": Kind.RECOVERY_POINT,
+    "flushed-offset": Kind.FLUSHED_OFFSET,
+}
+
+
+def kind_of(path: Path) -> str:
+    """What a file is: log, queue, ext, index, checkpoint, json or own.
+
+    Raises:
+        StoreError: nothing that a store has.
+    """
+    folder = path.parent.name
+    if is_numbered(path.name):
+        above = path.parent.parent.parent.name
+        if above in ("consumequeue", "consumequeue_ext"):
+            return "queue" if above == "consumequeue" else "ext"
+        return "log"
+    if folder == "index" and path.name.isdigit():
+        return "index"
+    if path.name == "checkpoint":
+        return "checkpoint"
+    if folder == "skylarkmq" and path.name in _SIDECARS:
+        return "own"
+    if ".json" in path.name:
+        return "json"
+    raise StoreError(f"{path} is no file of a store; name its layout with --as")
+
+
+def rows(store: StoppedStore, path: Path, kind: str, *, start: int, slots: bool = False) -> Rows:
+    """Rows of a file from byte `start` on.
+
+    Args:
+        slots: of an index file, print the slots in use too.
+
+    Raises:
+        CorruptFileError: the file has no layout of this kind.
+    """
+    view = store.view(path)
+    if kind == "index":
+        shape = store.sizes.index
+        if shape is None or shape.file_size != len(view):
+            raise CorruptFileError(path, 0, "its slots and items are not known; give --slots")
+        return _index_rows(view, shape, slots=slots)
+    if kind == "own":
+        return _own_rows(path, view)
+    layouts: dict[str, Callable[[], Rows]] = {
+        "log": lambda: _log_rows(view, _start_of(path), start),
+        "queue": lambda: _queue_rows(view, _start_of(path), start),
+        "ext": lambda: _ext_rows(view, _start_of(path), start),
+        "checkpoint": lambda: _checkpoint_rows(view),
+        "json": lambda: _json_rows(path, view),
+    }
+    return layouts[kind]()
+
+
+def _start_of(path: Path) -> int:
+    return int(path.name) if is_numbered(path.name) else 0
+
+
+def record_row(view: memoryview | bytes, position: int) -> Row:
+    """The fields of a message's record, its body left out."""
+    hosts = (view[position + SYS_FLAG_POSITION + 3] >> HOSTS_SHIFT) & HOSTS_MASK
+    layout = FIXED_BY_HOSTS[hosts]
+    if len(view) - position < layout.size:
+        return {}
+    row: Row = dict(zip(_FIELDS, layout.unpack_from(view, position), strict=True))
+    row["magic"] = f"{row['magic'] & _MASK:#010x}"
+    for name in _HOSTS:
+        row[name] = str(unpack_host(row[name]))
+    return row
+
+
+def _log_rows(view: memoryview, file_start: int, position: int) -> Rows:
+    while position < len(view):
+        record = read_record(view, position, physical_offset=file_start + position)
+        place: Row = {"kind": record.status.value, "position": position}
+        if record.status is RecordStatus.MESSAGE:
+            properties = record.properties.decode("utf-8", "replace")
+            yield {
+                **place,
+                **record_row(view, position),
+                "topic": record.topic.decode("utf-8", "replace"),
+                "properties": decode_properties(properties),
+            }
+            position += record.size
+            continue
+        following = find_sound(view, file_start, position + 1)
+        end = len(view) if following is None else following
+        if record.status is RecordStatus.BLANK:
+            end = len(view)
+        fields: Row = {}
+        if record.status in (RecordStatus.TORN, RecordStatus.CORRUPT) and (
+            len(view) - position >= FIXED_IPV4_SIZE
+        ):
+            fields = record_row(view, position)
+        yield {**place, "size": end - position, "why": record.why or None, **fields}
+        position = end
+
+
+def _queue_rows(view: memoryview, file_start: int, position: int) -> Rows:
+    position -= position % UNIT_SIZE
+    while position + UNIT_SIZE <= len(view):
+        offset, size, code = UNIT.unpack_from(view, position)
+        if not is_valid_unit(offset, size):
+            rest = view[position:]
+            if is_blank(rest):
+                yield {"kind": "unwritten", "position": position, "size": len(rest)}
+                return
+        yield {
+            "kind": "padding" if size == PRE_BLANK_SIZE else "unit" if size > 0 else "invalid",
+            "position": position,
+            "queue_offset": (file_start + position) // UNIT_SIZE,
+            "commit_offset": offset,
+            "record_size": size,
+            "tags_code": code,
+            "ext_offset": code - LONG_MIN if is_address(code) else None,
+        }
+        position += UNIT_SIZE
+
+
+def _ext_rows(view: memoryview, file_start: int, position: int) -> Rows:
+    while len(view) - position >= EXT_UNIT_SIZE:
+        size = unit_size_at(bytes(view[position : position + 2]), 0)
+        if size < EXT_UNIT_SIZE:
+            kind = "unwritten" if size == 0 else "end" if size < 0 else "invalid"
+            yield {"kind": kind, "position": position, "size": len(view) - position}
+            return
+        _, code, timestamp, bitmap_size = EXT_UNIT.unpack_from(view, position)
+        bitmap = bytes(view[position + EXT_UNIT_SIZE : position + size])
+        yield {
+            "kind": "unit",
+            "position": position,
+            "offset": file_start + position,
+            "size": size,
+            "tags_code": code,
+            "store_timestamp": timestamp,
+            "bitmap_size": bitmap_size,
+            "bitmap": bitmap.hex(),
+        }
+        position += size
+
+
+def _index_rows(view: memoryview, shape: IndexShape, *, slots: bool) -> Rows:
+    header = IndexHeader(*HEADER.unpack_from(view, 0))
+    yield {
+        "kind": "header",
+        "position": 0,
+        **header._asdict(),
+        "slot_count": shape.slot_count,
+        "item_count": shape.item_count,
+    }
+    if slots:
+        for slot in range(shape.slot_count):
+            position = HEADER_SIZE + slot * SLOT_SIZE
+            number = SLOT.unpack_from(view, position)[0]
+            if number:
+                yield {"kind": "slot", "position": position, "slot": slot, "item": number}
+    for number in range(FIRST_ITEM, min(header.next_item, shape.item_count)):
+        position = shape.item_position(number)
+        key_hash, offset, seconds, previous = ITEM.unpack_from(view, position)
+        yield {
+            "kind": "item",
+            "position": position,
+            "item": number,
+            "key_hash": key_hash,
+            "slot": key_hash % shape.slot_count,
+            "physical_offset": offset,
+            "time_difference": seconds,
+            "previous": previous,
+        }
+
+
+def _checkpoint_rows(view: memoryview) -> Rows:
+    if len(view) < FIELDS.size:
+        yield {"kind": "damage", "position": len(view), "why": "the file is too short"}
+        return
+    physic, logics, index = FIELDS.unpack_from(view, 0)
+    yield {
+        "kind": "checkpoint",
+        "position": 0,
+        "physic_timestamp": physic,
+        "logics_timestamp": logics,
+        "index_timestamp": index,
+        "size": len(view),
+    }
+
+
+def _json_rows(path: Path, view: memoryview) -> Rows:
+    content, position, why = parse(bytes(view))
+    if content is None:
+        raise CorruptFileError(path, position, why)
+    yield {"kind": "json", "position": 0, "content": content}
+
+
+def _own_rows(path: Path, view: memoryview) -> Rows:
+    content = decode_sidecar(path, _SIDECARS[path.name], bytes(view))
+    yield {"kind": path.name, "position": 0, "content": content}

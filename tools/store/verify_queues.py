@@ -1,0 +1,225 @@
+"""Consume queues held against the log: each message has its unit, and each unit its message.
+
+While the log is walked each record's unit is looked up, and runs of units that were found are
+remembered; in the end the units outside of these runs are those that lead nowhere. Neighbouring
+units with the same fault become one finding, at the first of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from skylarkmq.protocol.record import RecordStatus
+from skylarkmq.store.delay_levels import DelayLevels
+from skylarkmq.store.log.mapped_file import file_name
+from skylarkmq.store.progress import Progress, no_progress
+from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE
+from skylarkmq.store.results import ConsumeQueueUnit
+from skylarkmq.store.stopped.reader import QueueFolder, QueueKey, StoppedStore
+from skylarkmq.tools.store.findings import Findings, Severity
+from skylarkmq.tools.store.walk import Place, QueuePlace, queue_places
+
+REBUILD: Final = "build the queues from the log again: store rebuild --write"
+
+
+@dataclass(slots=True)
+class _Fault:
+    """Units first..last that all lack the same."""
+
+    kind: str
+    first: int
+    last: int
+    why: str  # of the first one
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What the walk has seen of one queue."""
+
+    key: QueueKey
+    folder: QueueFolder | None
+    next_offset: int  # behind the last message
+    runs: list[list[int]] = field(default_factory=list[list[int]])  # [first, behind the last]
+    faults: list[_Fault] = field(default_factory=list[_Fault])
+
+
+class QueueCheck:
+    """Takes the places of all messages, in log order."""
+
+    def __init__(self, store: StoppedStore, findings: Findings, levels: DelayLevels) -> None:
+        self.units = 0
+        self.ends: dict[QueueKey, int] = {}  # next queue offset, once finished
+        self._store = store
+        self._findings = findings
+        self._levels = levels
+        self._queues: dict[QueueKey, _Queue] = {}
+
+    def take(self, place: Place) -> None:
+        """Look at the units of a message."""
+        for wanted in queue_places(place.record, self._levels, self._store.removed):
+            self._take(place, wanted)
+
+    def _take(self, place: Place, wanted: QueuePlace) -> None:
+        key = wanted.topic, wanted.queue_id
+        queue = self._queues.get(key)
+        if queue is None:
+            folder = self._store.queues.get(key)
+            queue = self._queues[key] = _Queue(key, folder, wanted.queue_offset)
+        if wanted.queue_offset != queue.next_offset:
+            self._out_of_order(queue, place, wanted)
+        queue.next_offset = wanted.queue_offset + 1
+        self._note_run(queue, wanted.queue_offset)
+        if queue.folder is None:
+            self._fault(queue, "queue.missing", wanted.queue_offset, "the queue has no folder")
+            return
+        unit = self._store.unit(queue.folder, wanted.queue_offset)
+        if unit is None or unit.record_size <= 0 or unit.commit_offset < 0:
+            why = f"no unit leads to the message at offset {place.offset}"
+            self._fault(queue, "queue.missing-unit", wanted.queue_offset, why)
+        elif unit[:2] != (place.offset, place.size):
+            why = (
+                f"the unit says offset {unit.commit_offset} and {unit.record_size} bytes, "
+                f"the message is at {place.offset} and has {place.size}"
+            )
+            self._fault(queue, "queue.wrong-unit", wanted.queue_offset, why)
+        else:
+            self.units += 1
+            self._check_code(queue, queue.folder, unit, wanted)
+
+    def _check_code(
+        self, queue: _Queue, folder: QueueFolder, unit: ConsumeQueueUnit, wanted: QueuePlace
+    ) -> None:
+        code = self._store.tags_code(folder, unit)
+        if code != wanted.tags_code:
+            why = f"the tags code is {code}, the message's is {wanted.tags_code}"
+            if code is None:
+                why = "the unit of the extension that it names is not there"
+            self._fault(queue, "queue.tags-code", wanted.queue_offset, why)
+
+    def _out_of_order(self, queue: _Queue, place: Place, wanted: QueuePlace) -> None:
+        name = f"queue {queue.key[1]} of {queue.key[0]}"
+        if wanted.queue_offset > queue.next_offset:
+            self._findings.error(
+                "log.lost-messages",
+                place.file.path,
+                place.position,
+                f"{name} goes on with message {wanted.queue_offset}; the log has none from "
+                f"{queue.next_offset} on",
+                "messages were lost in front of this place; put back a good copy of the log",
+            )
+            return
+        told = self._findings.info if wanted.queue_offset == 0 else self._findings.error
+        told(
+            "log.queue-restart" if wanted.queue_offset == 0 else "log.queue-order",
+            place.file.path,
+            place.position,
+            f"{name} goes back from message {queue.next_offset} to {wanted.queue_offset}",
+            "none is needed when the topic was deleted and made again",
+        )
+        queue.runs.clear()
+        queue.faults.clear()
+
+    @staticmethod
+    def _note_run(queue: _Queue, queue_offset: int) -> None:
+        if queue.runs and queue.runs[-1][1] == queue_offset:
+            queue.runs[-1][1] += 1
+        else:
+            queue.runs.append([queue_offset, queue_offset + 1])
+
+    @staticmethod
+    def _fault(queue: _Queue, kind: str, queue_offset: int, why: str) -> None:
+        last = queue.faults[-1] if queue.faults else None
+        if last is not None and (last.kind, last.last + 1) == (kind, queue_offset):
+            last.last = queue_offset
+        else:
+            queue.faults.append(_Fault(kind, queue_offset, queue_offset, why))
+
+    def finish(self, end_offset: int, progress: Progress = no_progress) -> None:
+        """Look at the units that no message asked for, and tell everything."""
+        size = self._store.sizes.queue
+        for number, (key, folder) in enumerate(self._store.queues.items()):
+            progress("verifying queues", number * size, len(self._store.queues) * size)
+            first, end = self._store.bounds(folder)
+            queue = self._queues.setdefault(key, _Queue(key, folder, end))
+            self.ends[key] = end
+            self._check_others(queue, folder, first, end, end_offset)
+            self._check_behind(folder, end)
+        for queue in self._queues.values():
+            for fault in queue.faults:
+                self._tell(queue, fault)
+
+    def _check_others(
+        self, queue: _Queue, folder: QueueFolder, first: int, end: int, log_end: int
+    ) -> None:
+        at = first
+        for begin, stop in [*sorted(queue.runs), [end, end]]:
+            for queue_offset, unit in self._store.units(folder, at, min(begin, end)):
+                self._check_other(queue, queue_offset, unit, log_end)
+            at = max(at, stop)
+
+    def _check_other(
+        self, queue: _Queue, queue_offset: int, unit: ConsumeQueueUnit, log_end: int
+    ) -> None:
+        in_front = not queue.runs or queue_offset < queue.runs[0][0]
+        if unit.record_size == PRE_BLANK_SIZE or unit.commit_offset < self._store.min_offset:
+            if not in_front:
+                why = "padding, or an expired message, stands between messages"
+                self._fault(queue, "queue.padding", queue_offset, why)
+            return
+        if unit.commit_offset >= log_end:
+            why = f"it leads to offset {unit.commit_offset}, and the log ends at {log_end}"
+            self._fault(queue, "queue.ahead", queue_offset, why)
+            return
+        record = self._store.record_at(unit.commit_offset)
+        why = f"it leads to offset {unit.commit_offset}, where no log file is"
+        if record is not None and record.status is RecordStatus.MESSAGE:
+            own = (*queue.key, queue_offset)
+            if any(place[:3] == own for place in queue_places(record, self._levels)):
+                return  # of the time before the numbers went back
+            topic = record.topic.decode("utf-8", "replace")
+            why = (
+                f"it leads to offset {unit.commit_offset}, the message {record.queue_offset} of "
+                f"queue {record.queue_id} of {topic}"
+            )
+        elif record is not None:
+            why = f"it leads to offset {unit.commit_offset}: {record.why}"
+        self._fault(queue, "queue.dangling", queue_offset, why)
+
+    def _check_behind(self, folder: QueueFolder, end: int) -> None:
+        for file in folder.files:
+            begin = max(0, end * UNIT_SIZE - file.start)
+            at = self._store.first_written(file.path, begin)
+            if at is not None:
+                self._findings.warning(
+                    "queue.leftover",
+                    file.path,
+                    at,
+                    f"there are bytes behind the end of the queue at unit {end}",
+                    REBUILD,
+                )
+                return
+
+    def _tell(self, queue: _Queue, fault: _Fault) -> None:
+        path, position = self._place(queue, fault.first)
+        count = fault.last - fault.first + 1
+        units = f"unit {fault.first}" if count == 1 else f"units {fault.first} to {fault.last}"
+        at_end = fault.last >= queue.next_offset - 1
+        severity, cure = Severity.ERROR, REBUILD
+        if fault.kind == "queue.tags-code":
+            severity = Severity.WARNING
+            cure += " (or name the broker's messageDelayLevel: --delay-levels)"
+        elif self._store.is_unclean and at_end:
+            severity, cure = Severity.WARNING, "the next start mends it"
+        self._findings.add(severity, fault.kind, path, position, f"{units}: {fault.why}", cure)
+
+    def _place(self, queue: _Queue, queue_offset: int) -> tuple[Path, int]:
+        place = None if queue.folder is None else self._store.unit_place(queue.folder, queue_offset)
+        if place is not None:
+            return place[0].path, place[1]
+        position = queue_offset * UNIT_SIZE
+        within = position % self._store.sizes.queue
+        topic, queue_id = queue.key
+        folder = self._store.paths.consume_queue / topic / str(queue_id)
+        return folder / file_name(position - within), within
