@@ -57,7 +57,7 @@ class BrokerConfig:
     broker_cluster_name: str = "DefaultCluster"
     broker_name: str = "DEFAULT_BROKER"  # the loader's default is the host name
     broker_id: Long = 0  # 0: master
-    broker_ip1: str | None = None  # the address that clients are told; None: see advertise.py
+    broker_ip1: str | None = None  # what clients are told; None: found from bindAddress
     broker_ip2: str | None = None  # the replication address; None: as brokerIP1
     region_id: str = "DefaultRegion"
     broker_permission: Permission = READ_WRITE  # 4 read + 2 write

@@ -94,7 +94,11 @@ class BrokerCollector:
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield family by family, so that the caller may let the loop run in between."""
+        """Yield the families that have a series, one by one: the caller may let the loop run."""
+        return (family for family in self.families() if family.samples)
+
+    def families(self) -> Iterator[Metric]:
+        """Yield every family, also those that have no series yet."""
         parts: list[Callable[[], Iterator[Metric]]] = [
             self._broker,
             self._connections,
@@ -104,9 +108,7 @@ class BrokerCollector:
         ]
         parts += [partial(part, self._ours) for part in self._sources.more]
         for part in (*parts, *self._store.parts):
-            for family in part():
-                if family.samples:
-                    yield family
+            yield from part()
 
     def _broker(self) -> Iterator[Metric]:
         sources, ours, rocketmq = self._sources, self._ours, self._rocketmq
