@@ -14,7 +14,8 @@
 #   make spark-oldest  the tests of the Spark connector on the oldest PySpark it works with
 #   make faults    kills, crashes and disk errors at their full amounts; power cuts when root
 #   make interop   RocketMQ's own clients against a live broker; needs Maven or npm
-#   make docs      the API reference of the SDK, from its docstrings, in ./var/api
+#   make docs      the documentation with the API pages as one site, in ./var/docs
+#   make docs-reference  writes the generated pages of docs/reference anew
 #
 # ARGS goes to the command: make run ARGS='--set flushDiskType=SYNC_FLUSH', make test ARGS='-k frame'.
 # The first lines of a test run name the seed of its order: make test ARGS='--randomly-seed=7' has it again.
@@ -25,7 +26,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 
-.PHONY: run test test-spark test-busy faults check demo pipeline-demo bench bench-store bench-broker bench-spark spark-oldest interop docs clean
+.PHONY: run test test-spark test-busy faults check demo pipeline-demo bench bench-store bench-broker bench-spark spark-oldest interop docs docs-reference clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve --dev $(ARGS)
@@ -78,17 +79,11 @@ interop: $(VENV)/.dev
 spark-oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/pytest -m 'not interop and not soak' tests/spark $(ARGS)
 
-# Where methods of Producer, Consumer and Admin are written that their classes inherit.
-INHERITED = skylarkmq.client.producer.calls skylarkmq.client.consumer.calls skylarkmq.client.consumer.lite_pull \
-	$(addprefix skylarkmq.client.admin.,topics groups offsets queries dead_letters connections cluster traces results stored_message scan) \
-	$(addprefix skylarkmq.client.sync.,admin_topics admin_groups admin_messages)
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -b html docs var/docs $(ARGS)
 
-# Where the options of the Spark connector stand, and what programs call.
-SPARK_PAGES = $(addprefix skylarkmq.spark.,session options remoting.settings writing.sink_options log.log_options \
-	reading.positions schema archive_table progress)
-
-docs: $(VENV)/.dev
-	$(BIN)/pdoc skylarkmq.client skylarkmq.client.sync $(INHERITED) $(SPARK_PAGES) skylarkmq.testing.broker skylarkmq.testing.faults skylarkmq.testing.threaded skylarkmq.testing.clock -o var/api $(ARGS)
+docs-reference: $(VENV)/.core
+	$(BIN)/python docs/generate.py
 
 clean:
 	rm -rf $(VENV) $(OLDEST) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,11 +1,12 @@
-"""The API reference comes from the docstrings: every public name has one, and it is built."""
+"""The site of the documentation is built, and its API pages name everything that is public.
+
+They come from the docstrings, so every public name has one.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,31 +18,25 @@ from tests.support.patience import LIMIT_S
 
 ROOT = Path(__file__).parents[1]
 MODULES = ["skylarkmq.client", "skylarkmq.client.sync", "skylarkmq.testing"]
-PDOC = re.compile(r"/pdoc (.+) -o", re.MULTILINE)
+API = Path("reference", "api")
+PAGES = {
+    "skylarkmq.client": "client",
+    "skylarkmq.client.sync": "sync",
+    "skylarkmq.testing": "testing",
+}
+BUILD_LIMIT_S = 10 * LIMIT_S
+SPARK_MARKS = ("build_session", "startingOffsets", "idempotencyColumns", "maxOffsetsPerTrigger")
 
 
-def documented_modules() -> list[str]:
-    """Return what `make docs` writes pages of."""
-    asked = subprocess.run(
-        ["make", "-n", "-o", ".venv/.dev", "docs"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    [listed] = PDOC.findall(asked.stdout)
-    return str(listed).split()
-
-
-def inherited_parts(module_name: str) -> set[tuple[str, str]]:
-    """Return the methods that public classes have from others, each with its module."""
+def inherited_parts(module_name: str) -> set[str]:
+    """Return the methods that public classes have from others of ours, with their dotted names."""
     module = importlib.import_module(module_name)
     classes = [part for name in module.__all__ if inspect.isclass(part := getattr(module, name))]
     return {
-        (base.__module__, f"{base.__name__}.{name}")
+        f"{each.__name__}.{name}"
         for each in classes
         for base in each.__mro__[1:]
-        if base.__module__.startswith("skylarkmq.client.") and base not in classes
+        if base.__module__.startswith("skylarkmq.")
         for name, value in vars(base).items()
         if not name.startswith("_") and inspect.isfunction(value) and inspect.getdoc(value)
         if getattr(each, name) is value  # not written anew
@@ -75,33 +70,24 @@ def test_every_public_name_says_what_it_does(module_name: str) -> None:
     assert silent == []
 
 
-def test_the_page_is_built_and_names_everything(tmp_path: Path) -> None:
-    pytest.importorskip("pdoc", reason="pdoc is in the extra dev")
-    listed = documented_modules()
+def test_the_site_is_built_without_warnings_and_names_everything(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx", reason="Sphinx is in the extras docs and dev")
+    pytest.importorskip("myst_parser", reason="MyST is in the extras docs and dev")
+    pytest.importorskip("pyspark", reason="the pages about Spark need the extra spark")
+    source, site = ROOT / "docs", tmp_path / "site"
     done = subprocess.run(
-        [sys.executable, "-m", "pdoc", *listed, "-o", str(tmp_path)],
+        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", source, site],
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=BUILD_LIMIT_S,
         check=False,
-        # pdoc takes a default that equals a variable for a secret; Spark's session sets some.
-        env={name: text for name, text in os.environ.items() if not name.startswith("SPARK")},
     )
     assert done.returncode == 0, done.stderr
-    assert "Warn" not in done.stderr, done.stderr
-    pages = {
-        "skylarkmq.client": ["client.html"],
-        "skylarkmq.client.sync": ["client/sync.html"],
-        "skylarkmq.testing": [
-            f"testing/{name}.html" for name in ("broker", "clock", "faults", "threaded")
-        ],
-    }
-    for module, files in pages.items():
-        text = "".join((tmp_path / "skylarkmq" / file).read_text() for file in files)
-        missing = [name for name, _ in public_parts(module) if f'id="{name}"' not in text]
+    assert (site / "search.html").exists()
+    for module, page in PAGES.items():
+        text = (site / API / f"{page}.html").read_text(encoding="utf-8")
+        names = {name for name, _ in public_parts(module)} | inherited_parts(module)
+        missing = sorted(name for name in names if f'id="{module}.{name}"' not in text)
         assert missing == [], module
-    for module in ("skylarkmq.client", "skylarkmq.client.sync"):
-        for home, name in inherited_parts(module):
-            page = (tmp_path / home.replace(".", "/")).with_suffix(".html")
-            assert page.exists(), f"{name} of {home} is on no page"
-            assert f'id="{name}"' in page.read_text(), name
+    spark = (site / API / "spark.html").read_text(encoding="utf-8")
+    assert [mark for mark in SPARK_MARKS if mark not in spark] == []

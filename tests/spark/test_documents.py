@@ -1,4 +1,4 @@
-"""The README's program for Spark, as it stands, in the tests' session."""
+"""The program of the Spark pages is run as it stands, in the Spark session of the tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from skylarkmq.testing.threaded import SyncBroker
-from tests.test_readme_snippets import NAME_SERVER, PROMISE, SNIPPETS, SPARK_MARK
+from tests.test_documents import NAME_SERVER, PROMISE, SNIPPETS, SPARK_MARK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +24,6 @@ def test_the_program(
     [block] = [block for block in SNIPPETS.values() if SPARK_MARK in block]
     program = block.replace(NAME_SERVER, broker.namesrv_addr)
     program = program.replace('"paid.', f'"{tmp_path}/paid.')  # else where the JVM was started
-    exec(compile(program, "README.md", "exec"), {})
+    exec(compile(program, "docs/spark/index.md", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
     assert printed == [text.strip() for text in PROMISE.findall(block)]

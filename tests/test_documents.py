@@ -1,0 +1,177 @@
+"""Every Python block of README.md and of docs/ is run as a user would run it, with a real broker.
+
+The comments of a block say what it prints: `# -> text` is a line of its output, and a `*` in it
+stands for any text. A program that never ends is stopped after it has printed all of these lines.
+
+Command lines of `skylarkmq` on these pages are parsed with the options of the real commands, and
+those of the first page are run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import os
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from skylarkmq.cli import main
+from tests.support.live_broker import live_broker, namesrv_of
+from tests.support.patience import LIMIT_S
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PROMISE = re.compile(r"# -> (.+)$", re.MULTILINE)
+COMMAND = re.compile(r"^    \.venv/bin/skylarkmq (.+?)(?: +#.*)?$", re.MULTILINE)
+FIRST_PAGE = "docs/start/first-message.md"
+NAME_SERVER = "127.0.0.1:9876"
+PYTEST_MARK = "def test_"
+SPARK_MARK = "skylarkmq.spark"
+
+
+def pages() -> list[Path]:
+    """Return README.md and every page of docs/."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield a name for each block, from its page and the heading above it, and the block."""
+    text = page.read_text(encoding="utf-8")
+    for number, match in enumerate(BLOCK.finditer(text), 1):
+        heading = re.findall(r"^#+ (.+)$", text[: match.start()], re.MULTILINE)[-1]
+        yield f"{page.relative_to(ROOT)} {number} {heading}", match[1]
+
+
+SNIPPETS = dict(block for page in pages() for block in blocks(page))
+
+
+def command_lines() -> list[str]:
+    """Return the arguments of every `skylarkmq` command line on the pages, each once."""
+    found = [match for page in pages() for match in COMMAND.findall(page.read_text("utf-8"))]
+    return [*dict.fromkeys(found)]
+
+
+async def output_of(program: str, folder: Path, promised: list[str]) -> str:
+    """Run the program until it ends or has printed what it promised; return what it printed."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-u",
+        "-c",
+        program,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    assert child.stdout is not None
+    lines: list[str] = []
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            async for line in child.stdout:
+                lines.append(line.decode().rstrip())
+                if promised and not missing_in(lines, promised):
+                    break
+    except TimeoutError:
+        lines.append(f"(ended after {LIMIT_S} s)")
+    finally:
+        if child.returncode is None:
+            child.send_signal(signal.SIGINT)
+            try:
+                await asyncio.wait_for(child.wait(), LIMIT_S)
+            except TimeoutError:
+                child.kill()
+                await child.wait()
+    return "\n".join(lines)
+
+
+def missing_in(lines: list[str], promised: list[str]) -> list[str]:
+    return [each for each in promised if not fnmatch.filter(lines, each)]
+
+
+def are_programs() -> list[str]:
+    """Return the names of the blocks that run by themselves.
+
+    The block with Spark is run by `tests/spark/test_documents.py`, which has a Spark session.
+    """
+    marks = (PYTEST_MARK, SPARK_MARK)
+    return [name for name, block in SNIPPETS.items() if not any(mark in block for mark in marks)]
+
+
+@pytest.mark.parametrize("name", are_programs())
+async def test_a_program(name: str, tmp_path: Path) -> None:
+    block = SNIPPETS[name]
+    async with live_broker(
+        tmp_path / "store",
+        message_delay_level="1s 2s 1s 1s",
+        enable_property_filter=True,
+        trace_topic_enable=True,
+    ) as broker:
+        program = block.replace(NAME_SERVER, namesrv_of(broker))
+        promised = [text.strip() for text in PROMISE.findall(block)]
+        printed = await output_of(program, tmp_path, promised)
+    assert "Traceback" not in printed, printed
+    assert missing_in(printed.splitlines(), promised) == [], printed
+
+
+@pytest.mark.parametrize("name", [name for name in SNIPPETS if PYTEST_MARK in SNIPPETS[name]])
+def test_a_test(name: str, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(SNIPPETS[name])
+    pytester.makeini("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function")
+    outcome = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", timeout=LIMIT_S)
+    passed = outcome.parseoutcomes().get("passed", 0)
+    assert outcome.ret == 0, outcome.stdout.str()
+    assert passed == SNIPPETS[name].count(PYTEST_MARK)
+
+
+def parsed(command: click.Command, arguments: list[str], parent: click.Context | None) -> None:
+    """Parse the arguments as the command would, and do nothing else."""
+    context = command.make_context(command.name, arguments, parent=parent)
+    if isinstance(command, click.Group):
+        # What a group leaves for its subcommand is protected in click up to 8.1.
+        rest = [*getattr(context, "_protected_args", ()), *context.args]
+        _, inner, inner_arguments = command.resolve_command(context, rest)
+        assert inner is not None, rest
+        parsed(inner, inner_arguments, context)
+
+
+@pytest.mark.parametrize("line", command_lines())
+def test_a_command_line_is_one_that_the_command_takes(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "var" / "store").mkdir(parents=True)  # folders that the store tools look for
+    (tmp_path / "broker.conf").touch()
+    parsed(main, shlex.split(line), None)
+
+
+async def test_the_commands_of_the_first_page(tmp_path: Path) -> None:
+    """They are run in their order, as they stand."""
+    lines = COMMAND.findall((ROOT / FIRST_PAGE).read_text("utf-8"))
+    assert [line.split()[0] for line in lines] == ["send", "consume", "send", "send"]
+    printed: list[str] = []
+    async with live_broker(tmp_path / "store") as broker:
+        for line in lines:
+            child = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-c",
+                "from skylarkmq.cli import main; main()",
+                *shlex.split(line),
+                cwd=tmp_path,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "NAMESRV_ADDR": namesrv_of(broker)},
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            output, _ = await asyncio.wait_for(child.communicate(), LIMIT_S)
+            assert child.returncode == 0, output.decode()
+            printed.append(output.decode())
+    assert "SEND_OK" in printed[0]
+    assert "hello" in printed[1]
