@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+import importlib
 import os
 import re
 import shlex
@@ -32,6 +33,8 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PROMISE = re.compile(r"# -> (.+)$", re.MULTILINE)
 COMMAND = re.compile(r"^    \.venv/bin/skylarkmq (.+?)(?: +#.*)?$", re.MULTILINE)
+JOB = re.compile(r"^    job (\w+) (.+?)(?: +#.*)?$", re.MULTILINE)
+JOB_PAGE = "docs/spark/jobs.md"
 FIRST_PAGE = "docs/start/first-message.md"
 NAME_SERVER = "127.0.0.1:9876"
 PYTEST_MARK = "def test_"
@@ -151,6 +154,13 @@ def test_a_command_line_is_one_that_the_command_takes(
     (tmp_path / "var" / "store").mkdir(parents=True)  # folders that the store tools look for
     (tmp_path / "broker.conf").touch()
     parsed(main, shlex.split(line), None)
+
+
+@pytest.mark.parametrize(("job", "line"), JOB.findall((ROOT / JOB_PAGE).read_text("utf-8")))
+def test_a_job_is_one_that_takes_its_arguments(job: str, line: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="the jobs need the extra spark")
+    module = importlib.import_module(f"skylarkmq.spark.jobs.{job}")
+    parsed(module.main, shlex.split(line.replace("/data/archive", str(tmp_path))), None)
 
 
 async def test_the_commands_of_the_first_page(tmp_path: Path) -> None:
