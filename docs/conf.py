@@ -26,7 +26,6 @@ exclude_patterns = ["generate.py"]
 myst_heading_anchors = 3
 default_role = "literal"  # `name` in a docstring is code
 autodoc_default_options = {
-    "members": True,
     # Methods of our own base classes are shown, those of Python's are not.
     "inherited-members": "BaseException, tuple, int, str, IntEnum, Enum",
     "member-order": "bysource",
