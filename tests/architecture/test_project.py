@@ -12,6 +12,7 @@ from tests.architecture.sources import PACKAGES, ROOT, ROOTS_FOLDER, product_fil
 
 README_BYTES_MAX = 10_000
 MAKE_COMMAND = re.compile(r"(?:`|^    )make ([a-z]+(?:-[a-z]+)*)", re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
 
 
@@ -68,7 +69,8 @@ def test_the_readme_is_one_page() -> None:
 
 def anchors_of(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub and the documentation site make them."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
