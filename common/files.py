@@ -139,7 +139,7 @@ def is_no_space(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in NO_SPACE
 
 
-if sys.platform == "darwin":  # pragma: no cover - best effort, design section 3.14
+if sys.platform == "darwin":  # pragma: no cover - best effort
 
     def _datasync(fd: int) -> None:
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)

@@ -78,7 +78,7 @@ class ThreadWorker:
 
 @dataclass(frozen=True, slots=True)
 class StoreWorkers:
-    """The store's threads; D4 of the design names their owners."""
+    """The store's threads."""
 
     flush: Worker  # commit-log datasync, group commit
     commit: Worker  # transient pool to the log file, under asynchronous flushing

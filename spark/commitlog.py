@@ -8,7 +8,7 @@ crcOk and recordKind are added. Files are cut at records, and each piece is a ta
 `onCorruption=stop` one task reads all, for what counts behind damage cannot be known elsewhere.
 
 The folder must be visible on every executor under the same path. Nothing is ever written to it: no
-lock, no mark. This is the one module of the client that knows the store's files.
+lock, no mark. No other module of the connector knows the store's files but `queue_units.py`.
 
 The driver lists and cuts the files; executors read them.
 Source: apache/spark@v4.3.0 python/pyspark/sql/datasource.py (DataSource, DataSourceReader)
