@@ -8,7 +8,9 @@ that is still there; leave a hole or bytes that nobody sent; bring back what it 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+import re
 from pathlib import Path
 from random import Random
 
@@ -29,12 +31,6 @@ NEVER: dict[str, object] = {
     "commitCommitLogThoroughInterval": 60_000,
     "commitCommitLogLeastPages": 1_000_000,
 }
-# And no append counts as slow: the batches after a slow one are committed at once.
-NEVER_SLOW = """
-from skylarkmq.store import message_writer
-from skylarkmq.store.log import flush_service
-flush_service.SLOW_SYNC_S = message_writer.SLOW_APPEND_S = float("inf")
-"""
 
 
 def _rng() -> Random:
@@ -50,10 +46,9 @@ async def _life(
     acks: int,
     *,
     wait_until_shown: bool = True,
-    first: str = "",
 ) -> int:
     """Start, check what is there, send, and kill. Returns how many acknowledged ones were gone."""
-    process = await (await BrokerProcess.spawn(root, settings, first=first)).ready()
+    process = await (await BrokerProcess.spawn(root, settings)).ready()
     watching: asyncio.Task[None] | None = None
     try:
         lost = await read_back(process.address, history, shown=shown)
@@ -102,19 +97,34 @@ async def test_a_kill_takes_at_most_what_was_not_committed(tmp_path: Path, kills
 
 
 async def test_the_promise_of_the_other_roads_would_not_hold(tmp_path: Path) -> None:
-    """Commits that never come: the check of the plain road notices, and so does this file's."""
+    """Commits that never come: the check of the plain road notices, and so does this file's.
+
+    A busy machine may lose nothing: no buffer was ready for the first file, or a slow append had
+    what it left written at once. That life counts for nothing.
+    """
+    async with asyncio.timeout(LIMIT_S):
+        for life in itertools.count():
+            if await _is_noticed(tmp_path / str(life)):
+                break
+
+
+async def _is_noticed(root: Path) -> bool:
+    """Whether a kill took acknowledged messages; then also that both checks say so."""
     history, shown = SendHistory(), Shown()
-    await _life(
-        tmp_path, NEVER, history, shown, _rng(), 100, wait_until_shown=False, first=NEVER_SLOW
-    )
-    process = await (await BrokerProcess.spawn(tmp_path, POOL)).ready()
+    await _life(root, NEVER, history, shown, _rng(), 100, wait_until_shown=False)
+    process = await (await BrokerProcess.spawn(root, POOL)).ready()
     try:
-        with pytest.raises(AssertionError, match=r"I1: message .* was acknowledged"):
+        try:
             await read_back(process.address, history)
+        except AssertionError as error:
+            assert re.match(r"I1: message .* was acknowledged", str(error))
+        else:
+            return False
         claimed = Shown()
         claimed.max_offsets = {attempt.queue: 10**6 for attempt in history.attempts}
         with pytest.raises(AssertionError, match=r"I1: .* showed 1000000, \d+ are left"):
             await read_back(process.address, history, shown=claimed)
         assert await read_back(process.address, history, shown=shown) >= 1
+        return True
     finally:
         await process.kill()

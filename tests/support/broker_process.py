@@ -49,14 +49,8 @@ class BrokerProcess:
         self._reader = asyncio.ensure_future(self._read())
 
     @classmethod
-    async def spawn(
-        cls, root: Path, settings: Mapping[str, object] | None = None, *, first: str = ""
-    ) -> BrokerProcess:
-        """Start the process; it is not ready yet.
-
-        Args:
-            first: Python code that the process runs before the broker.
-        """
+    async def spawn(cls, root: Path, settings: Mapping[str, object] | None = None) -> BrokerProcess:
+        """Start the process; it is not ready yet."""
         keys = {
             "storePathRootDir": root,
             "brokerName": "broker-a",
@@ -69,8 +63,7 @@ class BrokerProcess:
         arguments = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SKYLARKMQ_")}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", f"{first}\nfrom skylarkmq.cli import main\nmain()"),
-            *("broker", "--log-format", "json"),
+            *(sys.executable, "-m", "skylarkmq.cli", "broker", "--log-format", "json"),
             *arguments,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
