@@ -43,3 +43,9 @@ def test_the_version() -> None:
 def test_an_unknown_command_is_wrong_use() -> None:
     assert CliRunner().invoke(main, ["sen"]).exit_code == 2
     assert CliRunner().invoke(main, ["serve", "--nonsense"]).exit_code == 2
+
+
+def test_python_m_is_the_command() -> None:
+    command = [sys.executable, "-m", "skylarkmq", "--version"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stdout.split()[-1] == __version__
