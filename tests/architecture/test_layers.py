@@ -38,7 +38,7 @@ OURS = {
     "spark": {"spark", "client", "store", *BASE},
     "tools": {"tools", "client", "store", *BASE},
     **{name: {"spark"} for name in FOUND_BY_SPARK},
-    ROOTS_FOLDER: {*PACKAGES, "testing"},
+    ROOTS_FOLDER: {*PACKAGES, "cli", "testing"},
 }
 LIBRARIES = {
     "common": {"msgpack"},
