@@ -1,4 +1,4 @@
-"""What the pages for contributors name is there: paths, the names in files, links, commands."""
+"""What the pages name is there: links, commands, and places in the code."""
 
 import ast
 import re
@@ -18,7 +18,12 @@ from tests.architecture.sources import (
 
 NAMING = ("ARCHITECTURE.md", "CONTRIBUTING.md")
 """Pages that send a reader to places in the code."""
-PAGES = (*NAMING, "CHANGELOG.md", "SECURITY.md")
+DOCS = Path("docs")
+PAGES = (
+    *("README.md", *NAMING, "CHANGELOG.md", "SECURITY.md"),
+    *sorted(str(page.relative_to(ROOT)) for page in (ROOT / DOCS).rglob("*.md")),
+)
+README_BYTES_MAX = 10_000
 FOLDERS = {".ci", "deploy", "docs", "examples", "tests", ROOTS_FOLDER, *PACKAGES, *FOUND_BY_SPARK}
 """Of the repository; a running broker and the tools make others beside them."""
 
@@ -26,6 +31,7 @@ FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 IN_BACKTICKS = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"[\w.][\w./-]*/[\w./-]*").fullmatch
 LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)")
+MAKE_COMMAND = re.compile(r"(?:`|^    )make ([a-z]+(?:-[a-z]+)*)", re.MULTILINE)
 
 
 def named_in(text: str) -> Iterator[tuple[str, str]]:
@@ -70,7 +76,7 @@ def fault(path: str, name: str) -> str:
 
 
 def anchors(text: str) -> set[str]:
-    """Return the anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub and the documentation site make them."""
     headings = re.findall(r"^#+ (.+)$", FENCED.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -87,7 +93,7 @@ def test_paths_and_names_are_there(page: str) -> None:
 def test_links_lead_somewhere(page: str) -> None:
     faults: list[str] = []
     for target, anchor in LINK.findall(text_of(Path(page))):
-        place = ROOT / (target or page)
+        place = (ROOT / page).parent / target if target else ROOT / page
         if not place.exists():
             faults.append(f"{target} is not there")
         elif anchor and anchor not in anchors(place.read_text(encoding="utf-8")):
@@ -97,9 +103,23 @@ def test_links_lead_somewhere(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_exist(page: str) -> None:
-    named = set(re.findall(r"`make ([a-z-]+)", text_of(Path(page))))
+    named = set(MAKE_COMMAND.findall(text_of(Path(page))))
     targets = set(re.findall(r"^([a-z-]+):", text_of(Path("Makefile")), re.MULTILINE))
     assert named <= targets
+    assert page != "README.md" or {"run", "test"} <= named
+
+
+def test_the_readme_is_one_page() -> None:
+    assert len(text_of(Path("README.md")).encode()) < README_BYTES_MAX
+
+
+@pytest.mark.parametrize("folder", sorted((ROOT / DOCS).rglob("index.md")), ids=str)
+def test_every_page_is_in_the_contents_of_its_folder(folder: Path) -> None:
+    listed = re.findall(r"^```\{toctree\}\n(.*?)^```", folder.read_text("utf-8"), re.M | re.S)
+    names = {line for block in listed for line in block.splitlines() if line and line[0] != ":"}
+    pages = {path.stem for path in folder.parent.glob("*.md")} - {"index"}
+    inner = {f"{path.parent.name}/index" for path in folder.parent.glob("*/index.md")}
+    assert names == pages | inner
 
 
 def test_the_rule_sees_what_it_must() -> None:
