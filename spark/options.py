@@ -43,7 +43,7 @@ from skylarkmq.protocol.sql92.tokens import ExpressionError
 from skylarkmq.spark.offsets import INT32_MAX, QueueKey
 from skylarkmq.spark.option_reading import OptionError, OptionReader
 from skylarkmq.spark.reading.positions import Position, read_ending, read_starting
-from skylarkmq.spark.remoting.settings import CONNECTION_OPTIONS, ConnectionSettings
+from skylarkmq.spark.settings import CONNECTION_OPTIONS, ConnectionSettings
 from skylarkmq.spark.writing.sink_options import SINK_OPTIONS
 
 OnCorruption = Literal["fail", "skip", "raw"]

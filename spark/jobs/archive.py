@@ -24,6 +24,7 @@ import click
 from skylarkmq.spark.archive.commits import TABLE, ArchiveWriter, open_files
 from skylarkmq.spark.archive.compaction import compact, groups
 from skylarkmq.spark.archive.writer import COMPRESSIONS
+from skylarkmq.spark.clock import SystemClock
 from skylarkmq.spark.jobs.archiving.run import ArchiveOptions, Archiving
 from skylarkmq.spark.jobs.archiving.survey import (
     dry_run,
@@ -44,7 +45,6 @@ from skylarkmq.spark.jobs.common import (
 )
 from skylarkmq.spark.offsets import QueueOffsets
 from skylarkmq.spark.options import SourceOptions
-from skylarkmq.spark.remoting.clock import SystemClock
 
 _WHOLE: Final = "an archive holds whole topics: select when you read it"
 REFUSED: Final = {

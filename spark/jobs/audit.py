@@ -32,7 +32,7 @@ import click
 
 from skylarkmq.spark import archive_table
 from skylarkmq.spark.archive.spans import Spans
-from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.auditing import comparing
 from skylarkmq.spark.jobs.auditing.comparing import PLACE, Run
 from skylarkmq.spark.jobs.auditing.files import CheckedFiles, check_files
@@ -50,7 +50,7 @@ from skylarkmq.spark.jobs.common import (
 )
 from skylarkmq.spark.jobs.replaying.run import by_queue
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

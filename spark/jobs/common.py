@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import click
 
+from skylarkmq.spark.clock import BlockingClock
 from skylarkmq.spark.jobs.quiet import PY4J, hush, kept_level
 from skylarkmq.spark.jobs.reporting import Progress
 from skylarkmq.spark.jobs.summary import (
@@ -48,7 +49,6 @@ from skylarkmq.spark.jobs.summary import (
     Table,
 )
 from skylarkmq.spark.option_reading import OptionError, OptionReader
-from skylarkmq.spark.remoting.clock import BlockingClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

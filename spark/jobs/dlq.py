@@ -32,7 +32,8 @@ from skylarkmq.client.errors import RouteNotFound
 from skylarkmq.client.state_folder import file_name, state_folder
 from skylarkmq.protocol.flags import dlq_topic, validate_group
 from skylarkmq.protocol.properties import RETRY_TOPIC
-from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.clock import SystemClock
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.common import (
     DIFFERENCES,
     DONE,
@@ -50,8 +51,7 @@ from skylarkmq.spark.jobs.common import (
 from skylarkmq.spark.jobs.redriving.ledger import RedriveLedger, make_folder
 from skylarkmq.spark.jobs.redriving.letters import COLUMNS, Letter, age_of, letter_of
 from skylarkmq.spark.jobs.redriving.run import RedriveCounts, Redriver
-from skylarkmq.spark.remoting.clock import SystemClock
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,7 +24,7 @@ from typing import Any
 import click
 from prometheus_client import REGISTRY
 
-from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.common import (
     Duration,
     JobError,

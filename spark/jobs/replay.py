@@ -27,7 +27,8 @@ import click
 
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark import archive_table
-from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.clock import SystemClock
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.common import (
     DONE,
     INTERRUPTED,
@@ -60,7 +61,6 @@ from skylarkmq.spark.jobs.replaying.run import (
 from skylarkmq.spark.jobs.replaying.task import RECORD_S, ReplaySetup
 from skylarkmq.spark.offsets import describe
 from skylarkmq.spark.reading.positions import instant_ms
-from skylarkmq.spark.remoting.clock import SystemClock
 from skylarkmq.spark.writing.sink_options import SinkOptions
 
 if TYPE_CHECKING:

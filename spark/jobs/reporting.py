@@ -11,7 +11,7 @@ import sys
 from types import TracebackType
 from typing import Any, Final, Self, TextIO
 
-from skylarkmq.spark.remoting.clock import BlockingClock, SystemClock
+from skylarkmq.spark.clock import BlockingClock, SystemClock
 
 LINE_INTERVAL_S: Final = 5.0
 """Seconds between two plain lines."""

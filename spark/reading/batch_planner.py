@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from skylarkmq.spark.clock import BlockingClock
 from skylarkmq.spark.errors import DataLost
 from skylarkmq.spark.offsets import OffsetRange, QueueKey, describe
 from skylarkmq.spark.option_reading import OptionError
@@ -17,7 +18,6 @@ from skylarkmq.spark.reading.narrowing import EVERYTHING, Narrowing
 from skylarkmq.spark.reading.planning import split
 from skylarkmq.spark.reading.positions import Position, resolve
 from skylarkmq.spark.reading.queue_view import Brokers, QueueView
-from skylarkmq.spark.remoting.clock import BlockingClock
 
 log = logging.getLogger(__name__)
 _ASKED_FOR: Final = frozenset({"offsets"})

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.options import SourceOptions
 from skylarkmq.spark.reading.batch_planner import BatchPlanner
 from skylarkmq.spark.reading.narrowing import EVERYTHING, Narrowing, narrowing_of

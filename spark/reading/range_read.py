@@ -14,8 +14,8 @@ from skylarkmq.spark.batches import BatchBuilder
 from skylarkmq.spark.errors import DataLost, NoProgress
 from skylarkmq.spark.offsets import OffsetRange
 from skylarkmq.spark.options import ReadSettings
+from skylarkmq.spark.reading.ranges import Block, RangeReader
 from skylarkmq.spark.remoting.pool import client_for
-from skylarkmq.spark.remoting.pulls import Block, RangeReader
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from skylarkmq.spark.clock import BlockingClock
 from skylarkmq.spark.errors import DataLost
 from skylarkmq.spark.offsets import INT64_MAX, OffsetRange, QueueKey, QueueOffsets
 from skylarkmq.spark.options import SourceOptions
@@ -37,7 +38,6 @@ from skylarkmq.spark.reading.filter_check import FilterCheck
 from skylarkmq.spark.reading.planning import shares, split
 from skylarkmq.spark.reading.positions import listed, resolve
 from skylarkmq.spark.reading.queue_view import Brokers, QueueView
-from skylarkmq.spark.remoting.clock import BlockingClock
 
 log = logging.getLogger(__name__)
 

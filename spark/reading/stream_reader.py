@@ -23,12 +23,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.offsets import QueueOffsets
 from skylarkmq.spark.options import SourceOptions
 from skylarkmq.spark.reading.range_read import read_range
 from skylarkmq.spark.reading.stream_planner import NO_LIMIT, Limit, StreamPlanner
-from skylarkmq.spark.remoting.write_back import OffsetWriteBack
+from skylarkmq.spark.reading.write_back import OffsetWriteBack
 
 if TYPE_CHECKING:
     import pyarrow as pa

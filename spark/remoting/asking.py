@@ -25,7 +25,7 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.spark.remoting.clock import BlockingClock
+from skylarkmq.spark.clock import BlockingClock
 from skylarkmq.spark.remoting.connections import Connections, Pending
 from skylarkmq.spark.remoting.routes import (
     MASTER_ID,
@@ -33,7 +33,7 @@ from skylarkmq.spark.remoting.routes import (
     ROUTE_RETRY_AGE_S,
     Routes,
 )
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.settings import ConnectionSettings
 
 T = TypeVar("T")
 Question = Callable[[MessageQueue], RemotingCommand]

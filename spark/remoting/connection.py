@@ -37,7 +37,7 @@ from skylarkmq.protocol.command import decode_command, encode_command
 from skylarkmq.protocol.errors import BadFrameError
 from skylarkmq.protocol.raw_frame import RawFrame
 from skylarkmq.protocol.remoting_command import RESPONSE_FLAG, RemotingCommand
-from skylarkmq.spark.remoting.clock import BlockingClock
+from skylarkmq.spark.clock import BlockingClock
 from skylarkmq.spark.remoting.frame_reader import FrameReader
 
 OPAQUE_MASK: Final = 0x7FFFFFFF

@@ -16,9 +16,9 @@ from skylarkmq.client.errors import ConnectionFailed, RocketMQError
 from skylarkmq.client.wire.acl_hook import Signer
 from skylarkmq.client.wire.tls import ClientTls
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.spark.remoting.clock import BlockingClock
+from skylarkmq.spark.clock import BlockingClock
 from skylarkmq.spark.remoting.connection import Connection, connect
-from skylarkmq.spark.remoting.settings import ConnectionSettings, TlsSettings
+from skylarkmq.spark.settings import ConnectionSettings, TlsSettings
 
 IDLE_MAX_S: Final = 60.0
 """Brokers close a connection after 120 s without a request."""

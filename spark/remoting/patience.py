@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from skylarkmq.client.errors import RocketMQError
+from skylarkmq.spark.clock import BlockingClock
 from skylarkmq.spark.remoting.asking import may_repeat
-from skylarkmq.spark.remoting.clock import BlockingClock
 
 T = TypeVar("T")
 

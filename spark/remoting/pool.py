@@ -11,8 +11,8 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from skylarkmq.spark.client import BlockingClient
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.cluster import BlockingClient
+from skylarkmq.spark.settings import ConnectionSettings
 
 CLIENTS_MAX: Final = 16
 """Settings that one thread keeps clients for; the one used longest ago is closed first."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.offsets import describe
 from skylarkmq.spark.remoting.routes import MASTER_ID, ROUTE_RETRY_AGE_S
 

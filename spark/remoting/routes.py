@@ -43,10 +43,10 @@ from skylarkmq.protocol.flags import (
 from skylarkmq.protocol.headers.fields import encode_fields
 from skylarkmq.protocol.headers.route import GetRouteInfoRequestHeader
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.spark.remoting.clock import BlockingClock
+from skylarkmq.spark.clock import BlockingClock
 from skylarkmq.spark.remoting.connections import Connections
 from skylarkmq.spark.remoting.requests import body_in, check
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.settings import ConnectionSettings
 
 T = TypeVar("T")
 

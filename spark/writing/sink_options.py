@@ -36,7 +36,7 @@ from skylarkmq.protocol.flags import (
 )
 from skylarkmq.protocol.frame import MAX_FRAME_SIZE
 from skylarkmq.spark.option_reading import OptionError, OptionReader
-from skylarkmq.spark.remoting.settings import CONNECTION_OPTIONS, ConnectionSettings
+from skylarkmq.spark.settings import CONNECTION_OPTIONS, ConnectionSettings
 
 DEFAULT_GROUP: Final = "spark-skylarkmq"
 NO_COMPRESSION: Final = "none"

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.remoting.outgoing import Queue
 from skylarkmq.spark.remoting.patience import patiently
 from skylarkmq.spark.remoting.pool import client_for
-from skylarkmq.spark.remoting.sends import SendWindow
 from skylarkmq.spark.writing.sink_options import SinkOptions
+from skylarkmq.spark.writing.window import SendWindow
 
 
 def task_window(options: SinkOptions) -> tuple[SendWindow, Callable[[str], list[Queue]]]:

@@ -18,7 +18,7 @@ FOLDER_FILES_MAX = 25
 CLOCKS = {
     "broker/clock.py",
     "client/clock.py",
-    "spark/remoting/clock.py",
+    "spark/clock.py",
     "skylarkmq/testing/clock.py",
 }
 COMMANDS = {

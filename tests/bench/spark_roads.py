@@ -22,10 +22,10 @@ from skylarkmq.spark.batches import BatchBuilder
 from skylarkmq.spark.commitlog import CommitLogReader
 from skylarkmq.spark.log.log_options import LogOptions
 from skylarkmq.spark.offsets import OffsetRange
+from skylarkmq.spark.reading.ranges import Block, RangeReader
 from skylarkmq.spark.remoting.pool import client_for
-from skylarkmq.spark.remoting.pulls import Block, RangeReader
-from skylarkmq.spark.remoting.settings import ConnectionSettings
 from skylarkmq.spark.schema import COLUMNS, LOG_COLUMNS, ddl, names
+from skylarkmq.spark.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

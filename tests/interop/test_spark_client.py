@@ -10,13 +10,13 @@ import pytest
 from skylarkmq.client.consumer.subscription import Subscription, Tag
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.record import decode_messages
-from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.errors import DataLost, SendFailed
+from skylarkmq.spark.reading.ranges import RangeReader
+from skylarkmq.spark.reading.write_back import OffsetWriteBack
 from skylarkmq.spark.remoting.outgoing import Outgoing
-from skylarkmq.spark.remoting.pulls import RangeReader
-from skylarkmq.spark.remoting.sends import SendWindow
-from skylarkmq.spark.remoting.settings import ConnectionSettings
-from skylarkmq.spark.remoting.write_back import OffsetWriteBack
+from skylarkmq.spark.settings import ConnectionSettings
+from skylarkmq.spark.writing.window import SendWindow
 from tests.interop.servers import Broker
 
 pytestmark = pytest.mark.interop

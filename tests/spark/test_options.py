@@ -11,7 +11,7 @@ from skylarkmq.spark.offsets import QueueKey
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.options import KNOWN, ReadSettings, SourceOptions, Subject
 from skylarkmq.spark.reading.positions import EARLIEST, LATEST
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.settings import ConnectionSettings
 
 
 def read(streaming: bool = True, **given: str) -> SourceOptions:
@@ -131,9 +131,8 @@ def test_every_option_is_read() -> None:
     """A name in KNOWN that nobody reads would be accepted and do nothing."""
     import inspect
 
-    from skylarkmq.spark import options
+    from skylarkmq.spark import options, settings
     from skylarkmq.spark.reading import positions
-    from skylarkmq.spark.remoting import settings
 
     source = "".join(inspect.getsource(module) for module in (options, positions, settings))
     for name in KNOWN:

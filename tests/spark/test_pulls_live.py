@@ -12,10 +12,10 @@ from skylarkmq.client.errors import FilterRefused
 from skylarkmq.client.sync import Producer
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.record import decode_messages
-from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.errors import DataLost
-from skylarkmq.spark.remoting.pulls import RangeReader
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.reading.ranges import RangeReader
+from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker, run_broker_sync
 
 COUNT = 2000

@@ -10,10 +10,10 @@ import pytest
 
 from skylarkmq.client import Message
 from skylarkmq.client.sync import Producer
-from skylarkmq.spark.client import BlockingClient
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.schema import COLUMNS, arrow_schema, names
 from skylarkmq.spark.session import build_session
+from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from skylarkmq.spark.archive.commits import TABLE, load
 from skylarkmq.spark.archive.files import TableFiles
 from skylarkmq.spark.archive.spans import gaps
 from skylarkmq.spark.archive.state import TableState
-from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.common import USAGE, Cell, JobError, JobSettings, Summary, Table
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.spark.options import Subject
@@ -25,7 +25,7 @@ from skylarkmq.spark.reading.positions import (
     resolve,
 )
 from skylarkmq.spark.reading.queue_view import QueueView
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from skylarkmq.spark.jobs.archiving.run import ArchiveOptions

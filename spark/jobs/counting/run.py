@@ -33,7 +33,7 @@ from skylarkmq.spark.jobs.counting.windows import Tally, WindowBook, WindowKey, 
 from skylarkmq.spark.jobs.quiet import BatchError
 from skylarkmq.spark.jobs.summary import Cell
 from skylarkmq.spark.progress import last_progress
-from skylarkmq.spark.remoting.settings import CONNECTION_OPTIONS
+from skylarkmq.spark.settings import CONNECTION_OPTIONS
 from skylarkmq.spark.writing.unique_keys import key_of_values
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import UNIQ_KEY
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.redriving.ledger import Entry, RedriveLedger
 from skylarkmq.spark.jobs.redriving.letters import (
     Letter,

@@ -19,8 +19,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.spark.clock import BlockingClock
 from skylarkmq.spark.jobs.replaying.ledger import Done, Ledger
-from skylarkmq.spark.remoting.clock import BlockingClock
 from skylarkmq.spark.remoting.outgoing import Window
 from skylarkmq.spark.writing.rows import Addressed, RowError, RowReader
 from skylarkmq.spark.writing.sink_columns import plan_rows
@@ -202,7 +202,7 @@ def _to(target: MessageQueue, item: Addressed) -> Addressed:
 
 def send_rows(setup: ReplaySetup, batches: Iterable[pa.RecordBatch]) -> None:
     """Send a task's rows with the worker's client; raises what `ReplayTask.run` does."""
-    from skylarkmq.spark.remoting.clock import SystemClock
+    from skylarkmq.spark.clock import SystemClock
     from skylarkmq.spark.writing.task_window import task_window
 
     window, write_queues = task_window(setup.sink_options)

@@ -15,12 +15,12 @@ from skylarkmq.client.errors import NotFound
 from skylarkmq.client.sync import Producer
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark import archive_table
-from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs import archive
 from skylarkmq.spark.jobs.archiving.run import ArchiveOptions
 from skylarkmq.spark.jobs.archiving.survey import HOLE_COLUMNS
 from skylarkmq.spark.jobs.common import JobSettings, Summary
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.archives import append, committed, listed, open_writer, run_of
 from tests.support.raw_client import send_fields

@@ -16,7 +16,7 @@ from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import dlq_topic
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.record import decode_messages
-from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.common import JobError
 from skylarkmq.spark.jobs.dlq import (
     RedriveOptions,
@@ -27,7 +27,7 @@ from skylarkmq.spark.jobs.dlq import (
 from skylarkmq.spark.jobs.redriving.ledger import Entry, RedriveLedger, make_folder
 from skylarkmq.spark.jobs.redriving.letters import Letter, LetterKey
 from skylarkmq.spark.jobs.redriving.run import GIVE_UP_AFTER, RedriveCounts, Redriver
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker, run_broker_sync
 
 GROUP = "billing"

@@ -24,8 +24,8 @@ from skylarkmq.spark.jobs.replaying.task import (
     runs,
 )
 from skylarkmq.spark.remoting.outgoing import Outgoing, Queue, Receipt
-from skylarkmq.spark.remoting.settings import ConnectionSettings
 from skylarkmq.spark.schema import arrow_schema
+from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.spark.writing.rows import RowError
 from skylarkmq.spark.writing.sink_options import SinkOptions
 from skylarkmq.spark.writing.unique_keys import key_of_values

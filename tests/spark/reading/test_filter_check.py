@@ -9,14 +9,14 @@ from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.clock import SystemClock
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.offsets import QueueKey
 from skylarkmq.spark.options import ReadSettings, SourceOptions
 from skylarkmq.spark.reading.batch_planner import BatchPlanner
 from skylarkmq.spark.reading.filter_check import FilterCheck
 from skylarkmq.spark.reading.stream_planner import StreamPlanner
-from skylarkmq.spark.remoting.clock import SystemClock
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.fake_brokers import FakeBrokers
 from tests.spark.support.scripted_brokers import scripted_brokers

@@ -19,7 +19,7 @@ from skylarkmq.client.wire.tls import ClientTls
 from skylarkmq.protocol.command import encode_command
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.protocol.signature import sign
-from skylarkmq.spark.remoting.clock import SystemClock
+from skylarkmq.spark.clock import SystemClock
 from skylarkmq.spark.remoting.connection import Connection, connect
 from tests.spark.support.scripted_peer import CLOSE, ScriptedPeer
 from tests.support.patience import LIMIT_S

@@ -12,9 +12,9 @@ import pytest
 from skylarkmq.client.config import Credentials
 from skylarkmq.client.errors import ConnectionFailed, RequestTimeout, RocketMQError, TlsError
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.spark.remoting.clock import SystemClock
+from skylarkmq.spark.clock import SystemClock
 from skylarkmq.spark.remoting.connections import IDLE_MAX_S, UNLOOKED_S, Connections
-from skylarkmq.spark.remoting.settings import ConnectionSettings, TlsSettings
+from skylarkmq.spark.settings import ConnectionSettings, TlsSettings
 from tests.spark.support.blocking_clock import TestClock
 from tests.spark.support.scripted_peer import ScriptedPeer
 from tests.support.certificates import Authority

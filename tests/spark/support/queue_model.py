@@ -17,8 +17,8 @@ from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.record import encode_record
 from skylarkmq.protocol.remoting_command import RESPONSE_FLAG, RemotingCommand
-from skylarkmq.spark.client import BlockingClient
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.cluster import BlockingClient
+from skylarkmq.spark.settings import ConnectionSettings
 from tests.spark.support.blocking_clock import TestClock
 
 QUEUE = MessageQueue("T", "broker-a", 0)

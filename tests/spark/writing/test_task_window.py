@@ -6,8 +6,8 @@ import pytest
 
 from skylarkmq.client.errors import ConnectionFailed
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.spark.client import BlockingClient
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.cluster import BlockingClient
+from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.spark.writing.task_window import lasting_write_queues
 from tests.spark.support.blocking_clock import TestClock
 from tests.spark.support.scripted_brokers import scripted_brokers

@@ -23,13 +23,13 @@ from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.spark.clock import BlockingClock, SystemClock
 from skylarkmq.spark.remoting import requests
 from skylarkmq.spark.remoting.asking import Asker, Question, Reader
-from skylarkmq.spark.remoting.clock import BlockingClock, SystemClock
 from skylarkmq.spark.remoting.connections import Connections, Pending
 from skylarkmq.spark.remoting.pulled import Pulled
 from skylarkmq.spark.remoting.routes import ROUTE_MAX_AGE_S, Routes
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.settings import ConnectionSettings
 
 __all__ = ["BlockingClient", "Pending", "Pulled"]
 

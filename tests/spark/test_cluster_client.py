@@ -25,10 +25,10 @@ from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.remoting import connections
 from skylarkmq.spark.remoting.pool import client_for, close_all
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.scripted_peer import CLOSE, Said, ScriptedPeer
 from tests.support.patience import LIMIT_S

@@ -39,7 +39,7 @@ from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.headers.send import SendMessageResponseHeader
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.spark.client import BlockingClient
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.errors import SendFailed
 from skylarkmq.spark.offsets import describe
 from skylarkmq.spark.remoting.connections import Pending

@@ -22,8 +22,8 @@ from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark.errors import DataLost, NoProgress
-from skylarkmq.spark.remoting.pulls import Block, RangeReader
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.reading.ranges import Block, RangeReader
+from skylarkmq.spark.settings import ConnectionSettings
 from tests.spark.support.queue_model import (
     MASTER,
     QUEUE,

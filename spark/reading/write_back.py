@@ -25,8 +25,8 @@ from typing import Final, Protocol
 from skylarkmq.client.errors import BrokerError, RocketMQError
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.spark.client import BlockingClient
-from skylarkmq.spark.remoting.settings import ConnectionSettings
+from skylarkmq.spark.cluster import BlockingClient
+from skylarkmq.spark.settings import ConnectionSettings
 
 log = logging.getLogger(__name__)
 

@@ -34,12 +34,12 @@ from skylarkmq.client.wire.api_pull import PullStatus
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.spark.client import BlockingClient, Pending, Pulled
+from skylarkmq.spark.cluster import BlockingClient, Pending, Pulled
 from skylarkmq.spark.errors import DataLost, NoProgress
 from skylarkmq.spark.offsets import describe
+from skylarkmq.spark.reading.record_spans import Span, SpanError, cut, first_gap, span_of
 from skylarkmq.spark.remoting.asking import may_repeat
 from skylarkmq.spark.remoting.pull_source import PullSource
-from skylarkmq.spark.remoting.record_spans import Span, SpanError, cut, first_gap, span_of
 from skylarkmq.spark.remoting.requests import PullRequests, pulled_in
 from skylarkmq.spark.remoting.strides import Stride
 

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from skylarkmq.spark.option_reading import OptionError
-from skylarkmq.spark.remoting.settings import (
+from skylarkmq.spark.settings import (
     CONNECTION_OPTIONS,
     ConnectionSettings,
     TlsSettings,
@@ -100,7 +100,7 @@ def test_what_is_refused(given: dict[str, str], text: str) -> None:
 
 
 def test_every_option_is_described() -> None:
-    import skylarkmq.spark.remoting.settings as module
+    import skylarkmq.spark.settings as module
 
     assert module.__doc__ is not None
     assert [name for name in CONNECTION_OPTIONS if name not in module.__doc__] == []

@@ -16,9 +16,9 @@ from skylarkmq.client.errors import BrokerError, ConnectionFailed, RocketMQError
 from skylarkmq.client.sync import Producer
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.spark.client import BlockingClient
-from skylarkmq.spark.remoting.settings import ConnectionSettings
-from skylarkmq.spark.remoting.write_back import THREAD_NAME, GroupOffsets, OffsetWriteBack
+from skylarkmq.spark.cluster import BlockingClient
+from skylarkmq.spark.reading.write_back import THREAD_NAME, GroupOffsets, OffsetWriteBack
+from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
 
 QUEUE = MessageQueue("T", "broker-a", 0)
