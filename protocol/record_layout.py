@@ -164,3 +164,17 @@ def record_properties(buffer: memoryview | bytes, position: int, size: int) -> b
     if start > end or PROPERTIES_SIZE.unpack_from(buffer, at)[0] != end - start:
         return None
     return bytes(buffer[start:end])
+
+
+_STORE_TIMESTAMP: Final = struct.Struct(">q")
+_BORN_HOST_IPV6: Final = MessageSysFlag.BORNHOST_V6_FLAG
+
+
+def store_timestamp_at(buffer: memoryview | bytes, position: int) -> int:
+    """Return the store time, ms, of the record at a position; nothing else of it is looked at."""
+    if buffer[position + _SYS_FLAG_LOW_POSITION] & _BORN_HOST_IPV6:
+        position += STORE_TIMESTAMP_POSITION_IPV6
+    else:
+        position += STORE_TIMESTAMP_POSITION_IPV4
+    timestamp: int = _STORE_TIMESTAMP.unpack_from(buffer, position)[0]
+    return timestamp

@@ -41,8 +41,8 @@ from skylarkmq.spark.log.log_batches import LogBatches
 from skylarkmq.spark.log.log_options import LogOptions
 from skylarkmq.spark.log.segments import SegmentFile, SegmentRange
 from skylarkmq.spark.schema import LOG_COLUMNS, ddl, struct_projection
+from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.log.mapped_file import NAME_DIGITS
-from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, is_valid_unit
 from skylarkmq.store.stopped.reader import StoppedStore
 

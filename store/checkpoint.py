@@ -1,4 +1,4 @@
-"""Checkpoint: up to where the files are on the disk; it bounds an unclean recovery.
+"""Checkpoint: how far the files are on the disk; it bounds the recovery after an unclean stop.
 
 RocketMQ's file, `checkpoint`, speaks in store times:
 
@@ -8,13 +8,13 @@ RocketMQ's file, `checkpoint`, speaks in store times:
     16        8     index_msg_timestamp      int64 BE   key index synced up to this, ms
     24        4072  zeros
 
-Every field is a lower bound: written only after a successful sync of what it speaks of, so an old
-checkpoint makes recovery longer, never wrong. No checksum: 24 bytes lie within one disk sector.
+Each field is a lower bound: it is written only after a successful sync of what it speaks of. So an
+old checkpoint makes recovery longer, never wrong. No checksum: 24 bytes lie within one disk sector.
 
-Ours, `skylarkmq/recovery-point`, speaks in bytes, so that a recovery need not begin at the start of
-a log file, and the index need not be dropped. It carries a copy of the three times: where they are
-not those of `checkpoint`, somebody else has run on the store, or a crash came between the two
-files, and it counts for nothing.
+Ours, `skylarkmq/recovery-point`, speaks in bytes. With it a recovery need not begin at the start of
+a log file, and the index need not be dropped. It carries a copy of the three times. Where they are
+not those of `checkpoint`, another broker has run on the store, or a crash came between the two
+files; then the recovery point counts for nothing.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../StoreCheckpoint.java
 """
@@ -37,7 +37,7 @@ FILE_SIZE = 4096
 FIELDS = struct.Struct(">qqq")
 assert FIELDS.size == 24
 
-# A record stored within this time before the mark may have been written after one behind it.
+# A record stored within this time before the mark may have been written after a later one.
 SAFETY_MS = 3000
 UNKNOWN = -1
 
@@ -53,7 +53,7 @@ class IndexPoint:
 
 
 class Marks(NamedTuple):
-    """The three store times, ms since the epoch, 0 for unknown; and the places behind them."""
+    """The three store times, ms since the epoch, 0 for unknown, and the places of them."""
 
     physic_timestamp: int = 0
     logics_timestamp: int = 0
@@ -71,7 +71,7 @@ class Marks(NamedTuple):
         return max(0, min(self.physic_timestamp, self.logics_timestamp) - SAFETY_MS)
 
     def without_totals(self) -> Marks:
-        """The same marks, which say nothing of how many units there are."""
+        """Return the marks without the number of queues and units."""
         return self._replace(queue_count=UNKNOWN, unit_count=UNKNOWN)
 
     @property
@@ -89,7 +89,7 @@ class Checkpoint:
         self._point_path = point_path
 
     def load(self) -> Marks:
-        """Read the marks; unknown is what is missing, too short or does not fit together."""
+        """Read the marks; what is missing, too short or contradictory is unknown."""
         if not self._files.exists(self._path):
             return Marks()
         data = self._files.read_all(self._path)[: FIELDS.size]
@@ -135,7 +135,7 @@ class Checkpoint:
             self._save_point(marks)
 
     def forget_totals(self) -> None:
-        """Let the recovery point say nothing of how many units there are. Blocks."""
+        """Take the number of queues and units out of the recovery point. Blocks."""
         marks = self.load()
         if marks.unit_count != UNKNOWN:
             self._save_point(marks.without_totals())
@@ -173,3 +173,44 @@ def _with_point(marks: Marks, content: dict[str, Any]) -> Marks:
             return marks._replace(index_point=IndexPoint(name, count, end_offset, end_timestamp))
         case _:
             return marks
+
+
+class Point(NamedTuple):
+    """A place in the log, the end of a record, and the queues as they were there."""
+
+    offset: int
+    queue_count: int  # queues with at least one unit
+    unit_count: int  # the sum of their ends
+
+
+class PointTracker:
+    """Finds the next recovery point: the newest place that is flushed, with its queues' totals.
+
+    The totals are counted when units are published; the log is flushed a little later. So the
+    totals are kept with their place until the flush has passed it. Loop thread.
+    """
+
+    def __init__(self) -> None:
+        self._noted: list[Point] = []
+
+    def note(self, point: Point) -> None:
+        """Remember what is published now. Call it each second, and before a checkpoint."""
+        while self._noted and self._noted[-1].offset >= point.offset:
+            self._noted.pop()
+        self._noted.append(point)
+
+    def forget_totals(self) -> None:
+        """Forget the totals, which count a queue that has left; the places stay."""
+        self._noted = [Point(point.offset, UNKNOWN, UNKNOWN) for point in self._noted]
+
+    def newest(self, flushed_offset: int) -> Point | None:
+        """Return the newest place that is flushed; those before it are forgotten."""
+        found = None
+        for index, point in enumerate(self._noted):
+            if point.offset > flushed_offset:
+                break
+            found = index
+        if found is None:
+            return None
+        del self._noted[:found]
+        return self._noted[0]

@@ -37,29 +37,25 @@ from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files, is_no_space
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.common.worker import StoreWorkers
-from skylarkmq.store.busy import Busy
-from skylarkmq.store.checkpoint import UNKNOWN, IndexPoint, Marks
+from skylarkmq.store.checkpoint import UNKNOWN, IndexPoint, Marks, Point, PointTracker
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import StoreFullError
+from skylarkmq.store.folder import AbortFile, StoreLock, StorePaths, check_profile, save_profile
 from skylarkmq.store.index.service import IndexService
 from skylarkmq.store.log.append import AppendBatch
 from skylarkmq.store.log.group_commit import Committed
 from skylarkmq.store.log.write_road import open_log
-from skylarkmq.store.message_writer import ArrivalListener, MessageWriter, PutDone
+from skylarkmq.store.message_writer import ArrivalListener, Busy, MessageWriter, PutDone
 from skylarkmq.store.parts import queue_table, topic_removal
-from skylarkmq.store.paths import StorePaths
-from skylarkmq.store.profile import check_profile, save_profile
 from skylarkmq.store.progress import Progress, ProgressLog, StartEnded
 from skylarkmq.store.read.cold_reads import ColdReads
 from skylarkmq.store.read.message_reader import MessageReader
 from skylarkmq.store.read.read_face import ReadFace
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
 from skylarkmq.store.stats import StoreStats
-from skylarkmq.store.store_lock import AbortFile, StoreLock
 from skylarkmq.store.timer.rules import TimerRules
 from skylarkmq.store.upkeep.cleaning import CleanService
-from skylarkmq.store.upkeep.point_tracker import Point, PointTracker
 from skylarkmq.store.upkeep.recovery import Recovery, RecoveryReport
 
 log = logging.getLogger(__name__)

@@ -7,17 +7,18 @@
 
 A disk that stalls must not hold the loop with its pulls, routes and heartbeats. So batches leave
 the loop after an append that took longer than SLOW_APPEND_S, and while a sync takes longer than
-SLOW_SYNC_S: they get their offsets as ever, the commit thread writes them in order, and
-units are published and waiters answered after that, as if the write had returned then. The first
-write there that is quick ends it. Refusals by code 2 (`busy.py`) bound what waits. The append that
-meets a stall first still holds the loop: a thread for every append cost 11 to 33 us of CPU and
-15 to 90 us of time more for each batch.
+SLOW_SYNC_S: they get their offsets as always, the commit thread writes them in order, and units are
+published and waiters answered after that, as if the write had returned then. The first quick write
+on that thread ends it. `BusyGauge`, which refuses with code 2, bounds what waits. The append that
+is the first to meet a stall still holds the loop: a thread for every append cost 11 to 33 us more
+CPU and 15 to 90 us more time for each batch.
 
 What `published_offset` says: the units of all records below it are in their queues, and
 `on_published` was called with them. It is the end of a record.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java (asyncPutMessage,
-submitFlushRequest), DefaultMessageStore.java
+submitFlushRequest, MessageExtEncoder), DefaultMessageStore.java (checkMessage, isOSPageCacheBusy,
+isTransientStorePoolDeficient)
 """
 
 from __future__ import annotations
@@ -25,25 +26,105 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.common.worker import StoreWorkers
-from skylarkmq.store.busy import BusyGauge
-from skylarkmq.store.config import StoreConfig
+from skylarkmq.protocol.flags import MAX_TOPIC_SIZE
+from skylarkmq.protocol.properties import MAX_PROPERTIES_SIZE
+from skylarkmq.store.config import RECORD_OVERHEAD, StoreConfig
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.append import AppendBatch, Unit
 from skylarkmq.store.log.commit_log import CommitLog
-from skylarkmq.store.log.commit_service import CommitService
-from skylarkmq.store.log.flush_service import FlushService
+from skylarkmq.store.log.flush_service import CommitService, FlushService
 from skylarkmq.store.log.group_commit import Committed, GroupCommitService
-from skylarkmq.store.put_checks import check_message
 from skylarkmq.store.queue.queue_table import QueueTable
 from skylarkmq.store.results import STORED, MessageInner, PutMessageResult, PutMessageStatus
 from skylarkmq.store.stats import StoreStats
 
 log = logging.getLogger(__name__)
+LATER_MAX_SIZE: Final = 16 << 20
+"""Bytes that may wait for a slow write: a quick disk takes them in a few milliseconds."""
+
+
+class Busy(NamedTuple):
+    """Why producers must wait."""
+
+    cause: str  # as in `stats.BUSY_CAUSES`
+    figures: str  # for a human
+
+
+class BusyGauge:
+    """Tells when producers must wait because the disk cannot keep up. Loop thread.
+
+    pool_exhausted    every buffer of the transient pool is in use
+    page_cache_busy   an append has been under way for osPageCacheBusyTimeOutMills: the file
+                      system, or the kernel for want of memory, holds it back; or more than
+                      LATER_MAX_SIZE waits for the commit thread
+    """
+
+    def __init__(self, config: StoreConfig, clock: Clock, commit_log: CommitLog) -> None:
+        self._config = config
+        self._clock = clock
+        self._log = commit_log
+        self._limit_s = config.os_page_cache_busy_time_out_mills / 1000
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether producers must wait. An append that waits for the commit thread is under way."""
+        if self._log.later and (self._age_s > self._limit_s or self._size > LATER_MAX_SIZE):
+            return True
+        return self._log.pool is not None and self._log.pool.is_deficient
+
+    @property
+    def _age_s(self) -> float:
+        """How long the oldest append has been under way."""
+        return self._clock.monotonic() - self._log.later[0].since_s
+
+    @property
+    def _size(self) -> int:
+        """Bytes of the log from the oldest append under way on."""
+        oldest = self._log.later[0]
+        return self._log.wrote_offset - oldest.mapped.start_offset - oldest.position
+
+    def why(self) -> Busy | None:
+        """Why producers must wait; None when they need not."""
+        if not self.is_busy:
+            return None
+        if self._log.pool is not None and self._log.pool.is_deficient:
+            size = self._config.transient_store_pool_size
+            return Busy(
+                "pool_exhausted",
+                f"every buffer of the transient pool is in use; transientStorePoolSize={size}",
+            )
+        limit_ms = self._config.os_page_cache_busy_time_out_mills
+        return Busy(
+            "page_cache_busy",
+            f"an append has been under way for {self._age_s * 1000:.0f} ms with {self._size} bytes;"
+            f" osPageCacheBusyTimeOutMills={limit_ms}",
+        )
+
+
+def check_message(inner: MessageInner, config: StoreConfig) -> PutMessageResult | None:
+    """Return the refusal of a message that does not fit, None when it does."""
+    if len(inner.topic) > MAX_TOPIC_SIZE:
+        why = f"the topic has {len(inner.topic)} bytes, at most {MAX_TOPIC_SIZE} are allowed"
+        return PutMessageResult(PutMessageStatus.MESSAGE_ILLEGAL, why=why)
+    if len(inner.properties) > MAX_PROPERTIES_SIZE:
+        why = (
+            f"the properties have {len(inner.properties)} bytes, "
+            f"at most {MAX_PROPERTIES_SIZE} are allowed"
+        )
+        return PutMessageResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, why=why)
+    limit = config.max_message_size
+    if inner.is_copy:  # what was stored once may be stored again, if a log file can hold it
+        limit = max(limit, config.mapped_file_size_commit_log - RECORD_OVERHEAD)
+    if len(inner.body) > limit:
+        why = f"the body has {len(inner.body)} bytes, maxMessageSize allows {limit}"
+        return PutMessageResult(PutMessageStatus.MESSAGE_ILLEGAL, why=why)
+    return None
+
 
 SLOW_APPEND_S: Final = 0.05
 """An append that takes longer makes the next ones leave the loop."""

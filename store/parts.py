@@ -7,12 +7,12 @@ from collections.abc import Callable
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.common.worker import StoreWorkers
+from skylarkmq.store.checkpoint import PointTracker
 from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.log.commit_log import CommitLog
-from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.queue.queue_table import QueueTable
 from skylarkmq.store.queue.topic_removal import TopicRemoval
-from skylarkmq.store.upkeep.point_tracker import PointTracker
 
 OnFailure = Callable[[BaseException], None]
 

@@ -41,8 +41,7 @@ from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
 from skylarkmq.store.delay_levels import LEVELS_MAX, schedule_queue_id
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE
-from skylarkmq.store.queue.consume_queue_ext import is_address
+from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, is_address
 from skylarkmq.store.results import STORED, ConsumeQueueUnit, MessageInner, PutMessageResult
 
 log = logging.getLogger(__name__)

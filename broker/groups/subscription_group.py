@@ -24,7 +24,7 @@ from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.store.paths import StorePaths
+from skylarkmq.store.folder import StorePaths
 
 log = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ from skylarkmq.protocol.flags import (
     is_inherited,
     validate_topic,
 )
-from skylarkmq.store.paths import StorePaths
+from skylarkmq.store.folder import StorePaths
 
 log = logging.getLogger(__name__)
 

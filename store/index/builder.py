@@ -1,14 +1,19 @@
 """Building the key index: entries go into the newest file; a full one is followed by the next.
 
-A builder belongs to the index thread, but for `files`, a tuple that is replaced and never changed,
-which others may look at. It knows how far it has come:
+A builder belongs to the index thread, except `files`, a tuple that is replaced and never changed,
+so that others may look at it. It knows how far it has come:
 
-    next_offset   records below it are in the index whole
+    next_offset   all entries of the records below it are in the index
     skip_keys     so many keys of the record at next_offset are in it too, when the disk was full
-                  between two files; 0 mostly
+                  between two files; mostly 0
+
+The entries come from published units, or from the log: when the index is behind (after a crash,
+when it was deleted, when too much was published at once), `read_slice` reads the records again. It
+does not compare their checksums, because the answer to a query is checked anyway. It passes over
+damage; the next sound record is found by its magic and the offset that it carries.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../index/IndexService.java (buildIndex,
-getAndCreateLastIndexFile, deleteExpiredFile)
+getAndCreateLastIndexFile, deleteExpiredFile), DefaultMessageStore.java (ReputMessageService)
 """
 
 from __future__ import annotations
@@ -17,22 +22,91 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from skylarkmq.common.files import Files
-from skylarkmq.store.index.backfill import read_slice
-from skylarkmq.store.index.file import IndexFile, IndexShape
-from skylarkmq.store.index.keys import Entry, unit_entries
+from skylarkmq.protocol.record import (
+    FIXED_IPV6,
+    MESSAGE_MAGIC,
+    RecordStatus,
+    RecordView,
+    read_record,
+)
+from skylarkmq.store.index.file import IndexFile, IndexShape, repair
+from skylarkmq.store.index.keys import Entry, record_entries, unit_entries
 from skylarkmq.store.index.loader import LoadedIndex
-from skylarkmq.store.index.repair import repair
 from skylarkmq.store.log.append import Unit
 from skylarkmq.store.log.mapped_file import MappedFile
 
 log = logging.getLogger(__name__)
+SLICE_SIZE: Final = 256 * 1024
+SLICE_RECORDS: Final = 400
+RECORD_MAX: Final = 32 << 20
+"""Bytes that a record may have: no frame on the wire has more than half of it."""
+RECORD_MIN: Final = FIXED_IPV6.size  # bytes without which a record may not show its size
+_MAGIC: Final = (MESSAGE_MAGIC & 0xFFFFFFFF).to_bytes(4, "big")
+_MAGIC_AT: Final = 4
+
+
+class LogSlice(NamedTuple):
+    """What was read from a slice of the log."""
+
+    entries: list[Entry]
+    next_offset: int  # where the next slice begins
+    record_count: int
+    passed_over: int  # bytes of damage
+
+
+def read_slice(mapped: MappedFile, offset: int, end_offset: int) -> LogSlice:
+    """Read the records of one file from `offset` on. Blocks; index thread.
+
+    Args:
+        mapped: the file that holds `offset`; its owner holds it meanwhile.
+        end_offset: a record boundary after `offset`, up to which the log is published.
+    """
+    position = offset - mapped.start_offset
+    rest = min(end_offset - mapped.start_offset, mapped.size) - position
+    data = mapped.file.pread(min(SLICE_SIZE, rest), position)
+    entries: list[Entry] = []
+    at = count = passed_over = 0
+    while at < len(data) and count < SLICE_RECORDS:
+        record = read_record(data, at, check_crc=False, physical_offset=offset + at)
+        if record.status is RecordStatus.MESSAGE:
+            entries += record_entries(record)
+            at += record.size
+            count += 1
+        elif record.status is RecordStatus.BLANK:
+            return LogSlice(entries, mapped.start_offset + mapped.size, count, passed_over)
+        elif len(data) < min(rest, RECORD_MAX) and _is_cut(record, len(data) - at):
+            if at:
+                break  # the next slice begins with it
+            data = mapped.file.pread(min(rest, RECORD_MAX, max(record.size, RECORD_MIN)), position)
+        else:
+            following = _next_candidate(data, at, at_end=len(data) == rest)
+            passed_over += following - at
+            at = following
+    return LogSlice(entries, offset + at, count, passed_over)
+
+
+def _is_cut(record: RecordView, remaining: int) -> bool:
+    """Return whether the record may be whole and only the bytes that were read end too early."""
+    return remaining < RECORD_MIN or (
+        record.status is RecordStatus.TORN and record.size > remaining
+    )
+
+
+def _next_candidate(data: bytes, at: int, *, at_end: bool) -> int:
+    """Return the next place where a record may begin, after one that holds none."""
+    found = data.find(_MAGIC, at + 1 + _MAGIC_AT)
+    if found >= 0:
+        return found - _MAGIC_AT
+    if at_end:
+        return len(data)
+    return max(at + 1, len(data) - _MAGIC_AT - len(_MAGIC) + 1)
 
 
 class Progress(NamedTuple):
-    """What a job of the builder came to."""
+    """The outcome of a job of the builder."""
 
     next_offset: int
     entry_count: int  # added
@@ -42,7 +116,7 @@ class Progress(NamedTuple):
 
 
 class IndexBuilder:
-    """Adds entries. Index thread, or the stopping thread."""
+    """Adds entries to the files. Index thread, or the stopping thread."""
 
     def __init__(
         self,
@@ -71,10 +145,10 @@ class IndexBuilder:
         self.next_offset, self.skip_keys = loaded.next_offset, loaded.skip_keys
 
     def mend(self) -> bool:
-        """Mend a slice of the damaged file; whether there is nothing more to mend.
+        """Repair a slice of the damaged file; return whether nothing more is left to repair.
 
         Raises:
-            OSError: the disk has no room, or can not be read; the next call begins again.
+            OSError: the disk has no room, or cannot be read; the next call begins again.
         """
         file = self._damaged
         if file is None:
@@ -92,16 +166,16 @@ class IndexBuilder:
         return True
 
     def mend_now(self) -> bool:
-        """Mend all that is left to mend. False when that failed and the file was removed.
+        """Repair all that is left. False when that failed and the file was removed.
 
-        After a clean stop nobody asks again whether the slots are right.
+        The start after a clean stop does not check the slots.
         """
         try:
             while not self.mend():
                 pass
         except OSError as error:
             damaged = self.files[-1]
-            log.warning("removing %s, which could not be mended: %s", damaged.path, error)
+            log.warning("removing %s, which could not be repaired: %s", damaged.path, error)
             self._damaged = None
             self.files = self.files[:-1]
             self._remove([damaged])
@@ -110,7 +184,7 @@ class IndexBuilder:
 
     @property
     def readable(self) -> tuple[IndexFile, ...]:
-        """The files to search: all but one whose slots are still to be mended."""
+        """The files to search: all but one whose slots are still to be repaired."""
         return self.files[:-1] if self._damaged is not None else self.files
 
     def build(self, units: list[Unit]) -> Progress:
@@ -207,7 +281,7 @@ class IndexBuilder:
 
 
 def next_name(now_ms: int, last_name: str) -> str:
-    """Name of the next file: the local time, or behind the last name when the clock went back."""
+    """Return the next file's name: the local time, or the last name + 1 if the clock went back."""
     seconds, milliseconds = divmod(now_ms, 1000)
     name = f"{datetime.fromtimestamp(seconds):%Y%m%d%H%M%S}{milliseconds:03d}"
     if last_name and int(name) <= int(last_name):

@@ -1,4 +1,4 @@
-"""One file of the key index: a hash table from keys to places in the commit log.
+"""One file of the key index: a hash table from keys to places in the commit log; and its repair.
 
     index/<yyyyMMddHHmmssSSS>     name: when it was made, local time; files are read in this order
 
@@ -20,10 +20,12 @@ Item 0 is never used, so a file holds I - 1 items. A file that follows a full on
 values in all four fields until its first item, whose time difference is still taken against them;
 so it reads back too late, as in RocketMQ's own files.
 
-Header and slots change in place and the disk may keep any page of them, so after a crash they are
-believed only up to what a sync is known to have covered (`loader.py`); items never change.
+Header and slots change in place, and after a crash each page of them may be of any time since the
+last sync. So they are believed only up to what a sync is known to have covered (`loader.py`); items
+never change. A slot may then name an item that did not get to the disk, and what it named before is
+lost: `repair` finds the numbers of such slots among all items of the file.
 
-Threads: a file belongs to the index thread. Stores go through a mapping of the newest file alone,
+Threads: a file belongs to the index thread. Stores go through a mapping of the newest file only,
 into blocks that were allocated before; everything is read by `pread`, which lets other threads run
 while a page comes from the disk.
 
@@ -33,6 +35,9 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../index/IndexFile.java, Index
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -69,7 +74,7 @@ class IndexShape(NamedTuple):
         return self.items_position + ITEM_SIZE * self.item_count
 
     def item_position(self, number: int) -> int:
-        """Byte place of an item."""
+        """Return the byte position of an item."""
         return self.items_position + ITEM_SIZE * number
 
 
@@ -118,7 +123,7 @@ class IndexFile:
     def create(
         cls, files: Files, path: Path, shape: IndexShape, before: IndexHeader | None
     ) -> IndexFile:
-        """Make the file behind `before`, with blocks for header, slots and the first items.
+        """Make the file that follows `before`, with blocks for header, slots and the first items.
 
         Blocks. Its name is durable on return; a file without room is removed again.
 
@@ -255,14 +260,14 @@ class IndexFile:
         return IndexItem(*ITEM.unpack(self.file.pread(ITEM_SIZE, self.shape.item_position(number))))
 
     def newest(self, key_hash: int) -> int:
-        """Number of the newest item in the slot of a hash, 0 when there is none."""
+        """Return the number of the newest item in the slot of a hash, 0 when there is none."""
         slot = key_hash % self.shape.slot_count
         data = self.file.pread(SLOT_SIZE, HEADER_SIZE + slot * SLOT_SIZE)
         number: int = SLOT.unpack(data)[0]
         return number if FIRST_ITEM <= number < self.count else 0
 
     def find_offset(self, physical_offset: int, count: int) -> int:
-        """Number of the first item below `count` of a record at or behind an offset, or `count`."""
+        """Return the first item below `count` of a record at or after an offset, or `count`."""
         low, high = FIRST_ITEM, count
         while low < high:
             middle = (low + high) // 2
@@ -290,7 +295,74 @@ class IndexFile:
 
 
 def time_difference(timestamp: int, begin_timestamp: int) -> int:
-    """Seconds since the file's begin as an item has them."""
+    """Return the seconds since the file's begin as an item stores them."""
     if begin_timestamp <= 0 or timestamp <= begin_timestamp:
         return 0
     return min((timestamp - begin_timestamp) // 1000, INT_MAX)
+
+
+SLICE_SLOTS: Final = 16 * 1024
+SLICE_ITEMS: Final = 8 * 1024
+INTS_OF_ITEM: Final = ITEM_SIZE // 4
+_SOUND: Final = -1  # in place of the number of a damaged slot's newest item
+assert array("i").itemsize == SLOT_SIZE and ITEM_SIZE % SLOT_SIZE == 0
+
+
+def repair(file: IndexFile) -> Iterator[None]:
+    """Repair the slots of a mapped file whose header is right, except `slots_used`.
+
+    A slot is damaged when its number is not below the header's `next_item`; the others did not
+    change since the sync and stay. No slot is stored to before its last item is known, so that at
+    any time it is either recognizably damaged or right: the repair may be cut short anywhere, also
+    by a crash, and begun again.
+
+    Costs about 0.1 us an item, in slices, and four bytes of memory for each slot while it runs.
+    """
+    slot_count = file.shape.slot_count
+    newest = array("i", [_SOUND]) * slot_count
+    used = damaged_count = 0
+    for start in range(0, slot_count, SLICE_SLOTS):
+        slots = _numbers(file, HEADER_SIZE + start * SLOT_SIZE, _slots_in(file, start) * SLOT_SIZE)
+        used += len(slots) - slots.count(0)
+        if max(slots) >= file.count or min(slots) < 0:
+            for slot, number in enumerate(slots, start):
+                if not 0 <= number < file.count:
+                    newest[slot] = 0
+                    damaged_count += 1
+        yield
+    used -= damaged_count
+    if damaged_count:
+        for start in range(FIRST_ITEM, file.count, SLICE_ITEMS):
+            _gather(file, start, newest)
+            yield
+        for start in range(0, slot_count, SLICE_SLOTS):
+            found = newest[start : start + SLICE_SLOTS]
+            if found.count(_SOUND) != len(found):
+                for slot, number in enumerate(found, start):
+                    if number != _SOUND:
+                        file.put_slot(slot, number)
+                        used += number != 0
+            yield
+    file.write_header(file.header._replace(slots_used=used))
+
+
+def _gather(file: IndexFile, start: int, newest: array[int]) -> None:
+    """Note the last item of each damaged slot among the items of a slice."""
+    count = min(SLICE_ITEMS, file.count - start)
+    items = _numbers(file, file.shape.item_position(start), count * ITEM_SIZE)
+    slot_count = file.shape.slot_count
+    for number, key_hash in enumerate(items[::INTS_OF_ITEM], start):
+        slot = key_hash % slot_count
+        if newest[slot] != _SOUND:
+            newest[slot] = number
+
+
+def _slots_in(file: IndexFile, start: int) -> int:
+    return min(SLICE_SLOTS, file.shape.slot_count - start)
+
+
+def _numbers(file: IndexFile, position: int, size: int) -> array[int]:
+    numbers = array("i", file.file.pread(size, position))
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers

@@ -23,8 +23,7 @@ from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.common.files import is_no_space
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.common.worker import Worker
-from skylarkmq.store.index.backfill import SLICE_SIZE
-from skylarkmq.store.index.builder import IndexBuilder, Progress
+from skylarkmq.store.index.builder import SLICE_SIZE, IndexBuilder, Progress
 from skylarkmq.store.log.append import Unit
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import MappedFile

@@ -1,24 +1,26 @@
 """The key index of a store: from `topic#key` to the places of the messages in the log.
 
-It follows the log and is never waited for: a start goes on as soon as it is known which of its
+It follows the log, which never waits for it: a start goes on as soon as it is known which of its
 files may be trusted, and the rest is built in the background. Queries are answered all the while,
 with what there is, and say when something may be missing; otherwise a query finds everything that
 was published before it.
 
-Threads: all state is the loop's; files are read and written on the index thread, in the order of
-the jobs; syncs run beside on the queues thread, in front of the checkpoint that speaks of them.
+Threads: all state is the loop's. Files are read and written on the index thread, in the order of
+the jobs. Syncs run beside that on the queues thread, each before the checkpoint that speaks of it.
 
 Crash story: the index is a function of the log. What the last checkpoint does not cover is cut off
 (`loader.py`) and built again.
 
-Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../index/IndexService.java
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../index/IndexService.java (queryOffset),
+IndexFile.java (isTimeMatched, selectPhyOffset)
 """
 
 from __future__ import annotations
 
+import errno
 import logging
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
@@ -26,21 +28,149 @@ from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.protocol.tags_code import index_key_hash
 from skylarkmq.store.checkpoint import IndexPoint, Marks
 from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.index.builder import IndexBuilder
-from skylarkmq.store.index.file import IndexShape
+from skylarkmq.store.index.file import FIRST_ITEM, IndexFile, IndexHeader, IndexShape
 from skylarkmq.store.index.follower import IndexFollower
 from skylarkmq.store.index.loader import IndexLoader
-from skylarkmq.store.index.search import IndexSearch
-from skylarkmq.store.index.sync import SyncedIndex, sync_index
 from skylarkmq.store.log.commit_log import CommitLog
-from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.stats import StoreStats
 
 log = logging.getLogger(__name__)
+SLICE_ITEMS: Final = 1000
+WALK_MAX: Final = 1_000_000
+
+
+class IndexSearch:
+    """One search for a key, newest file first, newest item first.
+
+    Only hashes and seconds are compared, so a result may name a record of another key.
+
+    A chain may have millions of items, and be walked because another key shares the slot. So a
+    search runs in slices, between which the index thread does other work, and gives up after
+    WALK_MAX items. `run` belongs to the index thread; read the results after it has ended.
+    """
+
+    def __init__(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> None:
+        self._key_hash = key_hash
+        self._max_count = max_count
+        self._begin_ms = begin_ms
+        self._end_ms = end_ms
+        self._walked = 0
+        self.offsets: list[int] = []  # physical offsets, newest first
+        self.last_entry = (0, 0)  # of the whole index: store time in ms, physical offset
+        self.gave_up = False
+
+    def run(self, files: Sequence[IndexFile]) -> Iterator[None]:
+        """Search the files, given oldest first; yield after each slice."""
+        if files:
+            self.last_entry = files[-1].header.end_timestamp, files[-1].header.end_offset
+        for file in reversed(files):
+            if file.is_removed:  # it expired since the search began, and so did all before it
+                return
+            begin_timestamp = file.header.begin_timestamp
+            if self._overlaps(begin_timestamp, file.header.end_timestamp):
+                yield from self._walk(file)
+                file.rest()
+            if begin_timestamp < self._begin_ms or self._is_done():
+                return
+
+    def _overlaps(self, begin: int, end: int) -> bool:
+        asked_begin, asked_end = self._begin_ms, self._end_ms
+        return (
+            (asked_begin < begin and asked_end > end)
+            or begin <= asked_begin <= end
+            or begin <= asked_end <= end
+        )
+
+    def _is_done(self) -> bool:
+        return self.gave_up or len(self.offsets) >= self._max_count
+
+    def _walk(self, file: IndexFile) -> Iterator[None]:
+        begin_timestamp = file.header.begin_timestamp
+        number = file.newest(self._key_hash)
+        while number >= FIRST_ITEM and not self._is_done():
+            key_hash, offset, difference, previous = file.item(number)
+            if difference < 0:
+                return
+            timestamp = begin_timestamp + difference * 1000
+            if key_hash == self._key_hash and self._begin_ms <= timestamp <= self._end_ms:
+                self.offsets.append(offset)
+            # Unlike RocketMQ, where a damaged chain may lead in a circle.
+            if timestamp < self._begin_ms or previous >= number:
+                return
+            number = previous
+            self._walked += 1
+            self.gave_up = self._walked >= WALK_MAX
+            if self._walked % SLICE_ITEMS == 0:
+                yield
+                if file.is_removed:
+                    return
+
+
+class SyncedIndex(NamedTuple):
+    """What a sync brought to the disk."""
+
+    point: IndexPoint
+    full: tuple[IndexFile, ...]  # files that were full when their sync began
+    full_timestamp: int  # end time of the newest full file, ms
+
+
+def sync_index(
+    files: Files, index_files: Sequence[IndexFile], offset: int, full_timestamp: int
+) -> SyncedIndex:
+    """Sync the files that need it, and return how far the index is on the disk.
+
+    A sync covers every store that was done before it began, so it may run while the index is built.
+    The point never lies after the synced part of the log, or a power cut could leave entries of
+    records that are gone. Blocks; any one thread, while no file is removed.
+
+    Args:
+        offset: a record boundary of the synced log; the entries of all records below it are in.
+
+    Raises:
+        OSError: a sync failed. Never with ENOSPC, which passes for a full disk that may be asked
+            again: the kernel may have dropped the pages and report success next time.
+    """
+    full: list[IndexFile] = []
+    headers = [file.header for file in index_files]
+    for file, header in zip(index_files, headers, strict=True):
+        if not file.unsynced:
+            continue
+        try:
+            file.file.datasync()
+        except OSError as error:
+            why = f"the sync of the key index failed: {error}"
+            raise OSError(errno.EIO, why, error.filename) from error
+        if header.next_item >= file.shape.item_count:
+            full.append(file)
+            full_timestamp = header.end_timestamp
+    point = _point(files, index_files, headers, offset)
+    return SyncedIndex(point, tuple(full), full_timestamp)
+
+
+def _point(
+    files: Files, index_files: Sequence[IndexFile], headers: list[IndexHeader], offset: int
+) -> IndexPoint:
+    for file, header in zip(reversed(index_files), reversed(headers), strict=True):
+        if header.next_item <= FIRST_ITEM or header.begin_offset >= offset:
+            continue
+        # A handle of its own: the file belongs to another thread.
+        reader = IndexFile(files, file.path, file.shape, header)
+        try:
+            count = reader.find_offset(offset, header.next_item)
+            timestamp = header.end_timestamp
+            if count < header.next_item:
+                last = reader.item(count - 1)
+                timestamp = header.begin_timestamp + last.time_difference * 1000
+        finally:
+            reader.let_go()
+        return IndexPoint(file.name, count, offset, timestamp)
+    return IndexPoint("", FIRST_ITEM, offset, 0)
 
 
 class IndexAnswer(NamedTuple):
-    """What the index knows of a key. Only hashes were compared: compare the keys of the records."""
+    """What the index knows of a key. Only hashes were compared: check the keys of the records."""
 
     offsets: list[int]  # physical offsets, newest first
     last_timestamp: int  # store time of the index's last entry, ms
@@ -101,7 +231,7 @@ class IndexService:
         self._loader.refuse_other_shapes(unclean=unclean)
 
     def load(self, marks: Marks, *, unclean: bool) -> None:
-        """Open what a stop left, once the log was recovered. Blocks, whatever the size not long.
+        """Open what a stop left, after the log was recovered. Blocks briefly, whatever the size.
 
         Raises:
             OSError: the disk failed.
@@ -136,7 +266,7 @@ class IndexService:
             OSError: the disk failed. A full one is no error: the next start reads the log again.
         """
         if not self._builder.mend_now():
-            self.point = None  # the next start finds out what is there
+            self.point = None  # the next start looks at the files
         elif self.enabled:
             self._follower.build_rest()
             self._synced(self._sync_job()())
@@ -242,7 +372,7 @@ class IndexService:
     # Expiry
 
     def expire(self, log_min_offset: int) -> None:
-        """Remove the files of which no message is left in the log, in the background."""
+        """Remove files all of whose messages have left the log, in the background."""
         self._expire_wanted = max(self._expire_wanted, log_min_offset)
         self._start_expiry()
 

@@ -16,36 +16,34 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java (DefaultAppe
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
+from typing import Final
 from zlib import crc32
 
-from skylarkmq.protocol.record import (
+from skylarkmq.protocol.flags import MessageSysFlag
+from skylarkmq.protocol.host_address import IPV4_HOST_SIZE
+from skylarkmq.protocol.record import encode_blank
+from skylarkmq.protocol.record_layout import (
     FIXED_BY_HOSTS,
     FIXED_IPV4,
-    HOSTS_MASK,
+    HOSTS_BITS,
     HOSTS_SHIFT,
+    LENGTHS_SIZE,
     MESSAGE_MAGIC,
     MIN_BLANK_SIZE,
-    encode_blank,
+    PROPERTIES_SIZE,
 )
 from skylarkmq.store.log.mapped_file import MappedFile, Piece
 from skylarkmq.store.queue.consume_queue import ConsumeQueue
 from skylarkmq.store.results import MessageInner
 
-IPV4_HOST_SIZE = 8
-HOSTS_BITS = HOSTS_MASK << HOSTS_SHIFT
-TRANSACTION_BITS = 0xC
-TRANSACTION_PREPARED = 0x4
-TRANSACTION_COMMIT = 0x8
-TRANSACTION_ROLLBACK = 0xC
-NO_QUEUE = -1
-# Bytes of a record around fixed part, body, topic and properties: both variable lengths.
-TOPIC_LENGTH_SIZE = 1
-PROPERTIES_LENGTH = struct.Struct(">h")
-OVERHEAD = FIXED_IPV4.size + PROPERTIES_LENGTH.size
-
-assert FIXED_IPV4.size == 88
+TRANSACTION_BITS: Final = MessageSysFlag.TRANSACTION_MASK
+TRANSACTION_PREPARED: Final = MessageSysFlag.TRANSACTION_PREPARED_TYPE
+TRANSACTION_COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT_TYPE
+TRANSACTION_ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK_TYPE
+NO_QUEUE: Final = -1
+# Bytes of a record beside body, topic with its size byte, and properties.
+OVERHEAD: Final = FIXED_IPV4.size + LENGTHS_SIZE - 1
 
 NextFile = Callable[[], MappedFile]
 DueTime = Callable[[int, int], int]  # (delay level, store timestamp ms) -> due time ms
@@ -164,7 +162,7 @@ class AppendBatch:
             physical_offset, sys_flag, born_timestamp, born_host, store_timestamp, store_host,
             reconsume_times, prepared_transaction_offset, body_size,
         )  # fmt: skip
-        self._parts += (head, body, topic, PROPERTIES_LENGTH.pack(len(properties)), properties)
+        self._parts += (head, body, topic, PROPERTIES_SIZE.pack(len(properties)), properties)
         self._position = position + size
         self.count += 1
         self.size += size

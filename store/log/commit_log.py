@@ -39,8 +39,7 @@ from skylarkmq.store.log.append import AppendBatch, DueTime
 from skylarkmq.store.log.flushed_offset import FlushedOffset
 from skylarkmq.store.log.mapped_file import MappedFile, Piece
 from skylarkmq.store.log.mapped_file_queue import MappedFileQueue
-from skylarkmq.store.log.transient_pool import TransientStorePool
-from skylarkmq.store.log.warm_up import WarmUp
+from skylarkmq.store.log.memory import TransientStorePool, WarmUp
 from skylarkmq.store.stats import StoreStats
 
 WriteRoad = Literal["pwrite", "mapped", "pool"]

@@ -1,17 +1,29 @@
-"""Flushing of the commit log: one sync at a time on the flush thread, asked for or by the clock.
+"""Syncs of the commit log, and commits of what lies in memory: one job at a time for each.
 
-    ASYNC_FLUSH   every flushIntervalCommitLog (500 ms) what is committed is synced when it touches
-                  flushCommitLogLeastPages; every flushCommitLogThoroughInterval in any case;
+Flush thread: `FlushService` syncs.
+
+    ASYNC_FLUSH   every flushIntervalCommitLog (500 ms) what is committed is synced, if it touches
+                  flushCommitLogLeastPages pages; every flushCommitLogThoroughInterval in any case;
                   without flushCommitLogTimed, each append asks too
-    SYNC_FLUSH    each commit asks; what comes while a sync runs shares the next one; on the pool
-                  road the sync takes along what lies in buffers
+    SYNC_FLUSH    each commit asks; what comes while a sync runs shares the next one; with the pool
+                  a sync first writes what lies in buffers
 
-Unlike RocketMQ, flushCommitLogLeastPages is 0 and not 4 unless somebody sets it, so the window of
-what a power cut may take is the interval; and a failed sync is final: after it the kernel may
-report success for pages it has dropped, so the store ends its writing and never asks again.
+Unlike RocketMQ, flushCommitLogLeastPages is 0, not 4, unless it is configured: so a power cut takes
+what was stored within the interval. And a failed sync is final: after it the kernel may report
+success for pages it has dropped, so the store ends its writing and never asks again.
+
+Commit thread: `CommitService` writes. It is another thread so that a slow sync does not widen the
+time in which a killed process loses messages.
+
+    each batch that left the loop        commits all
+    each append to the transient pool    commits once commitCommitLogLeastPages pages are staged
+    commitIntervalCommitLog (200 ms)     the same; with the pool only
+    commitCommitLogThoroughInterval      commits all that is staged, even less than a page
+
+The pool together with SYNC_FLUSH has no commit service: the flush thread commits before each sync.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java (FlushRealTimeService,
-GroupCommitService)
+GroupCommitService, CommitRealTimeService)
 """
 
 from __future__ import annotations
@@ -21,12 +33,14 @@ from collections.abc import Callable
 from typing import Final
 
 from skylarkmq.common.clock import Clock
+from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.common.worker import Worker
-from skylarkmq.store.log.commit_log import CommitLog, FlushRequest
+from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.log.commit_log import CommitLog, CommitRequest, FlushRequest
 from skylarkmq.store.stats import StoreStats
 
 SLOW_SYNC_S: Final = 0.2
-"""A sync that takes longer says that the disk stalls, which an append may meet next."""
+"""A sync that takes longer shows that the disk stalls, and the next append may stall too."""
 EARLY_S = 0.001  # a timer may fire that much before its time
 
 
@@ -123,3 +137,98 @@ class FlushService:
         self._on_flushed(request.end_offset)
         if self._again is not None:
             self.flush(self._again)
+
+
+class CommitService:
+    """Moves the log's committed offset forward. Loop thread."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        worker: Worker,
+        clock: Clock,
+        stats: StoreStats,
+        config: StoreConfig,
+        on_committed: Callable[[int, float], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """Make a service that waits to be asked.
+
+        Args:
+            on_committed: called with the end of what is committed and what the write took, s.
+        """
+        self._log = log
+        self._worker = worker
+        self._clock = clock
+        self._stats = stats
+        self._on_committed = on_committed
+        self._on_failure = on_failure
+        self._least_pages = config.commit_commit_log_least_pages
+        self._thorough_s = config.commit_commit_log_thorough_interval / 1000
+        self._thorough_at = 0.0  # when all that was staged was last committed
+        self._running = False
+        self._wanted = False
+        self._ended = False
+        self._timer = IntervalTimer(clock, config.commit_interval_commit_log / 1000, self._tick)
+
+    def start(self) -> None:
+        """Start the timed commits, which the pool alone needs."""
+        if self._log.pool is not None:
+            self._thorough_at = self._clock.monotonic()
+            self._timer.start()
+
+    def stop(self) -> None:
+        """End the timed commits."""
+        self._timer.stop()
+
+    def end(self) -> None:
+        """Start no more commits."""
+        self._ended = True
+        self._timer.stop()
+
+    def appended(self) -> None:
+        """Something was staged or handed in: commit it if that is worth a write."""
+        if self._running:
+            return  # the end of the commit under way looks again
+        self._commit(self._least_pages)
+
+    def _tick(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._thorough_at < self._thorough_s - EARLY_S:
+            self.appended()
+        elif self._running:
+            self._wanted = True
+        else:
+            self._thorough_at = now
+            self._commit(0)
+
+    def _commit(self, least_pages: int) -> None:
+        request = None if self._ended else self._log.commit_request(least_pages)
+        if request is not None:
+            self._running = True
+            started = self._clock.monotonic()
+            self._worker.submit(
+                request.run, lambda _, error: self._finished(request, started, error)
+            )
+
+    def _finished(
+        self, request: CommitRequest, started: float, error: BaseException | None
+    ) -> None:
+        self._running = False
+        if error is not None:
+            self._ended = True
+            self._stats.write_errors += 1
+            self._on_failure(error)
+            return
+        took_s = self._clock.monotonic() - started
+        self._stats.commit_duration.observe(took_s)
+        self._log.mark_committed(request)
+        self._on_committed(self._log.max_offset, took_s)
+        if self._running:  # an append from within has started one
+            return
+        if self._wanted:
+            self._wanted = False
+            self._thorough_at = self._clock.monotonic()
+            self._commit(0)
+        else:
+            self._commit(self._least_pages)

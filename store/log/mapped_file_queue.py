@@ -10,8 +10,14 @@ from pathlib import Path
 
 from skylarkmq.common.files import Files
 from skylarkmq.store.errors import StoreProfileError
-from skylarkmq.store.log.blank import BLOCK_SIZE, first_written, is_blank
-from skylarkmq.store.log.mapped_file import NAME_DIGITS, MappedFile, file_name
+from skylarkmq.store.log.mapped_file import (
+    BLOCK_SIZE,
+    NAME_DIGITS,
+    MappedFile,
+    file_name,
+    first_written,
+    is_blank,
+)
 
 log = logging.getLogger(__name__)
 

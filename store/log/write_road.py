@@ -17,11 +17,10 @@ from skylarkmq.common.files import Files
 from skylarkmq.common.worker import Worker
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.delay_levels import DelayLevels
+from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.log.commit_log import PAGE_SIZE, CommitLog, WriteRoad
 from skylarkmq.store.log.flushed_offset import FlushedOffset
-from skylarkmq.store.log.transient_pool import TransientStorePool
-from skylarkmq.store.log.warm_up import WarmUp
-from skylarkmq.store.paths import StorePaths
+from skylarkmq.store.log.memory import TransientStorePool, WarmUp
 from skylarkmq.store.stats import StoreStats
 
 

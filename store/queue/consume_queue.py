@@ -1,11 +1,11 @@
-"""Consume queue: the index of one topic queue, a 20-byte unit a message.
+"""Consume queue: the index of one topic queue, a 20-byte unit for each message; and its extension.
 
     position  size  field          type
     0         8     commit_offset  int64 BE   where the record starts in the commit log, bytes
     8         4     record_size    int32 BE   the record's TOTALSIZE, bytes
     12        8     tags_code      int64 BE   hash of the tag; a due time, ms, on the delay topic
 
-Unit n of the queue is at byte 20 * n of the logical file. A file's unused front is padded with
+Unit n of the queue is at byte 20 * n of the logical file. The unused front of a file is padded with
 (0, 0x7FFFFFFF, 0). No checksum: rebuilt from the commit log.
 
 New units are published in memory and written to the file in the background, which costs a send one
@@ -19,18 +19,33 @@ New units are published in memory and written to the file in the background, whi
     max_offset     units below it are visible; the next one to be published
     next_offset    the next queue offset to hand out: ahead of max_offset while a sync flush runs
 
-Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../ConsumeQueue.java
+The extension holds what does not fit into the units, which address it:
+
+    consumequeue_ext/<topic>/<queueId>/<20 digits>    name: byte offset of the file's first unit
+
+    position  size  field            type
+    0         2     size             int16 BE   bytes of the whole unit; -1: the file ends here
+    2         8     tags_code        int64 BE   what the queue unit would hold otherwise
+    10        8     store_timestamp  int64 BE   ms since the epoch
+    18        2     bitmap_size      int16 BE   bytes of the filter bitmap, 0 for none
+    20        n     bitmap           which consumer groups' filters match; see `filtering.py`
+
+With `enableConsumeQueueExt` a queue unit's tags code is an address: the unit's byte offset in the
+extension plus Long.MIN, so at most Integer.MIN - 1, which no tag's hash reaches. A unit never spans
+two files; at least 4 bytes of each stay free for the mark at its end.
+
+Readers see tags codes only: `QueueTable.units` puts them back into the units that it returns.
+Filters by properties look at bitmaps too. A unit that recovery writes again has none.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../ConsumeQueue.java, ConsumeQueueExt.java
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from skylarkmq.store.queue.consume_queue_ext import ConsumeQueueExt
+from typing import Final, NamedTuple
 
 UNIT = struct.Struct(">qiq")
 UNIT_SIZE = 20
@@ -38,7 +53,7 @@ assert UNIT.size == UNIT_SIZE
 PRE_BLANK_SIZE = 0x7FFFFFFF
 PRE_BLANK = UNIT.pack(0, PRE_BLANK_SIZE, 0)
 
-# Unwritten units of a queue at which it does not wait for the next timed write: 8 KiB.
+# A queue with so many unwritten units (8 KiB) does not wait for the next timed write.
 TAIL_WRITE_COUNT = 8192 // UNIT_SIZE
 # Written bytes kept in memory for readers at the end of the queue.
 TAIL_KEEP_SIZE = 4096
@@ -81,7 +96,7 @@ class ConsumeQueue:
         self.reset(0)
 
     def reset(self, offset: int) -> None:
-        """Make the queue empty, the next unit being number `offset`."""
+        """Make the queue empty; the next unit is number `offset`."""
         self.tail.clear()
         self.min_offset = self.first_offset = offset
         self.min_physical_offset = 0  # no record of a unit from min_offset on lies below it
@@ -106,11 +121,11 @@ class ConsumeQueue:
         return (self.max_offset - self.written) * UNIT_SIZE
 
     def unwritten(self) -> bytes:
-        """A copy of the units from `written` on."""
+        """Return a copy of the units from `written` on."""
         return bytes(self.tail[(self.written - self.tail_start) * UNIT_SIZE :])
 
     def mark_written(self, offset: int) -> None:
-        """Units below `offset` are in the file: keep only the newest of them in memory."""
+        """Note that units below `offset` are in the file; keep only the newest in memory."""
         self.written = offset
         keep_from = max(self.tail_start, self.max_offset - TAIL_KEEP_SIZE // UNIT_SIZE)
         keep_from = min(keep_from, offset)
@@ -123,18 +138,18 @@ class ConsumeQueue:
         self.tail_start = self.written
 
     def tail_units(self, offset: int, max_count: int) -> bytes:
-        """Units from `offset` >= tail_start on, at most `max_count`, as they lie in the file."""
+        """Return units from `offset` >= tail_start on, at most `max_count`, as in the file."""
         start = (offset - self.tail_start) * UNIT_SIZE
         return bytes(self.tail[start : start + max_count * UNIT_SIZE])
 
 
 def is_valid_unit(commit_offset: int, record_size: int) -> bool:
-    """Whether something was written there (a padding unit counts)."""
+    """Return whether a unit was written there; a padding unit counts."""
     return commit_offset >= 0 and record_size > 0
 
 
 def first_unit_at(read: Callable[[int], bytes], low: int, high: int, physical_offset: int) -> int:
-    """The first of the units [low, high) whose record is at or behind a place of the log.
+    """Return the first of the units [low, high) whose record is at or after a place of the log.
 
     Args:
         read: gives the bytes of one unit by its number.
@@ -148,3 +163,134 @@ def first_unit_at(read: Callable[[int], bytes], low: int, high: int, physical_of
             high = middle
         middle = (low + high) // 2
     return low
+
+
+EXT_UNIT: Final = struct.Struct(">hqqh")
+EXT_UNIT_SIZE: Final = 20  # without a bitmap
+EXT_UNIT_MAX: Final = 0x7FFF
+assert EXT_UNIT.size == EXT_UNIT_SIZE
+END_MARK: Final = b"\xff\xff"
+END_ROOM: Final = 4  # bytes of a file that no unit takes
+
+LONG_MIN: Final = -(1 << 63)
+ADDRESS_MAX: Final = -(1 << 31) - 1
+"""A tags code up to this is an address."""
+OFFSET_MAX: Final = ADDRESS_MAX - LONG_MIN
+
+_TAGS_CODE: Final = struct.Struct(">q")
+_TAGS_CODE_POSITION: Final = 12
+_SIZE: Final = struct.Struct(">h")
+
+ReadExt = Callable[[int, int], bytes]  # (byte offset in the extension, size) -> up to so many bytes
+
+
+class Bitmap(NamedTuple):
+    """The filter bitmap that the extension has for one queue unit."""
+
+    place: int  # of the unit among those that were asked for
+    store_timestamp: int  # ms
+    bits: bytes  # never empty
+
+
+def is_address(tags_code: int) -> bool:
+    """Return whether a queue unit's tags code is the address of an extension unit."""
+    return tags_code <= ADDRESS_MAX
+
+
+class ConsumeQueueExt:
+    """The extension of one queue. Loop thread.
+
+    written <= end_offset, both byte offsets; the tail holds what lies between them.
+    """
+
+    __slots__ = ("end_offset", "file_size", "folder", "tail", "written")
+
+    def __init__(self, folder: Path, file_size: int) -> None:
+        self.folder = folder
+        self.file_size = file_size
+        self.tail = bytearray()
+        self.reset(0)
+
+    def reset(self, offset: int) -> None:
+        """Let the next unit lie at byte `offset` or after it."""
+        self.tail.clear()
+        self.written = self.end_offset = offset
+
+    def append(self, tags_code: int, store_timestamp: int, bitmap: bytes = b"") -> int:
+        """Add a unit and return its address; the tags code itself when none can be had."""
+        size = EXT_UNIT_SIZE + len(bitmap)
+        room = self.file_size - self.end_offset % self.file_size
+        if room - END_ROOM < size:
+            if self.file_size - END_ROOM < size or size > EXT_UNIT_MAX:
+                return tags_code
+            self.tail += END_MARK[:room].ljust(room, b"\0")
+            self.end_offset += room
+        if self.end_offset + size > OFFSET_MAX or size > EXT_UNIT_MAX:
+            return tags_code
+        address = self.end_offset + LONG_MIN
+        self.tail += EXT_UNIT.pack(size, tags_code, store_timestamp, len(bitmap))
+        self.tail += bitmap
+        self.end_offset += size
+        return address
+
+    def mark_written(self, offset: int) -> None:
+        """Note that bytes below `offset` are in the files."""
+        del self.tail[: offset - self.written]
+        self.written = offset
+
+
+def with_tags_codes(units: bytes, read: ReadExt) -> bytes:
+    """Return queue units with tags codes in the place of addresses.
+
+    An address whose unit cannot be read stays: a filter takes it for a match, and the client
+    compares the tags themselves.
+    """
+    result: bytearray | None = None
+    begin, chunk = 0, b""
+    for index, (_, _, address) in enumerate(UNIT.iter_unpack(units)):
+        if address > ADDRESS_MAX:
+            continue
+        position = address - LONG_MIN - begin
+        if not 0 <= position <= len(chunk) - EXT_UNIT_SIZE:
+            begin, position = address - LONG_MIN, 0
+            chunk = read(begin, len(units) - index * UNIT_SIZE)
+        tags_code = tags_code_at(chunk, position)
+        if tags_code is not None:
+            result = result or bytearray(units)
+            _TAGS_CODE.pack_into(result, index * UNIT_SIZE + _TAGS_CODE_POSITION, tags_code)
+    return units if result is None else bytes(result)
+
+
+def bitmaps(units: bytes, read: ReadExt) -> Iterator[Bitmap]:
+    """Yield the filter bitmaps of queue units as they lie in the file; many units have none."""
+    begin, chunk = 0, b""
+    for index, (_, _, address) in enumerate(UNIT.iter_unpack(units)):
+        if address > ADDRESS_MAX:
+            continue
+        position = address - LONG_MIN - begin
+        size = unit_size_at(chunk, position) if position >= 0 else 0
+        if size <= 0 or position + size > len(chunk):
+            begin, position = address - LONG_MIN, 0
+            chunk = read(begin, max(EXT_UNIT_MAX, 2 * (len(units) - index * UNIT_SIZE)))
+            size = unit_size_at(chunk, 0)
+        if EXT_UNIT_SIZE < size <= len(chunk) - position:
+            _, _, timestamp, bits_size = EXT_UNIT.unpack_from(chunk, position)
+            start = position + EXT_UNIT_SIZE
+            if 0 < bits_size <= size - EXT_UNIT_SIZE:
+                yield Bitmap(index, timestamp, chunk[start : start + bits_size])
+
+
+def tags_code_at(chunk: bytes, position: int) -> int | None:
+    """Return the tags code of the unit at a position of a chunk, None if no unit stands there."""
+    if len(chunk) - position < EXT_UNIT_SIZE:
+        return None
+    size, tags_code, _, _ = EXT_UNIT.unpack_from(chunk, position)
+    return tags_code if size >= EXT_UNIT_SIZE else None
+
+
+def unit_size_at(chunk: bytes, position: int) -> int:
+    """Return the size of the unit at a position; 0 if none is written, negative at a file's end."""
+    if len(chunk) - position < _SIZE.size:
+        return 0
+    size: int = _SIZE.unpack_from(chunk, position)[0]
+    return size

@@ -17,21 +17,19 @@ from pathlib import Path
 from skylarkmq.common.files import Files
 from skylarkmq.store.checkpoint import Checkpoint, Marks
 from skylarkmq.store.errors import StoreProfileError
-from skylarkmq.store.paths import StorePaths
+from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue.consume_queue import (
+    EXT_UNIT_MAX,
+    LONG_MIN,
     PRE_BLANK_SIZE,
     UNIT,
     UNIT_SIZE,
-    ConsumeQueue,
-    first_unit_at,
-)
-from skylarkmq.store.queue.consume_queue_ext import (
-    EXT_UNIT_MAX,
-    LONG_MIN,
     Bitmap,
+    ConsumeQueue,
     ConsumeQueueExt,
     bitmaps,
+    first_unit_at,
     is_address,
     unit_size_at,
     with_tags_codes,

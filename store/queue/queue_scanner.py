@@ -16,8 +16,13 @@ from typing import NamedTuple
 from skylarkmq.common.files import Files, StoreFile
 from skylarkmq.store.errors import StoreProfileError
 from skylarkmq.store.log.mapped_file import NAME_DIGITS, file_name
-from skylarkmq.store.queue.consume_queue import UNIT, UNIT_SIZE, is_valid_unit
-from skylarkmq.store.queue.consume_queue_ext import EXT_UNIT_MAX, unit_size_at
+from skylarkmq.store.queue.consume_queue import (
+    EXT_UNIT_MAX,
+    UNIT,
+    UNIT_SIZE,
+    is_valid_unit,
+    unit_size_at,
+)
 
 log = logging.getLogger(__name__)
 

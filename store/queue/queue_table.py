@@ -21,10 +21,16 @@ from skylarkmq.common.errors import StoreError
 from skylarkmq.common.files import Files
 from skylarkmq.common.worker import Done, Worker
 from skylarkmq.store.checkpoint import UNKNOWN, Marks
+from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.log.mapped_file import file_name
-from skylarkmq.store.paths import StorePaths
-from skylarkmq.store.queue.consume_queue import TAIL_WRITE_COUNT, UNIT, UNIT_SIZE, ConsumeQueue
-from skylarkmq.store.queue.consume_queue_ext import LONG_MIN, is_address
+from skylarkmq.store.queue.consume_queue import (
+    LONG_MIN,
+    TAIL_WRITE_COUNT,
+    UNIT,
+    UNIT_SIZE,
+    ConsumeQueue,
+    is_address,
+)
 from skylarkmq.store.queue.loaded_queues import EXT_SIZE, LoadedQueues
 from skylarkmq.store.queue.queue_flush import QueueFlushService
 

@@ -1,18 +1,32 @@
 """Removing a topic's queues from the store, so that they stay away whatever happens.
 
     1  loop    the queues leave the table; the log's end is noted
-    2  tables  `removed-topics` says so; from here on the removal is finished by the next start
+    2  tables  `removed-topics` says so; from here on the next start finishes the removal
     3  queues  the recovery point forgets how many units there are; then the files go, the newest
                of each queue first, and the folders
-    4  loop    `removed`; the caller brings its own tables to the disk, then calls `release`
+    4  loop    the caller writes its own tables to the disk, then calls `release`
     5  tables  `removed-topics` says that the topic is gone: it may be made again
 
 Between 1 and 5 the topic is held: messages that services still put there stay in memory, because
-their files would lie among the old ones, and no checkpoint is written over them.
+their files would lie among the old ones; and no checkpoint is written over them.
+
+The log keeps its records until its files expire. So that a removed topic does not come back when
+queues are built again, `skylarkmq/removed-topics` has each topic with the end of the log at its
+removal: its records below that place count for nothing, later ones belong to a topic made anew.
+
+    payload, a msgpack map in the frame of `sidecar.py`:
+    topics    topic -> [end offset, is gone]
+
+`is gone` turns true when everything that belongs to the topic has left the disk. Before that the
+topic cannot be made again, so all files it has are old ones, and the next start removes them. An
+entry is dropped when the log begins after its offset. The log's end may fall back in a crash; then
+the offsets follow, before new messages take the places.
 
 Crash story: before 2 nothing has happened; after it `load` removes all files that the topic has,
-in front of every other step of a start. Readers that are under way keep their open files, and what
-they look for by name is not there.
+before every other step of a start. Readers that are under way keep their open files, and what they
+look for by name is not there.
+
+Unlike RocketMQ, where building the queues again brings a deleted topic's messages back.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java (cleanUnusedTopic)
 """
@@ -22,20 +36,118 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files, is_no_space
+from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.common.worker import Worker
-from skylarkmq.store.checkpoint import Checkpoint
+from skylarkmq.protocol.flags import validate_topic
+from skylarkmq.store.checkpoint import Checkpoint, PointTracker
+from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import NAME_DIGITS
-from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.queue.queue_table import QueueTable
-from skylarkmq.store.queue.removed_topics import ENTRIES_MAX, RemovedTopics
-from skylarkmq.store.upkeep.point_tracker import PointTracker
 
 log = logging.getLogger(__name__)
+
+ENTRIES_MAX: Final = 100_000
+"""Removed topics whose messages the log may hold; about 40 bytes each, written whole."""
+
+
+class Removed(NamedTuple):
+    """One removed topic."""
+
+    end_offset: int  # its records below this place of the log are removed
+    is_gone: bool
+
+
+class RemovedTopics:
+    """The table of removed topics. Loop thread, or the loading thread."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Removed] = {}
+
+    def hides(self, topic: str, physical_offset: int) -> bool:
+        """Return whether a record was removed with its topic."""
+        entry = self.entries.get(topic)
+        return entry is not None and physical_offset < entry.end_offset
+
+    def ends(self) -> dict[bytes, int]:
+        """Return the end offsets by topic, as records name it."""
+        return {topic.encode(): entry.end_offset for topic, entry in self.entries.items()}
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Topics of which files may still be on the disk."""
+        return [topic for topic, entry in self.entries.items() if not entry.is_gone]
+
+    def add(self, topic: str, end_offset: int) -> None:
+        """Remember that everything of a topic below a place of the log is removed."""
+        self.entries[topic] = Removed(end_offset, is_gone=False)
+
+    def gone(self, topic: str) -> None:
+        """Note that the topic has left the disk."""
+        self.entries[topic] = self.entries[topic]._replace(is_gone=True)
+
+    def recovered(self, min_offset: int, end_offset: int) -> bool:
+        """Follow the ends of a log that was recovered; True when something changed."""
+        before = dict(self.entries)
+        for topic, entry in before.items():
+            self.entries[topic] = entry._replace(end_offset=min(entry.end_offset, end_offset))
+        self.prune(min_offset)
+        return self.entries != before
+
+    def prune(self, min_offset: int) -> None:
+        """Drop the topics of which the log holds nothing anymore."""
+        for topic, entry in list(self.entries.items()):
+            if entry.is_gone and entry.end_offset <= min_offset:
+                del self.entries[topic]
+
+    # The file
+
+    def encoded(self) -> bytes:
+        """Return the content of the file."""
+        topics = {topic: [*entry] for topic, entry in self.entries.items()}
+        return encode_sidecar(Kind.REMOVED_TOPICS, {"topics": topics})
+
+    def load(self, files: Files, path: Path) -> None:
+        """Read the file, or its `.bak` when it is damaged. Blocks.
+
+        If neither can be read, there is a warning and the table is empty: no message depends on it.
+        """
+        for source in (path, path.with_name(path.name + ".bak")):
+            if not files.exists(source):
+                continue
+            try:
+                content = decode_sidecar(source, Kind.REMOVED_TOPICS, files.read_all(source))
+                self.entries = _entries(source, content)
+                return
+            except CorruptFileError as error:
+                log.warning("%s; removed topics may come back when queues are rebuilt", error)
+
+    def save(self, files: Files, path: Path) -> None:
+        """Write the file durably. Blocks."""
+        files.make_folder(path.parent)
+        files.replace(path, self.encoded(), backup=True)
+
+
+def _entries(path: Path, content: dict[str, object]) -> dict[str, Removed]:
+    entries: dict[str, Removed] = {}
+    match content:
+        case {"topics": dict(topics)}:  # pyright: ignore[reportUnknownVariableType]
+            rows = dict[object, object](topics)  # pyright: ignore[reportUnknownArgumentType]
+        case _:
+            raise CorruptFileError(path, 0, "there are no topics in it")
+    for topic, row in rows.items():
+        match topic, row:
+            case str(topic), [int(end_offset), bool(is_gone)] if validate_topic(topic) is None:
+                entries[topic] = Removed(end_offset, is_gone)
+            case _:
+                raise CorruptFileError(path, 0, f"{topic!r} is no removed topic")
+    return entries
+
 
 RemovalDone = Callable[[BaseException | None], None]
 HELD_MAX: Final = 1000

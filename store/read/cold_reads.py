@@ -27,6 +27,7 @@ from skylarkmq.protocol.record import (
     is_intact,
     read_record,
 )
+from skylarkmq.protocol.record_layout import FIXED_IPV6, store_timestamp_at
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import MappedFile
 from skylarkmq.store.queue.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
@@ -46,9 +47,9 @@ from skylarkmq.store.read.message_reader import (
     Filter,
     MessageReader,
     Wanted,
+    nearest_in_time,
     owner_of,
 )
-from skylarkmq.store.read.time_search import nearest_in_time, store_timestamp_at
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 from skylarkmq.store.stats import StoreStats
 
@@ -57,7 +58,6 @@ GotRecords = Callable[[list[bytes | None]], None]
 GotOffset = Callable[[int, BaseException | None], None]
 GotTime = GotOffset
 
-HEAD_SIZE = 128  # bytes that hold the store time of every record
 RECORD_SIZE_MAX = 1 << 30
 _ALL = 1 << 62, 1 << 62  # of what a walk may take, where the worker keeps the limits
 
@@ -346,7 +346,7 @@ class _TimeSearch:
         if not 0 <= index < len(self._held):
             return -1
         mapped = self._held[index]
-        head = mapped.file.pread(HEAD_SIZE, commit_offset - mapped.start_offset)
+        head = mapped.file.pread(FIXED_IPV6.size, commit_offset - mapped.start_offset)
         return store_timestamp_at(head, 0)
 
 

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from skylarkmq.protocol.record import is_intact, record_properties
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import MappedFile
-from skylarkmq.store.queue.consume_queue_ext import Bitmap
+from skylarkmq.store.queue.consume_queue import Bitmap
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 from skylarkmq.store.stats import StoreStats
 

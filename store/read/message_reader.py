@@ -1,8 +1,8 @@
 """Reading messages back: by queue offset, by time, by physical offset.
 
-`get_message` walks queue units and hands out the records' own bytes; neighbours in the log become
-one view. Its limits and its correction of wrong offsets are RocketMQ's, branch by branch. What is
-too old to be in memory is read by `cold_reads.py`, which shares the walk.
+`get_message` walks over queue units and hands out the records' own bytes; neighbours in the log
+become one view. Its limits and its correction of wrong offsets are RocketMQ's, branch by branch.
+What is too old to be in memory is read by `cold_reads.py`, which shares the walk.
 
 Unlike RocketMQ, the checksum of a record that comes from the disk is checked before the record is
 handed out: a damaged one is passed over, counted and logged. And a search by time goes over all
@@ -21,18 +21,36 @@ from typing import NamedTuple
 
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.record import decode_message, is_intact
+from skylarkmq.protocol.record_layout import store_timestamp_at
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import MappedFile
-from skylarkmq.store.queue.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
-from skylarkmq.store.queue.consume_queue_ext import ADDRESS_MAX
+from skylarkmq.store.queue.consume_queue import ADDRESS_MAX, UNIT, UNIT_SIZE, ConsumeQueue
 from skylarkmq.store.queue.queue_table import QueueTable
 from skylarkmq.store.read.filtering import FilteredTake, RecordFilter, Take
-from skylarkmq.store.read.time_search import nearest_in_time, store_timestamp_at
 from skylarkmq.store.results import ConsumeQueueUnit, GetMessageResult, GetMessageStatus
 from skylarkmq.store.stats import StoreStats
 
 log = logging.getLogger(__name__)
+
+
+def nearest_in_time(low: int, high: int, timestamp_ms: int, time_of: Callable[[int], int]) -> int:
+    """The offset in [low, high) of the message stored nearest to a time, the earlier on a tie."""
+    first, end = low, high
+    while low < high:
+        middle = (low + high) // 2
+        if time_of(middle) < timestamp_ms:
+            low = middle + 1
+        else:
+            high = middle
+    if low == end:
+        return low - 1
+    if low == first:
+        return low
+    after = time_of(low) - timestamp_ms
+    before = timestamp_ms - time_of(low - 1)
+    return low if after < before or after == 0 else low - 1
+
 
 Matches = Callable[[int], bool]  # tags code of a unit -> whether the reader wants the message
 Filter = Matches | RecordFilter

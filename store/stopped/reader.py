@@ -19,19 +19,20 @@ from skylarkmq.common.read_only_files import ReadOnlyFiles
 from skylarkmq.common.sidecar import Kind, decode_sidecar
 from skylarkmq.protocol.record import RecordStatus, RecordView, read_record
 from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint, Marks
+from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.index.file import IndexFile, IndexShape
-from skylarkmq.store.log.blank import first_written
 from skylarkmq.store.log.flushed_offset import FlushedOffset
-from skylarkmq.store.log.mapped_file import NAME_DIGITS
-from skylarkmq.store.paths import StorePaths
-from skylarkmq.store.queue.consume_queue import UNIT, UNIT_SIZE, is_valid_unit
-from skylarkmq.store.queue.consume_queue_ext import (
+from skylarkmq.store.log.mapped_file import NAME_DIGITS, first_written
+from skylarkmq.store.queue.consume_queue import (
     EXT_UNIT_MAX,
     LONG_MIN,
+    UNIT,
+    UNIT_SIZE,
     is_address,
+    is_valid_unit,
     tags_code_at,
 )
-from skylarkmq.store.queue.removed_topics import RemovedTopics
+from skylarkmq.store.queue.topic_removal import RemovedTopics
 from skylarkmq.store.results import ConsumeQueueUnit
 from skylarkmq.store.stopped.shapes import (
     EXT_SIZE,

@@ -34,8 +34,8 @@ from skylarkmq.common.files import Files
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.common.worker import Worker
 from skylarkmq.store.config import StoreConfig, delete_hours
+from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.log.commit_log import CommitLog
-from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.queue.queue_table import QueueTable
 from skylarkmq.store.stats import StoreStats
 from skylarkmq.store.upkeep.disk_watch import Spaces, clamped_max_used, measure, used_percent

@@ -30,7 +30,7 @@ COMMANDS = {
     "examples/pipeline.py",
 }
 DISK = {"common/files.py"}
-MAPPERS = DISK | {"store/log/page_cache.py"}
+MAPPERS = DISK | {"store/log/memory.py"}
 # What changes a disk: these names of `os`, and methods of these names on a path or file.
 DISK_CALLS = {
     "fdatasync", "fsync", "ftruncate", "link", "posix_fallocate", "pwrite", "pwritev", "remove",

@@ -138,7 +138,7 @@ def test_the_rule_sees_what_it_must() -> None:
     assert fault(protocol, "time")
     assert fault(protocol, "lz4")
     assert fault(Path("broker/x.py"), "skylarkmq.client.producer.producer")
-    assert fault(Path("client/x.py"), "skylarkmq.store.paths")
+    assert fault(Path("client/x.py"), "skylarkmq.store.folder")
     assert not fault(Path("protocol/compression.py"), "lz4")
     assert not fault(Path("skylarkmq/cli.py"), "skylarkmq.client.producer.producer")
 

@@ -18,7 +18,7 @@ import pytest
 from skylarkmq.common.errors import CorruptFileError, StoreError
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store.checkpoint import Checkpoint
-from skylarkmq.store.paths import StorePaths
+from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.results import GetMessageStatus, PutMessageStatus
 from skylarkmq.store.upkeep import recovery
 from tests.store.support import StoreRig

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from skylarkmq.common import table_file
-from skylarkmq.store import checkpoint, message_store, message_writer, store_lock
+from skylarkmq.store import checkpoint, message_store, message_writer
+from skylarkmq.store import folder as store_lock
 from skylarkmq.store.index import follower as index_follower
 from skylarkmq.store.index import service as index_service
-from skylarkmq.store.index import sync as index_sync
+from skylarkmq.store.index import service as index_sync
 from skylarkmq.store.log import (
     append,
     commit_log,

@@ -12,7 +12,7 @@ from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.store import message_writer
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.put_checks import check_message
+from skylarkmq.store.message_writer import check_message
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import ManualClock

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.common.files import DiskFile, DiskFiles, StoreFile
-from skylarkmq.store.log.blank import BLOCK_SIZE, first_written, is_blank
+from skylarkmq.store.log.mapped_file import BLOCK_SIZE, first_written, is_blank
 from tests.support.crash_disk import CrashDisk
 
 SIZE = 3 * BLOCK_SIZE + 100

@@ -12,14 +12,14 @@ import pytest
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.tags_code import tags_code
 from skylarkmq.store.errors import StoreProfileError
-from skylarkmq.store.queue.consume_queue import UNIT
-from skylarkmq.store.queue.consume_queue_ext import (
+from skylarkmq.store.queue.consume_queue import (
     ADDRESS_MAX,
     END_ROOM,
     EXT_UNIT,
     EXT_UNIT_SIZE,
     LONG_MIN,
     OFFSET_MAX,
+    UNIT,
     ConsumeQueueExt,
     is_address,
     with_tags_codes,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.store.index import backfill as index_backfill
-from skylarkmq.store.index.backfill import LogSlice, read_slice
+from skylarkmq.store.index import builder as index_backfill
+from skylarkmq.store.index.builder import LogSlice, read_slice
 from skylarkmq.store.index.keys import Entry
 from skylarkmq.store.log.mapped_file import MappedFile
 from tests.store.index_rig import IndexRig, properties

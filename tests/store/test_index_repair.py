@@ -6,9 +6,8 @@ from random import Random
 
 import pytest
 
-from skylarkmq.store.index import repair as index_repair
-from skylarkmq.store.index.file import INT_MAX, IndexFile, IndexShape
-from skylarkmq.store.index.repair import repair
+from skylarkmq.store.index import file as index_repair
+from skylarkmq.store.index.file import INT_MAX, IndexFile, IndexShape, repair
 from tests.support.crash_disk import CrashDisk
 from tests.support.index_files import check
 

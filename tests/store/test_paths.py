@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.common.errors import StoreError
-from skylarkmq.store.paths import StorePaths
+from skylarkmq.store.folder import StorePaths
 
 ROOT = Path("/data/store")
 

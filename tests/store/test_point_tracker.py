@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skylarkmq.store.upkeep.point_tracker import Point, PointTracker
+from skylarkmq.store.checkpoint import Point, PointTracker
 
 
 def test_a_place_counts_once_the_flush_has_passed_it() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.store.errors import StoreProfileError
-from skylarkmq.store.profile import check_profile, save_profile
+from skylarkmq.store.folder import check_profile, save_profile
 from tests.support.crash_disk import CrashDisk
 
 SIZES = {"mappedFileSizeCommitLog": 1024, "mappedFileSizeConsumeQueue": 2000}

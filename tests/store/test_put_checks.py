@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.store.config import RECORD_OVERHEAD
-from skylarkmq.store.put_checks import check_message
+from skylarkmq.store.message_writer import check_message
 from skylarkmq.store.results import PutMessageStatus
 from tests.store.support import MESSAGE_MAX, inner, store_config
 

@@ -12,8 +12,8 @@ from skylarkmq.common.errors import StoreError
 from skylarkmq.common.files import DiskFiles, Files
 from skylarkmq.store.checkpoint import Checkpoint, Marks
 from skylarkmq.store.errors import StoreProfileError
+from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.log.append import Unit
-from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, TAIL_WRITE_COUNT, UNIT, UNIT_SIZE
 from skylarkmq.store.queue.queue_table import QueueTable
 from tests.support.crash_disk import CrashDisk

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.protocol.record import decode_messages
-from skylarkmq.store import busy
+from skylarkmq.store import message_writer as busy
 from skylarkmq.store.log.flush_service import SLOW_SYNC_S
 from skylarkmq.store.message_store import StoreState
 from skylarkmq.store.message_writer import SLOW_APPEND_S

@@ -14,8 +14,7 @@ import pytest
 
 from skylarkmq.common.files import DiskFiles
 from skylarkmq.store.errors import StoreLockedError
-from skylarkmq.store.paths import StorePaths
-from skylarkmq.store.store_lock import AbortFile, StoreLock
+from skylarkmq.store.folder import AbortFile, StoreLock, StorePaths
 from tests.support.crash_disk import CrashDisk
 
 # A second broker process, as far as the lock goes: says whether it got the store, and keeps it.
@@ -24,8 +23,8 @@ import sys
 from pathlib import Path
 from skylarkmq.store.errors import StoreLockedError
 from skylarkmq.common.files import DiskFiles
-from skylarkmq.store.paths import StorePaths
-from skylarkmq.store.store_lock import StoreLock
+from skylarkmq.store.folder import StorePaths
+from skylarkmq.store.folder import StoreLock
 try:
     StoreLock(DiskFiles(), StorePaths(Path(sys.argv[1]))).acquire()
 except StoreLockedError as error:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.protocol.host_address import HostAddress
-from skylarkmq.store.log import page_cache
+from skylarkmq.store.log import memory as page_cache
 from skylarkmq.store.message_store import StoreState
 from skylarkmq.store.results import PutMessageStatus
 from tests.store.support import LOG_SIZE, StoreRig, inner

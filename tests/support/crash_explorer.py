@@ -13,8 +13,8 @@ from random import Random
 
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint
+from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.log.mapped_file import file_name
-from skylarkmq.store.paths import StorePaths
 from tests.support.crash_states import CrashState, Keep
 from tests.support.invariants import (
     Promise,

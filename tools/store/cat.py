@@ -18,7 +18,7 @@ from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.record import decode_message
 from skylarkmq.protocol.tags_code import index_key_hash
 from skylarkmq.store.index.keys import message_keys
-from skylarkmq.store.index.search import IndexSearch
+from skylarkmq.store.index.service import IndexSearch
 from skylarkmq.store.progress import Progress
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE
 from skylarkmq.store.stopped.reader import StoppedStore

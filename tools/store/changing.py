@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from skylarkmq.common.files import DiskFiles, Files
 from skylarkmq.store.checkpoint import Checkpoint, Marks
+from skylarkmq.store.folder import AbortFile
 from skylarkmq.store.stopped.reader import StoppedStore
-from skylarkmq.store.store_lock import AbortFile
 from skylarkmq.tools.store.ownership import writing
 
 

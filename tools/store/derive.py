@@ -16,14 +16,14 @@ from skylarkmq.common.errors import StoreError
 from skylarkmq.common.files import Files
 from skylarkmq.protocol.record import RecordView
 from skylarkmq.store.delay_levels import DelayLevels
+from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.index.builder import next_name
 from skylarkmq.store.index.file import IndexFile, IndexShape
 from skylarkmq.store.index.keys import Entry, record_entries
-from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.queue.consume_queue import PRE_BLANK, PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from skylarkmq.store.queue.queue_files import QueueWrite, QueueWriter
 from skylarkmq.store.queue.queue_scanner import QueueScanner
-from skylarkmq.store.queue.removed_topics import RemovedTopics
+from skylarkmq.store.queue.topic_removal import RemovedTopics
 from skylarkmq.store.stopped.reader import QueueFolder, QueueKey, StoppedStore
 from skylarkmq.tools.store.walk import QueuePlace, queue_places
 

@@ -34,13 +34,16 @@ from skylarkmq.store.index.file import (
     IndexHeader,
     IndexShape,
 )
-from skylarkmq.store.log.blank import is_blank
-from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, is_valid_unit
-from skylarkmq.store.queue.consume_queue_ext import (
+from skylarkmq.store.log.mapped_file import is_blank
+from skylarkmq.store.queue.consume_queue import (
     EXT_UNIT,
     EXT_UNIT_SIZE,
     LONG_MIN,
+    PRE_BLANK_SIZE,
+    UNIT,
+    UNIT_SIZE,
     is_address,
+    is_valid_unit,
     unit_size_at,
 )
 from skylarkmq.store.stopped.reader import StoppedStore, is_numbered

@@ -14,8 +14,7 @@ from pathlib import Path
 from skylarkmq.common.files import Files
 from skylarkmq.common.read_only_files import ReadOnlyFiles
 from skylarkmq.store.errors import StoreLockedError
-from skylarkmq.store.paths import StorePaths
-from skylarkmq.store.store_lock import StoreLock, is_held_here
+from skylarkmq.store.folder import StoreLock, StorePaths, is_held_here
 
 _PROCESSES = Path("/proc")
 

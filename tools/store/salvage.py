@@ -16,13 +16,12 @@ from skylarkmq.common.files import DiskFiles, Files, StoreFile
 from skylarkmq.common.sidecar import Kind, encode_sidecar
 from skylarkmq.store.checkpoint import Checkpoint, Marks
 from skylarkmq.store.delay_levels import DelayLevels
+from skylarkmq.store.folder import AbortFile, StorePaths
 from skylarkmq.store.log.mapped_file import file_name
-from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.progress import Progress
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from skylarkmq.store.queue.queue_files import QueueWrite, QueueWriter
 from skylarkmq.store.stopped.reader import StoppedStore
-from skylarkmq.store.store_lock import AbortFile
 from skylarkmq.tools.store.derive import IndexWriter, QueueBuilder
 from skylarkmq.tools.store.output import size_text
 from skylarkmq.tools.store.salvage_plan import Lost, Plan, Planner, filling

@@ -24,7 +24,7 @@ from skylarkmq.protocol.record import (
 from skylarkmq.protocol.tags_code import cached_tags_code
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.progress import Progress
-from skylarkmq.store.queue.removed_topics import RemovedTopics
+from skylarkmq.store.queue.topic_removal import RemovedTopics
 from skylarkmq.store.stopped.reader import NumberedFile, StoppedStore
 
 SEARCH_SIZE: Final = 1 << 20

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from skylarkmq.common.files import DiskFiles
+from skylarkmq.store.folder import StoreLock, StorePaths
 from skylarkmq.store.index.file import IndexShape
-from skylarkmq.store.paths import StorePaths
 from skylarkmq.store.stopped.reader import StoppedStore
-from skylarkmq.store.store_lock import StoreLock
 from tests.support.store_samples import SIZES, by_queue
 from tests.tools.store.support import Sample, run, run_json
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.common.files import DiskFiles
-from skylarkmq.store.paths import StorePaths
-from skylarkmq.store.store_lock import StoreLock
+from skylarkmq.store.folder import StoreLock, StorePaths
 from tests.support.disk_store import DiskStore
 from tests.support.store_samples import SIZES, by_key, by_queue, is_queued
 from tests.tools.store.support import Sample, flip, overwrite, run, run_json
