@@ -18,9 +18,14 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from skylarkmq.broker.banner import banner, namesrv_banner, namesrv_ready_fields, ready_fields
+from skylarkmq.broker.banner import (
+    StartProgress,
+    banner,
+    namesrv_banner,
+    namesrv_ready_fields,
+    ready_fields,
+)
 from skylarkmq.broker.clock import SystemClock
-from skylarkmq.broker.config.advertise import is_loopback
 from skylarkmq.broker.config.config_file import (
     DEFAULT_ORIGIN,
     DEV_ORIGIN,
@@ -35,8 +40,8 @@ from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController
 from skylarkmq.broker.logs import FIELDS, LogFormat, set_up_logs
 from skylarkmq.broker.namesrv.controller import NamesrvController
+from skylarkmq.broker.net.addresses import is_loopback
 from skylarkmq.broker.process import connections_possible, keep_freed_memory, raise_file_limit
-from skylarkmq.broker.start_progress import StartProgress
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.crc import using_extension
 from skylarkmq.common.errors import StoreError

@@ -23,17 +23,15 @@ from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
 from skylarkmq.broker.groups.subscription_group import GROUPS_FILE, SubscriptionGroupManager
 from skylarkmq.broker.housekeeping import ClientHousekeepingService
-from skylarkmq.broker.metrics.consume_rates import ConsumeRateService
-from skylarkmq.broker.metrics.rates import BrokerRates
+from skylarkmq.broker.metrics.rates import BrokerRates, ConsumeRateService
 from skylarkmq.broker.metrics.runtime_info import RuntimeInfo
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
+from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.connection_roles import ConnectionMaker
 from skylarkmq.broker.net.fast_failure import FastFailure
-from skylarkmq.broker.net.outbound import Outbound
 from skylarkmq.broker.net.router import Handler, Router
-from skylarkmq.broker.net.server import RemotingServer
+from skylarkmq.broker.net.server import ConnectionMaker, RemotingServer
 from skylarkmq.broker.process import give_memory_back
 from skylarkmq.broker.processor.admin.broker import AdminBrokerProcessor
 from skylarkmq.broker.processor.admin.clean import CleanProcessor
@@ -108,8 +106,8 @@ class BrokerState:
         self.delay_offsets = DelayOffsetTable(files, writer, clock, self.store)
         self.schedule = ScheduleMessageService(self.store, clock, self.delay_offsets)
         self.timer = TimerMessageService(self.store, files, clock, workers.timer, writer)
-        self.outbound = Outbound(self._may_notify)
-        notifier = GroupNotifier(peers, self.outbound.notify_consumer_ids_changed)
+        self.client_calls = ClientCalls(self._may_notify)
+        notifier = GroupNotifier(peers, self.client_calls.notify_consumer_ids_changed)
         self.consumers = ConsumerManager(peers, notifier.changed)
         notifier.members_of = self.consumers.members
         self.filters = ConsumerFilterManager(config, files, writer, clock, self.store)
@@ -308,7 +306,7 @@ def _processors(
             store,
             checks,
             state.producers,
-            state.outbound,
+            state.client_calls,
             state.topics,
             stats,
             clock,
@@ -337,9 +335,9 @@ def _group_administration(state: BrokerState, clock: Clock) -> tuple[_Processor,
         ),
         ResetOffsetProcessor(name, store, topics, groups, offsets, consumers),
         AdminOffsetProcessor(
-            name, store, topics, groups, offsets, consumers, state.outbound, clock
+            name, store, topics, groups, offsets, consumers, state.client_calls, clock
         ),
-        ClientCallProcessor(name, store, consumers, state.outbound),
+        ClientCallProcessor(name, store, consumers, state.client_calls),
     )
 
 

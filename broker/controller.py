@@ -23,24 +23,25 @@ from typing import TYPE_CHECKING
 
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.components import BrokerState, make_server
-from skylarkmq.broker.config.advertise import (
+from skylarkmq.broker.config.live_config import ConfigOrigin
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.health import HealthChecks, LoopCheck, waits_for_disk
+from skylarkmq.broker.metrics.loop_lag import LoopLagService
+from skylarkmq.broker.namesrv.controller import NamesrvController
+from skylarkmq.broker.net.addresses import (
     advertised_address,
+    bind_pair,
     in_container,
     interface_addresses,
     is_guessed,
     is_loopback,
+    port_of,
+    resolve,
 )
-from skylarkmq.broker.config.live_config import ConfigOrigin
-from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.health import HealthChecks, LoopCheck, waits_for_disk
-from skylarkmq.broker.memory import memory_size
-from skylarkmq.broker.metrics.loop_lag import LoopLagService
-from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.connection_roles import ConnectionMaker
 from skylarkmq.broker.net.router import Router
-from skylarkmq.broker.net.server import RemotingServer
-from skylarkmq.broker.net.sockets import bind_pair, port_of, resolve
+from skylarkmq.broker.net.server import ConnectionMaker, RemotingServer
+from skylarkmq.broker.process import memory_size
 from skylarkmq.broker.registration import RegistrationService
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import DiskFiles, Files

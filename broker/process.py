@@ -1,14 +1,17 @@
-"""Settings of the daemon's own process, made once before it starts.
+"""The daemon's own process: settings that are made once before it starts, and its memory.
 
-Each is a help, not a need: where the system refuses one, the daemon goes on without it.
+Each setting is a help, not a need: where the system refuses one, the daemon goes on without it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import resource
 import sys
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 # glibc gives freed large blocks back to the system and faults them in again; kept, a pipelined
@@ -68,3 +71,48 @@ def _glibc() -> ctypes.CDLL | None:
         return libc if libc.mallopt else None
     except (OSError, AttributeError):
         return None
+
+
+def memory_size(root: Path = Path("/")) -> int:
+    """Return how many bytes of memory this process may have. Blocks; for the start alone.
+
+    It is the machine's memory, or less where a container is limited:
+
+        /proc/self/cgroup    limit of the group, and of each group that it is in
+        0::PATH              version 2: memory.max, below /sys/fs/cgroup (or its `unified`)
+        N:...memory...:PATH  version 1: memory.limit_in_bytes, below /sys/fs/cgroup/memory
+
+    A container may see its own group as the root of these folders, whatever PATH says: a folder
+    that is not there tells nothing, and the root is always asked. No limit is a word, or a number
+    above all memory.
+    """
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min((physical, *_limits(root)))
+
+
+def _limits(root: Path) -> Iterator[int]:
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # no Linux, or /proc is hidden
+        return
+    folder = root / "sys/fs/cgroup"
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            for mount in (folder, folder / "unified"):
+                yield from _limits_of(mount, path, "memory.max")
+        elif "memory" in controllers.split(","):
+            yield from _limits_of(folder / "memory", path, "memory.limit_in_bytes")
+
+
+def _limits_of(mount: Path, group: str, name: str) -> Iterator[int]:
+    """Yield the limits of a group and of those around it."""
+    inner = PurePosixPath(group.lstrip("/"))
+    for part in (inner, *inner.parents):
+        try:
+            limit = int((mount / part / name).read_text())
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+        if limit > 0:
+            yield limit

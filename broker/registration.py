@@ -24,7 +24,7 @@ import msgspec
 from skylarkmq.broker.config.settings import READ_WRITE, BrokerConfig, parse_namesrv_addresses
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.route_info import MASTER_ID
-from skylarkmq.broker.net.outbound_channel import RemoteChannel
+from skylarkmq.broker.net.remote_channel import RemoteChannel
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.crc import body_crc

@@ -56,7 +56,7 @@ def metrics_server(
         permission=lambda: config.broker_permission,
         more=(
             partial(delay_families, state.schedule, state.timer),
-            partial(client_call_families, state.outbound),
+            partial(client_call_families, state.client_calls),
             partial(lock_families, state.locks),
             partial(transaction_families, state.transactions),
             partial(removal_families, state.store.removal),

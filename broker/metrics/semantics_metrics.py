@@ -13,7 +13,7 @@ from prometheus_client.core import Metric
 from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.metrics.families import FamilyMaker
-from skylarkmq.broker.net.outbound import Outbound
+from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.store.queue.topic_removal import TopicRemoval
 
@@ -76,21 +76,21 @@ def lock_families(locks: RebalanceLockManager, ours: FamilyMaker) -> Iterator[Me
     )
 
 
-def client_call_families(outbound: Outbound, ours: FamilyMaker) -> Iterator[Metric]:
+def client_call_families(calls: ClientCalls, ours: FamilyMaker) -> Iterator[Metric]:
     """Requests of the broker that clients answer: replies, states, messages to consume at once."""
     yield ours.gauge(
         "skylarkmq_client_calls_waiting",
         "Requests to clients without an answer yet.",
-        outbound.waiting_count,
+        calls.waiting_count,
     )
     yield ours.gauge(
         "skylarkmq_client_calls_waiting_bytes",
         "Bytes of the bodies of requests to clients without an answer yet.",
-        outbound.waiting_size,
+        calls.waiting_size,
     )
     yield ours.counters(
         "skylarkmq_client_calls",
         "Requests to clients by outcome; refused ones found too many waiting.",
         ("outcome",),
-        [((outcome,), count) for outcome, count in outbound.calls.items()],
+        [((outcome,), count) for outcome, count in calls.outcomes.items()],
     )

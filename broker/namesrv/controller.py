@@ -14,11 +14,10 @@ from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.namesrv.kv_config import KVConfig
 from skylarkmq.broker.namesrv.processor import NamesrvProcessor
 from skylarkmq.broker.namesrv.route_info import RouteInfoManager
+from skylarkmq.broker.net.addresses import bind, port_of
 from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.connection_roles import ConnectionMaker
 from skylarkmq.broker.net.router import Router
-from skylarkmq.broker.net.server import RemotingServer
-from skylarkmq.broker.net.sockets import bind, port_of
+from skylarkmq.broker.net.server import ConnectionMaker, RemotingServer
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import DiskFiles
 from skylarkmq.common.table_file import TableWriter

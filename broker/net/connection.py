@@ -25,15 +25,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
+import struct
 from collections.abc import Callable
-from typing import cast
+from typing import Any, Final, Protocol, cast
 
-from skylarkmq.broker.net.buffers import BEHIND_SIZE
-from skylarkmq.broker.net.connection_roles import ConnectionOwner, FrameHandler
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.buffers import BEHIND_SIZE, InboundBuffers, OutboundBuffers
 from skylarkmq.broker.net.pending_calls import ConnectionClosedError as ConnectionClosedError
 from skylarkmq.broker.net.pending_calls import PendingCalls, next_opaque
-from skylarkmq.broker.net.sockets import silence_s
+from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.command import RemotingCommand, encode_command
 from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
 from skylarkmq.protocol.frame import FrameDecoder, RawFrame
@@ -45,9 +47,51 @@ PAUSE_SIZE = 1 << 20
 OUTBOUND_MAX = 16 << 20
 PARKED_MAX = 1024
 PROGRESS_SIZE = 64 << 10
-"""Bytes that a peer which is behind must take within the limit for deaf ones."""
+"""Bytes that a peer with unread answers must take within `server.DEAF_LIMIT_S`."""
+# Of tcp(7)'s struct tcp_info: tcpi_last_data_recv, ms, after 8 bytes and 11 words.
+_LAST_DATA: Final = struct.Struct("=I")
+_LAST_DATA_POSITION: Final = 52
+_TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
 
 CloseListener = Callable[["Connection"], None]
+
+
+class FrameHandler(Protocol):
+    """Takes the frames of one read, in order; answers through the connection."""
+
+    def handle(self, connection: Connection, frames: list[RawFrame]) -> list[RawFrame]:
+        """Handle frames and return those that must wait, because the connection is congested."""
+        ...
+
+
+class Gate:
+    """What reads pass while the broker has too much to do; this one lets everything through.
+
+    Attributes:
+        watch_after_s: reads later than this, on the monotonic clock, go through `sift`.
+    """
+
+    watch_after_s: float = math.inf
+
+    def sift(self, connection: Connection, frames: list[RawFrame]) -> list[RawFrame]:
+        """Answer what is refused and return the rest."""
+        return frames
+
+
+class ConnectionOwner(Protocol):
+    """The server that the connection belongs to."""
+
+    stats: BrokerStats
+    clock: Clock
+    gate: Gate
+    inbound: InboundBuffers
+    outbound: OutboundBuffers
+
+    def opened(self, connection: Connection) -> bool:
+        """Take the connection in; False when there is no room for it."""
+        ...
+
+    def closed(self, connection: Connection) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -141,7 +185,7 @@ class Connection(asyncio.Protocol):
         self._owner.inbound.note(self, self._held_size)
 
     def _fault(self, error: BadFrameError) -> str:
-        """Count a frame that can not be read, and return why.
+        """Count a frame that cannot be read, and return why.
 
         The error itself is not kept: its traceback leads back to whoever keeps it, and so what a
         hostile header was parsed into would stay until the collector comes.
@@ -283,7 +327,7 @@ class Connection(asyncio.Protocol):
         try:
             data = encode_command(response)
         except LocalProtocolError as error:
-            data = encode_command(request.reply(1, f"the answer can not be written: {error}"))
+            data = encode_command(request.reply(1, f"the answer cannot be written: {error}"))
         traffic = self._owner.stats.frames_out[response.serialize_type]
         traffic.count += 1
         traffic.bytes += len(data)
@@ -302,7 +346,7 @@ class Connection(asyncio.Protocol):
             ConnectionClosedError: the peer is gone, or has too many requests of ours unanswered.
         """
         if self.closed:
-            raise ConnectionClosedError(f"{self.remote_address} can not be asked")
+            raise ConnectionClosedError(f"{self.remote_address} cannot be asked")
         clock, peer = self._owner.clock, self.remote_address
         return await self._calls.call(command, timeout_s, self.send, clock, peer)
 
@@ -321,9 +365,9 @@ class Connection(asyncio.Protocol):
             self._update_reading()
 
     def silence_s(self) -> float:
-        """For how long nothing has arrived, s; no request that is read now has waited for less."""
+        """Return for how long nothing has arrived, s: what is read now waited at least so long."""
         raw = self._transport.get_extra_info("socket")
-        return 0.0 if raw is None else silence_s(raw)
+        return 0.0 if raw is None else socket_silence_s(raw)
 
     def note_progress(self) -> None:
         """Look whether a peer that is behind reads at all; `paused_since_s` then starts anew."""
@@ -346,7 +390,7 @@ class Connection(asyncio.Protocol):
         )
         if pause != self._reading_paused and not self.closed:
             self._reading_paused = pause
-            # A peer that we do not read can not finish its frame.
+            # A peer that we do not read cannot finish its frame.
             owes = self._decoder.buffered_size and not pause
             self.unfinished_since_s = self._owner.clock.monotonic() if owes else 0.0
             if pause:
@@ -382,3 +426,18 @@ class Connection(asyncio.Protocol):
             self._out.clear()
             self._decoder.clear()
             self._transport.abort()
+
+
+def socket_silence_s(connected: Any) -> float:
+    """Return for how long no data has arrived on a TCP socket, s.
+
+    It is 0.0 where the system does not tell. A socket of a transport is one as well.
+    """
+    if _TCP_INFO is None:
+        return 0.0
+    size = _LAST_DATA_POSITION + _LAST_DATA.size
+    try:
+        info: bytes = connected.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, size)
+    except OSError:
+        return 0.0
+    return _LAST_DATA.unpack_from(info, _LAST_DATA_POSITION)[0] / 1000 if len(info) >= size else 0.0

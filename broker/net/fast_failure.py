@@ -33,7 +33,7 @@ from typing import Final
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.metrics.loop_lag import TICK_S
 from skylarkmq.broker.metrics.stats import BrokerStats
-from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.connection import Connection, Gate
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command
 from skylarkmq.protocol.errors import BadFrameError, RemoteProtocolError
@@ -69,12 +69,8 @@ def refusal(stats: BrokerStats, kind: str, cause: str, remark: str) -> RemotePro
     return RemoteProtocolError(ResponseCode.SYSTEM_BUSY, remark)
 
 
-class FastFailure:
-    """Looks at what was read while the broker has too much to do. Loop thread.
-
-    Attributes:
-        watch_after_s: what is read later than this, on the monotonic clock, goes through `sift`.
-    """
+class FastFailure(Gate):
+    """Looks at what was read while the broker has too much to do. Loop thread."""
 
     def __init__(self, config: BrokerConfig, stats: BrokerStats) -> None:
         self._stats = stats

@@ -12,20 +12,37 @@ a Kubernetes probe waits, METRICS_LIMIT_S below the ten of a scrape.
 
 Nothing here changes the broker or touches the disk. A scrape lets the loop run between two
 families, so a broker with many topics does not stall while it is watched.
+
+h11 reads one request of a connection, a page answers it, and the connection ends:
+
+    reading     the request must be complete within REQUEST_LIMIT_S of the connection's begin
+    answering   the page has limits of its own
+    writing     the peer must read the answer within WRITE_LIMIT_S
+
+Every answer says `Connection: close`: a scrape or a probe costs a connection, and none is left open
+between two of them. Whatever a peer sends, it costs its own connection only: h11 refuses a
+malformed request or a head above MAX_HEAD_SIZE, and a body above MAX_BODY_SIZE (no page here wants
+a body) ends it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import threading
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, TypeVar
 
+import h11
 import msgspec
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
 from prometheus_client.exposition import (
     CONTENT_TYPE_PLAIN_0_0_4,
     choose_encoder,
@@ -36,31 +53,172 @@ from prometheus_client.exposition import (
 from skylarkmq import __version__
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.health import HealthChecks, run_checks
-from skylarkmq.broker.net.http_connection import HttpRequest, HttpResponse, exchange
-from skylarkmq.broker.net.loop_thread import LoopThread
 from skylarkmq.common.clock import Clock
 
+log = logging.getLogger(__name__)
+
 MAX_CONNECTIONS: Final = 64
+MAX_HEAD_SIZE: Final = 16 * 1024
+MAX_BODY_SIZE: Final = 64 * 1024
+READ_SIZE: Final = 16 * 1024
+REQUEST_LIMIT_S: Final = 10.0
+WRITE_LIMIT_S: Final = 10.0
 READY_LIMIT_S: Final = 0.8
 METRICS_LIMIT_S: Final = 5.0
+TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
 OPENMETRICS_END: Final = b"# EOF\n"
 GZIP_WBITS: Final = 31  # zlib's way to say: with a gzip header
 GZIP_LEVEL: Final = 1
 
-Encoder = Callable[["OneFamily"], bytes]
+Encoder = Callable[[Any], bytes]  # of prometheus-client: takes what has a `collect()`
+T = TypeVar("T")
+
+
+class HttpRequest(NamedTuple):
+    """A request whose head is sound; the body, if any, was thrown away."""
+
+    method: str
+    path: str
+    query: str  # what follows `?`, as sent
+    headers: dict[str, str]  # lower-case names; the first of equal ones
+
+
+class HttpResponse(NamedTuple):
+    """An answer with its whole body."""
+
+    status: int
+    body: bytes
+    content_type: str = TEXT
+    headers: Sequence[tuple[str, str]] = ()
+
+
 Page = Callable[[HttpRequest], Awaitable[HttpResponse]]
-Answer = TypeVar("Answer")
 
 
-class OneFamily:
-    """Shows prometheus-client's encoders a single family at a time."""
+class PeerLeftError(Exception):
+    """The connection ended before its request was complete."""
 
-    def __init__(self, family: Metric) -> None:
-        self._family = family
 
-    def collect(self) -> Iterable[Metric]:
-        return (self._family,)
+async def exchange(reader: StreamReader, writer: StreamWriter, respond: Page, clock: Clock) -> None:
+    """Answer the request of one connection, and end the connection.
+
+    A limit that is reached aborts the connection, which ends every wait for the peer.
+    """
+    http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_SIZE)
+    abort = writer.transport.abort
+    limit = clock.call_at(clock.monotonic() + REQUEST_LIMIT_S, abort)
+    try:
+        try:
+            request = await _read_request(http, reader)
+        except h11.RemoteProtocolError as error:
+            response = HttpResponse(error.error_status_hint, f"{error}\n".encode())
+            with_body = True
+        else:
+            limit.cancel()
+            response = await _answer(respond, request)
+            with_body = request.method != "HEAD"
+        limit.cancel()
+        limit = clock.call_at(clock.monotonic() + WRITE_LIMIT_S, abort)
+        if http.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not writer.is_closing():
+            writer.write(_encoded(http, response, clock.now_ms(), with_body=with_body))
+        writer.close()
+        await writer.wait_closed()
+    except (PeerLeftError, ConnectionError):
+        pass
+    finally:
+        limit.cancel()
+        abort()
+
+
+async def _read_request(http: h11.Connection, reader: StreamReader) -> HttpRequest:
+    head: h11.Request | None = None
+    body_size = 0
+    while True:
+        event = http.next_event()
+        if event is h11.NEED_DATA:
+            http.receive_data(await reader.read(READ_SIZE))
+        elif isinstance(event, h11.Request):
+            head = event
+        elif isinstance(event, h11.Data):
+            body_size += len(event.data)
+            if body_size > MAX_BODY_SIZE:
+                raise h11.RemoteProtocolError(
+                    "no page here takes a body",
+                    error_status_hint=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                )
+        elif isinstance(event, h11.EndOfMessage) and head is not None:
+            return parsed(head)
+        else:
+            raise PeerLeftError
+
+
+async def _answer(respond: Page, request: HttpRequest) -> HttpResponse:
+    try:
+        return await respond(request)
+    except Exception:
+        log.exception("an HTTP page failed; its reader gets a 500")
+        return HttpResponse(HTTPStatus.INTERNAL_SERVER_ERROR, b"failed, see the log\n")
+
+
+def _encoded(
+    http: h11.Connection, response: HttpResponse, now_ms: int, *, with_body: bool
+) -> bytes:
+    headers = [
+        ("Date", formatdate(now_ms / 1000, usegmt=True)),
+        ("Content-Type", response.content_type),
+        ("Content-Length", str(len(response.body))),
+        ("Cache-Control", "no-store"),
+        ("X-Content-Type-Options", "nosniff"),
+        ("Connection", "close"),
+        *response.headers,
+    ]
+    status = HTTPStatus(response.status)
+    events: list[h11.Event] = [
+        h11.Response(status_code=status, headers=headers, reason=status.phrase.encode())
+    ]
+    if with_body:
+        events.append(h11.Data(data=response.body))
+    events.append(h11.EndOfMessage())
+    return b"".join(http.send(event) or b"" for event in events)
+
+
+def parsed(request: h11.Request) -> HttpRequest:
+    """Return what a page needs of a request."""
+    target = request.target.decode("ascii")
+    if target.startswith("http://"):  # the absolute form, which a server must understand
+        target = "/" + target[len("http://") :].partition("/")[2]
+    path, _, query = target.partition("?")
+    headers: dict[str, str] = {}
+    for name, value in request.headers:
+        headers.setdefault(name.decode("ascii"), value.decode("latin-1"))
+    return HttpRequest(request.method.decode("ascii"), path, query, headers)
+
+
+class LoopThread:
+    """An event loop on a thread of its own, which answers while the broker's loop is held up.
+
+    The methods belong to the loop that made it.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Start the thread; it ends with `stop`, or with the process."""
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` in the thread and return its result, or raise its error."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
+
+    async def stop(self) -> None:
+        """Cancel what still runs in the thread, and end it."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            runner.get_loop().run_forever()
 
 
 class MetricsServer:
@@ -151,7 +309,7 @@ class MetricsServer:
             )
         return await page(request)
 
-    async def _ask_loop(self, work: Coroutine[Any, Any, Answer], limit_s: float) -> Answer:
+    async def _ask_loop(self, work: Coroutine[Any, Any, T], limit_s: float) -> T:
         """Return what `work` answers on the broker's loop.
 
         Raises:
@@ -223,7 +381,7 @@ async def exposition(registry: CollectorRegistry, encode: Encoder, *, zipped: bo
     parts: list[bytes] = []
     ends_with_mark = False
     for family in registry.collect():
-        text = encode(OneFamily(family))
+        text = encode(SimpleNamespace(collect=partial(iter, (family,))))
         ends_with_mark = ends_with_mark or text.endswith(OPENMETRICS_END)
         text = text.removesuffix(OPENMETRICS_END)
         parts.append(packer.compress(text) if packer else text)

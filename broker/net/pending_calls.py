@@ -1,4 +1,4 @@
-"""Requests of the broker to one of its peers, which wait for the peer's answers.
+"""Requests of the broker to a client or a name server that wait for the peer's answers.
 
 Each has its deadline; their number is bounded. An answer that comes too late is dropped.
 """
@@ -23,7 +23,7 @@ class ConnectionClosedError(ConnectionError):
 
 
 def next_opaque() -> int:
-    """A number for a request of ours; in use by no other, over all connections."""
+    """Return a number for a request of ours; no other request has it, on any connection."""
     return next(_opaques) & _OPAQUE_MASK
 
 
@@ -70,7 +70,7 @@ class PendingCalls:
             future.set_result(response)
 
     def fail(self, why: str) -> None:
-        """The peer is gone: end every call."""
+        """End every call, because the peer is gone."""
         for future in self._futures.values():
             if not future.done():
                 future.set_exception(ConnectionClosedError(why))

@@ -9,17 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import socket
 from collections import Counter
+from collections.abc import Callable
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
-from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.connection_roles import ConnectionMaker, FrameHandler, Gate
+from skylarkmq.broker.net.connection import Connection, ConnectionOwner, FrameHandler, Gate
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
-from skylarkmq.protocol.raw_frame import RawFrame
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +32,8 @@ DEAF_LIMIT_S = 60.0  # how long a peer may leave our answers unread
 FRAME_LIMIT_S = 30.0  # how long a frame may take from its first byte to its last
 
 
-class OpenGate:
-    """Refuses nothing, however late."""
-
-    watch_after_s = math.inf
-
-    def sift(self, connection: Connection, frames: list[RawFrame]) -> list[RawFrame]:
-        """Return the frames."""
-        return frames
+ConnectionMaker = Callable[[FrameHandler, ConnectionOwner], Connection]
+"""Makes what stands for a peer that has connected; a test's own kind cuts and delays."""
 
 
 class RemotingServer:
@@ -71,7 +63,7 @@ class RemotingServer:
         """
         self.stats = stats
         self.clock = clock
-        self.gate: Gate = gate or OpenGate()
+        self.gate = gate or Gate()
         self.inbound = inbound or InboundBuffers()
         self.outbound = outbound or OutboundBuffers()
         self.connections: set[Connection] = set()

@@ -18,8 +18,8 @@ from typing import Final
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.outbound import Outbound
 from skylarkmq.broker.net.pending_calls import ConnectionClosedError
 from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.name_checks import CLIENT_ID_SIZE_MAX
@@ -60,7 +60,7 @@ class ReplyProcessor:
         store: MessageStore,
         checks: SendChecks,
         producers: ProducerManager,
-        outbound: Outbound,
+        client_calls: ClientCalls,
         topics: TopicConfigManager,
         stats: BrokerStats,
         clock: Clock,
@@ -78,7 +78,7 @@ class ReplyProcessor:
             transaction_refusal="a reply can not be part of a transaction",
         )
         self._producers = producers
-        self._outbound = outbound
+        self._client_calls = client_calls
         self._topics = topics
         self._stats = stats
         self._clock = clock
@@ -145,7 +145,7 @@ class ReplyProcessor:
             return f"push reply message fail, channel of <{shown(client_id)}> not found."
         push = self._push_request(connection, request, header, target, properties)
         try:
-            answer = await self._outbound.call(asking, push, PUSH_TIMEOUT_S)
+            answer = await self._client_calls.call(asking, push, PUSH_TIMEOUT_S)
         except (TimeoutError, ConnectionClosedError) as error:
             return f"push reply message to {shown(client_id)} fail: {error}"
         if answer.code != ResponseCode.SUCCESS:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.connection_roles import ConnectionOwner, FrameHandler
+from skylarkmq.broker.net.connection import Connection, ConnectionOwner, FrameHandler
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command
 from skylarkmq.protocol.errors import BadFrameError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from skylarkmq.broker.net.outbound import Outbound
+from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.pending_calls import ConnectionClosedError, PendingCalls
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
@@ -54,7 +54,7 @@ class CallsRig(GroupRig):
 
     def __init__(self, files: CrashDisk | None = None, **config: Any) -> None:
         super().__init__(files, **config)
-        self.outbound = Outbound(lambda group: True)
+        self.client_calls = ClientCalls(lambda group: True)
 
     def group(self, name: str = GROUP) -> None:
         """Make a group, durable."""

@@ -13,7 +13,7 @@ from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
-from skylarkmq.broker.net.outbound import Outbound
+from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.topic_config import TopicConfig
@@ -76,7 +76,7 @@ class GroupRig(StoreRig):
         self.groups = SubscriptionGroupManager(*parts)
         self.offsets = ConsumerOffsetManager(*parts, self.store)
         self.consumers = ConsumerManager(
-            self.clock, Outbound(lambda group: True).notify_consumer_ids_changed
+            self.clock, ClientCalls(lambda group: True).notify_consumer_ids_changed
         )
         self.producers = ProducerManager(self.clock)
         self.locks = RebalanceLockManager(self.clock)

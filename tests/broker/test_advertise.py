@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.broker.config.advertise import (
+from skylarkmq.broker.net.addresses import (
     advertised_address,
     in_container,
     interface_addresses,

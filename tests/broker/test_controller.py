@@ -96,7 +96,7 @@ async def test_a_taken_listen_port_leaves_the_store_alone(
     tmp_path: Path, taken: int, store_threads: StoreThreads
 ) -> None:
     broker = BrokerController(broker_config(tmp_path / "store", listen_port=taken))
-    with pytest.raises(OSError, match=f"can not listen on 127.0.0.1:{taken}"):
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{taken}"):
         await broker.start()
     assert not (tmp_path / "store").exists()
     assert store_threads() == []

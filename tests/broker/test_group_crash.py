@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
-from skylarkmq.broker.metrics.consume_rates import ConsumeRateService
+from skylarkmq.broker.metrics.rates import ConsumeRateService
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
 from skylarkmq.broker.processor.client_manage import ClientManageProcessor

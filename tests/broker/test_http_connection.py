@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.broker.net.http_connection import (
+from skylarkmq.broker.net.http import (
     MAX_BODY_SIZE,
     MAX_HEAD_SIZE,
     REQUEST_LIMIT_S,

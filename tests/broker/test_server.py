@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 
 from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.addresses import bind, port_of
 from skylarkmq.broker.net.connection import Connection, FrameHandler
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import (
@@ -25,7 +26,6 @@ from skylarkmq.broker.net.server import (
     RemotingServer,
     _network,
 )
-from skylarkmq.broker.net.sockets import bind, port_of
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.host_address import HostAddress
 from tests.support.manual_clock import ManualClock

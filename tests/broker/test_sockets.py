@@ -8,15 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from skylarkmq.broker.net import sockets
-from skylarkmq.broker.net.sockets import (
+from skylarkmq.broker.net import addresses
+from skylarkmq.broker.net.addresses import (
     FAST_PORT_DISTANCE,
     bind,
     bind_pair,
     port_of,
     resolve,
-    silence_s,
 )
+from skylarkmq.broker.net.connection import socket_silence_s
 
 HOST = "127.0.0.1"
 
@@ -46,7 +46,7 @@ def test_a_free_pair_lies_two_apart() -> None:
 
 
 def test_a_taken_port_is_named(taken: int) -> None:
-    with pytest.raises(OSError, match=f"can not listen on {HOST}:{taken}") as caught:
+    with pytest.raises(OSError, match=f"cannot listen on {HOST}:{taken}") as caught:
         bind(HOST, taken)
     assert caught.value.errno == errno.EADDRINUSE
 
@@ -62,7 +62,7 @@ def test_free_pairs_are_looked_for_past_taken_ones(
     taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    real = sockets.bind
+    real = addresses.bind
 
     def first_beside_the_taken_one(host: str, port: int) -> socket.socket:
         asked.append(port)
@@ -70,7 +70,7 @@ def test_free_pairs_are_looked_for_past_taken_ones(
             return real(host, taken + FAST_PORT_DISTANCE)
         return real(host, port)
 
-    monkeypatch.setattr(sockets, "bind", first_beside_the_taken_one)
+    monkeypatch.setattr(addresses, "bind", first_beside_the_taken_one)
     main, fast = bind_pair(HOST, 0)
     assert asked[:3] == [0, taken, 0]
     for each in (main, fast):
@@ -99,10 +99,10 @@ def test_the_system_knows_since_when_nothing_has_come() -> None:
             with taken:
                 peer.send(b"x")
                 assert taken.recv(1) == b"x"
-                assert 0 <= silence_s(taken) < 60, "a sane figure"
+                assert 0 <= socket_silence_s(taken) < 60, "a sane figure"
 
 
 def test_a_socket_that_is_none_of_tcp_tells_nothing() -> None:
     one, other = socket.socketpair()
     with one, other:
-        assert silence_s(one) == 0.0
+        assert socket_silence_s(one) == 0.0

@@ -9,9 +9,7 @@ from typing import Any, cast
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
-from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.connection_roles import Gate
-from skylarkmq.broker.net.server import OpenGate
+from skylarkmq.broker.net.connection import Connection, Gate
 from skylarkmq.protocol.frame import RawFrame
 from tests.support.manual_clock import ManualClock
 
@@ -84,7 +82,7 @@ class Owner:
     def __init__(self) -> None:
         self.stats = BrokerStats()
         self.clock = ManualClock()
-        self.gate: Gate = OpenGate()
+        self.gate = Gate()
         self.inbound = InboundBuffers()
         self.outbound = OutboundBuffers()
         self.takes_in = True

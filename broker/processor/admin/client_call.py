@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from skylarkmq.broker.groups.consumer_manager import ConsumerManager
+from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.outbound import Outbound
 from skylarkmq.broker.net.pending_calls import ConnectionClosedError
 from skylarkmq.broker.net.router import CODEC_FIELD, Handler
 from skylarkmq.broker.processor.name_checks import check_group
@@ -61,12 +61,12 @@ class ClientCallProcessor:
         broker_name: str,
         store: MessageStore,
         consumers: ConsumerManager,
-        outbound: Outbound,
+        client_calls: ClientCalls,
     ) -> None:
         self._broker_name = broker_name
         self._store = store
         self._consumers = consumers
-        self._outbound = outbound
+        self._client_calls = client_calls
 
     def handlers(self) -> dict[int, Handler]:
         """The codes that this processor answers."""
@@ -135,7 +135,7 @@ class ClientCallProcessor:
         fields.pop(CODEC_FIELD, None)  # between the two who share a connection
         handed_on = RemotingCommand.request(request.code, fields, body)
         try:
-            answer = await self._outbound.call(client, handed_on, CALL_TIMEOUT_S)
+            answer = await self._client_calls.call(client, handed_on, CALL_TIMEOUT_S)
         except TimeoutError:
             raise RemoteProtocolError(
                 ResponseCode.CONSUME_MSG_TIMEOUT,

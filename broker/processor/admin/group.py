@@ -26,7 +26,7 @@ from skylarkmq.broker.groups.consumer_manager import ClientChannelInfo, Consumer
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.groups.subscription_group import BUILT_IN_GROUPS, SubscriptionGroupManager
-from skylarkmq.broker.metrics.consume_rates import ConsumeRateService
+from skylarkmq.broker.metrics.rates import ConsumeRateService
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.name_checks import check_group, check_producer_group, check_topic

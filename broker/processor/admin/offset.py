@@ -20,8 +20,8 @@ from typing import Any, Final
 from skylarkmq.broker.groups.consumer_manager import ConsumerGroupInfo, ConsumerManager
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
+from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.outbound import Outbound
 from skylarkmq.broker.net.pending_calls import ConnectionClosedError
 from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.name_checks import (
@@ -80,7 +80,7 @@ class AdminOffsetProcessor:
         groups: SubscriptionGroupManager,
         offsets: ConsumerOffsetManager,
         consumers: ConsumerManager,
-        outbound: Outbound,
+        client_calls: ClientCalls,
         clock: Clock,
     ) -> None:
         self._broker_name = broker_name
@@ -89,7 +89,7 @@ class AdminOffsetProcessor:
         self._groups = groups
         self._offsets = offsets
         self._consumers = consumers
-        self._outbound = outbound
+        self._client_calls = client_calls
         self._clock = clock
 
     def handlers(self) -> dict[int, Handler]:
@@ -134,7 +134,7 @@ class AdminOffsetProcessor:
         """The offsets that a member holds; None when it does not say."""
         asked = RemotingCommand.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, fields)
         try:
-            answer = await self._outbound.call(member, asked, STATUS_TIMEOUT_S)
+            answer = await self._client_calls.call(member, asked, STATUS_TIMEOUT_S)
             if len(answer.body) > STATUS_SIZE_MAX:
                 log.warning("%s says too much of where it stands", member.remote_address)
             elif answer.code == ResponseCode.SUCCESS:

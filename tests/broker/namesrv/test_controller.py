@@ -10,7 +10,7 @@ from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config.settings import NamesrvConfig
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.processor import ANSWER_TIMEOUT_S
-from skylarkmq.broker.net.outbound_channel import RemoteChannel
+from skylarkmq.broker.net.remote_channel import RemoteChannel
 from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.route import (

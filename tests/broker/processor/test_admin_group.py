@@ -9,7 +9,7 @@ import pytest
 
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.groups.subscription_group import GROUPS_FILE
-from skylarkmq.broker.metrics.consume_rates import ConsumeRateService
+from skylarkmq.broker.metrics.rates import ConsumeRateService
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
 from skylarkmq.common.table_file import TableWriter

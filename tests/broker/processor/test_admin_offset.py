@@ -39,7 +39,7 @@ class Rig(CallsRig):
             self.groups,
             self.offsets,
             self.consumers,
-            self.outbound,
+            self.client_calls,
             self.clock,
         )
 
@@ -90,9 +90,9 @@ async def test_members_are_asked_together_and_the_silent_are_left_out(rig: Rig) 
     assert not pending.done()
     rig.clock.advance(STATUS_TIMEOUT_S)
     assert clients(await pending) == {"client@192.0.2.1:1": {1: 7}}
-    assert rig.outbound.waiting_count == 0
+    assert rig.client_calls.waiting_count == 0
     counts = {"ok": 2, "error": 1, "gone": 1, "timeout": 1, "refused": 0}
-    assert rig.outbound.calls == counts
+    assert rig.client_calls.outcomes == counts
 
 
 async def test_a_member_that_says_too_much_is_not_listened_to(rig: Rig) -> None:

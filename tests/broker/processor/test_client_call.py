@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.net.outbound import CALLS_MAX
+from skylarkmq.broker.net.client_calls import CALLS_MAX
 from skylarkmq.broker.processor.admin.client_call import CALL_TIMEOUT_S, ClientCallProcessor
 from skylarkmq.protocol import flags
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -27,7 +27,9 @@ CLIENT_ID = "client@192.0.2.1:1"
 class Rig(CallsRig):
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
-        self.processor = ClientCallProcessor("broker-a", self.store, self.consumers, self.outbound)
+        self.processor = ClientCallProcessor(
+            "broker-a", self.store, self.consumers, self.client_calls
+        )
 
     async def ask(self, code: int, **fields: Any) -> RemotingCommand:
         asked = {"consumerGroup": "g", "clientId": CLIENT_ID, **fields}
@@ -73,7 +75,7 @@ async def test_the_request_goes_to_the_client_and_its_answer_comes_back(rig: Rig
     assert answer.body == b"\x00whatever it writes"
     assert answer.ext_fields == {"told": "yes"}
     assert answer.opaque == 5, "that of who asked"
-    assert rig.outbound.waiting_count == 0
+    assert rig.client_calls.waiting_count == 0
 
 
 async def test_the_newest_connection_of_a_client_is_asked(rig: Rig) -> None:
@@ -96,7 +98,7 @@ async def test_a_client_that_does_not_answer_is_answered_for(rig: Rig) -> None:
     assert answer.code == ResponseCode.CONSUME_MSG_TIMEOUT
     assert answer.remark == f"consumer <g> <{CLIENT_ID}> Timeout: no answer within 10 s"
     client.answer(0)  # too late, and nobody's any more
-    assert rig.outbound.calls["timeout"] == 1
+    assert rig.client_calls.outcomes["timeout"] == 1
 
 
 async def test_a_client_that_leaves_meanwhile(rig: Rig) -> None:
@@ -121,7 +123,7 @@ async def test_a_client_that_is_too_old_is_not_asked(rig: Rig) -> None:
 
 async def test_so_many_requests_may_wait_for_clients(rig: Rig) -> None:
     client = rig.join("T")
-    rig.outbound.waiting_count = CALLS_MAX
+    rig.client_calls.waiting_count = CALLS_MAX
     answer = await rig.ask(INFO, jstackEnable="false")
     assert answer.code == ResponseCode.SYSTEM_BUSY
     assert not client.asked

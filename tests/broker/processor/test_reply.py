@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker.metrics.stats import BrokerStats
-from skylarkmq.broker.net.outbound import CALLS_MAX
+from skylarkmq.broker.net.client_calls import CALLS_MAX
 from skylarkmq.broker.processor.reply import PUSH_TIMEOUT_S, ReplyProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
 from skylarkmq.broker.topics.topic_config import TOPICS_FILE
@@ -41,7 +41,7 @@ class Rig(CallsRig):
             self.store,
             SendChecks(self.config, self.topics, self.groups, random.Random(1)),
             self.producers,
-            self.outbound,
+            self.client_calls,
             self.topics,
             self.stats,
             self.clock,
@@ -226,7 +226,7 @@ async def test_what_can_not_be_sent_is_not_handed_on(
 
 
 async def test_so_many_replies_may_wait(rig: Rig) -> None:
-    rig.outbound.waiting_count = CALLS_MAX
+    rig.client_calls.waiting_count = CALLS_MAX
     answer = await rig.ask()
     assert answer.code == ResponseCode.SYSTEM_BUSY
     assert not rig.asking.asked

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.net.sockets import bind
+from skylarkmq.broker.net.addresses import bind
 from skylarkmq.protocol.batch import encode_batch
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.frame import SerializeType

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from skylarkmq.broker.net import outbound_channel
-from skylarkmq.broker.net.outbound_channel import ChannelClosedError, RemoteChannel
+from skylarkmq.broker.net import pending_calls, remote_channel
+from skylarkmq.broker.net.pending_calls import ConnectionClosedError
+from skylarkmq.broker.net.remote_channel import RemoteChannel
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder
 from tests.support.manual_clock import ManualClock, settle
@@ -71,7 +72,7 @@ async def test_a_call_has_its_deadline_on_the_clock(server: _Server) -> None:
     await settle()
     assert not call.done()
     clock.advance(0.2)
-    with pytest.raises(TimeoutError, match="no answer"):
+    with pytest.raises(TimeoutError, match="did not answer"):
         await call
     assert clock.pending_count == 0
     server.answer(request.reply(0))  # too late: nobody waits
@@ -86,7 +87,7 @@ async def test_a_lost_connection_fails_its_calls_and_is_made_anew(server: _Serve
     call = asyncio.ensure_future(channel.call(RemotingCommand.request(1), 5))
     await server.requests.get()
     server.writers[0].close()
-    with pytest.raises(ChannelClosedError):
+    with pytest.raises(ConnectionClosedError):
         await call
     call = asyncio.ensure_future(channel.call(RemotingCommand.request(1), 5))
     server.answer((await server.requests.get()).reply(0))
@@ -99,7 +100,7 @@ async def test_garbage_ends_the_connection(server: _Server) -> None:
     call = asyncio.ensure_future(channel.call(RemotingCommand.request(1), 5))
     await server.requests.get()
     server.writers[0].write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    with pytest.raises(ChannelClosedError):
+    with pytest.raises(ConnectionClosedError):
         await call
     await channel.close()
 
@@ -125,7 +126,7 @@ async def test_connecting_has_a_deadline_too(monkeypatch: pytest.MonkeyPatch) ->
         RemoteChannel("10.255.255.1:9876", clock).call(RemotingCommand.request(1), 60)
     )
     await settle()
-    clock.advance(outbound_channel.CONNECT_TIMEOUT_S + 0.1)
+    clock.advance(remote_channel.CONNECT_TIMEOUT_S + 0.1)
     with pytest.raises(TimeoutError):
         await call
 
@@ -133,14 +134,14 @@ async def test_connecting_has_a_deadline_too(monkeypatch: pytest.MonkeyPatch) ->
 async def test_calls_under_way_are_bounded(
     server: _Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbound_channel, "CALLS_MAX", 1)
+    monkeypatch.setattr(pending_calls, "CALLS_MAX", 1)
     channel = RemoteChannel(await server.start(), ManualClock())
     call = asyncio.ensure_future(channel.call(RemotingCommand.request(1), 5))
     request = await server.requests.get()
-    with pytest.raises(ChannelClosedError, match="unanswered"):
+    with pytest.raises(ConnectionClosedError, match="unanswered"):
         await channel.call(RemotingCommand.request(2), 5)
     server.answer(request.reply(0))
     await call
     await channel.close()
-    with pytest.raises(ChannelClosedError, match="closed"):
+    with pytest.raises(ConnectionClosedError, match="closed"):
         await channel.call(RemotingCommand.request(3), 5)

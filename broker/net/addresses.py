@@ -1,16 +1,24 @@
-"""The address that clients are told to connect to.
+"""Addresses of the broker: the sockets that it listens on, and what clients are told to connect to.
 
-    brokerIP1                            as it is; a host name is fine
+The broker's own port goes into every record and message id, so it must be known before the first
+request: sockets are bound before anything serves on them, and port 0 is resolved here. The fast
+port is always two below the main one.
+
+What clients are told:
+
+    brokerIP1                            as it is; a host name is allowed
     bound to one address, loopback too   that one; `localhost` is 127.0.0.1
     bound to all, one interface          that interface's address
     bound to all, several or none        the start is refused, naming brokerIP1
 
 Unlike RocketMQ, which takes the first address that it finds: in a container or on a machine with
-several networks that is often one which no client can reach.
+several networks, often no client can reach that one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import ipaddress
 import os
 import socket
@@ -20,14 +28,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from skylarkmq.broker.config.settings import FAST_PORT_DISTANCE
 from skylarkmq.common.config_fields import ConfigError
 
+PAIR_ATTEMPTS: Final = 50
 _LOOPBACK_ADDRESS: Final = "127.0.0.1"
 _WILDCARDS: Final = ("0.0.0.0", "::", "*")
 _LOOPBACK_NAMES: Final = ("localhost",)
 _IOCTL_GET_ADDRESS: Final = 0x8915  # SIOCGIFADDR of Linux: struct ifreq in and out
 _INTERFACE_REQUEST: Final = struct.Struct("256s")
-_ADDRESS_PLACE: Final = slice(20, 24)  # sin_addr behind the 16 byte name, family and port
+_ADDRESS_PLACE: Final = slice(20, 24)  # sin_addr, after the 16 byte name, family and port
 
 
 def is_loopback(host: str) -> bool:
@@ -49,7 +59,7 @@ def advertised_address(
         interface_addresses: one address for each interface of the machine, loopback or not.
 
     Raises:
-        ConfigError: nobody but the user can know it.
+        ConfigError: only the user can know it.
     """
     if broker_ip1:
         return broker_ip1
@@ -105,3 +115,59 @@ def _addresses_of_host_name() -> list[str]:
     except OSError:
         return []
     return list(dict.fromkeys(str(row[4][0]) for row in rows))
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a TCP socket bound to an address; port 0 takes a free one.
+
+    Raises:
+        OSError: the address is not available; its text names it.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+    bound.setblocking(False)
+    return bound
+
+
+def port_of(bound: socket.socket) -> int:
+    """Return the port that a socket is bound to."""
+    port: int = bound.getsockname()[1]
+    return port
+
+
+def bind_pair(host: str, port: int) -> tuple[socket.socket, socket.socket]:
+    """Return sockets for `port` and for the fast port below it; port 0 takes a free pair.
+
+    Raises:
+        OSError: one of them is not available.
+    """
+    for _ in range(PAIR_ATTEMPTS):
+        main = bind(host, port)
+        try:
+            return main, bind(host, port_of(main) - FAST_PORT_DISTANCE)
+        except OSError as error:
+            main.close()
+            if port or error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise
+        except OverflowError:
+            with contextlib.suppress(OSError):
+                main.close()
+    raise OSError(errno.EADDRINUSE, f"no free pair of ports was found on {host}")
+
+
+def resolve(host: str) -> str:
+    """Return the address of a host name as text, an address as it is. May block for the lookup.
+
+    Raises:
+        OSError: the name is unknown.
+    """
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return str(found[0][4][0])

@@ -1,7 +1,7 @@
 """Calls that the broker makes to its clients, over the connections that their heartbeats came by.
 
-Requests that wait for a client's answer hold their bodies meanwhile, and a client may never answer:
-there are limits for one client (`pending_calls.py`) and for all of them together.
+A request holds its body until the client has answered, and a client may never answer: there are
+limits for one client (`pending_calls.py`) and for all of them together.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../client/net/Broker2Client.java,
 broker/.../client/DefaultConsumerIdsChangeListener.java
@@ -26,29 +26,29 @@ CALLS_SIZE_MAX: Final = 64 << 20
 OUTCOMES: Final = ("ok", "error", "timeout", "gone", "refused")
 
 
-class Outbound:
+class ClientCalls:
     """Tells clients what they should know, and asks them. Loop thread.
 
     Attributes:
-        calls: requests to clients by what came of them, a name of `OUTCOMES`.
+        outcomes: how many requests had each outcome of `OUTCOMES`.
         waiting_count: requests that clients have not answered yet.
         waiting_size: bytes of their bodies.
     """
 
     def __init__(self, may_notify: Callable[[str], bool]) -> None:
-        """Push to clients.
+        """Make the calls.
 
         Args:
             may_notify: whether the members of a group want to hear of each other: both switches
                 `notifyConsumerIdsChangedEnable`, the broker's and the group's, are on.
         """
         self._may_notify = may_notify
-        self.calls = dict.fromkeys(OUTCOMES, 0)
+        self.outcomes = dict.fromkeys(OUTCOMES, 0)
         self.waiting_count = 0
         self.waiting_size = 0
 
     def notify_consumer_ids_changed(self, connections: Collection[Connection], group: str) -> None:
-        """Make the members of a group divide its queues anew (40, one-way)."""
+        """Tell the members of a group to divide its queues again (40, one-way)."""
         if not connections or not self._may_notify(group):
             return
         fields = encode_fields(NotifyConsumerIdsChangedRequestHeader(consumer_group=group))
@@ -84,13 +84,13 @@ class Outbound:
         finally:
             self.waiting_count -= 1
             self.waiting_size -= size
-            self.calls[outcome] += 1
+            self.outcomes[outcome] += 1
 
     def _check_room(self, size: int) -> None:
         count, waiting = self.waiting_count, self.waiting_size
         if count < CALLS_MAX and (not waiting or waiting + size <= CALLS_SIZE_MAX):
             return
-        self.calls["refused"] += 1
+        self.outcomes["refused"] += 1
         raise RemoteProtocolError(
             ResponseCode.SYSTEM_BUSY,
             f"{OVERLOAD}, {count} requests with {waiting} bytes wait for clients to answer, "

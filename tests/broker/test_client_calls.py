@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.net import outbound as outbound_module
-from skylarkmq.broker.net.outbound import Outbound
+from skylarkmq.broker.net import client_calls
+from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.pending_calls import ConnectionClosedError
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
@@ -22,7 +22,7 @@ from tests.support.manual_clock import ManualClock, settle
 def test_40_is_a_oneway_request_with_the_group() -> None:
     a, b = FakeConnection("a"), FakeConnection("b")
     peers: list[Any] = [a, b]
-    Outbound(lambda group: True).notify_consumer_ids_changed(peers, "g")
+    ClientCalls(lambda group: True).notify_consumer_ids_changed(peers, "g")
     for each in (a, b):
         (push,) = each.pushes
         (frame,) = FrameDecoder().feed(encode_command(push))
@@ -34,26 +34,26 @@ def test_40_is_a_oneway_request_with_the_group() -> None:
 
 def test_a_group_that_does_not_want_to_hear_is_left_alone() -> None:
     peer: Any = FakeConnection()
-    Outbound(lambda group: group != "g").notify_consumer_ids_changed([peer], "g")
+    ClientCalls(lambda group: group != "g").notify_consumer_ids_changed([peer], "g")
     assert peer.pushes == []
 
 
 async def test_what_came_of_requests_to_clients_is_counted() -> None:
     clock = ManualClock()
-    outbound = Outbound(lambda group: True)
+    calls = ClientCalls(lambda group: True)
     client: Any = Client(clock)
 
     async def asked(body: bytes = b"12345") -> asyncio.Task[RemotingCommand]:
-        call = outbound.call(client, RemotingCommand.request(307, {}, body), 3)
+        call = calls.call(client, RemotingCommand.request(307, {}, body), 3)
         task = asyncio.ensure_future(call)
         await settle(3)
         return task
 
     first = await asked()
-    assert (outbound.waiting_count, outbound.waiting_size) == (1, 5)
+    assert (calls.waiting_count, calls.waiting_size) == (1, 5)
     client.answer(0)
     assert (await first).code == 0
-    assert (outbound.waiting_count, outbound.waiting_size) == (0, 0)
+    assert (calls.waiting_count, calls.waiting_size) == (0, 0)
     second = await asked()
     client.answer(1)
     assert (await second).code == 1
@@ -66,35 +66,35 @@ async def test_what_came_of_requests_to_clients_is_counted() -> None:
     with pytest.raises(ConnectionClosedError):
         await fourth
     counts = {"ok": 1, "error": 1, "timeout": 1, "gone": 1, "refused": 0}
-    assert outbound.calls == counts
-    assert (outbound.waiting_count, outbound.waiting_size) == (0, 0)
+    assert calls.outcomes == counts
+    assert (calls.waiting_count, calls.waiting_size) == (0, 0)
 
 
 async def test_bodies_that_wait_for_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbound_module, "CALLS_SIZE_MAX", 100)
-    monkeypatch.setattr(outbound_module, "CALLS_MAX", 3)
-    outbound = Outbound(lambda group: True)
+    monkeypatch.setattr(client_calls, "CALLS_SIZE_MAX", 100)
+    monkeypatch.setattr(client_calls, "CALLS_MAX", 3)
+    calls = ClientCalls(lambda group: True)
     client: Any = Client(ManualClock())
 
     async def ask(size: int) -> RemotingCommand:
-        return await outbound.call(client, RemotingCommand.request(307, {}, bytes(size)), 3)
+        return await calls.call(client, RemotingCommand.request(307, {}, bytes(size)), 3)
 
-    calls = [asyncio.ensure_future(ask(500))]  # one that is too large goes when it is alone
+    asked = [asyncio.ensure_future(ask(500))]  # one that is too large goes when it is alone
     await settle(3)
     with pytest.raises(RemoteProtocolError, match="500 bytes wait") as caught:
         await ask(1)
     assert caught.value.response_code == ResponseCode.SYSTEM_BUSY
     client.answer(0)
     await settle(3)
-    calls += [asyncio.ensure_future(ask(50)) for _ in range(2)]
+    asked += [asyncio.ensure_future(ask(50)) for _ in range(2)]
     await settle(3)
     with pytest.raises(RemoteProtocolError):
         await ask(1)
-    calls.append(asyncio.ensure_future(ask(0)))
+    asked.append(asyncio.ensure_future(ask(0)))
     await settle(3)
     with pytest.raises(RemoteProtocolError, match="3 requests"):
         await ask(0)
     for _ in range(3):
         client.answer(0)
-    assert [(await call).code for call in calls] == [0, 0, 0, 0]
-    assert outbound.calls["refused"] == 3
+    assert [(await call).code for call in asked] == [0, 0, 0, 0]
+    assert calls.outcomes["refused"] == 3
