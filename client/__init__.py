@@ -6,17 +6,16 @@ async with Producer("127.0.0.1:9876") as producer:
 
 from skylarkmq.client.admin import Admin
 from skylarkmq.client.config import Credentials
-from skylarkmq.client.consumer.offsets.start_from import StartFrom
-from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekReader
-from skylarkmq.client.consumer.push import Consumer
-from skylarkmq.client.consumer.queues.allocate import (
+from skylarkmq.client.consumer.allocate import (
     Configured,
     ConsistentHash,
     MachineRooms,
     NearbyRooms,
 )
+from skylarkmq.client.consumer.consumer import Consumer
+from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekReader
 from skylarkmq.client.consumer.received_message import ReceivedMessage
-from skylarkmq.client.consumer.subscription import Sql92, Tag
+from skylarkmq.client.consumer.subscription import Sql92, StartFrom, Tag
 from skylarkmq.client.errors import (
     DEFAULT_RETRY_CODES,
     AlreadyExists,

@@ -1,6 +1,10 @@
 """The system's clock over the running loop, and waiting by a clock that was handed in.
 
 Only this file of the package asks the system for the time or the loop for a timer. Loop thread.
+
+Times of the application as milliseconds since the epoch, which brokers count in.
+
+Whole numbers throughout: a float's rounding could name the millisecond before or after.
 """
 
 from __future__ import annotations
@@ -9,7 +13,8 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeVar
 
 from skylarkmq.common.clock import Clock, TimerHandle
 
@@ -89,3 +94,31 @@ async def within(clock: Clock, seconds: float, awaitable: Awaitable[T]) -> T:
 def _finish(done: asyncio.Future[None]) -> None:
     if not done.done():
         done.set_result(None)
+
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def floor_ms(when: datetime) -> int:
+    """Return the millisecond that the instant lies in.
+
+    Raises:
+        ValueError: the time names no zone.
+    """
+    return (_aware(when) - EPOCH) // MILLISECOND
+
+
+def ceil_ms(when: datetime) -> int:
+    """Return the first millisecond that is not before the instant.
+
+    Raises:
+        ValueError: the time names no zone.
+    """
+    return -((EPOCH - _aware(when)) // MILLISECOND)
+
+
+def _aware(when: datetime) -> datetime:
+    if when.tzinfo is None:
+        raise ValueError(f"{when} names no time zone: use datetime.now(UTC) or .astimezone()")
+    return when

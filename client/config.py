@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from skylarkmq.client.consumer.queues.allocate import Assignment, find_allocation
+from skylarkmq.client.consumer.allocate import Assignment, find_allocation
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES, IllegalState
 from skylarkmq.protocol.frame import MAX_FRAME_SIZE
 

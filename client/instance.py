@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Coroutine
 from ipaddress import ip_address
@@ -30,9 +31,9 @@ from skylarkmq.client.config import (
     Credentials,
     default_namesrv_addr,
 )
-from skylarkmq.client.errors import NOT_STARTED, IllegalState
+from skylarkmq.client.errors import NOT_STARTED, IllegalState, NotSupported
 from skylarkmq.client.namespace import Namespace
-from skylarkmq.client.observe.observers import hooks_of
+from skylarkmq.client.observe.hooks import ClientHook
 from skylarkmq.client.services import Member, Services
 from skylarkmq.client.wire.heartbeat import Heartbeat
 from skylarkmq.client.wire.stream import AsyncioNetwork, Network
@@ -44,6 +45,8 @@ from skylarkmq.protocol.message_id import UniqueIdGenerator
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
     from prometheus_client import CollectorRegistry
+
+    from skylarkmq.client.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -328,3 +331,51 @@ class Client:
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 log.debug("unregistering: %s", outcome)
+
+
+class Started(ABC):
+    """`async with` starts it and stops it."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start; does nothing when started."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Stop, and close what is its own."""
+
+
+def hooks_of(
+    services: Services, metrics: CollectorRegistry | None, tracer_provider: TracerProvider | None
+) -> list[ClientHook]:
+    """Return the hooks for a registry of metrics and for a provider of tracers, if given.
+
+    Raises:
+        NotSupported: OpenTelemetry's library is not installed.
+    """
+    hooks: list[ClientHook] = []
+    if metrics is not None:
+        from skylarkmq.client.observe.metrics import MetricsHook
+
+        hooks.append(MetricsHook(services, metrics))
+    if tracer_provider is not None:
+        try:
+            from skylarkmq.client.observe.otel import OpenTelemetryHook
+        except ImportError as error:
+            hint = "pip install 'skylarkmq[otel]'"
+            raise NotSupported("tracer_provider needs opentelemetry-api", hint=hint) from error
+
+        hooks.append(OpenTelemetryHook(services, tracer_provider))
+    return hooks

@@ -21,10 +21,9 @@ from typing import Any, Final, Literal
 import click
 
 from skylarkmq.client.config import DEFAULT_NAMESRV_ADDR
-from skylarkmq.client.consumer.offsets.start_from import StartFrom
-from skylarkmq.client.consumer.push import Consumer
+from skylarkmq.client.consumer.consumer import Consumer
 from skylarkmq.client.consumer.received_message import ReceivedMessage
-from skylarkmq.client.consumer.subscription import Tag
+from skylarkmq.client.consumer.subscription import StartFrom, Tag
 from skylarkmq.client.errors import (
     BrokerError,
     ConnectionFailed,

@@ -17,8 +17,7 @@ from skylarkmq.client.admin.offsets import OffsetAdmin
 from skylarkmq.client.admin.topics import TopicAdmin
 from skylarkmq.client.admin.traces import TraceAdmin
 from skylarkmq.client.errors import IllegalState
-from skylarkmq.client.instance import Client
-from skylarkmq.client.started import Started
+from skylarkmq.client.instance import Client, Started
 from skylarkmq.client.wire.api_admin import AdminApi
 
 TIMEOUT_S: Final = 5.0

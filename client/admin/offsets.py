@@ -27,8 +27,8 @@ from skylarkmq.client.admin.cluster import ClusterAdmin, parse_properties
 from skylarkmq.client.admin.groups import GroupAdmin
 from skylarkmq.client.admin.reading import BROKER_NAME_FIELD, QueueReader
 from skylarkmq.client.admin.results import OffsetReset, QueueReset
+from skylarkmq.client.clock import floor_ms
 from skylarkmq.client.errors import NotFound, NotSupported
-from skylarkmq.client.instants import floor_ms
 from skylarkmq.client.wire.api_admin import read_header
 from skylarkmq.protocol.bodies.push import ResetOffsetBody
 from skylarkmq.protocol.codes import RequestCode, ResponseCode

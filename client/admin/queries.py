@@ -16,8 +16,8 @@ from skylarkmq.client.admin.bounded import each
 from skylarkmq.client.admin.reading import QueueReader
 from skylarkmq.client.admin.scan import MessageScan
 from skylarkmq.client.admin.stored_message import StoredMessage, stored_message
+from skylarkmq.client.clock import ceil_ms, floor_ms
 from skylarkmq.client.errors import RouteNotFound
-from skylarkmq.client.instants import ceil_ms, floor_ms
 from skylarkmq.client.wire.api_admin import read_records
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError

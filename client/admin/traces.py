@@ -14,7 +14,7 @@ from typing import Final
 from skylarkmq.client.admin.base import from_ms
 from skylarkmq.client.admin.queries import QueryAdmin
 from skylarkmq.client.admin.results import Result
-from skylarkmq.client.observe.trace_data import (
+from skylarkmq.client.observe.trace import (
     TRACE_TOPIC,
     EndTransactionTrace,
     PubTrace,

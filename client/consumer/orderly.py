@@ -20,10 +20,10 @@ from collections import Counter
 from collections.abc import Callable, Collection
 
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
-from skylarkmq.client.consumer.offsets.offset_store import OffsetStore
+from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.process_queue import ProcessQueue
-from skylarkmq.client.consumer.queues.queue_locks import QueueLocks
-from skylarkmq.client.consumer.queues.rebalance import Rebalance
+from skylarkmq.client.consumer.queue_locks import QueueLocks
+from skylarkmq.client.consumer.rebalance import Rebalance
 from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.common.clock import Clock

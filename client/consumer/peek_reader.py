@@ -17,12 +17,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, Literal, Self
 
-from skylarkmq.client.clock import sleep
+from skylarkmq.client.clock import ceil_ms, sleep
 from skylarkmq.client.config import PULL_SUSPEND_MS, PULL_TIMEOUT_S
-from skylarkmq.client.consumer.offsets.offset_store import OffsetStore
-from skylarkmq.client.consumer.offsets.start_from import StartFrom
-from skylarkmq.client.consumer.pull_sources import PullSources
-from skylarkmq.client.consumer.subscription import Selector, Subscription, check_filter
+from skylarkmq.client.consumer.offset_store import OffsetStore
+from skylarkmq.client.consumer.pull_service import PullSources
+from skylarkmq.client.consumer.subscription import Selector, StartFrom, Subscription, check_filter
 from skylarkmq.client.errors import (
     NOT_STARTED,
     BrokerError,
@@ -33,10 +32,8 @@ from skylarkmq.client.errors import (
     RocketMQError,
     RouteNotFound,
 )
-from skylarkmq.client.instance import Client
-from skylarkmq.client.instants import ceil_ms
+from skylarkmq.client.instance import Client, Started
 from skylarkmq.client.message_view import StoredView
-from skylarkmq.client.started import Started
 from skylarkmq.client.wire.api_pull import PullRequest, PullResult, PullStatus, pull
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP

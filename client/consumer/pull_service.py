@@ -12,6 +12,16 @@ after a commit that was sent behind it, and so move the group back.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/DefaultMQPushConsumerImpl.java
 (pullMessage), PullMessageService.java, PullAPIWrapper.java (pullKernelImpl)
+
+Which broker of a set a queue is pulled from: the master, or the one that a broker suggests.
+
+A master that would read from its disk suggests a slave; the queue is pulled there until that broker
+suggests another. While the master is away any slave will do.
+
+Loop thread.
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/PullAPIWrapper.java
+(recalculatePullFromWhichNode), client/.../impl/factory/MQClientInstance.java
+(findBrokerAddressInSubscribe)
 """
 
 from __future__ import annotations
@@ -29,11 +39,10 @@ from skylarkmq.client.config import (
     PULL_TIMEOUT_S,
     ConsumerConfig,
 )
+from skylarkmq.client.consumer.counters import ConsumerCounters
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.consumer.process_queue import ProcessQueue
-from skylarkmq.client.consumer.pull_sources import PullSources
 from skylarkmq.client.consumer.received_message import ReceivedMessage, Returner
-from skylarkmq.client.consumer.running_info import ConsumerCounters
 from skylarkmq.client.consumer.subscription import Subscription
 from skylarkmq.client.errors import (
     BrokerError,
@@ -41,6 +50,7 @@ from skylarkmq.client.errors import (
     FilterRefused,
     RequestTimeout,
     RocketMQError,
+    RouteNotFound,
 )
 from skylarkmq.client.observe.hooks import each
 from skylarkmq.client.services import Services
@@ -52,6 +62,7 @@ from skylarkmq.client.wire.api_pull import (
     pull,
 )
 from skylarkmq.client.wire.peer import Peer
+from skylarkmq.client.wire.route import MASTER_ID, RouteTable
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 
@@ -378,3 +389,36 @@ class PullService:
 
 def _always(queue: MessageQueue) -> bool:
     return True
+
+
+class PullSources:
+    """The brokers that the queues of one reader are pulled from."""
+
+    def __init__(self, routes: RouteTable) -> None:
+        self._routes = routes
+        # Invariant: other brokers than masters only.
+        self._broker_ids: dict[MessageQueue, int] = {}
+
+    def of(self, queue: MessageQueue) -> tuple[str, bool]:
+        """Return the address to pull from, and whether that is the master.
+
+        Raises:
+            RouteNotFound: no broker of that name is known.
+        """
+        addresses = self._routes.broker(queue.broker_name)
+        for broker_id in (self._broker_ids.get(queue, MASTER_ID), MASTER_ID, *sorted(addresses)):
+            if broker_id in addresses:
+                return addresses[broker_id], broker_id == MASTER_ID
+        hint = f"Broker {queue.broker_name} is gone at the moment"
+        raise RouteNotFound(queue.topic, "no_broker", hint)
+
+    def suggested(self, queue: MessageQueue, broker_id: int) -> None:
+        """An answer names the broker to ask next."""
+        if broker_id == MASTER_ID:
+            self._broker_ids.pop(queue, None)
+        else:
+            self._broker_ids[queue] = broker_id
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Begin with the master again: the queue is gone, or its source failed."""
+        self._broker_ids.pop(queue, None)

@@ -19,7 +19,7 @@ from math import inf
 from typing import Protocol
 
 from skylarkmq.client.consumer.process_queue import ProcessQueue
-from skylarkmq.client.consumer.retry.retry_delay import RetryDelay, retry_delay
+from skylarkmq.client.consumer.retry_delay import RetryDelay, retry_delay
 from skylarkmq.client.message_view import StoredView
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.observe.hooks import ConsumeOutcome

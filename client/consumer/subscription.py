@@ -4,6 +4,11 @@ The broker filters by the hash of a tag alone, so a consumer looks at the tag's 
 expression is the broker's affair; whether it can be is asked before the first pull (46).
 Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../filter/FilterAPI.java (buildSubscriptionData,
 build), client/.../impl/factory/MQClientInstance.java (checkClientInBroker)
+
+Where a group starts in a queue for which it has committed nothing yet.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/RebalancePushImpl.java
+(computePullFromWhereWithException), common/.../consumer/ConsumeFromWhere.java
 """
 
 from __future__ import annotations
@@ -11,8 +16,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from typing import ClassVar, Final, Literal
 
+from skylarkmq.client.clock import ceil_ms
 from skylarkmq.client.errors import (
     AuthError,
     BrokerError,
@@ -158,3 +165,48 @@ async def check_filter(
         if not passes or isinstance(meaning, AuthError | FilterRefused):
             raise meaning from (None if meaning is error else error)
         log.warning("filter of %s not checked: %s", data.topic, meaning)
+
+
+WHERE_NAMES: Final = {
+    "last": "CONSUME_FROM_LAST_OFFSET",
+    "now": "CONSUME_FROM_LAST_OFFSET",
+    "first": "CONSUME_FROM_FIRST_OFFSET",
+    "timestamp": "CONSUME_FROM_TIMESTAMP",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StartFrom:
+    """`FIRST`: all messages there are; `timestamp`: from a time on; `LAST` and `NOW`: from now on.
+
+    With `LAST` and a time the broker decides first, as in RocketMQ: a new group on a queue that is
+    still young (its first message is there and in memory) starts at that first message. `NOW` asks
+    it not to; Apache brokers before 5.0 do so all the same. A queue that is made while the consumer
+    is at work is read from its beginning.
+    """
+
+    where: Literal["last", "first", "now", "timestamp"]
+    timestamp_ms: int = 0
+
+    LAST: ClassVar[StartFrom]
+    FIRST: ClassVar[StartFrom]
+    NOW: ClassVar[StartFrom]
+
+    @classmethod
+    def timestamp(cls, when: datetime) -> StartFrom:
+        """Start with what was stored at `when` or later.
+
+        Raises:
+            ValueError: the time names no zone.
+        """
+        return cls("timestamp", ceil_ms(when))
+
+    @property
+    def wire_name(self) -> str:
+        """RocketMQ's name, for the heartbeat."""
+        return WHERE_NAMES[self.where]
+
+
+StartFrom.LAST = StartFrom("last")
+StartFrom.FIRST = StartFrom("first")
+StartFrom.NOW = StartFrom("now")

@@ -1,4 +1,24 @@
-"""RocketMQ's own message trace: what this client sends and consumes is told to the trace topic.
+"""Records of RocketMQ's message trace: what happened to a message, as lines of text.
+
+    body of a trace message = record*          UTF-8
+    record                  = field (0x01 field)* 0x02
+
+    Pub             kind, time, region, group, topic, id, tags, keys, store host, body size, cost,
+                    message type, offset id, success [, client host]
+    SubBefore       kind, time, region, group, request id, id, retries, keys
+    SubAfter        kind, request id, id, cost, success, keys, context code [, time, group]
+    EndTransaction  kind, time, region, group, topic, id, tags, keys, store host, message type,
+                    transaction id, state, from a check
+
+Times are milliseconds since the epoch, costs milliseconds, sizes bytes. A field without a value is
+the text `null`: Java's reader drops empty fields at the end of a record and then fails on the rest.
+The trace message's index keys are the ids and keys of the messages it tells of.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../trace/TraceDataEncoder.java,
+TraceContext.java, TraceBean.java, client/.../consumer/listener/ConsumeReturnType.java,
+common/.../message/MessageType.java
+
+RocketMQ's own message trace: what this client sends and consumes is told to the trace topic.
 
     a send, a handler, the end of a transaction --> records --> one message about many of them
         as soon as they fill BATCH_SIZE or KEYS_SIZE, or the first of them is WAIT_S old
@@ -19,9 +39,13 @@ EndTransactionTraceHookImpl.java
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import logging
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from skylarkmq.client.clock import within
 from skylarkmq.client.config import ProducerConfig
@@ -31,20 +55,6 @@ from skylarkmq.client.observe.hooks import (
     ConsumeOutcome,
     SendContext,
     TransactionEnd,
-)
-from skylarkmq.client.observe.trace_data import (
-    DEFAULT_REGION,
-    TRACE_GROUP_PREFIX,
-    TRACE_TOPIC,
-    EndTransactionTrace,
-    PubTrace,
-    SubAfterTrace,
-    SubBeforeTrace,
-    TraceContextCode,
-    TraceMessageType,
-    TraceRecord,
-    encode_trace,
-    trace_keys,
 )
 from skylarkmq.client.producer.send_pipeline import SendPipeline
 from skylarkmq.client.producer.send_result import SendResult, SendStatus
@@ -59,6 +69,202 @@ if TYPE_CHECKING:
     from skylarkmq.client.consumer.received_message import ReceivedMessage
 
 log = logging.getLogger(__name__)
+
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+TRACE_GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER"
+DEFAULT_REGION: Final = "DefaultRegion"
+
+FIELD_SEPARATOR: Final = "\x01"
+RECORD_SEPARATOR: Final = "\x02"
+NULL: Final = "null"
+PUB_FIELDS_WITHOUT_ID: Final = 12
+"""What old clients wrote: no offset id before `success`."""
+
+TransactionStateName = Literal["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
+
+
+class TraceMessageType(IntEnum):
+    """What kind of message was sent."""
+
+    NORMAL = 0
+    HALF = 1
+    COMMIT = 2
+    DELAYED = 3
+
+
+class TraceContextCode(IntEnum):
+    """How a handler ended."""
+
+    SUCCESS = 0
+    TIME_OUT = 1
+    EXCEPTION = 2
+    RETURNED_NULL = 3
+    FAILED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PubTrace:
+    """A message was sent."""
+
+    timestamp_ms: int
+    region_id: str
+    group: str
+    topic: str
+    msg_id: str
+    tags: str
+    keys: str
+    store_host: str
+    body_size: int
+    cost_ms: int
+    message_type: int
+    offset_msg_id: str
+    success: bool
+    client_host: str = ""
+    """Written by 5.x only."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubBeforeTrace:
+    """A handler was given a message; `request_id` joins this to the record of its end."""
+
+    timestamp_ms: int
+    region_id: str
+    group: str
+    request_id: str
+    msg_id: str
+    retry_times: int
+    keys: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubAfterTrace:
+    """A handler has ended."""
+
+    request_id: str
+    msg_id: str
+    cost_ms: int
+    success: bool
+    keys: str
+    context_code: int = TraceContextCode.SUCCESS
+    timestamp_ms: int = 0
+    """0 in records of clients before 4.9.1."""
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransactionTrace:
+    """A producer told the broker how a transaction ended."""
+
+    timestamp_ms: int
+    region_id: str
+    group: str
+    topic: str
+    msg_id: str
+    tags: str
+    keys: str
+    store_host: str
+    message_type: int
+    transaction_id: str
+    state: str
+    """A `TransactionStateName`, unless somebody else's client knows more of them."""
+    from_check: bool
+
+
+TraceRecord = PubTrace | SubBeforeTrace | SubAfterTrace | EndTransactionTrace
+
+
+def encode_trace(record: TraceRecord) -> str:
+    """Return the record's text, its end mark included."""
+    layout = _LAYOUTS[type(record)]
+    fields = [_text(getattr(record, name)) for name in layout.names]
+    if isinstance(record, PubTrace) and not record.client_host:
+        fields.pop()
+    return FIELD_SEPARATOR.join([layout.word, *fields]) + RECORD_SEPARATOR
+
+
+def decode_traces(body: bytes) -> list[TraceRecord]:
+    """Return the records of a trace message's body; what is no record is passed over."""
+    records: list[TraceRecord] = []
+    for line in body.decode("utf-8", "replace").split(RECORD_SEPARATOR):
+        word, *fields = line.split(FIELD_SEPARATOR)
+        layout = _LAYOUT_OF.get(word)
+        if layout is None:
+            continue
+        try:
+            records.append(layout.decode(["" if field == NULL else field for field in fields]))
+        except ValueError:
+            continue
+    return records
+
+
+def trace_keys(record: TraceRecord) -> list[str]:
+    """Return the index keys under which the record is to be found."""
+    return [record.msg_id, *record.keys.split()]
+
+
+def _text(value: str | int | bool) -> str:
+    """A field; separators inside it, which only a foreign peer sends, become blanks."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(int(value))
+    if FIELD_SEPARATOR in value or RECORD_SEPARATOR in value:
+        value = value.replace(FIELD_SEPARATOR, " ").replace(RECORD_SEPARATOR, " ")
+    return value or NULL
+
+
+def _true(text: str) -> bool:
+    return text.lower() == "true"
+
+
+_READERS: Final[dict[str, Callable[[str], str | int | bool]]] = {
+    "str": str,
+    "int": int,
+    "bool": _true,
+}
+
+
+class _Layout:
+    """How one kind of record is written: its word, then the fields of its class in their order."""
+
+    def __init__(self, word: str, kind: type[TraceRecord], needed: int) -> None:
+        """Of the fields, `needed` stand in every client's records; the others may be missing."""
+        self.word = word
+        self.names = tuple(field.name for field in dataclasses.fields(kind))
+        self._kind = kind
+        self._needed = needed
+        self._readers = [_READERS[str(field.type)] for field in dataclasses.fields(kind)]
+
+    def decode(self, fields: list[str]) -> TraceRecord:
+        """Return the record.
+
+        Raises:
+            ValueError: a field that must be there is not, or is no number.
+        """
+        if self._kind is PubTrace and len(fields) == PUB_FIELDS_WITHOUT_ID:
+            fields = [*fields[:-1], "", fields[-1]]
+        if len(fields) < self._needed:
+            raise ValueError(f"{len(fields)} fields, {self._needed} are needed")
+        values: dict[str, Any] = {}
+        for place, (name, read) in enumerate(zip(self.names, self._readers, strict=True)):
+            field = fields[place] if place < len(fields) else ""
+            values[name] = read(field) if field or place < self._needed else _EMPTY[read]
+        return self._kind(**values)
+
+
+_EMPTY: Final[dict[Callable[[str], str | int | bool], str | int | bool]] = {
+    str: "",
+    int: 0,
+    _true: False,
+}
+_LAYOUTS: Final = {
+    PubTrace: _Layout("Pub", PubTrace, 13),
+    SubBeforeTrace: _Layout("SubBefore", SubBeforeTrace, 6),
+    SubAfterTrace: _Layout("SubAfter", SubAfterTrace, 4),
+    EndTransactionTrace: _Layout("EndTransaction", EndTransactionTrace, 12),
+}
+_LAYOUT_OF: Final = {layout.word: layout for layout in _LAYOUTS.values()}
+
 
 BATCH_SIZE: Final = 118_000
 """Characters of records in one trace message, as in Java."""

@@ -18,7 +18,7 @@ from typing import Literal
 from skylarkmq.client.clock import within
 from skylarkmq.client.config import DEFAULT_PRODUCER_GROUP, MIB, ProducerConfig
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES, NOT_STARTED, IllegalState
-from skylarkmq.client.instance import Client
+from skylarkmq.client.instance import Client, Started
 from skylarkmq.client.observe.trace import trace_topic
 from skylarkmq.client.producer.batch import batch_results, common_key
 from skylarkmq.client.producer.calls import Calling, ProducerCalls
@@ -30,7 +30,6 @@ from skylarkmq.client.producer.send_pipeline import SendPipeline
 from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.client.producer.sender import Sender
 from skylarkmq.client.producer.transaction_check import Check
-from skylarkmq.client.started import Started
 from skylarkmq.protocol.flags import validate_producer_group
 from skylarkmq.protocol.message import Message, MessageQueue, require_message
 

@@ -12,7 +12,7 @@ from skylarkmq.client.admin.scan import MessageScan as AsyncScan
 from skylarkmq.client.admin.scan import ScanProgress
 from skylarkmq.client.admin.stored_message import StoredMessage
 from skylarkmq.client.admin.traces import MessageTrace
-from skylarkmq.client.observe.trace_data import TRACE_TOPIC
+from skylarkmq.client.observe.trace import TRACE_TOPIC
 from skylarkmq.client.sync.admin_part import AdminPart
 from skylarkmq.client.sync.portal import Portal
 from skylarkmq.protocol.message import MessageQueue

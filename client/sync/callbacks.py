@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from contextvars import copy_context
 from typing import Any, TypeVar
 
-from skylarkmq.client.consumer.concurrently import acting_task
+from skylarkmq.client.consumer.handlers import acting_task
 from skylarkmq.client.sync.inner import in_callback
 
 T = TypeVar("T")

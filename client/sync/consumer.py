@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from skylarkmq.client.config import MIB, AckMode, Model
-from skylarkmq.client.consumer.offsets.start_from import StartFrom
-from skylarkmq.client.consumer.push import Consumer as AsyncConsumer
-from skylarkmq.client.consumer.queues.allocate import Assignment
+from skylarkmq.client.consumer.allocate import Assignment
+from skylarkmq.client.consumer.consumer import Consumer as AsyncConsumer
 from skylarkmq.client.consumer.received_message import ReceivedMessage as AsyncReceivedMessage
-from skylarkmq.client.consumer.subscription import Selector
+from skylarkmq.client.consumer.subscription import Selector, StartFrom
 from skylarkmq.client.errors import ConsumerClosed, IllegalState
 from skylarkmq.client.instance import Client as AsyncClient
 from skylarkmq.client.producer.request_reply import Replyable

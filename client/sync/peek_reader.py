@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Self
 
-from skylarkmq.client.consumer.offsets.start_from import StartFrom
 from skylarkmq.client.consumer.peek_reader import PeekedMessage, Start, Stop
 from skylarkmq.client.consumer.peek_reader import PeekReader as AsyncPeekReader
-from skylarkmq.client.consumer.subscription import Selector
+from skylarkmq.client.consumer.subscription import Selector, StartFrom
 from skylarkmq.client.errors import ConsumerClosed
 from skylarkmq.client.instance import Client as AsyncClient
 from skylarkmq.client.sync.client import Client

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from skylarkmq.client.instants import ceil_ms, floor_ms
+from skylarkmq.client.clock import ceil_ms, floor_ms
 from skylarkmq.spark.offsets import INT64_MAX, QueueKey
 
 _SETS: Final = {"topic": "topics", "brokerName": "brokers", "queueId": "queue_ids", "tags": "tags"}

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol
 
+from skylarkmq.client.clock import ceil_ms
 from skylarkmq.client.errors import NotFound
-from skylarkmq.client.instants import ceil_ms
 from skylarkmq.spark.offsets import (
     OffsetFormatError,
     QueueKey,

@@ -70,7 +70,6 @@ ALLOWED = {
     ("protocol/compression.py", "lz4"): "optional; the extra `compression`",
     ("protocol/compression.py", "zstandard"): "optional; the extra `compression`",
     ("client/observe/otel.py", "opentelemetry"): "optional; the extra `otel`",
-    ("client/observe/observers.py", "opentelemetry"): "its types alone; the extra `otel`",
     ("client/instance.py", "opentelemetry"): "its types alone; the extra `otel`",
     ("client/sync/client.py", "opentelemetry"): "its types alone; the extra `otel`",
     ("skylarkmq/testing/client_settings.py", "opentelemetry"): "the type of an argument alone",

@@ -19,7 +19,7 @@ from skylarkmq.client import (
     Producer,
     StartFrom,
 )
-from skylarkmq.client.consumer.queues.allocate import AllocationName, allocate, find_allocation
+from skylarkmq.client.consumer.allocate import AllocationName, allocate, find_allocation
 from tests.behaviour.cluster import Cluster
 from tests.behaviour.support import Inbox
 from tests.interop.children import Child

@@ -9,7 +9,7 @@ import pytest
 
 from skylarkmq.client import Message, Producer, RouteNotFound, TransactionState
 from skylarkmq.client.observe import trace
-from skylarkmq.client.observe.trace_data import (
+from skylarkmq.client.observe.trace import (
     EndTransactionTrace,
     PubTrace,
     SubAfterTrace,

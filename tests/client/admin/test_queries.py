@@ -9,7 +9,7 @@ import pytest
 
 from skylarkmq.client import Admin, Message, MessageQueue, NotFound, Producer
 from skylarkmq.client.admin.base import from_ms
-from skylarkmq.client.instants import ceil_ms, floor_ms
+from skylarkmq.client.clock import ceil_ms, floor_ms
 from skylarkmq.testing import run_broker
 from tests.client.admin.support import site
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.consumer.queues.allocate import (
+from skylarkmq.client.consumer.allocate import (
     STRATEGIES,
     Allocation,
     Configured,

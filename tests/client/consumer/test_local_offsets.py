@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.client.consumer.offsets.local_offsets import LocalOffsets, offsets_path
+from skylarkmq.client.consumer.local_offsets import LocalOffsets, offsets_path
 from skylarkmq.client.errors import IllegalState, RocketMQError
 from skylarkmq.protocol.message import MessageQueue
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skylarkmq.client.consumer.offsets.offset_search import PULLS_MAX, first_since
-from skylarkmq.client.consumer.offsets.offset_store import OffsetStore
+from skylarkmq.client.consumer.offset_store import PULLS_MAX, OffsetStore, first_since
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.message import MessageQueue
 from tests.client.consumer.support import Group

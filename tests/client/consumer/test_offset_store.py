@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from skylarkmq.client.consumer.offsets.offset_store import OffsetStore
+from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.errors import ConnectionFailed, RocketMQError
 from skylarkmq.client.wire.api_consumer import ConsumerApi
 from skylarkmq.protocol.message import MessageQueue

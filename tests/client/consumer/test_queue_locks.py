@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from skylarkmq.client import ConnectionFailed, MessageQueue
 from skylarkmq.client.config import LOCK_GRACE_S, LOCK_LOST_S
-from skylarkmq.client.consumer.queues.queue_locks import QueueLocks
+from skylarkmq.client.consumer.queue_locks import QueueLocks
 from tests.support.manual_clock import ManualClock, advance_async, settle
 
 ONE, TWO = (MessageQueue("orders", "broker-a", number) for number in range(2))

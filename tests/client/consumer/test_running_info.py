@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skylarkmq.client.consumer.running_info import Window
+from skylarkmq.client.consumer.counters import Window
 
 
 def test_a_window_forgets_slice_by_slice() -> None:

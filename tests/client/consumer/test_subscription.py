@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.client import Consumer, MessageQueue
-from skylarkmq.client.consumer.offsets.start_from import StartFrom
-from skylarkmq.client.consumer.subscription import Sql92, Subscription, Tag, check_filter
+from skylarkmq.client.consumer.subscription import Sql92, StartFrom, Subscription, Tag, check_filter
 from skylarkmq.client.errors import FilterRefused, RouteNotFound, SystemBusy
 from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody
 from skylarkmq.protocol.bodies.text import decode_body

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Collection
 from typing import Final, Protocol
 
-from skylarkmq.client.consumer.queues.allocate import Allocation, allocate
+from skylarkmq.client.consumer.allocate import Allocation, allocate
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.instance import Client
 from skylarkmq.client.services import Services

@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from skylarkmq.client.config import ConsumerConfig
-from skylarkmq.client.consumer.concurrently import Workers
-from skylarkmq.client.consumer.offsets.offset_store import OffsetStore
+from skylarkmq.client.consumer.counters import ConsumerCounters, queue_body, running_info
+from skylarkmq.client.consumer.handlers import Workers
+from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.process_queue import ProcessQueue
-from skylarkmq.client.consumer.queues.queue_locks import QueueLocks
-from skylarkmq.client.consumer.queues.rebalance import Rebalance
+from skylarkmq.client.consumer.queue_locks import QueueLocks
+from skylarkmq.client.consumer.rebalance import Rebalance
 from skylarkmq.client.consumer.received_message import ReceivedMessage
-from skylarkmq.client.consumer.retry.retry_delay import RetryDelay
-from skylarkmq.client.consumer.running_info import ConsumerCounters, queue_body, running_info
+from skylarkmq.client.consumer.retry_delay import RetryDelay
 from skylarkmq.client.consumer.subscription import Subscription
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.services import Services

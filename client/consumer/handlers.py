@@ -10,6 +10,14 @@ same workers over another buffer (orderly.py).
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/
 ConsumeMessageConcurrentlyService.java (processConsumeResult, submitConsumeRequestLater)
+
+A line in the log for messages whose handler takes longer than `consume_timeout`.
+
+Only that: the message stays with its handler and its lease goes on, so nothing runs twice. The
+committed offset of its queue waits for it, and pulling stops when `max_span` is reached.
+
+Unlike RocketMQ: the Java client (DefaultMQPushConsumerImpl, cleanExpiredMsg of ProcessQueue.java)
+sends a message back after 15 minutes, so that two handlers work on it.
 """
 
 from __future__ import annotations
@@ -17,18 +25,22 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from math import inf
+from typing import Any, Final
 
-from skylarkmq.client.clock import within
+from skylarkmq.client.clock import sleep, within
 from skylarkmq.client.config import CLOSE_TIMEOUT_S, ConsumerConfig
+from skylarkmq.client.consumer.counters import ConsumerCounters
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
+from skylarkmq.client.consumer.process_queue import ProcessQueue
 from skylarkmq.client.consumer.received_message import ReceivedMessage
-from skylarkmq.client.consumer.running_info import ConsumerCounters
 from skylarkmq.client.errors import ConsumerClosed
 from skylarkmq.client.observe.hooks import ConsumeContext, ConsumeOutcome, each
 from skylarkmq.client.services import Services
+from skylarkmq.common.clock import Clock
+from skylarkmq.protocol.message import MessageQueue
 
 log = logging.getLogger(__name__)
 
@@ -199,3 +211,45 @@ class Workers:
         except TimeoutError:
             return False
         return True
+
+
+LOOKS: Final = 10
+"""How often a timeout's length is looked at: a line comes a tenth of it late at most."""
+INTERVAL_MAX_S: Final = 15.0
+
+
+class SlowHandlers:
+    """Looks at what is handed out now and then. Loop thread."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        assigned: Mapping[MessageQueue, ProcessQueue[ReceivedMessage]],
+        consume_timeout_s: float,
+        group: str,
+    ) -> None:
+        self._clock = clock
+        self._assigned = assigned
+        self._interval_s = min(consume_timeout_s / LOOKS, INTERVAL_MAX_S)
+        self._group = group
+
+    async def run(self) -> None:
+        """Look for ever; the consumer cancels it."""
+        while True:
+            await sleep(self._clock, self._interval_s)
+            self.look()
+
+    def look(self) -> None:
+        """Name what is overdue, each message once: a line a queue."""
+        now_s = self._clock.monotonic()
+        for queue, process_queue in self._assigned.items():
+            overdue = [each for each in process_queue.held if -inf < each.overdue_s <= now_s]
+            for message in overdue:
+                message.overdue_s = -inf
+            if overdue:
+                log.warning(
+                    "group %s: %d messages of %s have been with their handlers for longer than "
+                    "consume_timeout, the first at offset %d; they stay there, and the committed "
+                    "offset waits",
+                    self._group, len(overdue), queue, min(each.queue_offset for each in overdue),
+                )  # fmt: skip

@@ -36,13 +36,12 @@ from skylarkmq.client.config import (
     REBALANCE_RETRY_S,
     REVOKE_DRAIN_S,
 )
-from skylarkmq.client.consumer.offsets.offset_store import OffsetStore
-from skylarkmq.client.consumer.offsets.start_from import StartFrom
+from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.process_queue import ProcessQueue
 from skylarkmq.client.consumer.pull_service import PullService
-from skylarkmq.client.consumer.queues.shares import Shares
 from skylarkmq.client.consumer.received_message import ReceivedMessage
-from skylarkmq.client.consumer.subscription import Subscription
+from skylarkmq.client.consumer.shares import Shares
+from skylarkmq.client.consumer.subscription import StartFrom, Subscription
 from skylarkmq.client.errors import RebalanceInProgress, RocketMQError
 from skylarkmq.client.observe.hooks import ClientHook, each
 from skylarkmq.client.services import Services

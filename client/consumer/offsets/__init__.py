@@ -1,1 +1,0 @@
-"""Where a group stands in its queues: where it starts, what it committed, on the broker or here."""

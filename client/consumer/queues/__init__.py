@@ -1,1 +1,0 @@
-"""Which queues a member owns: division of a topic, locks, joining and leaving a group."""
