@@ -155,7 +155,7 @@ def _first_message(namesrv: str) -> Iterator[str]:
     yield f"or from Python ({_python()}):"
     yield "  import asyncio; from skylarkmq.client import Message, Producer"
     yield (
-        f'  async def hello(): p = Producer("{namesrv}"); await p.start(); '
+        f'  async def hello(): p = Producer(namesrv_addr="{namesrv}"); await p.start(); '
         'print(await p.send(Message("TopicTest", "hello"))); await p.stop()'
     )
     yield "  asyncio.run(hello())"

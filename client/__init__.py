@@ -1,6 +1,6 @@
 """The SDK: an asyncio client of SkylarkMQ and Apache RocketMQ.
 
-async with Producer("127.0.0.1:9876") as producer:
+async with Producer(namesrv_addr="127.0.0.1:9876") as producer:
     await producer.send(Message("orders", b"hello"))
 """
 

@@ -53,11 +53,35 @@ log = logging.getLogger(__name__)
 JITTER: Final = 0.1
 
 
-class Client:
+class Started(ABC):
+    """`async with` starts it and stops it."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start; does nothing when started."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Stop, and close what is its own."""
+
+
+class Client(Started):
     """A connection to a RocketMQ or SkylarkMQ cluster, shared by producers and consumers.
 
     async with Client("127.0.0.1:9876") as client:
-        async with Producer(client) as producer: ...
+        async with Producer(client=client) as producer: ...
 
     Args:
         namesrv_addr: name servers, parted by semicolons; default: environment NAMESRV_ADDR,
@@ -134,18 +158,6 @@ class Client:
         self._tasks: list[asyncio.Task[None]] = []
         self._heartbeat: Heartbeat | None = None
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
     async def start(self) -> None:
         """Connect to a name server; does nothing when started already.
 
@@ -186,11 +198,11 @@ class Client:
                 ),
             ]
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """End the tasks and close all connections. Stop producers and consumers before."""
         self._closed = True
         services, self._services = self._services, None
-        # What needs no waiting comes first, so that a cancelled close has closed all the same.
+        # What needs no waiting comes first, so that a cancelled stop has closed all the same.
         for task in self._tasks:
             task.cancel()
         if services is not None:
@@ -333,28 +345,30 @@ class Client:
                 log.debug("unregistering: %s", outcome)
 
 
-class Started(ABC):
-    """`async with` starts it and stops it."""
+class OnClient(Started):
+    """A producer, a consumer and their like: they share a client, or have one of their own."""
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
+    def __init__(self, client: Client | None, namesrv_addr: str | None) -> None:
+        """Take a shared client, or name server addresses (default as for Client) for an own one.
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
+        Raises:
+            TypeError: `client` is no Client.
+            ValueError: both are given.
+        """
+        if not isinstance(client, Client | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(
+                f"client= takes a Client, not {type(client).__name__}; addresses of name servers "
+                "go into namesrv_addr="
+            )
+        if client is not None and namesrv_addr is not None:
+            raise ValueError("give client= or namesrv_addr=, not both")
+        self._owns_client = client is None
+        self._client = Client(namesrv_addr) if client is None else client
 
-    @abstractmethod
-    async def start(self) -> None:
-        """Start; does nothing when started."""
-
-    @abstractmethod
-    async def stop(self) -> None:
-        """Stop, and close what is its own."""
+    async def _stop_own_client(self) -> None:
+        """Stop the client, unless it is shared."""
+        if self._owns_client:
+            await self._client.stop()
 
 
 def hooks_of(

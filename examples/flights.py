@@ -208,7 +208,7 @@ class Figures:
 async def publish(flights: Flights, client: Client, figures: Figures) -> None:
     """Send all rows, row n to queue n modulo their number, the queues side by side."""
     started = time.monotonic()
-    async with Producer(client, group="flights-producer", retries=0) as producer:
+    async with Producer(client=client, group="flights-producer", retries=0) as producer:
         queues = sorted(await producer.queues(TOPIC))  # ours may not exist yet: the default's
         async with asyncio.TaskGroup() as tasks:
             for index, queue in enumerate(queues):
@@ -245,7 +245,7 @@ async def _publish_queue(
 async def consume(client: Client, figures: Figures, total: int, done: asyncio.Event) -> None:
     """Be a member of the group until every row was seen."""
     started = time.monotonic()
-    async with Consumer(client, TOPIC, group=GROUP, start_from=StartFrom.FIRST) as consumer:
+    async with Consumer(TOPIC, client=client, group=GROUP, start_from=StartFrom.FIRST) as consumer:
         while not done.is_set():
             for queue, messages in (await consumer.getmany(max_records=500, timeout=0.5)).items():
                 for message in messages:

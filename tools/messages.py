@@ -95,7 +95,10 @@ def send(
         )
 
     async def work() -> int:
-        async with Client(namesrv) as client, Producer(client, send_timeout=timeout) as producer:
+        async with (
+            Client(namesrv) as client,
+            Producer(client=client, send_timeout=timeout) as producer,
+        ):
             if body != "-":
                 _print_result(await producer.send(message(body)))
                 return 0
@@ -142,7 +145,12 @@ def consume(
         start_from = StartFrom(start)
         async with Client(namesrv) as client:
             consumer = Consumer(
-                client, topic, group=group, selector=selector, start_from=start_from, ack="manual"
+                topic,
+                client=client,
+                group=group,
+                selector=selector,
+                start_from=start_from,
+                ack="manual",
             )
             async with consumer:
                 known = client.services.routes.known

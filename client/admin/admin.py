@@ -1,6 +1,6 @@
 """Admin: topics, groups, offsets, messages and brokers of a cluster.
 
-    async with Admin("127.0.0.1:9876") as admin:
+    async with Admin(namesrv_addr="127.0.0.1:9876") as admin:
         await admin.create_topic("orders", queues=4)
         print((await admin.progress("billing")).lag)
 
@@ -17,32 +17,39 @@ from skylarkmq.client.admin.offsets import OffsetAdmin
 from skylarkmq.client.admin.topics import TopicAdmin
 from skylarkmq.client.admin.traces import TraceAdmin
 from skylarkmq.client.errors import IllegalState
-from skylarkmq.client.instance import Client, Started
+from skylarkmq.client.instance import Client, OnClient
 from skylarkmq.client.wire.api_admin import AdminApi
 
 TIMEOUT_S: Final = 5.0
 
 
-class Admin(TopicAdmin, OffsetAdmin, DeadLetterAdmin, TraceAdmin, Started):
+class Admin(TopicAdmin, OffsetAdmin, DeadLetterAdmin, TraceAdmin, OnClient):
     """Administers a cluster. One loop; any number of tasks may use it at the same time.
 
     Calls over several brokers end with the first error once those under way have ended. Cancelled,
     a call that changes something may have changed it on some of the brokers.
     """
 
-    def __init__(self, client: Client | str | None = None, *, timeout: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        *,
+        client: Client | None = None,
+        namesrv_addr: str | None = None,
+        timeout: float = TIMEOUT_S,
+    ) -> None:
         """Take the settings; nothing is connected before `start`.
 
         Args:
-            client: shared with producers and consumers, or name server addresses (default as for
-                Client) for a client of this object's own.
+            client: shared with producers and consumers.
+            namesrv_addr: in place of `client`: name servers (default as for Client) for a client
+                of this object's own.
             timeout: seconds for each request to a broker or a name server.
         """
         if timeout <= 0:
             raise ValueError(f"timeout is above 0, not {timeout}")
-        self._owned = not isinstance(client, Client)
+        OnClient.__init__(self, client, namesrv_addr)
         self._stopped = False
-        super().__init__(client if isinstance(client, Client) else Client(client), timeout)
+        super().__init__(self._client, timeout)
 
     async def start(self) -> None:
         """Connect to a name server; does nothing when started.
@@ -60,5 +67,4 @@ class Admin(TopicAdmin, OffsetAdmin, DeadLetterAdmin, TraceAdmin, Started):
         """Close the connections, unless the client is shared."""
         self._stopped = True
         self._calls = None
-        if self._owned:
-            await self._client.close()
+        await self._stop_own_client()

@@ -1,6 +1,6 @@
 """Consumer: a member of a consumer group.
 
-    async with Consumer("127.0.0.1:9876", "orders", group="billing") as consumer:
+    async with Consumer("orders", group="billing", namesrv_addr="127.0.0.1:9876") as consumer:
         await consumer.run(handle)             # ack by returning, retry by raising
         async for message in consumer: ...     # or: ack by asking for the next one
 
@@ -47,7 +47,7 @@ from skylarkmq.client.errors import (
     RequestTimeout,
     RocketMQError,
 )
-from skylarkmq.client.instance import Client, Started
+from skylarkmq.client.instance import Client, OnClient
 from skylarkmq.client.observe.trace import Tracer, trace_topic
 from skylarkmq.client.producer.request_reply import Replyable, send_reply
 from skylarkmq.protocol.bodies.heartbeat import ConsumerData
@@ -56,7 +56,7 @@ from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
 
 
-class Consumer(Started):
+class Consumer(OnClient):
     """Receives messages of its topics as a member of `group`.
 
     One loop. `getone`, `getmany` and iteration acknowledge what they gave before (with
@@ -65,8 +65,10 @@ class Consumer(Started):
     Cancelling any of its coroutines loses no message and leaves it usable.
 
     Args:
-        client: shared with producers and with consumers of other groups, or name server
-            addresses (default as for Client) for a client of this consumer's own.
+        topics: what to consume; `subscribe` adds more.
+        client: shared with producers and with consumers of other groups.
+        namesrv_addr: in place of `client`: name servers (default as for Client) for a client of
+            this consumer's own.
         model: "clustering" divides the messages among the members; "broadcasting" gives all
             to each, whose offsets then lie in a file of its host and user.
         selector: which messages of the topics, `Tag` or `Sql92`; default all.
@@ -106,9 +108,10 @@ class Consumer(Started):
 
     def __init__(
         self,
-        client: Client | str | None = None,
         *topics: str,
         group: str,
+        client: Client | None = None,
+        namesrv_addr: str | None = None,
         model: Model = "clustering",
         selector: Selector | None = None,
         start_from: StartFrom = StartFrom.LAST,
@@ -129,8 +132,7 @@ class Consumer(Started):
         trace: bool | str = False,
     ) -> None:
         """Take the settings, see the class; nothing is connected before `start`."""
-        self._owned = not isinstance(client, Client)
-        self._client = client if isinstance(client, Client) else Client(client)
+        super().__init__(client, namesrv_addr)
         wrap = self._client.namespace.wrap
         if (reason := validate_group(wrap(group))) is not None:
             raise ValueError(reason)
@@ -203,8 +205,7 @@ class Consumer(Started):
         except BaseException:
             if parts.local_offsets is not None:
                 parts.local_offsets.close()
-            if self._owned:
-                await self._client.close()
+            await self._stop_own_client()
             raise
         self._parts = parts
         self._inside = parts.inside
@@ -266,8 +267,7 @@ class Consumer(Started):
                 try:
                     await self._stop_trace()
                 finally:
-                    if self._owned:
-                        await self._client.close()
+                    await self._stop_own_client()
 
     async def run(self, handler: Handler, *, concurrency: int = 20, max_batch: int = 1) -> None:
         """Give every message to `handler` until the consumer stops.
@@ -745,9 +745,10 @@ def _checked(topic: str) -> str:
     """
     if not isinstance(topic, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
-            f"a topic is text, not {type(topic).__name__}; several topics are given one by one: "
-            "Consumer(client, 'orders', 'returns', group=...)"
+            f"a topic is text, not {type(topic).__name__}; several topics are given one by one, "
+            "and a client by its name: Consumer('orders', 'returns', group=..., client=...)"
         )
     if (reason := validate_topic(topic)) is not None:
-        raise ValueError(reason)
+        hint = ". Addresses of name servers go into namesrv_addr=" if ":" in topic else ""
+        raise ValueError(f"{reason}{hint}")
     return topic

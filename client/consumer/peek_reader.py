@@ -1,6 +1,6 @@
 """PeekReader: reads a topic without being anybody to the brokers.
 
-    async with PeekReader(client, "orders", start=StartFrom.FIRST, stop="now") as reader:
+    async with PeekReader("orders", client=client, start=StartFrom.FIRST, stop="now") as reader:
         async for message in reader: ...
 
 It joins no group, takes no share of one, commits nothing and acknowledges nothing: what it reads
@@ -32,7 +32,7 @@ from skylarkmq.client.errors import (
     RocketMQError,
     RouteNotFound,
 )
-from skylarkmq.client.instance import Client, Started
+from skylarkmq.client.instance import Client, OnClient
 from skylarkmq.client.message_view import StoredView
 from skylarkmq.client.wire.api_pull import PullRequest, PullResult, PullStatus, pull
 from skylarkmq.protocol.codes import ResponseCode
@@ -82,14 +82,15 @@ class _Feed:
         return self.end is not None and self.offset >= self.end
 
 
-class PeekReader(Started):
+class PeekReader(OnClient):
     """Reads the messages of a topic in passing. One loop; several tasks may iterate."""
 
     def __init__(
         self,
-        client: Client | str | None,
         topic: str,
         *,
+        client: Client | None = None,
+        namesrv_addr: str | None = None,
         start: Start = StartFrom.FIRST,
         stop: Stop = None,
         selector: Selector | None = None,
@@ -97,7 +98,9 @@ class PeekReader(Started):
         """Take the settings; nothing is connected before `start`.
 
         Args:
-            client: shared with others, or name server addresses for a client of its own.
+            client: shared with others.
+            namesrv_addr: in place of `client`: name servers (default as for Client) for a client
+                of its own.
             start: where to begin; with offsets by queue these queues alone are read.
             stop: where to end: "now" is behind what lies there at the start, a time is before the
                 first message stored at it or later, offsets are not read themselves; at the latest
@@ -105,8 +108,7 @@ class PeekReader(Started):
                 are made meanwhile.
             selector: which messages; default all. `Sql92` must be enabled on the broker.
         """
-        self._owned = not isinstance(client, Client)
-        self._client = client if isinstance(client, Client) else Client(client)
+        super().__init__(client, namesrv_addr)
         self._topic = topic
         self._start = start
         self._stop = stop
@@ -158,8 +160,7 @@ class PeekReader(Started):
             await self._client.start()
             feeds = await self._open_feeds()
         except BaseException:
-            if self._owned:
-                await self._client.close()
+            await self._stop_own_client()
             raise
         self._started = True
         for feed in feeds:
@@ -176,8 +177,7 @@ class PeekReader(Started):
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
         finally:
-            if self._owned:
-                await self._client.close()
+            await self._stop_own_client()
 
     def take_back(self, message: PeekedMessage) -> None:
         """Give this one again: it did not come to who asked. For the SDK's own use."""

@@ -1,6 +1,6 @@
 """Producer: sends messages.
 
-    async with Producer("127.0.0.1:9876") as producer:
+    async with Producer(namesrv_addr="127.0.0.1:9876") as producer:
         result = await producer.send(Message("orders", b"..."))
 
 Sends of one loop turn leave in one write per broker, so many small sends in flight are the quick
@@ -18,7 +18,7 @@ from typing import Literal
 from skylarkmq.client.clock import within
 from skylarkmq.client.config import DEFAULT_PRODUCER_GROUP, MIB, ProducerConfig
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES, NOT_STARTED, IllegalState
-from skylarkmq.client.instance import Client, Started
+from skylarkmq.client.instance import Client, OnClient
 from skylarkmq.client.observe.trace import trace_topic
 from skylarkmq.client.producer.batch import batch_results, common_key
 from skylarkmq.client.producer.calls import Calling, ProducerCalls
@@ -38,12 +38,14 @@ log = logging.getLogger(__name__)
 Compression = Literal["zlib", "lz4", "zstd"]
 
 
-class Producer(Calling, Started):
+class Producer(Calling, OnClient):
     """Sends messages to any topic. One loop; any number of tasks may use it at the same time.
 
     Args:
-        client: shared with other producers and consumers, or name server addresses (default
-            as for Client) for a client of this producer's own.
+        group: the producer group; transactions need one of their own.
+        client: shared with other producers and consumers.
+        namesrv_addr: in place of `client`: name servers (default as for Client) for a client of
+            this producer's own.
         send_timeout: seconds for one message over all its tries.
         retries: further tries after a refusal in `retry_on` or a try without an answer.
         retry_on: codes of answers after which a send is tried again.
@@ -63,9 +65,10 @@ class Producer(Calling, Started):
 
     def __init__(
         self,
-        client: Client | str | None = None,
         *,
         group: str = DEFAULT_PRODUCER_GROUP,
+        client: Client | None = None,
+        namesrv_addr: str | None = None,
         send_timeout: float = 3.0,
         retries: int = 2,
         retry_on: Collection[int] = DEFAULT_RETRY_CODES,
@@ -105,8 +108,7 @@ class Producer(Calling, Started):
             latency_fault=latency_fault,
             try_timeout_s=try_timeout,
         )
-        self._owned = not isinstance(client, Client)
-        self._client = client if isinstance(client, Client) else Client(client)
+        super().__init__(client, namesrv_addr)
         self._sender: Sender | None = None
         self._calls: ProducerCalls | None = None
         self._check = check
@@ -126,8 +128,7 @@ class Producer(Calling, Started):
             return
         await self._client.start()
         if self._stopped:  # while it connected
-            if self._owned:
-                await self._client.close()
+            await self._stop_own_client()
             raise IllegalState("the producer has stopped")
         if self._sender is not None:  # somebody else has started it meanwhile
             return
@@ -168,8 +169,7 @@ class Producer(Calling, Started):
             try:
                 await self._end(pipeline)
             finally:
-                if self._owned:
-                    await self._client.close()
+                await self._stop_own_client()
 
     @property
     def stats(self) -> SendStats:

@@ -1,6 +1,6 @@
 """The SDK without await: the same names, the same arguments, calls that block.
 
-    with Producer("127.0.0.1:9876") as producer:
+    with Producer(namesrv_addr="127.0.0.1:9876") as producer:
         producer.send(Message("orders", b"hello"))
 
 One loop thread a Client does the work of the asynchronous SDK; nothing of it is done again here.

@@ -1,6 +1,6 @@
 """Admin, blocking.
 
-with Admin("127.0.0.1:9876") as admin:
+with Admin(namesrv_addr="127.0.0.1:9876") as admin:
     admin.create_topic("orders", queues=4)
 """
 
@@ -18,9 +18,17 @@ from skylarkmq.client.sync.on_client import OnClient
 class Admin(TopicAdmin, ClusterAdmin, GroupAdmin, OffsetAdmin, MessageAdmin, OnClient[AsyncAdmin]):
     """Administers a cluster; `skylarkmq.client.Admin` without await. Any thread."""
 
-    def __init__(self, client: Client | str | None = None, *, timeout: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        *,
+        client: Client | None = None,
+        namesrv_addr: str | None = None,
+        timeout: float = TIMEOUT_S,
+    ) -> None:
         """Take the settings, as the asynchronous one does; `client` is a blocking one."""
-        self._stand_on(client, lambda inside: AsyncAdmin(inside, timeout=timeout))
+        self._stand_on(
+            client, namesrv_addr, lambda inside: AsyncAdmin(client=inside, timeout=timeout)
+        )
 
     def start(self) -> None:
         """Connect to a name server; does nothing when started."""

@@ -26,7 +26,7 @@ class Client:
     """A connection to a cluster; `skylarkmq.client.Client` without await. Any thread.
 
     with Client("127.0.0.1:9876") as client:
-        with Producer(client) as producer: ...
+        with Producer(client=client) as producer: ...
 
     After a fork the child's client is another one: it connects anew when it is used, under another
     client id, and what stands on it starts anew likewise. One that is not closed is closed at the
@@ -82,7 +82,7 @@ class Client:
         self.portal = Portal()
         """The way into the loop thread; for the objects that share it."""
         self._inner = Inner(self.portal, make)
-        self.portal.close_at_exit(self.close)
+        self.portal.close_at_exit(self.stop)
 
     def __enter__(self) -> Self:
         self.start()
@@ -94,7 +94,7 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self.stop()
 
     def start(self) -> None:
         """Connect to a name server; does nothing when started already.
@@ -105,10 +105,10 @@ class Client:
         """
         self._inner.start()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Close all connections and end the thread. Stop producers and consumers before."""
         try:
-            self._inner.end(lambda it: it.close())
+            self._inner.end(lambda it: it.stop())
         finally:
             self.portal.close()
 

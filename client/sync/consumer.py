@@ -1,6 +1,6 @@
 """Consumer, blocking.
 
-with Consumer("127.0.0.1:9876", "orders", group="billing") as consumer:
+with Consumer("orders", namesrv_addr="127.0.0.1:9876", group="billing") as consumer:
     consumer.run(handle)              # handlers in threads: ack by returning, retry by raising
     for message in consumer: ...      # or: ack by asking for the next one
 """
@@ -41,9 +41,10 @@ class Consumer(OnClient[AsyncConsumer]):
 
     def __init__(
         self,
-        client: Client | str | None = None,
         *topics: str,
         group: str,
+        client: Client | None = None,
+        namesrv_addr: str | None = None,
         model: Model = "clustering",
         selector: Selector | None = None,
         start_from: StartFrom = StartFrom.LAST,
@@ -72,8 +73,8 @@ class Consumer(OnClient[AsyncConsumer]):
 
         def make(inside: AsyncClient) -> AsyncConsumer:
             return AsyncConsumer(
-                inside,
                 *topics,
+                client=inside,
                 group=group,
                 model=model,
                 selector=selector,
@@ -95,7 +96,7 @@ class Consumer(OnClient[AsyncConsumer]):
                 trace=trace,
             )
 
-        self._stand_on(client, make, ConsumerClosed)
+        self._stand_on(client, namesrv_addr, make, ConsumerClosed)
 
     def start(self) -> None:
         """Join the group and take a share of the queues; does nothing when started."""

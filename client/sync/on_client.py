@@ -20,13 +20,16 @@ class OnClient(ABC, Generic[A]):
 
     def _stand_on(
         self,
-        client: Client | str | None,
+        client: Client | None,
+        namesrv_addr: str | None,
         make: Callable[[AsyncClient], A],
         when_stopped: Callable[[str], IllegalState] = IllegalState,
     ) -> None:
         """Take a shared client, or name servers for one of its own; `make` makes the twin."""
-        self._owned = not isinstance(client, Client)
-        self._client = client if isinstance(client, Client) else Client(client)
+        if client is not None and namesrv_addr is not None:
+            raise ValueError("give client= or namesrv_addr=, not both")
+        self._owned = client is None
+        self._client = Client(namesrv_addr) if client is None else client
         self._inner = Inner(self._client.portal, self._client.maker(make), when_stopped)
 
     def __enter__(self) -> Self:
@@ -55,4 +58,4 @@ class OnClient(ABC, Generic[A]):
             self._inner.end(work)
         finally:
             if self._owned:
-                self._client.close()
+                self._client.stop()

@@ -1,6 +1,6 @@
 """PeekReader, blocking.
 
-with PeekReader("127.0.0.1:9876", "orders", stop="now") as reader:
+with PeekReader("orders", namesrv_addr="127.0.0.1:9876", stop="now") as reader:
     for message in reader: ...
 """
 
@@ -25,9 +25,10 @@ class PeekReader(OnClient[AsyncPeekReader]):
 
     def __init__(
         self,
-        client: Client | str | None,
         topic: str,
         *,
+        client: Client | None = None,
+        namesrv_addr: str | None = None,
         start: Start = StartFrom.FIRST,
         stop: Stop = None,
         selector: Selector | None = None,
@@ -35,9 +36,9 @@ class PeekReader(OnClient[AsyncPeekReader]):
         """Take the settings, as the asynchronous one does; `client` is a blocking one."""
 
         def make(inside: AsyncClient) -> AsyncPeekReader:
-            return AsyncPeekReader(inside, topic, start=start, stop=stop, selector=selector)
+            return AsyncPeekReader(topic, client=inside, start=start, stop=stop, selector=selector)
 
-        self._stand_on(client, make, ConsumerClosed)
+        self._stand_on(client, namesrv_addr, make, ConsumerClosed)
 
     def __iter__(self) -> Self:
         return self

@@ -1,6 +1,6 @@
 """Producer, blocking.
 
-with Producer("127.0.0.1:9876") as producer:
+with Producer(namesrv_addr="127.0.0.1:9876") as producer:
     producer.send(Message("orders", b"..."))
 """
 
@@ -35,9 +35,10 @@ class Producer(OnClient[AsyncProducer]):
 
     def __init__(
         self,
-        client: Client | str | None = None,
         *,
         group: str = DEFAULT_PRODUCER_GROUP,
+        client: Client | None = None,
+        namesrv_addr: str | None = None,
         send_timeout: float = 3.0,
         retries: int = 2,
         retry_on: Collection[int] = DEFAULT_RETRY_CODES,
@@ -60,7 +61,7 @@ class Producer(OnClient[AsyncProducer]):
 
         def make(inside: AsyncClient) -> AsyncProducer:
             return AsyncProducer(
-                inside,
+                client=inside,
                 group=group,
                 send_timeout=send_timeout,
                 retries=retries,
@@ -78,7 +79,7 @@ class Producer(OnClient[AsyncProducer]):
                 trace=trace,
             )
 
-        self._stand_on(client, make)
+        self._stand_on(client, namesrv_addr, make)
 
     def start(self) -> None:
         """Connect to a name server and join the producer group; does nothing when started."""

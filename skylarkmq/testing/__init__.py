@@ -1,7 +1,7 @@
 """A real broker for tests: in this process, on free ports, ready in a few milliseconds.
 
     async with run_broker() as broker, broker.client() as client:
-        async with Producer(client) as producer:
+        async with Producer(client=client) as producer:
             await producer.send(Message("orders", b"hello"))
         assert [message.body for message in await broker.messages("orders")] == [b"hello"]
 

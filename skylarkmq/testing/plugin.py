@@ -1,7 +1,7 @@
 """The pytest plug-in: `skylarkmq_broker` and its kin.
 
     async def test_an_order_is_billed(skylarkmq_broker):
-        async with skylarkmq_broker.client() as client, Producer(client) as producer: ...
+        async with skylarkmq_broker.client() as client, Producer(client=client) as producer: ...
 
     fixture                    scope      gives
     skylarkmq_broker           function   RunningBroker; its methods are awaited

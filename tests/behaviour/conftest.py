@@ -75,7 +75,7 @@ async def client(cluster: Cluster) -> AsyncIterator[Client]:
 @pytest.fixture
 async def producer(client: Client) -> AsyncIterator[Producer]:
     """A started producer on `client`."""
-    async with Producer(client, send_timeout=LIMIT_S) as producer:
+    async with Producer(client=client, send_timeout=LIMIT_S) as producer:
         yield producer
 
 

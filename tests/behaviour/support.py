@@ -71,7 +71,7 @@ async def consuming(
     """
     inbox = handler if isinstance(handler, Inbox) else Inbox(also=handler)
     settings.setdefault("start_from", StartFrom.FIRST)
-    async with Consumer(client, topic, group=group, **settings) as consumer:
+    async with Consumer(topic, client=client, group=group, **settings) as consumer:
         inbox.consumer = consumer
         running = asyncio.create_task(consumer.run(inbox))
         yield inbox

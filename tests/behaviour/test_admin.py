@@ -31,7 +31,7 @@ from tests.support.patience import LIMIT_S, until
 
 @pytest.fixture
 async def admin(client: Client) -> AsyncIterator[Admin]:
-    async with Admin(client) as admin:
+    async with Admin(client=client) as admin:
         yield admin
 
 
@@ -189,7 +189,7 @@ async def test_dead_letters_are_listed_and_replayed(
     admin: Admin, client: Client, producer: Producer, topic: str, group: str
 ) -> None:
     async with Consumer(
-        client, topic, group=group, start_from=StartFrom.FIRST, ack="manual"
+        topic, client=client, group=group, start_from=StartFrom.FIRST, ack="manual"
     ) as consumer:
         await send_numbered(producer, topic, "m", 3)
         for message in [await consumer.getone(timeout=LIMIT_S) for _ in range(3)]:
@@ -206,7 +206,7 @@ async def test_dead_letters_are_listed_and_replayed(
     assert {each.status for each in planned} == {"would_replay"}
     outcomes = [each async for each in admin.replay_dead_letters(group)]
     assert {each.status for each in outcomes} == {"replayed"}
-    async with Consumer(client, topic, group=group) as consumer:
+    async with Consumer(topic, client=client, group=group) as consumer:
         again = await collect(consumer, 3)
     assert bodies(again) == numbered("m", 3)
     assert {message.reconsume_times for message in again} == {0}

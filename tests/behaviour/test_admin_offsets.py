@@ -26,7 +26,7 @@ from tests.support.patience import until
 @pytest.fixture
 async def admin(client: Client) -> AsyncIterator[Admin]:
     """An Admin on the test's client."""
-    async with Admin(client) as admin:
+    async with Admin(client=client) as admin:
         yield admin
 
 
@@ -181,7 +181,7 @@ async def test_a_trace_is_found(
 ) -> None:
     traces = cluster.unique("T")
     await admin.create_topic(traces, queues=1)
-    async with Producer(client, trace=traces) as producer:
+    async with Producer(client=client, trace=traces) as producer:
         result = await producer.send(Message(topic, "traced", tags="A"))
 
     async def found() -> bool:

@@ -39,7 +39,7 @@ async def test_assigned_queues_have_the_group_s_offsets_and_no_share_of_its_memb
     for queue in queues:
         for number in range(3):
             await producer.send(Message(topic, f"{queue.queue_id}-{number}"), queue=queue)
-    async with Consumer(client, group=group, start_from=StartFrom.FIRST) as consumer:
+    async with Consumer(client=client, group=group, start_from=StartFrom.FIRST) as consumer:
         await consumer.assign(queues[:2])
         assert consumer.assignment() == queues[:2]
         messages = await collect(consumer, 6)
@@ -52,7 +52,7 @@ async def test_assigned_queues_have_the_group_s_offsets_and_no_share_of_its_memb
             assert await inbox.holds(QUEUES) == set(range(QUEUES))
             await inbox.count(6)
             assert {message.queue for message in inbox.messages} == set(queues[2:])
-    async with Consumer(client, group=group, start_from=StartFrom.FIRST) as again:
+    async with Consumer(client=client, group=group, start_from=StartFrom.FIRST) as again:
         await again.assign(queues)
         assert [again.position(queue) for queue in queues] == [3, 3, 3, 3]
         assert sum((await again.lag()).values()) == 0
@@ -73,7 +73,7 @@ async def test_what_failed_of_an_assigned_queue_comes_again_here(
         else:
             done.set()
 
-    async with Consumer(client, group=group, start_from=StartFrom.FIRST) as consumer:
+    async with Consumer(client=client, group=group, start_from=StartFrom.FIRST) as consumer:
         await consumer.assign([queue])
         running = asyncio.create_task(consumer.run(handle))
         async with asyncio.timeout(LIMIT_S):
@@ -86,8 +86,8 @@ async def test_a_reader_in_passing_sees_all_and_changes_nothing(
     client: Client, producer: Producer, topic: str, group: str
 ) -> None:
     await send_numbered(producer, topic, "m", 50)
-    first = await peeked(PeekReader(client, topic, stop="now"))
-    second = await peeked(PeekReader(client, topic, stop="now"))
+    first = await peeked(PeekReader(topic, client=client, stop="now"))
+    second = await peeked(PeekReader(topic, client=client, stop="now"))
     for messages in (first, second):
         assert sorted(message.body.decode() for message in messages) == numbered("m", 50)
     by_queue: dict[MessageQueue, list[int]] = {}
@@ -106,28 +106,28 @@ async def test_a_reader_in_passing_by_time_by_tag_and_by_expression(
         message = Message(topic, f"{number}", tags=tag, properties={"n": str(number)})
         await producer.send(message, key="one queue")
         await asyncio.sleep(0.002)  # stored in different milliseconds
-    messages = await peeked(PeekReader(client, topic, stop="now"))
+    messages = await peeked(PeekReader(topic, client=client, stop="now"))
     start, stop = StartFrom.timestamp(messages[2].stored_at), messages[6].stored_at
-    found = await peeked(PeekReader(client, topic, start=start, stop=stop))
+    found = await peeked(PeekReader(topic, client=client, start=start, stop=stop))
     assert [message.body for message in found] == [b"2", b"3", b"4", b"5"]
     for selector, expected in (
         (Tag("odd"), [b"1", b"3", b"5", b"7"]),
         (Sql92("n > 4 AND TAGS = 'even'"), [b"6"]),
     ):
-        found = await peeked(PeekReader(client, topic, stop="now", selector=selector))
+        found = await peeked(PeekReader(topic, client=client, stop="now", selector=selector))
         assert [message.body for message in found] == expected
 
 
 async def test_a_reader_in_passing_waits_for_what_comes(
     cluster: Cluster, client: Client, producer: Producer, topic: str
 ) -> None:
-    async with PeekReader(client, topic, start=StartFrom.LAST) as reader:
+    async with PeekReader(topic, client=client, start=StartFrom.LAST) as reader:
         waiting = asyncio.create_task(anext(reader))
         await producer.send(Message(topic, "fresh"))
         async with asyncio.timeout(LIMIT_S):
             assert (await waiting).body == b"fresh"
     with pytest.raises(RouteNotFound):
-        await PeekReader(client, cluster.unique("missing")).start()
+        await PeekReader(cluster.unique("missing"), client=client).start()
 
 
 async def test_a_queue_that_is_made_while_a_group_is_at_work_loses_nothing(
@@ -136,7 +136,7 @@ async def test_a_queue_that_is_made_while_a_group_is_at_work_loses_nothing(
     topic = cluster.unique("T_late")
     async with (
         cluster.client(route_refresh=0.5) as other,
-        Consumer(other, topic, group=group, start_from=StartFrom.LAST) as consumer,
+        Consumer(topic, client=other, group=group, start_from=StartFrom.LAST) as consumer,
     ):
         await cluster.create_topic(client, topic, queues=1)
         await send_numbered(producer, topic, "m", 5)

@@ -14,15 +14,17 @@ from tests.support.patience import LIMIT_S
 def test_send_consume_and_look(cluster: Cluster) -> None:
     topic, group = cluster.unique("T"), cluster.unique("G")
     with blocking.Client(cluster.namesrv, heartbeat_interval=1.0) as client:
-        with blocking.Admin(client) as admin, blocking.Producer(client) as producer:
+        with blocking.Admin(client=client) as admin, blocking.Producer(client=client) as producer:
             admin.create_topic(topic, queues=2)
             producer.send(Message(topic, "m-0"))
             futures = [producer.send_nowait(Message(topic, f"m-{n}")) for n in range(1, 5)]
             assert all(future.result(LIMIT_S).msg_id for future in futures)
             assert [each.write_queues for each in admin.describe_topic(topic).settings] == [2]
-        with blocking.Consumer(client, topic, group=group, start_from=StartFrom.FIRST) as consumer:
+        with blocking.Consumer(
+            topic, client=client, group=group, start_from=StartFrom.FIRST
+        ) as consumer:
             got = [consumer.getone(timeout=LIMIT_S).body.decode() for _ in range(5)]
-        with blocking.PeekReader(client, topic, stop="end") as reader:
+        with blocking.PeekReader(topic, client=client, stop="end") as reader:
             seen = [message.body.decode() for message in reader]
     assert sorted(got) == sorted(seen) == numbered("m", 5)
 
@@ -32,7 +34,7 @@ def test_a_handler_in_threads(cluster: Cluster) -> None:
     done = threading.Event()
     bodies: list[str] = []
     with blocking.Client(cluster.namesrv, heartbeat_interval=1.0) as client:
-        with blocking.Admin(client) as admin:
+        with blocking.Admin(client=client) as admin:
             admin.create_topic(topic, queues=2)
 
         def handle(message: blocking.ReceivedMessage) -> None:
@@ -42,8 +44,10 @@ def test_a_handler_in_threads(cluster: Cluster) -> None:
                 done.set()
 
         with (
-            blocking.Producer(client) as producer,
-            blocking.Consumer(client, topic, group=group, start_from=StartFrom.FIRST) as consumer,
+            blocking.Producer(client=client) as producer,
+            blocking.Consumer(
+                topic, client=client, group=group, start_from=StartFrom.FIRST
+            ) as consumer,
         ):
             running = threading.Thread(target=consumer.run, args=(handle,))
             running.start()

@@ -26,7 +26,7 @@ async def test_topics_and_groups_of_a_namespace(
     name = cluster.unique("T")
     await cluster.create_topic(client, f"{NAMESPACE}%{name}")
     async with cluster.client(namespace=NAMESPACE) as tenant:
-        async with Producer(tenant) as producer:
+        async with Producer(client=tenant) as producer:
             await send_numbered(producer, name, "m", 10)
             assert {queue.topic for queue in await producer.queues(name)} == {name}
         async with consuming(tenant, name, group, Inbox(fail=1)) as inbox:
@@ -44,10 +44,10 @@ async def test_the_same_names_elsewhere_are_others(
     cluster: Cluster, client: Client, topic: str, group: str
 ) -> None:
     await cluster.create_topic(client, f"{NAMESPACE}%{topic}")
-    async with Producer(client) as producer:
+    async with Producer(client=client) as producer:
         await producer.send(Message(topic, "outside"))
     async with cluster.client(namespace=NAMESPACE) as tenant:
-        async with Producer(tenant) as producer:
+        async with Producer(client=tenant) as producer:
             await producer.send(Message(topic, "inside"))
         assert bodies(await received(tenant, topic, group, 1)) == ["inside"]
     assert bodies(await received(client, topic, group, 1)) == ["outside"]
@@ -57,6 +57,6 @@ async def test_a_dead_name_server_beside_a_good_one(
     cluster: Cluster, topic: str, group: str
 ) -> None:
     async with Client(f"127.0.0.1:1, {cluster.namesrv}") as client:
-        async with Producer(client) as producer:
+        async with Producer(client=client) as producer:
             await send_numbered(producer, topic, "m", 5)
         assert bodies(await received(client, topic, group, 5)) == numbered("m", 5)

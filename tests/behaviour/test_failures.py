@@ -54,7 +54,7 @@ async def test_the_lowest_unacknowledged_message_holds_the_offset(
     for number in range(5):
         await producer.send(Message(topic, f"m-{number}"))
     async with Consumer(
-        client, topic, group=group, ack="manual", start_from=StartFrom.FIRST
+        topic, client=client, group=group, ack="manual", start_from=StartFrom.FIRST
     ) as consumer:
         messages = [await consumer.getone(timeout=LIMIT_S) for _ in range(5)]
         for number in (0, 1, 3, 4):
@@ -63,7 +63,7 @@ async def test_the_lowest_unacknowledged_message_holds_the_offset(
         (queue,) = consumer.assignment()
         assert await consumer.committed(queue) == 2
         assert await consumer.lag() == {queue: 3}
-    async with Consumer(client, topic, group=group) as consumer:
+    async with Consumer(topic, client=client, group=group) as consumer:
         again = await collect(consumer, 3)
     assert [message.body for message in again] == [b"m-2", b"m-3", b"m-4"]
 

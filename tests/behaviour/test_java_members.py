@@ -77,7 +77,12 @@ async def joined(
     inbox = Inbox()
     async with cluster.client() as client:
         consumer = Consumer(
-            client, topic, group=group, start_from=StartFrom.FIRST, commit_interval=0.5, **settings
+            topic,
+            client=client,
+            group=group,
+            start_from=StartFrom.FIRST,
+            commit_interval=0.5,
+            **settings,
         )
         await consumer.start()
         running = asyncio.create_task(consumer.run(inbox))
@@ -179,7 +184,7 @@ async def test_members_come_and_go(
     if not cluster.is_ours and strategy != "average":
         pytest.skip("how queues are divided is no affair of the broker")
     everybody: list[Member] = []
-    async with Admin(client) as admin, Producer(client) as producer:
+    async with Admin(client=client) as admin, Producer(client=client) as producer:
         group = Group(admin, cluster.unique("G"), cluster.unique("T8"), strategy)
         await admin.create_topic(group.topic, queues=QUEUES)
         traffic = Traffic(producer, group.topic)
@@ -208,7 +213,7 @@ async def test_ordered_members_come_and_go(
     cluster: Cluster, java: JavaTools, client: Client
 ) -> None:
     """The locks of queues are the broker's: each side waits for the other's."""
-    async with Admin(client) as admin, Producer(client) as producer:
+    async with Admin(client=client) as admin, Producer(client=client) as producer:
         group = Group(admin, cluster.unique("G"), cluster.unique("T8"), "average")
         await admin.create_topic(group.topic, queues=QUEUES)
         async with group.ours(cluster, orderly=True) as first:

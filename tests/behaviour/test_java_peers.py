@@ -41,7 +41,7 @@ async def test_messages_and_offsets(
     got = await received(client, topic, group, 10)
     assert bodies(got) == numbered("m", 10)
     assert {message.properties["stadt"] for message in got} == {"Zürich"}
-    async with Producer(client, compress_over=1) as producer:
+    async with Producer(client=client, compress_over=1) as producer:
         await producer.send_batch([Message(topic, f"s-{number}") for number in range(5)])
         for number in range(5, 10):
             await producer.send(Message(topic, f"s-{number}"))
@@ -58,7 +58,7 @@ async def test_transactions(
     await in_thread(begun.kill)
     async with (
         cluster.client() as gone,
-        Producer(gone, group=mine, check=lambda _: TransactionState.UNKNOWN) as producer,
+        Producer(client=gone, group=mine, check=lambda _: TransactionState.UNKNOWN) as producer,
     ):
         for row in range(2):
             message = Message(topic, f"s-{row}", properties={"row": str(row)})
@@ -72,7 +72,7 @@ async def test_transactions(
     answering = await in_thread(
         lambda: java.transact(topic, mine, count=0, check="rollback,commit")
     )
-    async with Producer(client, group=theirs, check=check):
+    async with Producer(client=client, group=theirs, check=check):
         got = await received(client, topic, group, 2)
     await in_thread(lambda: answering.count("check", 2))
     await in_thread(answering.finish)
@@ -108,7 +108,7 @@ async def test_we_ask_and_they_reply(
 async def test_mqadmin_reads_our_trace(
     client: Client, mqadmin: JavaAdmin, topic: str, group: str
 ) -> None:
-    async with Producer(client, trace=True) as producer:
+    async with Producer(client=client, trace=True) as producer:
         sent = await producer.send(Message(topic, "abc", tags="A", keys="k"))
     async with consuming(client, topic, group, trace=True) as inbox:
         await inbox.count(1)
@@ -131,7 +131,7 @@ async def test_we_read_their_trace(
     (sent,) = producer.named("sent")
     consumer = await in_thread(lambda: java.consume(topic, group, trace="true"))
     await in_thread(lambda: consumer.count("message", 1))
-    async with Admin(client) as admin:
+    async with Admin(client=client) as admin:
 
         async def told() -> MessageTrace | None:
             trace = await admin.trace(sent["msg_id"])

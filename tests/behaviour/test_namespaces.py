@@ -14,11 +14,11 @@ async def test_two_namespaces_do_not_meet(cluster: Cluster, client: Client) -> N
     name = cluster.unique("P")
     async with cluster.client(namespace="ns-a") as one, cluster.client(namespace="ns-b") as two:
         for each in (one, two):
-            async with Admin(each) as admin:
+            async with Admin(client=each) as admin:
                 await admin.create_topic(topic, queues=2)
                 assert topic in await admin.list_topics()
         async with (
-            Producer(one, group=name, check=lambda _: TransactionState.COMMIT) as producer,
+            Producer(client=one, group=name, check=lambda _: TransactionState.COMMIT) as producer,
             consuming(one, topic, group, Inbox(fail=99), max_reconsume=1) as inbox,
         ):
             await producer.send(Message(topic, "mine"))
@@ -26,7 +26,7 @@ async def test_two_namespaces_do_not_meet(cluster: Cluster, client: Client) -> N
                 pass
             await inbox.count(4)
             dead = await received(one, f"%DLQ%{group}", f"{group}_dead", 2)
-        async with Producer(two) as producer:
+        async with Producer(client=two) as producer:
 
             async def answer(message: ReceivedMessage) -> None:
                 await producer.reply(message, f"re: {message.body.decode()}")
@@ -36,6 +36,6 @@ async def test_two_namespaces_do_not_meet(cluster: Cluster, client: Client) -> N
     assert {message.topic for message in inbox.messages} == {topic}
     assert {message.body for message in dead} == {b"mine", b"in a transaction"}
     assert (other.bodies, reply.body) == (["theirs"], b"re: theirs")
-    async with Admin(client) as admin:
+    async with Admin(client=client) as admin:
         names = await admin.list_topics()
         assert {f"ns-a%{topic}", f"ns-b%{topic}"} <= {*names}

@@ -34,7 +34,7 @@ async def test_seek_by_offset_and_by_time(
     for number in range(10):
         await producer.send(Message(topic, f"m-{number}"))
         await asyncio.sleep(0.002)  # stored in different milliseconds
-    async with Consumer(client, topic, group=group, start_from=StartFrom.FIRST) as consumer:
+    async with Consumer(topic, client=client, group=group, start_from=StartFrom.FIRST) as consumer:
         messages = await collect(consumer, 10)
         (queue,) = consumer.assignment()
         assert consumer.position(queue) == 10
@@ -59,7 +59,7 @@ async def test_offsets_that_brokers_tell(
 ) -> None:
     topic = await one_queue(cluster, client)
     await send_numbered(producer, topic, "m", 6)
-    async with Consumer(client, topic, group=group, start_from=StartFrom.FIRST) as consumer:
+    async with Consumer(topic, client=client, group=group, start_from=StartFrom.FIRST) as consumer:
         (queue,) = await until(consumer.assignment, "a share")
         assert await consumer.committed(queue) in (None, 0)
         assert await consumer.begin_offsets([queue]) == {queue: 0}
@@ -71,7 +71,7 @@ async def test_offsets_that_brokers_tell(
 
 
 async def test_pause_and_resume(producer: Producer, client: Client, topic: str, group: str) -> None:
-    async with Consumer(client, topic, group=group, start_from=StartFrom.FIRST) as consumer:
+    async with Consumer(topic, client=client, group=group, start_from=StartFrom.FIRST) as consumer:
         queues = await until(
             lambda: held if len(held := consumer.assignment()) == QUEUES else [], "all queues"
         )

@@ -16,7 +16,7 @@ async def test_assigned_queues(
         await producer.send(Message(topic, f"m-{queue.queue_id}"), queue=queue)
     async with cluster.client() as far:
         for reader, mine in ((client, queues[:1]), (far, queues[1:])):
-            consumer = Consumer(reader, group=group, start_from=StartFrom.FIRST)
+            consumer = Consumer(client=reader, group=group, start_from=StartFrom.FIRST)
             async with consumer:
                 await consumer.assign(mine)
                 assert consumer.assignment() == mine
@@ -25,7 +25,7 @@ async def test_assigned_queues(
                 await consumer.commit()
                 assert [await consumer.committed(queue) for queue in mine] == [1] * len(mine)
     await producer.send(Message(topic, "late"), queue=queues[0])
-    async with Consumer(client, group=group) as consumer:
+    async with Consumer(client=client, group=group) as consumer:
         await consumer.assign(queues)
         assert bodies(await collect(consumer, 1)) == ["late"]
 
@@ -38,10 +38,10 @@ async def test_a_peek_leaves_no_trace(
     # RocketMQ acknowledges a moment before readers see it, and "end" is what they see.
     assert len(await received(client, topic, f"{group}_first", 11)) == 11
     for _ in range(2):
-        async with PeekReader(client, topic, stop="end") as reader:
+        async with PeekReader(topic, client=client, stop="end") as reader:
             seen = [message async for message in reader]
         assert sorted(message.body.decode() for message in seen) == [*numbered("m", 10), "tagged"]
     assert len({message.queue for message in seen}) == QUEUES
-    async with PeekReader(client, topic, stop="end", selector=Tag("A")) as reader:
+    async with PeekReader(topic, client=client, stop="end", selector=Tag("A")) as reader:
         assert [message.body async for message in reader] == [b"tagged"]
     assert len(await received(client, topic, group, 11)) == 11

@@ -16,14 +16,14 @@ async def test_each_request_gets_its_reply(
     cluster: Cluster, client: Client, topic: str, group: str
 ) -> None:
     """Asker and replier are strangers to each other; a long reply is compressed on its way."""
-    async with cluster.client() as far, Producer(far) as replier:
+    async with cluster.client() as far, Producer(client=far) as replier:
 
         async def answer(message: ReceivedMessage) -> None:
             text = message.body.decode()
             size = 20_000 if text == "m-0" else 1
             await replier.reply(message, f"re: {text}" * size, properties={"name": "value"})
 
-        async with consuming(far, topic, group, answer), Producer(client) as producer:
+        async with consuming(far, topic, group, answer), Producer(client=client) as producer:
             replies = await asyncio.gather(
                 *(producer.request(Message(topic, f"m-{n}"), LIMIT_S) for n in range(20))
             )

@@ -23,7 +23,7 @@ async def test_sql92(producer: Producer, client: Client, topic: str, group: str)
 
 
 async def test_an_expression_that_cannot_be_read(client: Client, topic: str, group: str) -> None:
-    consumer = Consumer(client, topic, group=group, selector=Sql92("region = = 'EU'"))
+    consumer = Consumer(topic, client=client, group=group, selector=Sql92("region = = 'EU'"))
     with pytest.raises(FilterRefused):
         await consumer.start()
     await consumer.stop()

@@ -15,7 +15,7 @@ from tests.behaviour.support import bodies, consuming, numbered, received, send_
 
 async def test_every_way_of_sending(client: Client, topic: str, group: str) -> None:
     messages = [Message(topic, f"m-{n}", tags="A", keys=f"k-{n}") for n in range(20)]
-    async with Producer(client, compress_over=100) as producer:
+    async with Producer(client=client, compress_over=100) as producer:
         acks = [await producer.send(message) for message in messages[:5]]
         acks += await asyncio.gather(*map(producer.send_nowait, messages[5:10]))
         acks += await producer.send_batch(messages[10:15])
@@ -104,7 +104,7 @@ async def test_compressed(
     cluster: Cluster, client: Client, topic: str, group: str, compression: Compression
 ) -> None:
     body = bytes(range(256)) * 1000
-    async with Producer(client, compression=compression, compress_over=1000) as producer:
+    async with Producer(client=client, compression=compression, compress_over=1000) as producer:
         await producer.send(Message(topic, body))
         await producer.send(Message(topic, b"short"))
     got = await received(client, topic, group, 2)
@@ -113,7 +113,7 @@ async def test_compressed(
 
 @pytest.mark.parametrize("codec", ["json", "rocketmq"])
 async def test_codecs(cluster: Cluster, topic: str, group: str, codec: Codec) -> None:
-    async with cluster.client(codec=codec) as client, Producer(client) as producer:
+    async with cluster.client(codec=codec) as client, Producer(client=client) as producer:
         await producer.send(Message(topic, "Grüße ✓", properties={"ß": "😀"}))
         (got,) = await received(client, topic, group, 1)
         assert (got.body.decode(), got.properties["ß"]) == ("Grüße ✓", "😀")

@@ -19,11 +19,11 @@ async def test_a_message_sent_and_consumed(
     cluster: Cluster, client: Client, topic: str, group: str
 ) -> None:
     name = cluster.unique("P")
-    async with Producer(client, group=name, trace=True) as producer:
+    async with Producer(client=client, group=name, trace=True) as producer:
         sent = await producer.send(Message(topic, "abc", tags="A", keys="k"))
     async with consuming(client, topic, group, trace=True) as inbox:
         await inbox.count(1)
-    async with Admin(client) as admin:
+    async with Admin(client=client) as admin:
 
         async def told() -> MessageTrace | None:
             trace = await admin.trace(sent.msg_id)
@@ -41,7 +41,7 @@ async def test_a_message_sent_and_consumed(
 
 async def test_a_transaction(cluster: Cluster, client: Client, topic: str) -> None:
     async with Producer(
-        client,
+        client=client,
         group=cluster.unique("P"),
         trace=True,
         check=lambda _: TransactionState.COMMIT,
@@ -49,7 +49,7 @@ async def test_a_transaction(cluster: Cluster, client: Client, topic: str) -> No
         async with producer.transaction(Message(topic, "abc")) as transaction:
             pass
         await producer.flush()
-    async with Admin(client) as admin:
+    async with Admin(client=client) as admin:
 
         async def told() -> MessageTrace | None:
             trace = await admin.trace(transaction.transaction_id)

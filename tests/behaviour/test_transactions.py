@@ -24,7 +24,7 @@ async def test_verdicts_and_checks(
         return TransactionState.UNKNOWN if text == "asked-twice" else TransactionState.ROLLBACK
 
     async with (
-        Producer(client, group=cluster.unique("P"), check=check) as producer,
+        Producer(client=client, group=cluster.unique("P"), check=check) as producer,
         consuming(client, topic, group) as inbox,
     ):
         for text in ("asked-commit", "asked-rollback", "asked-twice"):
@@ -59,13 +59,13 @@ async def test_another_member_of_the_group_answers(
 
     async with (
         cluster.client() as gone,
-        Producer(gone, group=name, check=check) as producer,
+        Producer(client=gone, group=name, check=check) as producer,
         producer.transaction(Message(topic, "orphan")) as transaction,
     ):
         await transaction.unknown()
     async with (
         cluster.client() as other,
-        Producer(other, group=name, check=check),
+        Producer(client=other, group=name, check=check),
         consuming(other, topic, group) as inbox,
     ):
         (got,) = await inbox.count(1)

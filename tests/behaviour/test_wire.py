@@ -56,7 +56,7 @@ async def talk(cluster: Cluster, client: Client, topic: str, group: str) -> None
     """Something of everything: sends, pulls, commits, locks, retries, transactions, requests."""
     async with (
         Producer(
-            client,
+            client=client,
             group=cluster.unique("P"),
             check=lambda _: TransactionState.COMMIT,
             trace=True,
@@ -69,7 +69,7 @@ async def talk(cluster: Cluster, client: Client, topic: str, group: str) -> None
         async with producer.transaction(Message(topic, "five")):
             pass
         await inbox.wait(lambda: len({*inbox.bodies}) == 5)
-    async with Producer(client) as producer:
+    async with Producer(client=client) as producer:
 
         async def answer(message: object) -> None:
             await producer.reply(message, "reply")  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ async def talk(cluster: Cluster, client: Client, topic: str, group: str) -> None
         await cluster.create_topic(client, other)
         async with consuming(client, other, f"{group}_r", answer):
             await producer.request(Message(other, "request"), LIMIT_S)
-    async with Admin(client) as admin:
+    async with Admin(client=client) as admin:
         await admin.progress(group, topic)
         await admin.describe_topic(topic)
         await admin.reset_offset(group, topic, when="begin")

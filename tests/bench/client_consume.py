@@ -47,7 +47,9 @@ async def getmany(client: Client, group: str, count: int) -> None:
     """Take all in batches."""
     seen = 0
     start = StartFrom.FIRST
-    async with Consumer(client, TOPIC, group=group, start_from=start, batch_size=BATCH) as consumer:
+    async with Consumer(
+        TOPIC, client=client, group=group, start_from=start, batch_size=BATCH
+    ) as consumer:
         while seen < count:
             by_queue = await consumer.getmany(BATCH, timeout=TIMEOUT_S)
             seen += sum(map(len, by_queue.values()))
@@ -65,7 +67,9 @@ async def run(client: Client, group: str, count: int) -> None:
             done.set()
 
     start = StartFrom.FIRST
-    async with Consumer(client, TOPIC, group=group, start_from=start, batch_size=BATCH) as consumer:
+    async with Consumer(
+        TOPIC, client=client, group=group, start_from=start, batch_size=BATCH
+    ) as consumer:
         task = asyncio.create_task(consumer.run(handle))
         await done.wait()
     await task
@@ -74,7 +78,7 @@ async def run(client: Client, group: str, count: int) -> None:
 async def measure(namesrv: str, count: int, size: int) -> dict[str, list[float]]:
     """Microseconds of CPU a message by consumer, one figure a round."""
     costs: dict[str, list[float]] = {"pulls": [], "getmany": [], "run": []}
-    async with Client(namesrv) as client, Producer(client) as producer:
+    async with Client(namesrv) as client, Producer(client=client) as producer:
         for _ in range(count):
             await producer.room()
             producer.send_nowait(Message(TOPIC, b"x" * size, tags="A"))

@@ -151,7 +151,7 @@ async def measure(namesrv: str, count: int, size: int) -> dict[str, list[float]]
     """Microseconds of CPU a message by sender, one figure a round."""
     body = b"x" * size
     costs: dict[str, list[float]] = {}
-    async with Client(namesrv) as client, Producer(client, max_in_flight=WINDOW) as producer:
+    async with Client(namesrv) as client, Producer(client=client, max_in_flight=WINDOW) as producer:
         await producer.send(Message(TOPIC, body, tags="A"))
         route = client.services.routes.known(TOPIC)
         assert route is not None

@@ -75,7 +75,7 @@ async def _brokers(count: int) -> dict[str, float]:
             files = [path.stat() for path in broker.root.rglob("*") if path.is_file()]
             size = sum(stat.st_blocks * 512 for stat in files)
             started = time.perf_counter()
-            async with Producer(broker.namesrv_addr) as producer:
+            async with Producer(namesrv_addr=broker.namesrv_addr) as producer:
                 await producer.send(Message("orders", b"hello"))
                 message.append(_ms(started))
             started = time.perf_counter()

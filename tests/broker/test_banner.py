@@ -37,7 +37,7 @@ async def test_the_banner_says_where_everything_is(tmp_path: Path) -> None:
             "deleteWhen, slaveTimeout",
             "send TopicTest 'hello'",
             "consume TopicTest --group demo",
-            f'Producer("{namesrv_of(broker)}")',
+            f'Producer(namesrv_addr="{namesrv_of(broker)}")',
         ):
             assert part in text
         assert all(line == line.rstrip() for line in text.splitlines())

@@ -29,6 +29,6 @@ async def test_what_is_told_can_be_reached(tmp_path: Path, address: str) -> None
         namesrv = namesrv_of(broker)
         if ":" in address:
             namesrv = "[{}]:{}".format(*broker.namesrv_address or ())
-        async with Producer(namesrv) as producer:
+        async with Producer(namesrv_addr=namesrv) as producer:
             result = await producer.send(Message("T", "body"))
     assert result.queue_offset == 0

@@ -69,13 +69,13 @@ async def unsubscribed(place: Place) -> Consumer:
 
 async def new(place: Place) -> Consumer:
     place.broker.add("orders", 0, *(b"%d" % n for n in range(6)))
-    return Consumer(place.client, "orders", group=GROUP, start_from=StartFrom.FIRST)
+    return Consumer("orders", client=place.client, group=GROUP, start_from=StartFrom.FIRST)
 
 
 async def new_ordered(place: Place) -> Consumer:
     consumer = await new(place)
     return Consumer(
-        consumer._client, "orders", group=GROUP, start_from=StartFrom.FIRST, orderly=True
+        "orders", client=consumer._client, group=GROUP, start_from=StartFrom.FIRST, orderly=True
     )
 
 
@@ -308,13 +308,13 @@ def reset(_: Place, consumer: Consumer) -> Any:
 
 async def a_reader(place: Place) -> PeekReader:
     place.broker.add("orders", 0, *(b"%d" % n for n in range(6)))
-    return PeekReader(place.client, "orders", stop="now")
+    return PeekReader("orders", client=place.client, stop="now")
 
 
 async def reading(place: Place) -> PeekReader:
     """One that never ends by itself."""
     await a_reader(place)
-    reader = PeekReader(place.client, "orders")
+    reader = PeekReader("orders", client=place.client)
     await place.run(reader.start())
     return reader
 

@@ -84,14 +84,14 @@ class Place:
 
     async def producer(self, **settings: Any) -> Producer:
         settings = {"group": "P", "check": check, **settings}
-        producer = Producer(self.client, **settings)
+        producer = Producer(client=self.client, **settings)
         await self.run(producer.start())
         self.producers.append(producer)
         return producer
 
     async def consumer(self, *topics: str, **settings: Any) -> Consumer:
         settings = {"group": GROUP, "start_from": StartFrom.FIRST, **settings}
-        consumer = Consumer(self.client, *topics, **settings)
+        consumer = Consumer(*topics, client=self.client, **settings)
         await self.run(consumer.start())
         return consumer
 
@@ -140,7 +140,7 @@ class Place:
         if self.client._services is not None:
             assert self.client.services.members == {}
             assert not self.client._producer_groups
-        await self.run(self.client.close())
+        await self.run(self.client.stop())
         await settle()
         self.check_nothing_left()
 

@@ -62,7 +62,7 @@ async def client_works(place: Place, client: Client, _: Driven) -> None:
 
 
 async def client_closed(place: Place, client: Client, _: Driven) -> None:
-    await place.run(client.close())
+    await place.run(client.stop())
     place.check_nothing_left()
 
 
@@ -137,7 +137,7 @@ async def producer_starts(place: Place, producer: Producer, _: Driven) -> None:
 
 
 async def not_started(place: Place) -> Producer:
-    return Producer(place.client, group="P", check=check)
+    return Producer(client=place.client, group="P", check=check)
 
 
 def send(_: Place, producer: Producer) -> Any:
@@ -258,7 +258,7 @@ SENDS = [
     Row("Client.start", no_client, lambda _, client: client.start(), client_works),
     Row("Client.__aenter__", no_client, entered, client_closed),
     Row("Client.__aexit__", a_client, entered, client_closed),
-    Row("Client.close", a_client, lambda _, client: client.close(), client_closed),
+    Row("Client.stop", a_client, lambda _, client: client.stop(), client_closed),
     Row("Client.leave_producer", a_client, lambda _, c: c.leave_producer("G"), client_works),
     Row("Client.send_heartbeats", a_client, lambda _, c: c.send_heartbeats(), client_works),
     Row("Producer.start", not_started, lambda _, producer: producer.start(), producer_starts),

@@ -26,7 +26,7 @@ class Observed(Group):
     async def scenario(self) -> None:
         """Play it; everything is stopped afterwards."""
         client = self.client()
-        producer = Producer(client, group="shop", retries=0)
+        producer = Producer(client=client, group="shop", retries=0)
         await self.wait(producer.start())
         good = Message("orders", b"good", tags="new", keys="k-1 k-2", sharding_key="order-1")
         await self.wait(producer.send(good))
@@ -39,7 +39,7 @@ class Observed(Group):
         else:
             raise AssertionError("it was not refused")
         await self.wait(producer.stop())
-        await self.wait(client.close())
+        await self.wait(client.stop())
         await self.consume()
 
     async def consume(self) -> None:
@@ -51,9 +51,7 @@ class Observed(Group):
             if message.body == b"bad" and not message.reconsume_times:
                 raise ValueError("cannot use it")
 
-        consumer = Consumer(
-            None, "orders", group=GROUP, start_from=StartFrom.FIRST, consume_timeout=60
-        )
+        consumer = Consumer("orders", group=GROUP, start_from=StartFrom.FIRST, consume_timeout=60)
         consumer._client = self.client()
         await self.wait(consumer.start())
         running = asyncio.create_task(consumer.run(handle, concurrency=1))

@@ -89,14 +89,14 @@ async def scenario(namesrv: str) -> list[str]:
     from skylarkmq.client import Consumer, Message, Producer, StartFrom
 
     bodies: list[str] = []
-    async with Producer(namesrv, compress_over=100) as producer:
+    async with Producer(namesrv_addr=namesrv, compress_over=100) as producer:
         await producer.send(Message("portable", "plain"))
         await producer.send(Message("portable", "packed" * 100))
         await producer.send(Message("portable", "ordered", sharding_key="a"))
         await producer.send(Message("portable", "late", delay_level=1))
         await producer.send_batch([Message("portable", "one"), Message("portable", "two")])
         async with Consumer(
-            namesrv, "portable", group="portable-group", start_from=StartFrom.FIRST
+            "portable", namesrv_addr=namesrv, group="portable-group", start_from=StartFrom.FIRST
         ) as consumer:
             while len(bodies) < 6:
                 message = await consumer.getone(timeout=120)

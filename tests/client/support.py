@@ -28,7 +28,7 @@ class Setting:
             random=Random(3),
             codec=codec,
         )
-        self.producer = Producer(self.client, **settings)
+        self.producer = Producer(client=self.client, **settings)
 
     async def __aenter__(self) -> Setting:
         await self.producer.start()
@@ -38,5 +38,5 @@ class Setting:
         stopping = asyncio.create_task(self.producer.stop(timeout=1))
         await advance_async(self.clock, 60)
         await stopping
-        await self.client.close()
+        await self.client.stop()
         assert self.clock.pending_count == 0, "timers are left over"

@@ -65,7 +65,7 @@ async def test_all_requests_to_a_broker_are_signed(codec: Codec, *, echo: bool) 
         cluster.namesrv, network=cluster.network, clock=clock, random=Random(1), codec=codec,
         credentials=KEYS,
     )  # fmt: skip
-    producer = Producer(client)
+    producer = Producer(client=client)
     await producer.start()
     for body in (b"one", b"two"):
         await producer.send(Message("orders", body, tags="a", keys="k"))
@@ -76,7 +76,7 @@ async def test_all_requests_to_a_broker_are_signed(codec: Codec, *, echo: bool) 
     stopping = asyncio.create_task(producer.stop(timeout=1))
     await advance_async(clock, 60)
     await stopping
-    await client.close()
+    await client.stop()
     assert cluster.unsigned == []
     codes = {request.code for request in cluster.guard.requests}
     assert codes >= {310, 320, 34, 35}
@@ -95,7 +95,7 @@ async def test_each_try_of_a_send_is_signed_anew() -> None:
     client = Client(
         cluster.namesrv, network=cluster.network, clock=clock, random=Random(1), credentials=KEYS
     )
-    producer = Producer(client)
+    producer = Producer(client=client)
     await producer.start()
     send = asyncio.create_task(producer.send(Message("orders", b"body")))
     await advance_async(clock, 2)
@@ -103,7 +103,7 @@ async def test_each_try_of_a_send_is_signed_anew() -> None:
     tries = cluster.guard.of_code(RequestCode.SEND_MESSAGE_V2)
     assert [verifies(request) for request in tries] == [True, True]
     assert len({request.ext_fields["e"] for request in tries} | {"0", "1"}) == 2
-    stopping = asyncio.create_task(client.close())
+    stopping = asyncio.create_task(client.stop())
     await advance_async(clock, 5)
     await stopping
 
@@ -130,7 +130,7 @@ async def test_a_refusal_is_an_auth_error_with_the_remark() -> None:
         RemotingCommand(1, flag=1, opaque=opaque, remark=remark) for opaque in range(1, 20)
     ]
     client = Client(cluster.namesrv, network=cluster.network, clock=clock, credentials=KEYS)
-    producer = Producer(client)
+    producer = Producer(client=client)
     await producer.start()
     send = asyncio.create_task(producer.send(Message("orders", b"x")))
     await settle()
@@ -142,7 +142,7 @@ async def test_a_refusal_is_an_auth_error_with_the_remark() -> None:
     stopping = asyncio.create_task(producer.stop(timeout=1))
     await advance_async(clock, 60)
     await stopping
-    await client.close()
+    await client.stop()
 
 
 def test_queries_by_unique_id_pass_old_and_new_brokers() -> None:

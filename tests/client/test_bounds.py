@@ -175,7 +175,7 @@ async def test_what_is_held_is_bounded(kind: str, take: Taking, tmp_path: Any) -
 
 async def joined(it: Group, kind: str, settings: dict[str, Any]) -> Consumer:
     if kind == "assigned":
-        consumer = Consumer(None, group=GROUP, **settings)
+        consumer = Consumer(group=GROUP, **settings)
     else:
         return await it.consumer(**settings)
     consumer._client = it.client()
@@ -192,7 +192,7 @@ async def test_a_reader_holds_a_page_of_each_queue() -> None:
     it = Group({"orders": 8})
     for number in range(8):
         it.broker.add("orders", number, *[bytes(1000)] * 500)
-    reader = PeekReader(None, "orders")
+    reader = PeekReader("orders")
     reader._client = it.client()
     await it.wait(reader.start())
     most = read = 0

@@ -73,7 +73,7 @@ async def every(items: MessageScan | DeadLetterReplay) -> int:
 
 
 async def started(namesrv: str) -> None:
-    admin = Admin(namesrv)
+    admin = Admin(namesrv_addr=namesrv)
     try:
         await admin.start()
     finally:
@@ -81,7 +81,7 @@ async def started(namesrv: str) -> None:
 
 
 async def stopped(namesrv: str) -> None:
-    admin = Admin(namesrv)
+    admin = Admin(namesrv_addr=namesrv)
     await admin.start()
     try:
         await admin.list_topics()
@@ -91,7 +91,7 @@ async def stopped(namesrv: str) -> None:
 
 
 async def entered(namesrv: str) -> None:
-    async with Admin(namesrv) as admin:
+    async with Admin(namesrv_addr=namesrv) as admin:
         await admin.list_topics()
 
 
@@ -135,7 +135,7 @@ async def test_each_call_at_each_suspension_point(tmp_path: Path) -> None:
         names = await known(it)
         async with (
             Client(it.namesrv) as other,
-            Consumer(other, "orders", group="live", start_from=StartFrom.LAST) as member,
+            Consumer("orders", client=other, group="live", start_from=StartFrom.LAST) as member,
         ):
             running = asyncio.create_task(member.run(lambda _: None))
             names["client_id"] = other.client_id

@@ -27,8 +27,8 @@ async def test_closing_ends_the_answers_to_pushes_also_when_it_is_cancelled() ->
             stream.say(RemotingCommand.request(999))
             await settle()
             assert "skylarkmq-push-999" in {task.get_name() for task in asyncio.all_tasks()}
-            driven = await drive(place.clock, client.close(), Cut(way, at))
-            await place.run(client.close())
+            driven = await drive(place.clock, client.stop(), Cut(way, at))
+            await place.run(client.stop())
             await settle()
             place.check_nothing_left()
             if not driven.reached:
@@ -39,7 +39,7 @@ async def test_a_client_of_its_own_ends_with_a_start_that_is_cancelled(tmp_path:
     for at in range(40):
         place = Place()
         consumer = Consumer(
-            None, "orders", group=GROUP, model="broadcasting", start_from=StartFrom.FIRST,
+            "orders", group=GROUP, model="broadcasting", start_from=StartFrom.FIRST,
             offsets_folder=tmp_path,
         )  # fmt: skip
         consumer._client = place.client
@@ -54,10 +54,10 @@ async def test_a_client_of_its_own_ends_with_a_start_that_is_cancelled(tmp_path:
 
 async def test_two_who_start_at_the_same_time_start_once() -> None:
     place = Place()
-    producer = Producer(place.client, group="P")
+    producer = Producer(client=place.client, group="P")
     await place.run(asyncio.wait_for(asyncio.gather(producer.start(), producer.start()), None))
     assert place.client._producer_groups["P"] == 1
-    consumer = Consumer(place.client, "orders", group=GROUP)
+    consumer = Consumer("orders", client=place.client, group=GROUP)
     both = asyncio.gather(consumer.start(), consumer.start(), return_exceptions=True)
     assert await place.run(asyncio.wait_for(both, None)) == [None, None]
     await place.run(producer.stop())
@@ -67,7 +67,7 @@ async def test_two_who_start_at_the_same_time_start_once() -> None:
 async def test_a_stop_while_it_starts() -> None:
     for turns in range(1, 30):
         place = Place()
-        producer = Producer(None, group="P")
+        producer = Producer(group="P")
         producer._client = place.client
         starting = asyncio.create_task(producer.start())
         for _ in range(turns):

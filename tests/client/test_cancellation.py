@@ -44,7 +44,7 @@ def left_over() -> list[str]:
 
 async def whole_after(it: Group, client: Client) -> None:
     """Everything ends, and nothing stays."""
-    await it.wait(client.close())
+    await it.wait(client.stop())
     await settle()
     assert left_over() == []
     assert it.clock.pending_count == 0
@@ -55,7 +55,7 @@ async def test_send() -> None:
     async def run(turns: int) -> bool:
         it = Group({"orders": 1})
         client = it.client()
-        producer = Producer(client)
+        producer = Producer(client=client)
         await it.wait(producer.start())
         ended = await cancelled_after(turns, producer.send(Message("orders", b"cancelled")))
         assert producer.in_flight_count == 0
@@ -76,7 +76,7 @@ async def test_starting_and_stopping_a_producer() -> None:
     async def run(turns: int) -> bool:
         it = Group({"orders": 1})
         client = it.client()
-        producer = Producer(client)
+        producer = Producer(client=client)
         await cancelled_after(turns, producer.start())
         await it.wait(producer.start())
         await it.wait(producer.send(Message("orders", b"x")))
@@ -93,10 +93,10 @@ async def test_joining_a_group() -> None:
         it = Group({"orders": 2})
         it.broker.add("orders", 0, b"0")
         client = it.client()
-        consumer = Consumer(client, "orders", group=GROUP, start_from=StartFrom.FIRST)
+        consumer = Consumer("orders", client=client, group=GROUP, start_from=StartFrom.FIRST)
         ended = await cancelled_after(turns, consumer.start())
         if not ended:  # cancelled: it has left again, so another one may come in its place
-            consumer = Consumer(client, "orders", group=GROUP, start_from=StartFrom.FIRST)
+            consumer = Consumer("orders", client=client, group=GROUP, start_from=StartFrom.FIRST)
             await it.wait(consumer.start())
         assert (await it.wait(consumer.getone())).body == b"0"
         await it.wait(consumer.stop())
@@ -112,8 +112,8 @@ async def test_leaving_a_group(owned: bool) -> None:
         it = Group({"orders": 2})
         it.broker.add("orders", 0, b"0", b"1")
         client = it.client()
-        consumer = Consumer(client, "orders", group=GROUP, start_from=StartFrom.FIRST)
-        consumer._owned = owned
+        consumer = Consumer("orders", client=client, group=GROUP, start_from=StartFrom.FIRST)
+        consumer._owns_client = owned
         await it.wait(consumer.start())
         running = asyncio.create_task(consumer.run(lambda _: None))
         await settle()
@@ -132,7 +132,7 @@ async def test_waiting_for_messages_and_committing() -> None:
     async def run(turns: int) -> bool:
         it = Group({"orders": 1})
         client = it.client()
-        consumer = Consumer(client, "orders", group=GROUP, start_from=StartFrom.FIRST)
+        consumer = Consumer("orders", client=client, group=GROUP, start_from=StartFrom.FIRST)
         await it.wait(consumer.start())
         ended = await cancelled_after(turns, taking_with_a_late_message(it, consumer))
         it.broker.add("orders", 0, b"last")

@@ -32,7 +32,7 @@ class Place:
         )
 
     async def end(self) -> None:
-        closing = asyncio.create_task(self.client.close())
+        closing = asyncio.create_task(self.client.stop())
         await advance_async(self.clock, 5)
         await closing
         await settle()
@@ -59,7 +59,7 @@ async def test_closing_a_client() -> None:
         it = Place()
         await it.client.start()
         await it.client.services.peer(it.broker.address)
-        ended = await cancelled_after(turns, it.client.close())
+        ended = await cancelled_after(turns, it.client.stop())
         await it.end()
         return ended
 

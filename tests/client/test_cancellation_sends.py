@@ -41,7 +41,7 @@ async def test_a_cancelled_call_leaves_nothing(name: str) -> None:
         it = Group({"orders": 2, "other": 2})
         it.broker.echo_codec = True
         client = it.client()
-        producer = Producer(client)
+        producer = Producer(client=client)
         await it.wait(producer.start())
         ended = await cancelled_after(turns, CALLS[name](producer))
         assert producer.in_flight_count == 0
@@ -63,7 +63,7 @@ async def test_a_cancelled_wait_for_room_or_for_the_end_leaves_nothing() -> None
     async def run(turns: int) -> bool:
         it = Group({"orders": 2})
         client = it.client()
-        producer = Producer(client, max_in_flight=1)
+        producer = Producer(client=client, max_in_flight=1)
         await it.wait(producer.start())
         first = producer.send_nowait(Message("orders", b"first"))
 

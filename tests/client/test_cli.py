@@ -110,7 +110,7 @@ async def test_tags_select(shell: Shell) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_signals_end_consume_cleanly_and_commit(shell: Shell, number: signal.Signals) -> None:
-    async with Client(shell.namesrv) as client, Producer(client) as producer:
+    async with Client(shell.namesrv) as client, Producer(client=client) as producer:
         await producer.send(Message("orders", b"first"))
         process = await shell.start("consume", "orders", "--group", "g", "--from", "first")
         assert process.stdout is not None

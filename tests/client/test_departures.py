@@ -210,7 +210,7 @@ async def test_what_waits_at_stop_ends_and_what_comes_later_is_refused() -> None
             future.result()
     with pytest.raises(IllegalState, match="stopped"):
         await for_room
-    await it.client.close()
+    await it.client.stop()
     assert it.clock.pending_count == 0
 
 

@@ -59,14 +59,14 @@ async def connected(
     async with (
         live_broker(root, **changes) as broker,
         Client(namesrv_of(broker), codec=codec) as client,
-        Producer(client, send_timeout=LIMIT_S) as producer,
+        Producer(client=client, send_timeout=LIMIT_S) as producer,
     ):
         yield broker, client, producer
 
 
-def first_of(client: Client | str, *topics: str, **settings: Any) -> Consumer:
+def first_of(client: Client | None, *topics: str, **settings: Any) -> Consumer:
     settings.setdefault("start_from", StartFrom.FIRST)
-    return Consumer(client, *(topics or (TOPIC,)), group=GROUP, **settings)
+    return Consumer(*(topics or (TOPIC,)), client=client, group=GROUP, **settings)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,9 @@ async def test_members_come_and_go_and_every_message_is_processed(tmp_path: Path
         shared = asyncio.Event()
 
         async def member() -> tuple[Consumer, asyncio.Task[None]]:
-            consumer = first_of(namesrv_of(broker), on_revoked=lambda _: shared.set())
+            consumer = first_of(
+                None, namesrv_addr=namesrv_of(broker), on_revoked=lambda _: shared.set()
+            )
             await consumer.start()
             return consumer, asyncio.create_task(consumer.run(handle))
 
@@ -183,7 +185,9 @@ async def test_a_failing_message_is_retried_and_then_a_dead_letter(tmp_path: Pat
 
         async with first_of(client, max_reconsume=1) as consumer:
             running = asyncio.create_task(consumer.run(fail))
-            dead = Consumer(client, f"%DLQ%{GROUP}", group="undertaker", start_from=StartFrom.FIRST)
+            dead = Consumer(
+                f"%DLQ%{GROUP}", client=client, group="undertaker", start_from=StartFrom.FIRST
+            )
             async with dead:
                 (letter,) = await collect(dead, 1)
             running.cancel()
@@ -217,7 +221,7 @@ async def test_sends_and_pulls_survive_a_restart_of_the_broker(tmp_path: Path) -
             "namesrv_listen_port": broker.namesrv_address[1],  # type: ignore[index]
         }
         client = Client(namesrv_of(broker))
-        producer = Producer(client, send_timeout=LIMIT_S, retries=100)
+        producer = Producer(client=client, send_timeout=LIMIT_S, retries=100)
         await producer.start()
         consumer = first_of(client)
         await consumer.start()
@@ -233,7 +237,7 @@ async def test_sends_and_pulls_survive_a_restart_of_the_broker(tmp_path: Path) -
         assert bodies == {b"%d" % n for n in range(50)}
         await consumer.stop()
         await producer.stop()
-        await client.close()
+        await client.stop()
 
 
 async def test_a_missing_topic_and_a_foreign_selector(tmp_path: Path) -> None:

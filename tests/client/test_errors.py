@@ -106,7 +106,7 @@ def test_a_time_of_the_wrong_kind_is_told_with_the_right_one(
 
 async def test_what_is_no_message_and_whose_topic_is_taken_is_told_before_it_is_sent() -> None:
     it = Group()
-    producer = Producer(it.client())
+    producer = Producer(client=it.client())
     await it.wait(producer.start())
     text: Any = "orders"
     for sending in (producer.send(text), producer.send_many([text])):
@@ -117,7 +117,7 @@ async def test_what_is_no_message_and_whose_topic_is_taken_is_told_before_it_is_
     with pytest.raises(ValueError, match="is the brokers' own: send to another one"):
         await it.wait(producer.send(Message(RMQ_SYS_TRANS_HALF_TOPIC, b"x")))
     await it.wait(producer.stop())
-    await it.wait(producer._client.close())
+    await it.wait(producer._client.stop())
 
 
 def test_code_13_says_both_of_its_meanings() -> None:

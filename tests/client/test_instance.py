@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.client import Client, ConnectionFailed, IllegalState, Message, Producer
+from skylarkmq.client import (
+    Admin,
+    Client,
+    ConnectionFailed,
+    Consumer,
+    IllegalState,
+    Message,
+    Producer,
+)
 from skylarkmq.client.config import ClientConfig, ConsumerConfig, ProducerConfig
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
@@ -44,7 +52,7 @@ async def test_two_clients_of_one_process_differ() -> None:
     assert len({client.client_id for client in clients}) == 2
     assert len({client.unique_ids.next() for client in clients}) == 2
     for client in clients:
-        await client.close()
+        await client.stop()
     assert clock.pending_count == 0
 
 
@@ -57,7 +65,7 @@ async def test_the_address_map_decides_what_is_dialled() -> None:
     for address_map in (mapping, lambda address: mapping.get(address, address)):
         async with (
             client_of(cluster, clock, address_map=address_map) as client,
-            Producer(client) as producer,
+            Producer(client=client) as producer,
         ):
             await producer.send(Message("orders", b"x"))
     assert len(broker.bodies("orders")) == 2
@@ -72,7 +80,7 @@ async def test_an_address_map_that_fails_is_the_error_of_the_send() -> None:
 
     async with (
         client_of(cluster, clock, address_map=mapped) as client,
-        Producer(client) as producer,
+        Producer(client=client) as producer,
     ):
         with pytest.raises(IllegalState, match="address_map failed for broker-a"):
             await producer.send(Message("orders", b"x"))
@@ -81,7 +89,7 @@ async def test_an_address_map_that_fails_is_the_error_of_the_send() -> None:
 async def test_a_silent_broker_loses_its_connection_and_a_slow_one_keeps_it() -> None:
     cluster, clock = FakeCluster(), ManualClock()
     broker = cluster.broker("broker-a", {"orders": 1})
-    async with client_of(cluster, clock) as client, Producer(client) as producer:
+    async with client_of(cluster, clock) as client, Producer(client=client) as producer:
         await producer.send(Message("orders", b"x"))
         await advance_async(clock, 1)
         broker.silent = True
@@ -107,7 +115,7 @@ async def test_heartbeats_come_each_interval_and_wishes_are_merged() -> None:
     broker = cluster.broker("broker-a", {"orders": 1})
     async with (
         client_of(cluster, clock, heartbeat_interval=10) as client,
-        Producer(client, group="pg") as producer,
+        Producer(client=client, group="pg") as producer,
     ):
         await producer.send(Message("orders", b"x"))
         await advance_async(clock, 1)
@@ -123,7 +131,7 @@ async def test_heartbeats_come_each_interval_and_wishes_are_merged() -> None:
 async def test_unknown_pushes_are_left_unanswered() -> None:
     cluster, clock = FakeCluster(), ManualClock()
     broker = cluster.broker("broker-a", {"orders": 1})
-    async with client_of(cluster, clock) as client, Producer(client) as producer:
+    async with client_of(cluster, clock) as client, Producer(client=client) as producer:
         await producer.send(Message("orders", b"x"))
         before = len(broker.requests)
         broker.push(RemotingCommand.request(31_999))
@@ -143,8 +151,8 @@ async def test_start_may_be_tried_again_and_close_is_final() -> None:
     cluster.name_server.connect_error = None
     clock.advance(5)
     await asyncio.gather(client.start(), client.start())
-    await client.close()
-    await client.close()
+    await client.stop()
+    await client.stop()
     with pytest.raises(IllegalState, match="closed"):
         await client.start()
     assert clock.pending_count == 0
@@ -174,10 +182,23 @@ def test_the_environment_names_the_default(monkeypatch: pytest.MonkeyPatch) -> N
         lambda: ProducerConfig(max_in_flight_bytes=1),
         lambda: ConsumerConfig("g", batch_size=0),
         lambda: ConsumerConfig("g", ack="never"),  # type: ignore[arg-type]
-        lambda: Producer("a:1", compression="rar"),  # type: ignore[arg-type]
-        lambda: Producer("a:1", group="no blank"),
+        lambda: Producer(namesrv_addr="a:1", compression="rar"),  # type: ignore[arg-type]
+        lambda: Producer(namesrv_addr="a:1", group="no blank"),
     ],
 )
 def test_settings_are_checked(wrong: Any) -> None:
     with pytest.raises(ValueError):
         wrong()
+
+
+@pytest.mark.parametrize("kind", [Producer, Admin, lambda **to: Consumer(group="g", **to)])
+async def test_a_client_is_shared_or_its_own(kind: Any) -> None:
+    with pytest.raises(ValueError, match="client= or namesrv_addr=, not both"):
+        kind(client=Client("a:1"), namesrv_addr="b:1")
+    with pytest.raises(TypeError, match="go into namesrv_addr="):
+        kind(client="a:1")
+
+
+async def test_an_address_in_the_place_of_a_topic_is_told_from_one() -> None:
+    with pytest.raises(ValueError, match="go into namesrv_addr="):
+        Consumer("127.0.0.1:9876", "orders", group="g")

@@ -46,7 +46,7 @@ async def eventful(it: Talkative) -> list[str]:
     """Send, fail, consume, fail again; return the texts of all errors and objects on the way."""
     texts: list[str] = []
     message = Message("orders", BODY, keys=KEY, properties={"a": VALUE})
-    producer = Producer(it.client(), retries=1)
+    producer = Producer(client=it.client(), retries=1)
     await it.wait(producer.start())
     await it.wait(producer.send(message))
     for code in (
@@ -68,7 +68,7 @@ async def eventful(it: Talkative) -> list[str]:
         if not received.reconsume_times:
             raise ValueError("cannot use it")
 
-    consumer = Consumer(None, "orders", group=GROUP, start_from=StartFrom.FIRST)
+    consumer = Consumer("orders", group=GROUP, start_from=StartFrom.FIRST)
     consumer._client = it.client()
     await it.wait(consumer.start())
     it.broker.refuse(RequestCode.CONSUMER_SEND_MSG_BACK, ResponseCode.SYSTEM_ERROR)

@@ -64,7 +64,7 @@ async def test_what_consumers_hold_is_read_at_the_scrape() -> None:
 async def test_retries_count_by_their_reason() -> None:
     registry = CollectorRegistry()
     it = Observed(metrics=registry)
-    async with Producer(it.client()) as producer:
+    async with Producer(client=it.client()) as producer:
         it.broker.refuse(RequestCode.SEND_MESSAGE_V2, *[ResponseCode.SYSTEM_BUSY] * 2)
         await it.wait(producer.send(Message("orders", b"x")))
         [line] = lines_of(registry, "retries_total")
@@ -87,7 +87,7 @@ async def test_without_a_registry_nothing_is_timed() -> None:
     client = it.client()
     await it.wait(client.start())
     assert client.services.hooks == []
-    await it.wait(client.close())
+    await it.wait(client.stop())
 
 
 def test_labels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ async def test_the_span_is_the_current_one_in_the_handler(recorded: Recorded) ->
 async def test_the_programs_own_context_is_left_alone(recorded: Recorded) -> None:
     it = Observed(tracer_provider=recorded.provider)
     own = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    async with Producer(it.client()) as producer:
+    async with Producer(client=it.client()) as producer:
         await it.wait(producer.send(Message("orders", b"x", properties={"traceparent": own})))
         await it.wait(producer.send(Message("orders", b"y", properties={"a": "b"})))
         await it.wait(producer.stop())
@@ -118,13 +118,13 @@ async def test_the_programs_own_context_is_left_alone(recorded: Recorded) -> Non
 
 async def test_a_batch_has_one_span_and_a_handler_of_many_has_links(recorded: Recorded) -> None:
     it = Observed(tracer_provider=recorded.provider)
-    producer = Producer(it.client())
+    producer = Producer(client=it.client())
     await it.wait(producer.start())
     await it.wait(producer.send_batch([Message("orders", b"1"), Message("orders", b"2")]))
     await it.wait(producer.stop())
     [span] = recorded.spans("send orders")
     assert (span.attributes or {})["messaging.batch.message_count"] == 2
-    consumer = Consumer(None, "orders", group=GROUP, start_from=StartFrom.FIRST)
+    consumer = Consumer("orders", group=GROUP, start_from=StartFrom.FIRST)
     consumer._client = it.client()
 
     async def handle(messages: object) -> None:

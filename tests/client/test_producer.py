@@ -138,7 +138,7 @@ async def test_flush_waits_for_all_and_stop_gives_up_after_its_time() -> None:
     await stopping
     with pytest.raises(IllegalState, match="stopped"):
         await it.producer.send(Message("orders", b"z"))
-    await it.client.close()
+    await it.client.stop()
     with pytest.raises(ConnectionFailed):
         await lost
 
@@ -278,7 +278,7 @@ async def test_a_name_server_that_goes_away_is_not_taken_for_a_broker() -> None:
 async def test_an_unreachable_name_server_says_so_at_start() -> None:
     cluster = FakeCluster()
     producer = Producer(
-        Client("nowhere:1;also-nowhere:2", network=cluster.network, clock=ManualClock())
+        client=Client("nowhere:1;also-nowhere:2", network=cluster.network, clock=ManualClock())
     )
     with pytest.raises(ConnectionFailed, match=r"nowhere:1.*NAMESRV_ADDR"):
         await producer.start()

@@ -39,21 +39,21 @@ def never(half: HalfMessage) -> TransactionState:
 
 async def test_a_producer_that_two_start_joins_its_group_once() -> None:
     it = Place()
-    producer = Producer(it.client, group="P")
+    producer = Producer(client=it.client, group="P")
     await asyncio.gather(producer.start(), producer.start())
     await producer.send(Message("orders", b"x"))
     await it.client.send_heartbeats()
     await producer.stop()
     (farewell,) = it.broker.of_code(RequestCode.UNREGISTER_CLIENT)
     assert farewell.ext_fields["producerGroup"] == "P"
-    await it.client.close()
+    await it.client.stop()
     assert await it.is_clean()
 
 
 async def test_a_producer_that_is_stopped_while_it_starts_does_not_start() -> None:
     it = Place()
-    producer = Producer(it.client, group="P")
-    producer._owned = True
+    producer = Producer(client=it.client, group="P")
+    producer._owns_client = True
     starting = asyncio.create_task(producer.start())
     await asyncio.sleep(0)
     await producer.stop()
@@ -66,7 +66,7 @@ async def test_a_client_that_is_closed_while_it_starts_does_not_start() -> None:
     it = Place()
     starting = asyncio.create_task(it.client.start())
     await asyncio.sleep(0)
-    await it.client.close()
+    await it.client.stop()
     with pytest.raises(IllegalState, match="closed"):
         await starting
     assert await it.is_clean()
@@ -74,17 +74,17 @@ async def test_a_client_that_is_closed_while_it_starts_does_not_start() -> None:
 
 async def test_a_producer_can_be_stopped_after_its_client_was_closed() -> None:
     it = Place()
-    producer = Producer(it.client, group="P", trace=True, check=never)
+    producer = Producer(client=it.client, group="P", trace=True, check=never)
     await producer.start()
     await producer.send(Message("orders", b"x"))
-    await it.client.close()
+    await it.client.stop()
     await producer.stop()
     assert await it.is_clean()
 
 
 async def test_what_waits_for_room_while_the_producer_stops_starts_nothing_any_more() -> None:
     it = Place()
-    producer = Producer(it.client, group="P", check=never, max_in_flight=1, send_timeout=5)
+    producer = Producer(client=it.client, group="P", check=never, max_in_flight=1, send_timeout=5)
     await producer.start()
     await producer.send(Message("orders", b"x"))
     it.broker.silent = True
@@ -99,7 +99,7 @@ async def test_what_waits_for_room_while_the_producer_stops_starts_nothing_any_m
     await stopping
     outcomes = await asyncio.gather(*sends, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes[1:]] == [IllegalState] * 2
-    closing = asyncio.create_task(it.client.close())
+    closing = asyncio.create_task(it.client.stop())
     await advance_async(it.clock, 5)
     await closing
     assert await it.is_clean()

@@ -25,7 +25,7 @@ async def started() -> tuple[FakeBroker, ManualClock, Client, Producer]:
     client = Client(
         cluster.namesrv, network=cluster.network, clock=clock, random=Random(1), codec="json"
     )
-    producer = Producer(client, send_timeout=30)
+    producer = Producer(client=client, send_timeout=30)
     await producer.start()
     return broker, clock, client, producer
 
@@ -54,7 +54,7 @@ async def send_over(cut: str, position: int) -> tuple[FakeBroker, int, int]:
     stopping = asyncio.create_task(producer.stop(timeout=1))
     await advance_async(clock, 5)
     await stopping
-    await client.close()
+    await client.stop()
     return broker, result.unknown_tries, producer_retries(broker)
 
 
@@ -94,7 +94,7 @@ async def test_without_retries_left_the_cut_is_an_error_and_never_a_second_copy(
     retries: int,
 ) -> None:
     broker, clock, client, _ = await started()
-    producer = Producer(client, send_timeout=30, retries=retries)
+    producer = Producer(client=client, send_timeout=30, retries=retries)
     await producer.start()
     await producer.send(Message("orders", b"before"))
     broker.silent = True

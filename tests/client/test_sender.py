@@ -206,7 +206,7 @@ async def test_a_namespace_is_on_the_wire_and_nowhere_else() -> None:
     client = Client(
         cluster.namesrv, network=cluster.network, clock=clock, random=Random(1), namespace="shop"
     )
-    async with client, Producer(client, group="g") as producer:
+    async with client, Producer(client=client, group="g") as producer:
         queues = await producer.queues("orders")
         assert queues == [MessageQueue("orders", "broker-a", n) for n in range(4)]
         results = [
@@ -241,6 +241,6 @@ def test_a_compression_without_its_library_says_what_to_install(
 
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(NotSupported, match=r"pip install 'skylarkmq\[compression\]'"):
-        Producer("nowhere:1", compression=kind)
+        Producer(namesrv_addr="nowhere:1", compression=kind)
     with pytest.raises(ValueError, match="zlib, lz4, zstd"):
-        Producer("nowhere:1", compression="rar")  # type: ignore[arg-type]
+        Producer(namesrv_addr="nowhere:1", compression="rar")  # type: ignore[arg-type]

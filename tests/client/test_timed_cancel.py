@@ -44,7 +44,7 @@ async def test_what_is_taken_back_is_not_delivered_and_all_else_is(
             return Message("orders", body, deliver_at=at)
 
         at = broker.now() + SPAN
-        async with Producer(client) as producer:
+        async with Producer(client=client) as producer:
             kept, unwanted = [await producer.send(message(body)) for body in (b"kept", b"unwanted")]
             assert await producer.cancel(unwanted)
             assert await producer.cancel(unwanted), "a second time does no harm"
@@ -54,7 +54,7 @@ async def test_what_is_taken_back_is_not_delivered_and_all_else_is(
 
 
 async def of_another_kind(broker: RunningBroker, client: Client) -> None:
-    async with Producer(client) as producer:
+    async with Producer(client=client) as producer:
         for message in (Message("orders", b"x"), Message("orders", b"x", delay_level=3)):
             sent = await producer.send(message)
             with pytest.raises(IllegalState, match="can be taken back, others cannot"):
@@ -88,11 +88,11 @@ async def test_an_apache_broker_gets_the_time_within_the_step_that_the_message_w
     queue = MessageQueue("orders", "broker-a", 0)
     sent = SendResult(SendStatus.SEND_OK, "U0", offset_message_id(HOST, key * QUEUE_SPAN), queue, 0)
     client = it.client()
-    producer = Producer(client)
+    producer = Producer(client=client)
     await it.wait(producer.start())
     assert await it.wait(producer.cancel(sent))
     (stored,) = it.broker.topics["orders"].queues[0]
     assert stored.properties["TIMER_DELIVER_MS"] == "9001"
     assert stored.properties["TIMER_DEL_UNIQKEY"] == "U0"
     await it.wait(producer.stop())
-    await it.wait(client.close())
+    await it.wait(client.stop())

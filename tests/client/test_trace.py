@@ -116,7 +116,7 @@ async def test_what_is_not_told() -> None:
             setting.producer.send(Message("orders", b"refused")), return_exceptions=True
         )
         assert isinstance(outcome[0], Exception)
-        async with Producer(setting.client, group="Q") as other:
+        async with Producer(client=setting.client, group="Q") as other:
             await other.send(Message("orders", b"somebody else's"))
         await advance_async(setting.clock, 5)
         assert [each.body for each in broker.topics[TOPIC].queues[0]] == [
@@ -127,7 +127,7 @@ async def test_what_is_not_told() -> None:
 async def test_producers_of_one_group_tell_once_and_the_last_one_tells_the_rest() -> None:
     async with Setting(group="P", trace="MY_TRACE") as setting:
         broker = setting.cluster.broker(topics={"orders": 1, "MY_TRACE": 1})
-        second = Producer(setting.client, group="P", trace="MY_TRACE")
+        second = Producer(client=setting.client, group="P", trace="MY_TRACE")
         await second.start()
         assert tracer_of(second) is tracer_of(setting.producer)
         await second.send(Message("orders", b"x"))

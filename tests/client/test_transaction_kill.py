@@ -79,8 +79,10 @@ class Bank:
         async with (
             asyncio.timeout(LIMIT_S),
             Client(self.namesrv) as client,
-            Producer(client, group=GROUP, check=self.check),
-            Consumer(client, TOPIC, group="auditors", start_from=StartFrom.FIRST) as consumer,
+            Producer(client=client, group=GROUP, check=self.check),
+            Consumer(
+                TOPIC, client=client, group="auditors", start_from=StartFrom.FIRST
+            ) as consumer,
         ):
             while not {*got} >= self.ids("done") or len(self.asked) < open_count:
                 found = await consumer.getmany(timeout=0.1)
@@ -118,7 +120,7 @@ async def test_killed_at_any_time(tmp_path: Path, seed: int) -> None:
             await asyncio.gather(*(child.wait() for child in children))
         got = await bank.settle(open_count=0)
         await asyncio.sleep(1)  # a wrong verdict would come within a round of questions
-        late = Consumer(bank.namesrv, TOPIC, group="late", start_from=StartFrom.FIRST)
+        late = Consumer(TOPIC, namesrv_addr=bank.namesrv, group="late", start_from=StartFrom.FIRST)
         async with late:
             again = {message.msg_id async for message in _all(late)}
         assert {*got} == again == bank.ids("done"), f"seed {seed}"

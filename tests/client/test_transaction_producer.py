@@ -147,11 +147,11 @@ async def test_what_is_refused(it: It) -> None:
     with pytest.raises(IllegalState, match="entered once"):
         await transaction.__aenter__()
 
-    async with Producer(it.setting.client, group="Q") as unchecked:
+    async with Producer(client=it.setting.client, group="Q") as unchecked:
         with pytest.raises(IllegalState, match=r"Producer\(check=\.\.\.\)"):
             unchecked.transaction(ORDER)
         unchecked.transaction(ORDER, check=never_asked)
-    async with Producer(it.setting.client, check=never_asked) as nameless:
+    async with Producer(client=it.setting.client, check=never_asked) as nameless:
         with pytest.raises(IllegalState, match="a group of its own"):
             nameless.transaction(ORDER)
 
@@ -217,7 +217,7 @@ async def test_a_namespace_wraps_group_and_topic() -> None:
             setting.cluster.namesrv, network=setting.cluster.network, clock=setting.clock,
             codec="json", namespace="shop",
         )  # fmt: skip
-        async with client, Producer(client, group="P", check=never_asked) as producer:
+        async with client, Producer(client=client, group="P", check=never_asked) as producer:
             async with producer.transaction(ORDER):
                 pass
             await settle(4)

@@ -93,7 +93,7 @@ async def main(namesrv: str, folder: Path, step: str) -> None:
     fate = Fate(folder, step)
     async with (
         Client(namesrv, network=FatefulNetwork(fate)) as client,
-        Producer(client, group=GROUP, check=not_known) as producer,
+        Producer(client=client, group=GROUP, check=not_known) as producer,
     ):
         client.services.hooks.append(fate)
         while step == "loop" or fate.count < FATAL:

@@ -75,7 +75,7 @@ def client_of(broker: Broker, credentials: Credentials | None, **settings: objec
 @pytest.fixture
 async def topics(secured: Broker) -> AsyncIterator[None]:
     """The three topics, each with a message of the administrator's."""
-    async with client_of(secured, ADMIN) as client, Admin(client) as admin:
+    async with client_of(secured, ADMIN) as client, Admin(client=client) as admin:
         for topic in (OPEN, READ_ONLY, CLOSED):
             await admin.create_topic(topic, queues=4, exist_ok=True)
         yield
@@ -86,7 +86,7 @@ async def topics(secured: Broker) -> AsyncIterator[None]:
 async def test_what_is_allowed(secured: Broker, codec: str) -> None:
     """Every kind of request that is signed: sends of all kinds, pulls, commits, heartbeats."""
     async with client_of(secured, ALICE, codec=codec) as client:
-        async with Producer(client, compress_over=500) as producer:
+        async with Producer(client=client, compress_over=500) as producer:
             sent = [
                 await producer.send(Message(OPEN, f"{codec}-0", keys="Grüße", tags="A")),
                 await producer.send_nowait(Message(OPEN, f"{codec}-1", properties={"ß": "✓ 😀"})),
@@ -101,7 +101,7 @@ async def test_what_is_allowed(secured: Broker, codec: str) -> None:
 
 @pytest.mark.usefixtures("topics")
 async def test_what_is_denied(secured: Broker) -> None:
-    async with client_of(secured, ALICE) as client, Producer(client) as producer:
+    async with client_of(secured, ALICE) as client, Producer(client=client) as producer:
         for topic in (READ_ONLY, CLOSED):
             with pytest.raises(AuthError) as refused:
                 await producer.send(Message(topic, "no"))
@@ -109,7 +109,7 @@ async def test_what_is_denied(secured: Broker) -> None:
             assert not refused.value.retryable
             assert ALICE.secret_key not in str(refused.value)
         await producer.send(Message(OPEN, "goes on"))
-        async with Admin(client) as admin:
+        async with Admin(client=client) as admin:
             with pytest.raises(AuthError, match="admin"):
                 await admin.create_topic("T_new", queues=1)
 
@@ -127,7 +127,7 @@ async def test_what_is_denied(secured: Broker) -> None:
 async def test_wrong_credentials(
     secured: Broker, credentials: Credentials | None, why: str
 ) -> None:
-    async with client_of(secured, credentials) as client, Producer(client) as producer:
+    async with client_of(secured, credentials) as client, Producer(client=client) as producer:
         with pytest.raises(AuthError) as refused:
             await producer.send(Message(OPEN, "no"))
         assert why in str(refused.value)
@@ -137,8 +137,8 @@ async def test_wrong_credentials(
 @pytest.mark.usefixtures("topics")
 async def test_queries_are_signed_as_the_broker_checks_them(secured: Broker) -> None:
     """Code 12 carries a field that Java's client signs and its broker leaves out."""
-    async with client_of(secured, ADMIN) as client, Admin(client) as admin:
-        async with Producer(client) as producer:
+    async with client_of(secured, ADMIN) as client, Admin(client=client) as admin:
+        async with Producer(client=client) as producer:
             sent = await producer.send(Message(OPEN, "found", keys="order-17"))
         found = await until(lambda: admin.query(OPEN, key="order-17"), "the index")
         assert [message.body for message in found] == [b"found"]
@@ -154,7 +154,7 @@ async def test_queries_are_signed_as_the_broker_checks_them(secured: Broker) -> 
 async def test_a_retry_is_signed_too(secured: Broker) -> None:
     async with (
         client_of(secured, ALICE) as client,
-        Producer(client) as producer,
+        Producer(client=client) as producer,
         consuming(client, OPEN, GROUP, Inbox(fail=1)) as inbox,
     ):
         await producer.send(Message(OPEN, "try again"))

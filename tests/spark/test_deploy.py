@@ -47,7 +47,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def test_the_archive_job_on_a_cluster(
     broker: SyncBroker, topic: str, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    with Producer(broker.namesrv_addr) as producer:
+    with Producer(namesrv_addr=broker.namesrv_addr) as producer:
         for number in range(COUNT):
             producer.send(Message(topic, str(number)))
     packed = tmp_path / "environment.tar.gz"

@@ -26,7 +26,7 @@ def own_broker() -> Iterator[SyncBroker]:
     """A broker of this file's own, because it is killed and restarted."""
     with run_broker_sync(settings={"enablePropertyFilter": "true"}) as broker:
         broker.create_topic("T", 1)
-        with Producer(broker.namesrv_addr) as producer:
+        with Producer(namesrv_addr=broker.namesrv_addr) as producer:
             producer.send_many(
                 [
                     Message(

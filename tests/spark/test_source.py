@@ -28,7 +28,7 @@ COUNT = 400
 
 def fill(broker: SyncBroker, topic: str, first: int = 0, count: int = COUNT) -> None:
     """Send messages whose bodies are their numbers; every third one has tag A, the others B."""
-    with Producer(broker.namesrv_addr) as producer:
+    with Producer(namesrv_addr=broker.namesrv_addr) as producer:
         queues = sorted(producer.queues(topic))
         for number in range(first, first + count):
             message = Message(
@@ -144,7 +144,7 @@ def assert_settings_are_ours(spark: SparkSession) -> None:
 def assert_a_plan_shows_no_secret(
     spark: SparkSession, broker: SyncBroker, topic: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with Producer(broker.namesrv_addr) as producer:
+    with Producer(namesrv_addr=broker.namesrv_addr) as producer:
         producer.send(Message(topic, b"body"))
     options = {"accessKey": "who", "secretKey": "hush", "securityToken": "hush"}
     options |= {"nameServer": broker.namesrv_addr, "topic": topic}

@@ -39,7 +39,7 @@ def server(tmp_path: Path) -> Iterator[SkylarkBroker]:
 
 def send(namesrv: str, first: int) -> None:
     """HALF messages a queue whose bodies say where they must lie."""
-    with Producer(namesrv) as producer:
+    with Producer(namesrv_addr=namesrv) as producer:
         for queue in sorted(producer.queues(TOPIC)):
             bodies = [f"{queue.queue_id}/{first + number}" for number in range(HALF)]
             for start in range(0, HALF, 50):

@@ -38,7 +38,7 @@ def bodies(messages: list[MessageExt]) -> list[bytes]:
 async def test_delays_come_due_in_the_order_of_their_times() -> None:
     async with (
         run_broker() as broker,
-        Producer(broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
+        Producer(namesrv_addr=broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
     ):
         for level, body in ((4, b"30 s"), (2, b"5 s"), (18, b"2 h"), (1, b"1 s"), (3, b"10 s")):
             await producer.send(Message(TOPIC, body, delay_level=level))
@@ -58,7 +58,9 @@ async def test_many_fall_due_at_once(flush: str) -> None:
     settings = {"flushDiskType": flush}
     async with (
         run_broker(settings=settings) as broker,
-        Producer(broker.namesrv_addr, max_in_flight=MANY, send_timeout=LIMIT_S) as producer,
+        Producer(
+            namesrv_addr=broker.namesrv_addr, max_in_flight=MANY, send_timeout=LIMIT_S
+        ) as producer,
     ):
         sends = [producer.send_nowait(Message(TOPIC, b"x", delay_level=5)) for _ in range(MANY)]
         await asyncio.gather(*sends)
@@ -69,7 +71,7 @@ async def test_many_fall_due_at_once(flush: str) -> None:
 async def test_delays_and_times_of_their_own() -> None:
     async with (
         run_broker() as broker,
-        Producer(broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
+        Producer(namesrv_addr=broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
     ):
         await producer.send(Message(TOPIC, b"90 s", delay=timedelta(seconds=90)))
         at = broker.now() + timedelta(hours=1)
@@ -92,7 +94,9 @@ async def test_a_transaction_is_asked_about_and_ended() -> None:
 
     async with (
         run_broker() as broker,
-        Producer(broker.namesrv_addr, group="shop", check=check, send_timeout=LIMIT_S) as producer,
+        Producer(
+            namesrv_addr=broker.namesrv_addr, group="shop", check=check, send_timeout=LIMIT_S
+        ) as producer,
     ):
         async with producer.transaction(Message(TOPIC, b"paid?")) as transaction:
             await transaction.unknown()
@@ -114,7 +118,7 @@ async def nacked(broker: RunningBroker, client: Client, rounds: int) -> list[int
     seen: list[int] = []
     async with (
         asyncio.timeout(LIMIT_S),
-        Consumer(client, TOPIC, group=GROUP, start_from=StartFrom.FIRST) as consumer,
+        Consumer(TOPIC, client=client, group=GROUP, start_from=StartFrom.FIRST) as consumer,
     ):
         for _ in range(rounds):
             message = await consumer.getone()
@@ -132,7 +136,7 @@ async def test_retries_come_after_hours_and_the_consumer_is_still_there() -> Non
     async with (
         run_broker() as broker,
         broker.client() as client,
-        Producer(client, send_timeout=LIMIT_S) as producer,
+        Producer(client=client, send_timeout=LIMIT_S) as producer,
     ):
         await producer.send(Message(TOPIC, b"try again"))
         assert await nacked(broker, client, 3) == [0, 1, 2, 3]
@@ -143,14 +147,14 @@ async def test_retries_come_after_hours_and_the_consumer_is_still_there() -> Non
 async def test_members_and_locks_outlast_a_jump() -> None:
     async with run_broker() as broker, broker.client() as client, AsyncExitStack() as stack:
         await broker.create_topic(TOPIC)
-        consumer = Consumer(client, TOPIC, group=GROUP, start_from=StartFrom.FIRST)
+        consumer = Consumer(TOPIC, client=client, group=GROUP, start_from=StartFrom.FIRST)
         await stack.enter_async_context(consumer)
         await broker.wait_members(GROUP)
         await broker.advance(HOURS_S)
         await broker.wait_members(GROUP, timeout=0)
         with pytest.raises(TimeoutError, match="billing has 1 members"):
             await broker.wait_members(GROUP, 2, timeout=0)
-        async with Producer(client, send_timeout=LIMIT_S) as producer:
+        async with Producer(client=client, send_timeout=LIMIT_S) as producer:
             await producer.send(Message(TOPIC, b"still served"))
 
 
@@ -173,7 +177,7 @@ async def test_time_goes_forward_only_and_on_a_clock_that_can() -> None:
 async def test_the_clock_goes_on_over_a_restart() -> None:
     async with (
         run_broker() as broker,
-        Producer(broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
+        Producer(namesrv_addr=broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
     ):
         await producer.send(Message(TOPIC, b"in an hour", delay_level=17))
         await broker.advance(3000)
@@ -187,7 +191,7 @@ async def test_one_clock_for_several_brokers() -> None:
     clock = VirtualClock()
     async with (
         run_broker(clock=clock) as broker,
-        Producer(broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
+        Producer(namesrv_addr=broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
     ):
         await producer.send(Message(TOPIC, b"later", delay_level=3))
         async with run_broker(clock=clock) as other:

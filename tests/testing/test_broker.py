@@ -31,7 +31,7 @@ async def take(broker: RunningBroker, count: int) -> list[bytes]:
         asyncio.timeout(LIMIT_S),
         broker.client() as client,
         Consumer(
-            client, TOPIC, group=GROUP, start_from=StartFrom.FIRST, commit_interval=0.05
+            TOPIC, client=client, group=GROUP, start_from=StartFrom.FIRST, commit_interval=0.05
         ) as consumer,
     ):
         while len(got) < count:
@@ -45,7 +45,7 @@ async def test_what_is_sent_is_there_and_is_consumed() -> None:
     async with (
         run_broker() as broker,
         broker.client() as client,
-        Producer(client, send_timeout=LIMIT_S) as producer,
+        Producer(client=client, send_timeout=LIMIT_S) as producer,
     ):
         await broker.create_topic(TOPIC, queues=2)
         assert len(await producer.queues(TOPIC)) == 2
@@ -73,7 +73,7 @@ async def test_the_dump_tells_what_it_holds() -> None:
     async with (
         run_broker() as broker,
         broker.client() as client,
-        Producer(client, send_timeout=LIMIT_S) as producer,
+        Producer(client=client, send_timeout=LIMIT_S) as producer,
     ):
         await broker.create_topic(TOPIC, queues=1)
         for number in range(30):
@@ -95,7 +95,7 @@ async def test_it_comes_back_as_it_was() -> None:
     async with (
         run_broker() as broker,
         broker.client() as client,
-        Producer(client, send_timeout=LIMIT_S) as producer,
+        Producer(client=client, send_timeout=LIMIT_S) as producer,
     ):
         address = broker.namesrv_addr
         await producer.send(Message(TOPIC, b"before"))
@@ -111,7 +111,7 @@ async def test_a_kill_keeps_what_was_acknowledged_and_loses_what_was_in_memory()
     async with (
         run_broker() as broker,
         broker.client() as client,
-        Producer(client, send_timeout=LIMIT_S) as producer,
+        Producer(client=client, send_timeout=LIMIT_S) as producer,
     ):
         await producer.send(Message(TOPIC, b"before"))
         await take(broker, 1)
@@ -128,7 +128,9 @@ async def test_a_kill_keeps_what_was_acknowledged_and_loses_what_was_in_memory()
 async def test_nothing_of_a_killed_broker_goes_on(flush: str) -> None:
     before = {thread.name for thread in threading.enumerate()}
     async with run_broker(settings={"flushDiskType": flush}) as broker:
-        async with Producer(broker.namesrv_addr, retries=0, send_timeout=LIMIT_S) as producer:
+        async with Producer(
+            namesrv_addr=broker.namesrv_addr, retries=0, send_timeout=LIMIT_S
+        ) as producer:
             await producer.send(Message(TOPIC, b"before", delay_level=1))
             with broker.faults.pause_flush():
                 waiting = asyncio.ensure_future(producer.send(Message(TOPIC, b"cut")))
@@ -153,7 +155,7 @@ async def test_a_folder_of_the_test_s_own_stays(tmp_path: Path) -> None:
     root = tmp_path / "store"
     async with (
         run_broker(store=root) as broker,
-        Producer(broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
+        Producer(namesrv_addr=broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
     ):
         await producer.send(Message(TOPIC, b"kept"))
     assert (root / "commitlog").is_dir()
@@ -174,7 +176,7 @@ async def test_its_own_folder_goes_with_it() -> None:
 async def test_brokers_side_by_side_know_nothing_of_each_other() -> None:
     async with run_broker() as one, run_broker() as two:
         assert one.namesrv_addr != two.namesrv_addr
-        async with Producer(one.namesrv_addr, send_timeout=LIMIT_S) as producer:
+        async with Producer(namesrv_addr=one.namesrv_addr, send_timeout=LIMIT_S) as producer:
             await producer.send(Message(TOPIC, b"one"))
         assert bodies(await one.messages(TOPIC)) == [b"one"]
         assert await two.messages(TOPIC) == []
@@ -191,7 +193,7 @@ async def test_settings_are_those_of_a_broker_conf() -> None:
     async with run_broker(settings=settings) as broker:
         config = broker.controller.config
         assert (config.auto_create_topic_enable, config.default_topic_queue_nums) == (False, 3)
-        async with Producer(broker.namesrv_addr, send_timeout=LIMIT_S) as producer:
+        async with Producer(namesrv_addr=broker.namesrv_addr, send_timeout=LIMIT_S) as producer:
             with pytest.raises(RocketMQError):
                 await producer.send(Message(TOPIC, b"no such topic"))
 
@@ -200,7 +202,7 @@ async def test_a_larger_profile_syncs_what_it_acknowledges(tmp_path: Path) -> No
     settings = {"mappedFileSizeCommitLog": 8 << 20, "flushDiskType": "SYNC_FLUSH"}
     async with run_broker("dev", tmp_path, settings=settings) as broker:
         assert broker.disk().syncs
-        async with Producer(broker.namesrv_addr, send_timeout=LIMIT_S) as producer:
+        async with Producer(namesrv_addr=broker.namesrv_addr, send_timeout=LIMIT_S) as producer:
             await producer.send(Message(TOPIC, b"durable"))
         log = broker.controller.state.store.commit_log
         assert log.flushed_offset == log.max_offset > 0
@@ -221,7 +223,7 @@ async def test_two_clocks_may_be_shared_or_handed_in() -> None:
     clock.advance(1_000_000)
     async with (
         run_broker(clock=clock) as broker,
-        Producer(broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
+        Producer(namesrv_addr=broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
     ):
         await producer.send(Message(TOPIC, b"in the future"))
         (message,) = await broker.messages(TOPIC)

@@ -37,7 +37,7 @@ async def setting(**settings: Any) -> AsyncIterator[tuple[RunningBroker, Client,
     async with (
         run_broker(settings=keys) as broker,
         broker.client() as client,
-        Producer(client, **{"retries": 0, "send_timeout": LIMIT_S, **settings}) as producer,
+        Producer(client=client, **{"retries": 0, "send_timeout": LIMIT_S, **settings}) as producer,
     ):
         await broker.create_topic(TOPIC, queues=1)
         await producer.send(Message(TOPIC, b"first"))

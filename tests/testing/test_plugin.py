@@ -20,7 +20,7 @@ from skylarkmq.client import Message, Producer
 {mark}
 async def test_round_trip(skylarkmq_broker, skylarkmq_broker_session):
     for broker in (skylarkmq_broker, skylarkmq_broker_session):
-        async with Producer(broker.namesrv_addr) as producer:
+        async with Producer(namesrv_addr=broker.namesrv_addr) as producer:
             await producer.send(Message("orders", b"hello"))
         await broker.advance(1)
         assert [m.body for m in await broker.messages("orders")] == [b"hello"]

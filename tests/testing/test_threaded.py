@@ -25,7 +25,7 @@ TOPIC = "orders"
 
 
 async def send(address: str, *bodies: bytes) -> None:
-    async with AsyncProducer(address, retries=0) as producer:
+    async with AsyncProducer(namesrv_addr=address, retries=0) as producer:
         for body in bodies:
             await producer.send(Message(TOPIC, body))
 
@@ -57,10 +57,10 @@ def test_code_without_a_loop_has_the_same_methods() -> None:
 
 def test_a_blocking_client_on_the_test_s_own_thread() -> None:
     with run_broker_sync() as broker, broker.client(instance_name="mine") as client:
-        with Producer(client) as producer:
+        with Producer(client=client) as producer:
             producer.send(Message(TOPIC, b"hello", delay_level=5))
         broker.advance(61)
-        consumer = Consumer(client, TOPIC, group="g", start_from=StartFrom.FIRST)
+        consumer = Consumer(TOPIC, client=client, group="g", start_from=StartFrom.FIRST)
         with consumer:
             message = consumer.getone(timeout=LIMIT_S)
             message.ack()

@@ -31,7 +31,9 @@ class Site:
 
     async def consume(self, topic: str, group: str, count: int, *, dead: int = 0) -> None:
         """Let a group take so many messages and give up the first `dead` of them."""
-        async with Consumer(self.client, topic, group=group, start_from=StartFrom.FIRST) as member:
+        async with Consumer(
+            topic, client=self.client, group=group, start_from=StartFrom.FIRST
+        ) as member:
             for number in range(count):
                 message = await member.getone(LIMIT_S)
                 if number < dead:
@@ -47,8 +49,8 @@ async def site(root: Path, *, namespace: str | None = None, **changes: Any) -> A
     async with (
         live_broker(root, **changes) as broker,
         Client(namesrv_of(broker), namespace=namespace) as client,
-        Producer(client, send_timeout=LIMIT_S) as producer,
-        Admin(client, timeout=LIMIT_S) as admin,
+        Producer(client=client, send_timeout=LIMIT_S) as producer,
+        Admin(client=client, timeout=LIMIT_S) as admin,
     ):
         yield Site(namesrv_of(broker), client, admin, producer)
 
@@ -61,7 +63,7 @@ async def two_brokers(root: Path) -> AsyncIterator[Site]:
         async with (
             live_broker(root / "b", broker_name="broker-b", namesrv_addr=namesrv),
             Client(namesrv) as client,
-            Producer(client, send_timeout=LIMIT_S) as producer,
-            Admin(client, timeout=LIMIT_S) as admin,
+            Producer(client=client, send_timeout=LIMIT_S) as producer,
+            Admin(client=client, timeout=LIMIT_S) as admin,
         ):
             yield Site(namesrv, client, admin, producer)

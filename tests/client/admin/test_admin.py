@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timing
 
 async def test_its_life(tmp_path: Path) -> None:
     async with site(tmp_path) as it:
-        admin = Admin(it.namesrv)
+        admin = Admin(namesrv_addr=it.namesrv)
         with pytest.raises(IllegalState, match="not started"):
             await admin.list_topics()
         await admin.start()
@@ -53,7 +53,7 @@ async def test_its_life(tmp_path: Path) -> None:
             await it.admin.message("7F0000010AE5E73ADE376A5BFA270001")
         assert await it.admin.list_topics() == [], "a shared client is not closed"
     with pytest.raises(ConnectionFailed):
-        await Admin(it.namesrv).start()
+        await Admin(namesrv_addr=it.namesrv).start()
     with pytest.raises(ValueError, match="timeout"):
         Admin(timeout=0)
 
@@ -84,7 +84,7 @@ async def test_two_brokers_answer_as_one(tmp_path: Path) -> None:
 
 
 async def test_a_namespace_has_topics_and_groups_of_its_own(tmp_path: Path) -> None:
-    async with site(tmp_path, namespace="shop") as it, Admin(it.namesrv) as everything:
+    async with site(tmp_path, namespace="shop") as it, Admin(namesrv_addr=it.namesrv) as everything:
         await it.admin.create_topic("orders", queues=1)
         await everything.create_topic("orders", queues=3)
         assert await it.admin.list_topics() == ["orders"]
@@ -130,7 +130,7 @@ async def test_with_several_clusters_one_is_named() -> None:
     cluster.name_server.on(info, lambda request: request.reply(0, body=body))
     broker = cluster.broker("b")
     client = Client(NAMESRV, network=cluster.network, clock=clock, codec="json")
-    async with client, Admin(client, timeout=2) as admin:
+    async with client, Admin(client=client, timeout=2) as admin:
         with pytest.raises(IllegalState, match="several clusters: east, west"):
             await admin.create_topic("orders")
         with pytest.raises(NotFound, match="no cluster north; known: east, west"):
@@ -148,7 +148,7 @@ async def test_a_topic_that_no_name_server_hears_of_costs_a_time_out() -> None:
     broker = cluster.broker("a")
     broker.refuse(RequestCode.UPDATE_AND_CREATE_TOPIC, 0)
     client = Client(NAMESRV, network=cluster.network, clock=clock, codec="json")
-    async with client, Admin(client, timeout=2) as admin:
+    async with client, Admin(client=client, timeout=2) as admin:
         creating = asyncio.create_task(admin.create_topic("orders"))
         await advance_async(clock, 1.5)
         assert not creating.done()
@@ -171,7 +171,7 @@ async def test_a_topic_is_created_once_every_name_server_that_answers_knows_it()
     second.on(code, lambda request: request.reply(17, "No topic route info"))
     servers = f"dead:9876;{NAMESRV};second:9876"
     client = Client(servers, network=cluster.network, clock=clock, codec="json")
-    async with client, Admin(client, timeout=2) as admin:
+    async with client, Admin(client=client, timeout=2) as admin:
         with pytest.raises(AlreadyExists):
             await admin.create_topic("orders")
         creating = asyncio.create_task(admin.create_topic("orders", exist_ok=True))

@@ -23,12 +23,12 @@ async def with_letters(it: Site, count: int) -> list[str]:
 async def test_a_copy_is_like_the_message(tmp_path: Path) -> None:
     async with site(tmp_path) as it:
         await it.admin.create_topic("orders", queues=1)
-        async with Producer(it.client, compress_over=100) as packing:
+        async with Producer(client=it.client, compress_over=100) as packing:
             sent = await packing.send(Message("orders", b"x" * 5000, flag=7, sharding_key="s"))
         await it.consume("orders", "billing", 1, dead=1)
         (outcome,) = [one async for one in it.admin.replay_dead_letters("billing")]
         assert outcome.msg_id == sent.msg_id
-        async with Consumer(it.client, "orders", group="billing") as member:
+        async with Consumer("orders", client=it.client, group="billing") as member:
             again = await member.getone(30)
         assert (again.body, again.flag, again.msg_id) == (b"x" * 5000, 7, sent.msg_id)
         assert (again.topic, again.sharding_key, again.reconsume_times) == ("orders", "s", 0)
@@ -40,7 +40,7 @@ async def test_to_the_topic_all_groups_get_it(tmp_path: Path) -> None:
         await it.consume("orders", "other", 2)
         async for outcome in it.admin.replay_dead_letters("billing", to="topic"):
             assert (outcome.status, outcome.target) == ("replayed", "orders")
-        async with Consumer(it.client, "orders", group="other") as member:
+        async with Consumer("orders", client=it.client, group="other") as member:
             again = [await member.getone(30) for _ in ids]
         assert {message.msg_id for message in again} == set(ids)
         assert {message.properties["own"] for message in again} == {"yes"}
@@ -109,7 +109,7 @@ async def test_the_first_page_is_all_that_is_held(tmp_path: Path) -> None:
 async def test_a_name_server_without_brokers_is_no_group_without_letters() -> None:
     it = Group()
     client, broker = it.client(), it.cluster.brokers.pop()
-    async with client, Admin(client) as admin:
+    async with client, Admin(client=client) as admin:
         with pytest.raises(RouteNotFound, match=r"No broker is registered with namesrv:9876"):
             await it.wait(anext(admin.dead_letters("billing")))
         it.cluster.brokers.append(broker)

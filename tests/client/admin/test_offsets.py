@@ -27,7 +27,7 @@ async def test_queues_that_nothing_is_written_to_any_more(tmp_path: Path) -> Non
         rows = (await it.admin.progress("billing", "orders")).queues
         assert [row.committed for row in rows] == [0, 0]
         async with Consumer(
-            it.client, "orders", group="billing", start_from=StartFrom.FIRST, ack="manual"
+            "orders", client=it.client, group="billing", start_from=StartFrom.FIRST, ack="manual"
         ) as member:
             await member.getone(30)
             for dry_run in (True, False):

@@ -18,8 +18,8 @@ async def test_by_time_the_oldest_of_all_queues_come() -> None:
     async with (
         run_broker() as broker,
         broker.client() as client,
-        Admin(client) as admin,
-        Producer(client) as producer,
+        Admin(client=client) as admin,
+        Producer(client=client) as producer,
     ):
         await admin.create_topic("orders", queues=3)
         start = broker.now()

@@ -41,7 +41,7 @@ class Group:
     async def consumer(self, *topics: str, **settings: Any) -> Consumer:
         """Start a consumer; its client closes with it."""
         settings.setdefault("start_from", StartFrom.FIRST)
-        consumer = Consumer(None, *(topics or ("orders",)), group=GROUP, **settings)
+        consumer = Consumer(*(topics or ("orders",)), group=GROUP, **settings)
         consumer._client = self.client()
         await self.wait(consumer.start())
         return consumer
@@ -79,6 +79,6 @@ class Group:
 
     async def send(self, *bodies: bytes) -> None:
         """Send through a producer, so that properties are as in life."""
-        async with Producer(self.client()) as producer:
+        async with Producer(client=self.client()) as producer:
             for body in bodies:
                 await producer.send(Message("orders", body))

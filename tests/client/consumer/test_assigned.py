@@ -25,7 +25,7 @@ QUEUES = [MessageQueue("orders", "broker-a", n) for n in range(4)]
 
 async def alone(it: Group, **settings: Any) -> Consumer:
     """Start a consumer without topics."""
-    consumer = Consumer(None, group=GROUP, start_from=StartFrom.FIRST, **settings)
+    consumer = Consumer(group=GROUP, start_from=StartFrom.FIRST, **settings)
     consumer._client = it.client()
     await it.wait(consumer.start())
     return consumer

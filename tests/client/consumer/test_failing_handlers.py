@@ -58,7 +58,7 @@ async def test_a_consumer_that_waits_by_itself_keeps_its_delays_as_they_are() ->
 @pytest.mark.parametrize("delays", [[-1], [7201], [1, timedelta(hours=3)]])
 def test_a_delay_that_no_level_has_is_refused(delays: list[Any]) -> None:
     with pytest.raises(ValueError, match="retry_delays are 0 to 7200 s each"):
-        Consumer("ns:9876", "orders", group=GROUP, retry_delays=delays)
+        Consumer("orders", namesrv_addr="ns:9876", group=GROUP, retry_delays=delays)
 
 
 @pytest.mark.parametrize("orderly", [False, True])
@@ -98,7 +98,7 @@ async def test_it_is_an_error_of_the_message_and_not_of_the_stream(by_hand: bool
     it = Group({"orders": 1})
     with_a_bad_body(it)
     if by_hand:
-        reader: Any = PeekReader(None, "orders", stop="now")
+        reader: Any = PeekReader("orders", stop="now")
         reader._client = it.client()
         await it.wait(reader.start())
         messages = [await it.wait(anext(reader)) for _ in range(3)]

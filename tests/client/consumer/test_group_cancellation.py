@@ -21,7 +21,7 @@ from tests.support.manual_clock import settle
 
 
 def ordered(client: Client) -> Consumer:
-    return Consumer(client, "orders", group=GROUP, orderly=True, start_from=StartFrom.FIRST)
+    return Consumer("orders", client=client, group=GROUP, orderly=True, start_from=StartFrom.FIRST)
 
 
 async def test_joining_and_leaving_with_locks() -> None:
@@ -95,7 +95,9 @@ async def test_handing_back(what: str) -> None:
         it = Group({"orders": 1})
         it.broker.add("orders", 0, b"it")
         client = it.client()
-        consumer = Consumer(client, "orders", group=GROUP, ack="manual", start_from=StartFrom.FIRST)
+        consumer = Consumer(
+            "orders", client=client, group=GROUP, ack="manual", start_from=StartFrom.FIRST
+        )
         await it.wait(consumer.start())
         message = await it.wait(consumer.getone())
         ended = await cancelled_after(turns, hand_back(message, what))
@@ -138,8 +140,8 @@ async def test_joining_and_leaving_with_local_offsets(tmp_path: Path) -> None:
 
         def member() -> Consumer:
             return Consumer(
-                client,
                 "orders",
+                client=client,
                 group=GROUP,
                 model="broadcasting",
                 start_from=StartFrom.FIRST,

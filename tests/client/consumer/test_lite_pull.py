@@ -306,7 +306,7 @@ async def test_seek_in_the_assignment_callback_counts() -> None:
     it = await group_of(*[b"%d" % n for n in range(10)])
     held: list[Consumer] = []
     consumer = Consumer(
-        it.client(), "orders", group=GROUP,
+        "orders", client=it.client(), group=GROUP,
         on_assigned=lambda queues: [held[0].seek(queue, 6) for queue in queues] and None,
     )  # fmt: skip
     held.append(consumer)
@@ -368,7 +368,7 @@ async def test_process_acks_or_hands_back() -> None:
 
 
 async def test_nothing_works_before_start() -> None:
-    consumer = Consumer("nowhere:1", "orders", group=GROUP)
+    consumer = Consumer("orders", namesrv_addr="nowhere:1", group=GROUP)
     with pytest.raises(IllegalState, match="not started"):
         await consumer.getone()
     with pytest.raises(IllegalState):

@@ -31,7 +31,7 @@ class Search:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.it.wait(self.client.close())
+        await self.it.wait(self.client.stop())
 
     async def __call__(self, time: int) -> int:
         services, address = self.client.services, self.it.broker.address

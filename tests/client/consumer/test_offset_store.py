@@ -64,4 +64,4 @@ async def test_the_first_commit_of_a_topic_to_a_broker_goes_alone(fails: bool) -
     api.waves.clear()
     assert await store.commit(dict.fromkeys(QUEUES, 2)) == []
     assert api.waves == [{*QUEUES}]
-    await it.wait(client.close())
+    await it.wait(client.stop())

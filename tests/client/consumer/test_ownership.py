@@ -142,7 +142,7 @@ async def test_what_is_wanted_from_now_on_is_not_passed_over_by_a_pull_of_before
 
 async def test_stopped_while_it_starts_it_leaves_nothing_behind() -> None:
     it = Group({"orders": 1})
-    consumer = Consumer(None, "orders", group=GROUP)
+    consumer = Consumer("orders", group=GROUP)
     consumer._client = it.client()
     it.broker.silent = True
     starting = asyncio.create_task(consumer.start())
@@ -164,7 +164,7 @@ async def test_stopped_by_its_callback_while_it_starts() -> None:
     async def assigned(queues: list[MessageQueue]) -> None:
         await held[0].stop()
 
-    consumer = Consumer(None, "orders", group=GROUP, on_assigned=assigned)
+    consumer = Consumer("orders", group=GROUP, on_assigned=assigned)
     held.append(consumer)
     consumer._client = it.client()
     with pytest.raises(ConsumerClosed):
@@ -263,7 +263,7 @@ async def test_what_another_member_put_back_is_put_right_in_a_minute() -> None:
 
 async def test_another_selector_for_assigned_queues_counts_at_once() -> None:
     it = Group({"orders": 1})
-    consumer = Consumer(None, group=GROUP, start_from=StartFrom.FIRST)
+    consumer = Consumer(group=GROUP, start_from=StartFrom.FIRST)
     consumer._client = it.client()
     await it.wait(consumer.start())
     await it.wait(consumer.assign([QUEUE], Tag("old")))

@@ -40,7 +40,7 @@ class Peek:
         for queue_id in range(queues):
             bodies = [b"%d-%d" % (queue_id, n) for n in range(count)]
             self.it.broker.add("orders", queue_id, *bodies)
-        self.reader = PeekReader(None, settings.pop("topic", "orders"), **settings)
+        self.reader = PeekReader(settings.pop("topic", "orders"), **settings)
         self.reader._client = self.it.client()
 
     async def __aenter__(self) -> Peek:

@@ -33,13 +33,13 @@ async def test_large_bodies(tmp_path: Path, batch_size: int) -> None:
     async with (
         live_broker(tmp_path, mapped_file_size_commit_log=64 * MIB) as broker,
         Client(namesrv_of(broker)) as client,
-        Producer(client, send_timeout=LIMIT_S) as producer,
+        Producer(client=client, send_timeout=LIMIT_S) as producer,
     ):
         body = Random(1).randbytes(MIB)  # nothing to compress
         await asyncio.gather(*(producer.send(Message("big", body)) for _ in range(COUNT)))
         async with Consumer(
-            client,
             "big",
+            client=client,
             group="g",
             start_from=StartFrom.FIRST,
             prefetch_bytes=limit,
@@ -61,13 +61,13 @@ async def test_what_is_not_acknowledged_counts_until_it_is(tmp_path: Path) -> No
     async with (
         live_broker(tmp_path) as broker,
         Client(namesrv_of(broker)) as client,
-        Producer(client, send_timeout=LIMIT_S) as producer,
+        Producer(client=client, send_timeout=LIMIT_S) as producer,
     ):
         (queue, *_) = await producer.queues("small")
         for number in range(60):
             await producer.send(Message("small", b"%d" % number), queue=queue)
         async with Consumer(
-            client, "small", group="g", start_from=StartFrom.FIRST, prefetch=40, ack="manual"
+            "small", client=client, group="g", start_from=StartFrom.FIRST, prefetch=40, ack="manual"
         ) as consumer:
             share = 40 // (QUEUES + 1)  # its queues and the retry topic's
             given = [await consumer.getone(LIMIT_S) for _ in range(share)]

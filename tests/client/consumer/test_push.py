@@ -267,13 +267,13 @@ async def test_a_cancelled_run_gives_its_messages_back() -> None:
 async def test_one_client_has_one_consumer_of_a_group() -> None:
     it = Group()
     client = it.client()
-    first = Consumer(client, "orders", group=GROUP)
+    first = Consumer("orders", client=client, group=GROUP)
     await it.wait(first.start())
-    second = Consumer(client, "orders", group=GROUP)
+    second = Consumer("orders", client=client, group=GROUP)
     with pytest.raises(IllegalState, match="Client of its own"):
         await it.wait(second.start())
     await it.wait(first.stop())
-    await it.wait(client.close())
+    await it.wait(client.stop())
 
 
 async def test_tags_are_compared_by_their_text() -> None:
@@ -295,7 +295,7 @@ async def test_tags_are_compared_by_their_text() -> None:
 
 async def test_start_needs_a_name_server() -> None:
     it = Group()
-    consumer = Consumer("nowhere:1", "orders", group=GROUP)
+    consumer = Consumer("orders", namesrv_addr="nowhere:1", group=GROUP)
     consumer._client = it.client()
     it.cluster.name_server.connect_error = ConnectionRefusedError("down")
     with pytest.raises(ConnectionFailed):
@@ -306,4 +306,4 @@ async def test_start_needs_a_name_server() -> None:
 @pytest.mark.parametrize("group", ["", "a b", "x" * 121, "g/../h"])
 def test_illegal_groups_are_refused(group: str) -> None:
     with pytest.raises(ValueError, match="group"):
-        Consumer("nowhere:1", "orders", group=group)
+        Consumer("orders", namesrv_addr="nowhere:1", group=group)

@@ -236,9 +236,7 @@ async def test_a_callback_may_subscribe_and_seek() -> None:
             consumer.seek(queues[0], 4)
             await consumer.subscribe("bills")
 
-    consumer = Consumer(
-        None, "orders", group=GROUP, start_from=StartFrom.FIRST, on_assigned=assigned
-    )
+    consumer = Consumer("orders", group=GROUP, start_from=StartFrom.FIRST, on_assigned=assigned)
     consumer._client = it.client()
     await it.wait(consumer.start())
     await it.pass_time(2)

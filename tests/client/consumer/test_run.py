@@ -198,7 +198,7 @@ async def test_namespaces_are_the_inside_s_affair() -> None:
     client = Client(
         it.cluster.namesrv, network=it.cluster.network, clock=it.clock, namespace="shop"
     )
-    consumer = Consumer(client, "orders", group=GROUP, start_from=StartFrom.FIRST)
+    consumer = Consumer("orders", client=client, group=GROUP, start_from=StartFrom.FIRST)
     await it.wait(consumer.start())
     messages = [await it.wait(consumer.getone()) for _ in range(2)]
     assert [message.topic for message in messages] == ["orders"] * 2
@@ -213,7 +213,7 @@ async def test_namespaces_are_the_inside_s_affair() -> None:
         "shop%orders", f"%RETRY%shop%{GROUP}",
     }  # fmt: skip
     await it.wait(consumer.stop())
-    await it.wait(client.close())
+    await it.wait(client.stop())
     await settle()
 
 

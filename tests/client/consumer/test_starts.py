@@ -26,15 +26,19 @@ async def test_a_new_group_on_a_young_topic(
     settings = {} if rule else {"consumeYoungQueueFromFirst": False}
     async with run_broker(settings=settings) as broker, broker.client() as client:
         await broker.create_topic("orders", 1)
-        async with Producer(client) as producer:
+        async with Producer(client=client) as producer:
             await producer.send(Message("orders", b"before"))
-            async with Consumer(client, "orders", group="g", start_from=start_from) as consumer:
+            async with Consumer(
+                "orders", client=client, group="g", start_from=start_from
+            ) as consumer:
                 await producer.send(Message("orders", b"after"))
                 assert (await consumer.getone(30)).body == first
                 await consumer.commit()
             # What is committed counts, whatever the next member asks for.
             await producer.send(Message("orders", b"last"))
-            async with Consumer(client, "orders", group="g", start_from=StartFrom.NOW) as consumer:
+            async with Consumer(
+                "orders", client=client, group="g", start_from=StartFrom.NOW
+            ) as consumer:
                 assert (await consumer.getone(30)).body == (
                     b"last" if first == b"after" else b"after"
                 )

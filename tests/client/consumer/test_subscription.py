@@ -91,7 +91,7 @@ async def asked(*codes: int, **settings: Any) -> None:
         assert question.group == "billing"
         assert question.subscription_data == subscription.data
     finally:
-        await it.wait(client.close())
+        await it.wait(client.stop())
 
 
 async def test_every_broker_of_the_topic_is_asked_whether_it_can_filter_so() -> None:
@@ -118,7 +118,7 @@ async def test_a_member_passes_over_a_broker_that_is_busy_but_not_where_pulls_ca
 async def test_queues_by_hand_are_not_read_before_each_broker_has_read_the_expression() -> None:
     it = Group({"orders": 1})
     it.broker.refuse(RequestCode.CHECK_CLIENT_CONFIG, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
-    consumer = Consumer(None, group="billing")
+    consumer = Consumer(group="billing")
     consumer._client = it.client()
     await it.wait(consumer.start())
     queues = [MessageQueue("orders", "broker-a", 0)]
@@ -145,10 +145,10 @@ def test_what_is_no_selector_and_no_start_is_refused_at_once(
     wrong: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(TypeError, match=why):
-        Consumer("ns:9876", "orders", group="g", **wrong)
+        Consumer("orders", namesrv_addr="ns:9876", group="g", **wrong)
 
 
 def test_several_topics_are_given_one_by_one() -> None:
     topics: Any = ["orders", "returns"]
     with pytest.raises(TypeError, match=r"a topic is text, not list; several .* Consumer"):
-        Consumer("ns:9876", topics, group="g")
+        Consumer(topics, namesrv_addr="ns:9876", group="g")

@@ -35,9 +35,9 @@ FIRST = StartFrom.FIRST
 
 
 def test_send_and_take(namesrv: str, topic: str) -> None:
-    with Client(namesrv) as shared, Producer(shared) as producer:
+    with Client(namesrv) as shared, Producer(client=shared) as producer:
         sent = [producer.send(Message(topic, b"%d" % n, keys=f"k{n}")) for n in range(10)]
-        with Consumer(shared, topic, group=topic, start_from=FIRST) as consumer:
+        with Consumer(topic, client=shared, group=topic, start_from=FIRST) as consumer:
             taken = [consumer.getone(LIMIT_S) for _ in range(10)]
             assert {message.msg_id for message in taken} == {result.msg_id for result in sent}
             assert {message.body for message in taken} == {b"%d" % n for n in range(10)}
@@ -50,7 +50,7 @@ def test_send_and_take(namesrv: str, topic: str) -> None:
 
 
 def test_many_threads_on_one_producer(namesrv: str, topic: str) -> None:
-    with Admin(namesrv) as admin, Producer(namesrv) as producer:
+    with Admin(namesrv_addr=namesrv) as admin, Producer(namesrv_addr=namesrv) as producer:
         admin.create_topic(topic, queues=2)
         with ThreadPoolExecutor(8) as threads:
             sends = threads.map(lambda n: producer.send(Message(topic, b"%d" % n)), range(200))
@@ -62,7 +62,7 @@ def test_many_threads_on_one_producer(namesrv: str, topic: str) -> None:
 
 
 def test_an_error_of_starting_is_raised_at_once(namesrv: str, topic: str) -> None:
-    with Producer(namesrv, max_in_flight=1) as producer:
+    with Producer(namesrv_addr=namesrv, max_in_flight=1) as producer:
         first = producer.send_nowait(Message(topic, b"1"))
         try:
             second = producer.send_nowait(Message(topic, b"2"))
@@ -72,7 +72,7 @@ def test_an_error_of_starting_is_raised_at_once(namesrv: str, topic: str) -> Non
             second.result(LIMIT_S)
         first.result(LIMIT_S)
     with pytest.raises(ValueError, match="retries"):
-        Producer(namesrv, retries=-1)
+        Producer(namesrv_addr=namesrv, retries=-1)
     with pytest.raises(IllegalState):
         producer.send(Message(topic, b"3"))
 
@@ -90,10 +90,10 @@ def test_handlers_run_in_threads_and_may_block(namesrv: str, topic: str) -> None
             consumer_ends.set()
 
     consumer_ends = threading.Event()
-    with Producer(namesrv) as producer:
+    with Producer(namesrv_addr=namesrv) as producer:
         for body in (b"a", b"b"):
             producer.send(Message(topic, body))
-    with Consumer(namesrv, topic, group=topic, start_from=FIRST) as consumer:
+    with Consumer(topic, namesrv_addr=namesrv, group=topic, start_from=FIRST) as consumer:
         running = threading.Thread(target=lambda: consumer.run(handle, concurrency=2))
         running.start()
         assert consumer_ends.wait(LIMIT_S)
@@ -115,11 +115,13 @@ def test_a_handler_that_raises_hands_its_message_back(namesrv: str, topic: str) 
         ended.set()
         raise StopIteration("of all things")
 
-    with Producer(namesrv) as producer:
+    with Producer(namesrv_addr=namesrv) as producer:
         producer.send(Message(topic, b"bad"))
     with (
-        Consumer(namesrv, topic, group=topic, start_from=FIRST, max_reconsume=0) as consumer,
-        Admin(namesrv) as admin,
+        Consumer(
+            topic, namesrv_addr=namesrv, group=topic, start_from=FIRST, max_reconsume=0
+        ) as consumer,
+        Admin(namesrv_addr=namesrv) as admin,
     ):
         running = threading.Thread(target=lambda: consumer.run(handle))
         running.start()
@@ -137,19 +139,23 @@ def test_callbacks_may_call_back(namesrv: str, topic: str) -> None:
         seen.extend(queues)
         consumer.paused()
 
-    with Admin(namesrv) as admin:
+    with Admin(namesrv_addr=namesrv) as admin:
         admin.create_topic(topic, queues=2)
-    consumer = Consumer(namesrv, topic, group=topic, start_from=FIRST, on_assigned=assigned)
+    consumer = Consumer(
+        topic, namesrv_addr=namesrv, group=topic, start_from=FIRST, on_assigned=assigned
+    )
     with consumer:
         assert sorted(seen) == consumer.assignment()
         assert len(seen) == 2
 
 
 def test_process_acknowledges_or_hands_back(namesrv: str, topic: str) -> None:
-    with Producer(namesrv) as producer:
+    with Producer(namesrv_addr=namesrv) as producer:
         producer.send(Message(topic, b"x"))
         producer.send(Message(topic, b"y"))
-    with Consumer(namesrv, topic, group=topic, start_from=FIRST, ack="manual") as consumer:
+    with Consumer(
+        topic, namesrv_addr=namesrv, group=topic, start_from=FIRST, ack="manual"
+    ) as consumer:
         with consumer.getone(LIMIT_S).process() as message:
             assert message.body in (b"x", b"y")
         second = consumer.getone(LIMIT_S)
@@ -157,7 +163,7 @@ def test_process_acknowledges_or_hands_back(namesrv: str, topic: str) -> None:
             raise LookupError("bad")
         consumer.commit()
         assert set(consumer.lag().values()) == {0}
-    with Admin(namesrv) as admin:
+    with Admin(namesrv_addr=namesrv) as admin:
         assert [letter.msg_id for letter in admin.dead_letters(topic)] == [second.msg_id]
 
 
@@ -175,9 +181,10 @@ def in_a_child(work: Callable[[], bool]) -> int:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_handler_may_stop_its_consumer(namesrv: str, topic: str, shared: bool) -> None:
-    with Client(namesrv) as it, Producer(it) as producer:
+    with Client(namesrv) as it, Producer(client=it) as producer:
         producer.send_many([Message(topic, b"%d" % n) for n in range(3)])
-        consumer = Consumer(it if shared else namesrv, topic, group=topic, start_from=FIRST)
+        place: dict[str, Any] = {"client": it} if shared else {"namesrv_addr": namesrv}
+        consumer = Consumer(topic, **place, group=topic, start_from=FIRST)
         consumer.start()
         seen: list[ReceivedMessage] = []
         seconds, ended = list[float](), threading.Event()
@@ -194,7 +201,7 @@ def test_a_handler_may_stop_its_consumer(namesrv: str, topic: str, shared: bool)
         assert len(seen) == 1, "it begins no other message"
         assert ended.wait(LIMIT_S)
         assert seconds[0] < LIMIT_S / 2, "it did not wait for itself"
-        with Consumer(it, topic, group=topic, start_from=FIRST) as other:
+        with Consumer(topic, client=it, group=topic, start_from=FIRST) as other:
             again = [other.getone(LIMIT_S) for _ in range(2)]
         assert seen[0].msg_id not in {message.msg_id for message in again}
 
@@ -202,19 +209,23 @@ def test_a_handler_may_stop_its_consumer(namesrv: str, topic: str, shared: bool)
 def test_a_client_is_closed_by_many_threads_at_once(namesrv: str) -> None:
     for _ in range(10):
         it = Client(namesrv)
-        producer = Producer(it)
+        producer = Producer(client=it)
         producer.start()
         with ThreadPoolExecutor(4) as threads:
-            ended = [threads.submit(end) for end in (it.close, it.close, producer.stop, it.close)]
+            ended = [threads.submit(end) for end in (it.stop, it.stop, producer.stop, it.stop)]
         assert [future.result() for future in ended] == [None] * 4
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_child_goes_on_with_connections_of_its_own(namesrv: str, topic: str) -> None:
-    with Client(namesrv) as shared, Producer(shared) as producer, Admin(shared) as admin:
+    with (
+        Client(namesrv) as shared,
+        Producer(client=shared) as producer,
+        Admin(client=shared) as admin,
+    ):
         producer.send(Message(topic, b"parent", keys="who"))
         parent_id = shared.client_id
-        consumer = Consumer(shared, topic, group=topic, start_from=FIRST)
+        consumer = Consumer(topic, client=shared, group=topic, start_from=FIRST)
         consumer.start()
         message = consumer.getone(LIMIT_S)
 
@@ -227,7 +238,7 @@ def test_a_child_goes_on_with_connections_of_its_own(namesrv: str, topic: str) -
             return False
 
         assert in_a_child(child) == 0
-        assert in_a_child(lambda: shared.close() is None) == 0, "nothing to close in a new child"
+        assert in_a_child(lambda: shared.stop() is None) == 0, "nothing to close in a new child"
         producer.send(Message(topic, b"parent again", keys="who"))
         assert shared.client_id == parent_id
         message.ack()
@@ -237,9 +248,9 @@ def test_a_child_goes_on_with_connections_of_its_own(namesrv: str, topic: str) -
 
 
 def test_iteration_ends_when_another_thread_stops_the_consumer(namesrv: str, topic: str) -> None:
-    with Producer(namesrv) as producer:
+    with Producer(namesrv_addr=namesrv) as producer:
         producer.send(Message(topic, b"x"))
-    consumer = Consumer(namesrv, topic, group=topic, start_from=FIRST)
+    consumer = Consumer(topic, namesrv_addr=namesrv, group=topic, start_from=FIRST)
     consumer.start()
     first = threading.Event()
     bodies: list[bytes] = []
@@ -268,11 +279,11 @@ def test_ctrl_c_leaves_a_consumer_that_works(
         os.kill(os.getpid(), signal.SIGINT)
         return await getone(self, timeout)
 
-    with Producer(namesrv) as producer:
+    with Producer(namesrv_addr=namesrv) as producer:
         producer.send(Message(topic, b"before"))
     with (
-        Producer(namesrv) as producer,
-        Consumer(namesrv, topic, group=topic, start_from=FIRST) as consumer,
+        Producer(namesrv_addr=namesrv) as producer,
+        Consumer(topic, namesrv_addr=namesrv, group=topic, start_from=FIRST) as consumer,
     ):
         assert consumer.getone(LIMIT_S).body == b"before"
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -311,12 +322,12 @@ def test_an_interruption_at_any_line_loses_no_message(namesrv: str, topic: str, 
             sys.settrace(None)
         return False
 
-    with Admin(namesrv) as admin, Producer(namesrv) as producer:
+    with Admin(namesrv_addr=namesrv) as admin, Producer(namesrv_addr=namesrv) as producer:
         admin.create_topic(topic, queues=1)
         producer.send_many([Message(topic, b"%d" % n) for n in range(count)])
         with (
-            Consumer(namesrv, topic, group=topic, start_from=FIRST) as consumer,
-            PeekReader(namesrv, topic, stop="now") as reader,
+            Consumer(topic, namesrv_addr=namesrv, group=topic, start_from=FIRST) as consumer,
+            PeekReader(topic, namesrv_addr=namesrv, stop="now") as reader,
         ):
             scan = admin.scan(topic)
             takes: dict[str, Callable[[], list[bytes]]] = {
@@ -342,23 +353,23 @@ def test_transactions_commit_and_roll_back(namesrv: str, topic: str) -> None:
     def check(half: HalfMessage) -> TransactionState:
         return TransactionState.UNKNOWN
 
-    with Producer(namesrv, group=topic, check=check) as producer:
+    with Producer(namesrv_addr=namesrv, group=topic, check=check) as producer:
         with producer.transaction(Message(topic, b"kept")) as transaction:
             pass
         assert transaction.state is TransactionState.COMMIT
         with pytest.raises(LookupError), producer.transaction(Message(topic, b"dropped")):
             raise LookupError("the database says no")
-    with Consumer(namesrv, topic, group=topic, start_from=FIRST) as consumer:
+    with Consumer(topic, namesrv_addr=namesrv, group=topic, start_from=FIRST) as consumer:
         message = consumer.getone(LIMIT_S)
         assert (message.body, message.msg_id) == (b"kept", transaction.transaction_id)
 
 
 def test_a_request_is_replied_to(namesrv: str, topic: str) -> None:
-    with Admin(namesrv) as admin:
+    with Admin(namesrv_addr=namesrv) as admin:
         admin.create_topic(topic, queues=1)
     with (
-        Producer(namesrv) as producer,
-        Consumer(namesrv, topic, group=topic, start_from=FIRST) as consumer,
+        Producer(namesrv_addr=namesrv) as producer,
+        Consumer(topic, namesrv_addr=namesrv, group=topic, start_from=FIRST) as consumer,
     ):
         running = threading.Thread(
             target=lambda: consumer.run(lambda asked: consumer.reply(asked, asked.body * 2))
@@ -372,10 +383,10 @@ def test_a_request_is_replied_to(namesrv: str, topic: str) -> None:
 
 
 def test_a_topic_is_read_in_passing(namesrv: str, topic: str) -> None:
-    with Producer(namesrv) as producer:
+    with Producer(namesrv_addr=namesrv) as producer:
         for number in range(40):
             producer.send(Message(topic, b"%d" % number))
-    with PeekReader(namesrv, topic, stop="now") as reader:
+    with PeekReader(topic, namesrv_addr=namesrv, stop="now") as reader:
         assert {message.body for message in reader} == {b"%d" % number for number in range(40)}
 
 
@@ -384,7 +395,7 @@ import sys
 from skylarkmq.client import Message
 from skylarkmq.client.sync import Producer
 
-producer = Producer(sys.argv[1])
+producer = Producer(namesrv_addr=sys.argv[1])
 producer.start()
 print(producer.send(Message(sys.argv[2], b"x")).status.name)
 """
@@ -402,7 +413,7 @@ from skylarkmq.client import Message, StartFrom
 from skylarkmq.client.sync import Client, Consumer, Producer
 
 client = Client(sys.argv[1])
-consumer = Consumer(client, sys.argv[2], group=sys.argv[2], start_from=StartFrom.FIRST)
+consumer = Consumer(sys.argv[2], client=client, group=sys.argv[2], start_from=StartFrom.FIRST)
 consumer.start()
 handled = threading.Event()
 
@@ -412,7 +423,7 @@ def handle(message):
 
 def work():
     threading.main_thread().join()
-    with Producer(client, compress_over=1000) as producer:
+    with Producer(client=client, compress_over=1000) as producer:
         print(producer.send(Message(sys.argv[2], b"x" * 5000)).status.name, flush=True)
         handled.wait()
         consumer.stop()
@@ -436,7 +447,8 @@ import sys, threading
 from skylarkmq.client import StartFrom
 from skylarkmq.client.sync import Consumer
 
-consumer = Consumer(sys.argv[1], sys.argv[2], group=sys.argv[2], start_from=StartFrom.FIRST)
+topic, namesrv = sys.argv[2], sys.argv[1]
+consumer = Consumer(topic, namesrv_addr=namesrv, group=topic, start_from=StartFrom.FIRST)
 consumer.start()
 
 def handle(message):
@@ -448,10 +460,10 @@ consumer.run(handle, concurrency=1)
 
 
 def test_a_program_that_ends_with_run_has_committed(namesrv: str, topic: str) -> None:
-    with Client(namesrv) as it, Producer(it) as producer:
+    with Client(namesrv) as it, Producer(client=it) as producer:
         producer.send(Message(topic, b"one"))
         command = [sys.executable, "-W", "error", "-c", STOPPING_PROGRAM, namesrv, topic]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
         assert (done.returncode, done.stdout, done.stderr) == (0, "one\n", "")
-        with Admin(it) as admin:
+        with Admin(client=it) as admin:
             assert admin.progress(topic, topic).lag == 0

@@ -32,7 +32,7 @@ BODIES = [b"", b"text", bytes(range(256)), b"z" * 100_000]
 
 
 def fill(broker: SyncBroker, topic: str, first: int, count: int) -> None:
-    with Producer(broker.namesrv_addr) as producer:
+    with Producer(namesrv_addr=broker.namesrv_addr) as producer:
         queues = sorted(producer.queues(topic))
         for number in range(first, first + count):
             message = Message(

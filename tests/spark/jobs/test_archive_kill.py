@@ -54,7 +54,7 @@ def run_until_in_batch(given: Sequence[str], env: dict[str, str], stopped: Path)
 @pytest.mark.spark
 def test_driver_killed_in_a_batch(broker: SyncBroker, topic: str, tmp_path: Path) -> None:
     table = tmp_path / "table"
-    with Producer(broker.namesrv_addr) as producer:
+    with Producer(namesrv_addr=broker.namesrv_addr) as producer:
         queues = sorted(producer.queues(topic))
         for number in range(COUNT):
             producer.send(Message(topic, bytes(2_000)), queue=queues[number % len(queues)])

@@ -30,7 +30,7 @@ UNIT_SIZE = 20
 
 
 def fill(broker: SyncBroker, topic: str, count: int) -> None:
-    with Producer(broker.namesrv_addr) as producer:
+    with Producer(namesrv_addr=broker.namesrv_addr) as producer:
         queues = sorted(producer.queues(topic))
         for number in range(count):
             body, tags = b"x%d" % number * 9, "AB"[number % 2]

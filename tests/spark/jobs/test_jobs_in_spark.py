@@ -40,7 +40,7 @@ def run(command: click.Command, *arguments: str, code: int = 0) -> dict[str, Any
 
 
 def fill(broker: SyncBroker, topic: str, count: int) -> None:
-    with Producer(broker.namesrv_addr) as producer:
+    with Producer(namesrv_addr=broker.namesrv_addr) as producer:
         for number in range(count):
             tag = ("red", "blue", None)[number % 3]
             producer.send(Message(topic, b"x" * number, tags=tag, keys=(f"k{number}",)))
@@ -49,7 +49,7 @@ def fill(broker: SyncBroker, topic: str, count: int) -> None:
 def give_up(broker: SyncBroker, topic: str, group: str, count: int) -> None:
     with (
         Client(broker.namesrv_addr) as client,
-        Consumer(client, topic, group=group, start_from=StartFrom.FIRST) as member,
+        Consumer(topic, client=client, group=group, start_from=StartFrom.FIRST) as member,
     ):
         for _ in range(count):
             member.getone(30).dead_letter()

@@ -40,7 +40,7 @@ def site() -> Iterator[SyncBroker]:
     with run_broker_sync() as broker:
         broker.create_topic("orders", 2)
         with Client(broker.namesrv_addr) as client:
-            with Producer(client) as producer:
+            with Producer(client=client) as producer:
                 for number in range(COUNT):
                     producer.send(
                         Message(
@@ -53,7 +53,7 @@ def site() -> Iterator[SyncBroker]:
 
 
 def give_up(client: Client, count: int) -> None:
-    with Consumer(client, "orders", group=GROUP, start_from=StartFrom.FIRST) as member:
+    with Consumer("orders", client=client, group=GROUP, start_from=StartFrom.FIRST) as member:
         for _ in range(count):
             member.getone(30).dead_letter()
         member.commit()
@@ -219,7 +219,7 @@ def test_a_letter_that_names_no_topic(site: SyncBroker, tmp_path: Path) -> None:
 
 
 def test_a_topic_that_is_gone_is_not_made_again(site: SyncBroker, tmp_path: Path) -> None:
-    with Client(site.namesrv_addr) as client, Admin(client) as admin:
+    with Client(site.namesrv_addr) as client, Admin(client=client) as admin:
         admin.delete_topic("orders")
     counts = redrive(site, tmp_path / "ledger")
     assert counts.outcomes == {"failed": COUNT}
@@ -247,7 +247,7 @@ def test_a_topic_that_only_takes_writes_is_told(site: SyncBroker) -> None:
     with closing(connect(site)) as client:
         assert check_readable(client, GROUP)
         assert not check_readable(client, "nobody")
-        with Client(site.namesrv_addr) as app, Admin(app) as admin:
+        with Client(site.namesrv_addr) as app, Admin(client=app) as admin:
             admin.update_topic(dlq_topic(GROUP), perm="W")
             with pytest.raises(Exception, match=r"mqadmin updateTopicPerm .* '%DLQ%billing' -p 6"):
                 check_readable(client, GROUP)
@@ -303,7 +303,7 @@ def test_within_a_namespace(tmp_path: Path) -> None:
     with run_broker_sync() as broker:
         broker.create_topic("acme%orders", 1)
         with Client(broker.namesrv_addr, namespace="acme") as client:
-            with Producer(client) as producer:
+            with Producer(client=client) as producer:
                 producer.send(Message("orders", b"x"))
             give_up(client, 1)
         with (

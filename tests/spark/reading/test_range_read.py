@@ -112,7 +112,7 @@ def test_tags_are_compared_as_text() -> None:
 @pytest.fixture
 def cluster(broker: SyncBroker, topic: str) -> Iterator[tuple[SourceOptions, BlockingClient]]:
     """A topic with 300 messages: those of tags Aa and BB, which Java's hash does not tell apart."""
-    with Producer(broker.namesrv_addr) as producer:
+    with Producer(namesrv_addr=broker.namesrv_addr) as producer:
         for number in range(300):
             tag = "Aa" if number % 2 else "BB"
             producer.send(Message(topic, str(number), tags=tag, properties={"n": str(number)}))
@@ -162,7 +162,7 @@ def test_a_range_that_the_broker_does_not_have(
 
 def test_topics_are_the_applications(broker: SyncBroker) -> None:
     broker.create_topic("market%orders", 1)
-    with Producer(broker.namesrv_addr) as producer:
+    with Producer(namesrv_addr=broker.namesrv_addr) as producer:
         producer.send(Message("market%orders", "one"))
     options = SourceOptions.from_options(
         {"nameServer": broker.namesrv_addr, "topic": "orders", "namespace": "market"},

@@ -80,7 +80,7 @@ def test_errors_come_early() -> None:
 
 @pytest.fixture
 def filled(broker: SyncBroker, topic: str) -> Iterator[dict[str, object]]:
-    with Producer(broker.namesrv_addr) as producer:
+    with Producer(namesrv_addr=broker.namesrv_addr) as producer:
         for number in range(20):
             producer.send(Message(topic, str(number)))
     yield {"nameServer": broker.namesrv_addr, "topic": topic, "offsetCacheMs": 0}

@@ -144,7 +144,7 @@ def test_the_thread_writes_the_newest_and_ends() -> None:
 
 
 def test_a_real_broker_s_lag(broker: SyncBroker, topic: str) -> None:
-    with Producer(broker.namesrv_addr) as producer:
+    with Producer(namesrv_addr=broker.namesrv_addr) as producer:
         for number in range(20):
             producer.send(Message(topic, b"%d" % number))
     settings = ConnectionSettings((broker.namesrv_addr,))
