@@ -1,4 +1,7 @@
-"""The message store: one face over log, queues, index, flushing, cleaning, and its life cycle.
+"""The message store: what its users call, its parts put together, and its life cycle.
+
+Users call `MessageStore` and nothing below it. Calls that need no decision here go straight to the
+part that does the work: `begin`, `commit` and `get_message` are methods of log, writer and reader.
 
 Threads and locks. All state belongs to the event-loop thread; the loop is the put lock. Workers run
 blocking jobs and hand results back to the loop:
@@ -12,8 +15,8 @@ blocking jobs and hand results back to the loop:
     timer     runs of timed messages
     reads     reads of what is old
 
-On the loop thread these calls touch the disk: the `pwrite` of a commit while the disk is quick, and
-the reading of queue units that are no longer in memory.
+Two kinds of calls touch the disk on the loop thread: the `pwrite` of a commit while the disk is
+quick, and the reading of queue units that are no longer in memory.
 
     closed -> loading -> running -> stopping -> closed
                             |
@@ -40,18 +43,23 @@ from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.store.checkpoint import UNKNOWN, IndexPoint, Marks, Point, PointTracker
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.delay_levels import DelayLevels
+from skylarkmq.store.environment import Environment
 from skylarkmq.store.errors import StoreFullError
-from skylarkmq.store.folder import AbortFile, StoreLock, StorePaths, check_profile, save_profile
+from skylarkmq.store.folder import (
+    AbortFile,
+    StoreLock,
+    StorePaths,
+    check_profile,
+    save_profile,
+)
 from skylarkmq.store.index.service import IndexService
-from skylarkmq.store.log.append import AppendBatch
-from skylarkmq.store.log.group_commit import Committed
-from skylarkmq.store.log.write_road import open_log
-from skylarkmq.store.message_writer import ArrivalListener, Busy, MessageWriter, PutDone
-from skylarkmq.store.parts import queue_table, topic_removal
+from skylarkmq.store.log.commit_log import CommitLog
+from skylarkmq.store.message_writer import Busy, MessageWriter, PutDone
 from skylarkmq.store.progress import Progress, ProgressLog, StartEnded
+from skylarkmq.store.queue.queue_table import QueueTable
+from skylarkmq.store.queue.topic_removal import TopicRemoval
 from skylarkmq.store.read.cold_reads import ColdReads
 from skylarkmq.store.read.message_reader import MessageReader
-from skylarkmq.store.read.read_face import ReadFace
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
 from skylarkmq.store.stats import StoreStats
 from skylarkmq.store.timer.rules import TimerRules
@@ -75,8 +83,12 @@ class StoreState(Enum):
     STOPPING = "stopping"
 
 
-class MessageStore(ReadFace):
-    """A store in one folder. Loop thread; `load` before it serves, `close` after."""
+class MessageStore:
+    """A store in one folder. Loop thread; `load` before it serves, `close` after.
+
+    Attributes:
+        failure_listeners: called when the store has failed, with the disk's error.
+    """
 
     def __init__(
         self,
@@ -102,33 +114,45 @@ class MessageStore(ReadFace):
         self._memory_size = memory_size
         self._lock = StoreLock(files, self.paths)
         self._tables = workers.tables
-        self._lock_checked = True  # none of the looks at the lock is under way
+        self._lock_checked = True  # no check of the lock is under way
         self._abort = AbortFile(files, self.paths)
-        self.commit_log = open_log(
-            config, files, workers.prepare, clock, self.stats, self.paths, self.delay_levels
+        env = self.environment = Environment(
+            config, self.paths, files, clock, workers, self.stats, self.fail
         )
-        self.queues = queue_table(config, files, workers, self.paths, self.fail)
+        commit_log = self.commit_log = CommitLog(env, self.delay_levels.due_time)
+        queues = self.queues = QueueTable(env)
         self._points = PointTracker()
-        self.removal = topic_removal(
-            files, workers, self.paths, self.commit_log, self.queues, self._points, self.fail
-        )
-        reader = MessageReader(self.commit_log, self.queues, config, memory_size, self.stats)
-        super().__init__(
-            self.commit_log,
-            self.queues,
-            reader,
-            ColdReads(reader, self.commit_log, self.queues, files, workers.reads, self.stats),
-            durable_only=config.flush_disk_type == "SYNC_FLUSH",
-        )
-        self.writer = MessageWriter(
-            config, clock, workers, self.stats, self.commit_log, self.queues, self.fail
-        )
-        self.index = IndexService(
-            files, workers, clock, self.stats, self.paths, config, self.commit_log, self.fail
-        )
-        self.cleaning = self._cleaning(workers)
+        self.removal = TopicRemoval(env, commit_log, queues, self._points)
+        writer = self.writer = MessageWriter(env, commit_log, queues)
+        reader = self._reader = MessageReader(env, commit_log, queues, memory_size)
+        cold = ColdReads(env, reader, commit_log, queues)
+        self.index = IndexService(env, commit_log)
+        self.cleaning = CleanService(env, commit_log, queues, self.index.expire)
         if config.message_index_enable:
-            self.writer.on_published = self.index.take
+            writer.on_published = self.index.take
+        # Writing
+        self.begin = commit_log.begin
+        self.commit = writer.commit
+        self.settle = writer.settle
+        self.sync = writer.sync
+        self.add_arrival_listener = writer.add_arrival_listener
+        # Reading
+        self.get_message = reader.get_message
+        self.queue_units = reader.queue_units
+        self.min_offset = reader.min_offset
+        self.max_offset = reader.max_offset
+        self.offset_by_time = reader.offset_by_time
+        self.message_time = reader.message_time
+        self.earliest_time = reader.earliest_time
+        self.look_message = reader.look_message
+        self.is_in_memory = reader.is_in_memory
+        # Reading off the loop, of what is_cold or has_cold says that it may wait for the disk
+        self.is_cold = cold.is_cold
+        self.get_message_cold = cold.get_message
+        self.offset_by_time_cold = cold.offset_by_time
+        self.message_time_cold = cold.message_time
+        self.read_record = cold.read_record
+        self.read_records = cold.read_records
         checkpoint_s = config.flush_consume_queue_thorough_interval / 1000
         self._checkpoint_offset = 0
         self._timers = [
@@ -136,19 +160,10 @@ class MessageStore(ReadFace):
             IntervalTimer(clock, checkpoint_s, self._checkpoint),
         ]
 
-    def _cleaning(self, workers: StoreWorkers) -> CleanService:
-        return CleanService(
-            self._files,
-            workers.tables,
-            self._clock,
-            self.stats,
-            self.paths,
-            self.config,
-            self.commit_log,
-            self.queues,
-            self.index.expire,
-            self.fail,
-        )
+    @property
+    def has_cold(self) -> bool:
+        """Whether the log is longer than what memory is taken to hold."""
+        return self._reader.has_cold
 
     # Life cycle
 
@@ -288,7 +303,7 @@ class MessageStore(ReadFace):
         self._abort.remove()
 
     def fail(self, error: BaseException) -> None:
-        """The disk failed: end all writing for good."""
+        """End all writing for good, because the disk failed."""
         if self.failure is not None:
             return
         self.failure = error
@@ -310,7 +325,7 @@ class MessageStore(ReadFace):
             listener(error)
 
     def _marks(self) -> Marks:
-        """What the checkpoint may say once all published units are on the disk."""
+        """Return what the checkpoint may say once all published units are on the disk."""
         flushed, index = self.writer.flushed_timestamp, self.index
         self._note_point()
         point = self._points.newest(self.commit_log.flushed_offset)
@@ -334,7 +349,7 @@ class MessageStore(ReadFace):
             self._checkpoint()
 
     def _keep_lock(self) -> None:
-        """Look after the owner's lock, away from the loop."""
+        """Check, off the loop, that this process still holds the folder's lock."""
         if not self._lock_checked:
             return
 
@@ -354,14 +369,10 @@ class MessageStore(ReadFace):
         if error is None:
             self.queues.sync(self._marks())
 
-    def sync(self, done: Callable[[], object], *, at_once: bool = True) -> None:
-        """Call `done` when all messages so far are on the disk; see `MessageWriter.sync`."""
-        self.writer.sync(done, at_once=at_once)
-
     # Writing
 
     def refusal(self) -> str | None:
-        """Why messages are not taken now, for the remark of code 14; None when they are."""
+        """Return why messages are not taken now, for the remark of code 14; None when they are."""
         if self.state is StoreState.RUNNING:
             why = self.cleaning.refusal()
             if why is not None:
@@ -381,16 +392,8 @@ class MessageStore(ReadFace):
         return self.writer.busy.is_busy
 
     def why_busy(self) -> Busy | None:
-        """Why producers must wait; None when they need not."""
+        """Return why producers must wait; None when they need not."""
         return self.writer.busy.why()
-
-    def begin(self) -> AppendBatch:
-        """Start the batch of one read: `add` to it, then `commit`, without an await between."""
-        return self.writer.begin()
-
-    def commit(self, done: Committed | None, written: Committed | None = None) -> bool:
-        """Store the batch; see `MessageWriter.commit`."""
-        return self.writer.commit(done, written)
 
     def put_message(self, inner: MessageInner, done: Callable[[PutMessageResult], None]) -> None:
         """Store one message. `done` may be called before this returns."""
@@ -404,11 +407,3 @@ class MessageStore(ReadFace):
         else:
             refused = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=why)
             done([refused] * len(inners))
-
-    def settle(self, done: Committed) -> None:
-        """Call `done` once every commit so far is answered."""
-        self.writer.settle(done)
-
-    def add_arrival_listener(self, listener: ArrivalListener) -> None:
-        """Call `listener` once a publishing for each queue that got messages."""
-        self.writer.arrival_listeners.append(listener)

@@ -28,20 +28,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
-from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.protocol.flags import MAX_TOPIC_SIZE
 from skylarkmq.protocol.properties import MAX_PROPERTIES_SIZE
 from skylarkmq.store.config import RECORD_OVERHEAD, StoreConfig
+from skylarkmq.store.environment import Environment
 from skylarkmq.store.errors import StoreFullError
-from skylarkmq.store.log.append import AppendBatch, Unit
+from skylarkmq.store.log.append import Unit
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.flush_service import CommitService, FlushService
 from skylarkmq.store.log.group_commit import Committed, GroupCommitService
 from skylarkmq.store.queue.queue_table import QueueTable
 from skylarkmq.store.results import STORED, MessageInner, PutMessageResult, PutMessageStatus
-from skylarkmq.store.stats import StoreStats
 
 log = logging.getLogger(__name__)
 LATER_MAX_SIZE: Final = 16 << 20
@@ -64,11 +62,11 @@ class BusyGauge:
                       LATER_MAX_SIZE waits for the commit thread
     """
 
-    def __init__(self, config: StoreConfig, clock: Clock, commit_log: CommitLog) -> None:
-        self._config = config
-        self._clock = clock
+    def __init__(self, env: Environment, commit_log: CommitLog) -> None:
+        self._config = env.config
+        self._clock = env.clock
         self._log = commit_log
-        self._limit_s = config.os_page_cache_busy_time_out_mills / 1000
+        self._limit_s = env.config.os_page_cache_busy_time_out_mills / 1000
 
     @property
     def is_busy(self) -> bool:
@@ -143,57 +141,39 @@ class MessageWriter:
 
     Attributes:
         on_published: called with every list of units that has become visible, in log order.
-        arrival_listeners: called once a publishing for each queue that got messages.
         failure: why nothing is written any more.
         busy: whether the disk is behind.
     """
 
-    def __init__(
-        self,
-        config: StoreConfig,
-        clock: Clock,
-        workers: StoreWorkers,
-        stats: StoreStats,
-        commit_log: CommitLog,
-        queues: QueueTable,
-        on_failure: Callable[[BaseException], None],
-    ) -> None:
+    def __init__(self, env: Environment, commit_log: CommitLog, queues: QueueTable) -> None:
+        config, clock = env.config, env.clock
         self._config = config
         self._clock = clock
-        self._stats = stats
+        self._stats = env.stats
         self._log = commit_log
         self._queues = queues
-        self._on_failure = on_failure
+        self._fail = env.fail
         self._sync = config.flush_disk_type == "SYNC_FLUSH"
         self.failure: BaseException | None = None
-        self.busy = BusyGauge(config, clock, commit_log)
+        self.busy = BusyGauge(env, commit_log)
         self.published_offset = 0
         self.on_published: OnPublished = _nobody
-        self.arrival_listeners: list[ArrivalListener] = []
+        self._listeners: list[ArrivalListener] = []  # of every topic
+        self._listeners_of: dict[
+            str, list[ArrivalListener]
+        ] = {}  # topic -> its own and those of every topic
         pool = self._pool = commit_log.write_road == "pool"
         self._notes_writes = commit_log.write_road != "pwrite"
-        self._flush = FlushService(
-            commit_log,
-            workers.flush,
-            clock,
-            stats,
-            self._flushed,
-            on_failure,
-            commits=pool and self._sync,
-            least_pages=0 if self._sync else config.flush_commit_log_least_pages,
-            thorough_s=config.flush_commit_log_thorough_interval / 1000,
-        )
+        self._flush = FlushService(env, commit_log, self._flushed)
         self._syncs: list[tuple[int, Callable[[], object]]] = []  # (end offset, who waits)
         self._flush_woken = not (self._sync or config.flush_commit_log_timed)
         self._slow = False  # batches leave the loop
         # None: the flush thread commits before each sync.
         self._commit: CommitService | None = None
         if not (pool and self._sync):
-            self._commit = CommitService(
-                commit_log, workers.commit, clock, stats, config, self._committed, on_failure
-            )
+            self._commit = CommitService(env, commit_log, self._committed)
         self._group_commit = GroupCommitService(
-            clock, config.sync_flush_timeout / 1000, stats, self._publish, self._tell_arrivals
+            clock, config.sync_flush_timeout / 1000, env.stats, self._publish, self._tell_arrivals
         )
         self._flush_timer = IntervalTimer(
             clock, config.flush_interval_commit_log / 1000, self._flush.tick
@@ -256,10 +236,6 @@ class MessageWriter:
 
     # Writing
 
-    def begin(self) -> AppendBatch:
-        """Start the batch of one read: `add` to it, then `commit`, without an await between."""
-        return self._log.begin()
-
     def commit(self, done: Committed | None, written: Committed | None = None) -> bool:
         """Store the batch. False when the disk refused it, or has failed since `begin`.
 
@@ -277,7 +253,7 @@ class MessageWriter:
                 end_offset = commit_log.write_later(started) if leaves else batch.write()
             except OSError as error:
                 self._stats.write_errors += 1
-                self._on_failure(error)
+                self._fail(error)
         if self.failure is not None:
             batch.drop()
             _tell(done, written, PutMessageStatus.SERVICE_NOT_AVAILABLE)
@@ -339,7 +315,7 @@ class MessageWriter:
                 not stored and gets the same result.
         """
         queues = [self._queues.open(inner.topic, inner.queue_id) for inner in inners]
-        batch = self.begin()
+        batch = self._log.begin()
         places: list[tuple[int, int]] = []  # (queue offset, physical offset)
         refused: PutMessageResult | None = None
         for inner, queue in zip(inners, queues, strict=True):
@@ -351,7 +327,7 @@ class MessageWriter:
                 physical_offset = batch.add_message(queue, inner)
             except (OSError, StoreFullError) as error:
                 if isinstance(error, OSError):
-                    self._on_failure(error)
+                    self._fail(error)
                 refused = _unavailable(str(error))
                 break
             queue_offset = max(0, batch.units[-1][1]) if len(batch.units) > unit_count else 0
@@ -409,6 +385,19 @@ class MessageWriter:
 
     # Showing
 
+    def add_arrival_listener(self, listener: ArrivalListener, topic: str | None = None) -> None:
+        """Call `listener` once for each publishing and queue that got messages.
+
+        Args:
+            topic: the only topic that it wants to hear of; None for all.
+        """
+        if topic is None:
+            self._listeners.append(listener)
+            for listeners in self._listeners_of.values():
+                listeners.append(listener)
+        else:
+            self._listeners_of.setdefault(topic, list(self._listeners)).append(listener)
+
     def _publish(self, units: list[Unit], end_offset: int) -> bool:
         """Show units in their queues; False when that failed, and the store with it.
 
@@ -420,17 +409,17 @@ class MessageWriter:
             self.on_published(units)
         except Exception as error:
             log.exception("messages up to offset %d of the log cannot be shown", end_offset)
-            self._on_failure(error)
+            self._fail(error)
             return False
         self.published_offset = end_offset
         return True
 
     def _tell_arrivals(self, commits: list[list[Unit]]) -> None:
-        """Call the listeners, which may store messages; one that raises harms itself alone."""
-        if not self.arrival_listeners:
+        """Call the listeners, which may store messages; one that raises harms only itself."""
+        if not self._listeners and not self._listeners_of:
             return
         for queue in {unit[0] for units in commits for unit in units if unit[1] >= 0}:
-            for listener in self.arrival_listeners:
+            for listener in self._listeners_of.get(queue.topic, self._listeners):
                 try:
                     listener(queue.topic, queue.queue_id, queue.max_offset)
                 except Exception:
@@ -458,7 +447,7 @@ class MessageWriter:
             request.run()
         except OSError as error:
             self._stats.write_errors += 1
-            self._on_failure(error)
+            self._fail(error)
             return
         self._log.mark_committed(request)
         if not self._sync:

@@ -109,7 +109,7 @@ class ScheduleMessageService:
         self._turn_planned: TimerHandle | None = None
         self._running = False
         self._settled: asyncio.Event | None = None
-        store.add_arrival_listener(self._arrived)
+        store.add_arrival_listener(self._arrived, RMQ_SYS_SCHEDULE_TOPIC)
 
     def start(self) -> None:
         """Deliver what is due and wait for the rest. The store has started, the table is loaded.
@@ -179,8 +179,8 @@ class ScheduleMessageService:
 
     # Waking
 
-    def _arrived(self, topic: str, queue_id: int, max_offset: int) -> None:
-        if topic != RMQ_SYS_SCHEDULE_TOPIC or not self._running:
+    def _arrived(self, _topic: str, queue_id: int, _max_offset: int) -> None:
+        if not self._running:
             return
         level = self._level(queue_id + 1)
         if level.idle:

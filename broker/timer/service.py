@@ -86,7 +86,7 @@ class TimerMessageService:
         self._running = False
         self._roll_next = False
         self._settled: asyncio.Event | None = None
-        store.add_arrival_listener(self._arrived)
+        store.add_arrival_listener(self._arrived, RMQ_SYS_WHEEL_TIMER_TOPIC)
         store.cleaning.keepers.append(self._may_remove)
 
     # Life
@@ -180,8 +180,8 @@ class TimerMessageService:
 
     # Turns
 
-    def _arrived(self, topic: str, _queue_id: int, max_offset: int) -> None:
-        if topic == RMQ_SYS_WHEEL_TIMER_TOPIC and self._running:
+    def _arrived(self, _topic: str, _queue_id: int, max_offset: int) -> None:
+        if self._running:
             if self.state.queue_offset >= self._target:
                 self._target = max_offset
             if not self._busy:

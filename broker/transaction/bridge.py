@@ -117,7 +117,7 @@ class TransactionBridge:
         if not self._listens:
             self._listens = True
             self.make_topic(HALF_TOPIC)
-            self._store.add_arrival_listener(self._arrived)
+            self._store.add_arrival_listener(self._arrived, HALF_TOPIC)
 
     def make_topic(self, name: str) -> None:
         """Have one of the topics of transactions in the table, where RocketMQ looks for it."""
@@ -230,9 +230,7 @@ class TransactionBridge:
         """Whether the half message is being ended."""
         return offset in self._under_way
 
-    def _arrived(self, topic: str, queue_id: int, max_offset: int) -> None:
-        if topic != HALF_TOPIC:
-            return
+    def _arrived(self, _topic: str, _queue_id: int, max_offset: int) -> None:
         if self._arrivals:
             for offset in [offset for offset in self._arrivals if offset < max_offset]:
                 self._arrivals.pop(offset).set()

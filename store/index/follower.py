@@ -15,19 +15,17 @@ none keeps the interpreter for more than a millisecond or two.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.common.clock import TimerHandle
 from skylarkmq.common.files import is_no_space
 from skylarkmq.common.repeating import IntervalTimer
-from skylarkmq.common.worker import Worker
+from skylarkmq.store.environment import Environment
 from skylarkmq.store.index.builder import SLICE_SIZE, IndexBuilder, Progress
 from skylarkmq.store.log.append import Unit
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import MappedFile
-from skylarkmq.store.stats import StoreStats
 
 log = logging.getLogger(__name__)
 
@@ -46,25 +44,15 @@ RETRY_S: Final = 1.0
 class IndexFollower:
     """Feeds the builder. Loop thread."""
 
-    def __init__(
-        self,
-        builder: IndexBuilder,
-        worker: Worker,
-        clock: Clock,
-        stats: StoreStats,
-        commit_log: CommitLog,
-        on_failure: Callable[[BaseException], None],
-        *,
-        enabled: bool,
-    ) -> None:
+    def __init__(self, env: Environment, builder: IndexBuilder, commit_log: CommitLog) -> None:
         self._builder = builder
-        self._worker = worker
-        self._clock = clock
-        self._stats = stats
+        self._worker = env.workers.index
+        self._clock = env.clock
+        self._stats = env.stats
         self._log = commit_log
-        self._on_failure = on_failure
-        self._enabled = enabled
-        self._retry = IntervalTimer(clock, RETRY_S, self._try_again)
+        self._fail = env.fail
+        self._enabled = env.config.message_index_enable
+        self._retry = IntervalTimer(env.clock, RETRY_S, self._try_again)
         self._running = False
         self._jobs = 0  # of mending, reading or building that are under way
         self._mended = True
@@ -249,7 +237,7 @@ class IndexFollower:
             self.disk_full = False
             return True
         if not is_no_space(progress.error):
-            self._on_failure(progress.error)
+            self._fail(progress.error)
         self._halt(progress.error)
         return False
 

@@ -22,19 +22,15 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
-from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.protocol.tags_code import index_key_hash
 from skylarkmq.store.checkpoint import IndexPoint, Marks
-from skylarkmq.store.config import StoreConfig
-from skylarkmq.store.folder import StorePaths
+from skylarkmq.store.environment import Environment
 from skylarkmq.store.index.builder import IndexBuilder
 from skylarkmq.store.index.file import FIRST_ITEM, IndexFile, IndexHeader, IndexShape
 from skylarkmq.store.index.follower import IndexFollower
 from skylarkmq.store.index.loader import IndexLoader
 from skylarkmq.store.log.commit_log import CommitLog
-from skylarkmq.store.stats import StoreStats
 
 log = logging.getLogger(__name__)
 SLICE_ITEMS: Final = 1000
@@ -185,32 +181,21 @@ SyncDone = Callable[[IndexPoint | None, BaseException | None], None]
 class IndexService:
     """The index. Loop thread, but for the calls that block."""
 
-    def __init__(
-        self,
-        files: Files,
-        workers: StoreWorkers,
-        clock: Clock,
-        stats: StoreStats,
-        paths: StorePaths,
-        config: StoreConfig,
-        commit_log: CommitLog,
-        on_failure: Callable[[BaseException], None],
-    ) -> None:
+    def __init__(self, env: Environment, commit_log: CommitLog) -> None:
+        config, files, folder = env.config, env.files, env.paths.index
         self._files = files
-        self._worker = workers.index
-        self._sync_worker = workers.queues
-        self._clock = clock
-        self._stats = stats
+        self._worker = env.workers.index
+        self._sync_worker = env.workers.queues
+        self._clock = env.clock
+        self._stats = env.stats
         self._log = commit_log
-        self._on_failure = on_failure
+        self._fail = env.fail
         self._result_max = config.max_msgs_num_batch
         self.enabled = config.message_index_enable
         shape = IndexShape(config.max_hash_slot_num, config.max_index_num)
-        self._loader = IndexLoader(files, paths.index, shape, commit_log)
-        self._builder = IndexBuilder(files, paths.index, shape, clock.now_ms)
-        self._follower = IndexFollower(
-            self._builder, workers.index, clock, stats, commit_log, on_failure, enabled=self.enabled
-        )
+        self._loader = IndexLoader(files, folder, shape, commit_log)
+        self._builder = IndexBuilder(files, folder, shape, env.clock.now_ms)
+        self._follower = IndexFollower(env, self._builder, commit_log)
         self.take = self._follower.take
         self.point: IndexPoint | None = None  # what is on the disk, for the checkpoint
         self.full_timestamp = 0  # end time of the newest full file that is on the disk, ms
@@ -348,7 +333,7 @@ class IndexService:
             self._syncing = False
             if error is not None:
                 self._stats.fsync_errors += 1
-                self._on_failure(error)
+                self._fail(error)
             elif synced is not None:
                 self._stats.fsync_index.observe(self._clock.monotonic() - started)
                 self._synced(synced)

@@ -21,14 +21,11 @@ import errno
 import logging
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
-from skylarkmq.common.clock import Clock
-from skylarkmq.common.files import Files, is_no_space
-from skylarkmq.common.worker import Worker
+from skylarkmq.common.files import is_no_space
+from skylarkmq.store.environment import Environment
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.mapped_file import MappedFile
-from skylarkmq.store.stats import StoreStats
 
 log = logging.getLogger(__name__)
 
@@ -52,16 +49,11 @@ class _Request:
 
 
 class AllocateService:
-    """Hands out allocated log files in order. Loop thread, but for `_make` and what it calls."""
+    """Hands out allocated log files in order. Loop thread, except `_make` and what it calls."""
 
     def __init__(
         self,
-        files: Files,
-        worker: Worker,
-        clock: Clock,
-        stats: StoreStats,
-        folder: Path,
-        file_size: int,
+        env: Environment,
         *,
         equip: Callable[[MappedFile], None] | None = None,
         room: Callable[[], int] | None = None,
@@ -72,14 +64,14 @@ class AllocateService:
             equip: makes a new file ready for its road; blocks, on the prepare thread.
             room: bytes that must be free before a file is made; None: as many as it has.
         """
+        self._file_size = file_size = env.config.mapped_file_size_commit_log
         self._equip = equip
         self._room = room or (lambda: file_size)
-        self._stats = stats
-        self._files = files
-        self._worker = worker
-        self._clock = clock
-        self._folder = folder
-        self._file_size = file_size
+        self._stats = env.stats
+        self._files = env.files
+        self._worker = env.workers.prepare
+        self._clock = env.clock
+        self._folder = env.paths.commit_log
         self._request: _Request | None = None
         self._refused_until = 0.0
         self.no_room = ""  # why the last file that was asked for was refused; else empty

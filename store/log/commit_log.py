@@ -1,7 +1,7 @@
 """The commit log: one endless sequence of records in files of one size, shared by all topics.
 
 Written once for each read of a socket, read through mappings, synced on the flush thread. A reader
-sees what is committed; under SYNC_FLUSH the queues show a record only once it is synced
+sees what is committed; under SYNC_FLUSH the queues show a record only after it is synced
 (`message_writer.py`).
 
     road     how a batch reaches the file                          committed
@@ -17,22 +17,30 @@ them, as it writes what lies in buffers (`message_writer.py`).
     max_offset         committed without a gap: readable, and what a flush syncs
     flushed_offset     on the disk
 
-With the pool a file that got no buffer works on the plain road; what is written to it counts as
-committed only when everything in front of it is.
+With the pool, a file that got no buffer works on the plain road; what is written to it counts as
+committed only when everything before it is.
 
-Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java, MappedFileQueue.java
+The configuration chooses the road:
+
+    transientStorePoolEnable            pool
+    else commitLogWriteMode=mapped      mapped, warmed with warmMapedFileEnable
+    else                                pwrite
+
+Unlike RocketMQ, whose pool works only with ASYNC_FLUSH, the pool works with SYNC_FLUSH too: each
+sync commits first.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java, MappedFileQueue.java,
+config/MessageStoreConfig.java
 """
 
 from __future__ import annotations
 
 from collections import deque
-from pathlib import Path
 from typing import Literal, NamedTuple
 
-from skylarkmq.common.clock import Clock
-from skylarkmq.common.files import Files
-from skylarkmq.common.worker import Worker
 from skylarkmq.protocol.record import RecordStatus, RecordView, read_record
+from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.environment import Environment
 from skylarkmq.store.errors import NoBufferError
 from skylarkmq.store.log.allocate_service import PATIENCE_S, AllocateService
 from skylarkmq.store.log.append import AppendBatch, DueTime
@@ -40,7 +48,6 @@ from skylarkmq.store.log.flushed_offset import FlushedOffset
 from skylarkmq.store.log.mapped_file import MappedFile, Piece
 from skylarkmq.store.log.mapped_file_queue import MappedFileQueue
 from skylarkmq.store.log.memory import TransientStorePool, WarmUp
-from skylarkmq.store.stats import StoreStats
 
 WriteRoad = Literal["pwrite", "mapped", "pool"]
 PAGE_SIZE = 4096  # what the keys that count dirty pages mean by one
@@ -51,7 +58,7 @@ _RECORD_SIZE_GUESS = 1024  # bytes, as long as nothing was appended
 
 
 class CommitRequest(NamedTuple):
-    """What a commit has to bring from memory to files, and the end it stands for."""
+    """What a commit has to write from memory to files, and the log's end after it."""
 
     pieces: list[Piece]
     end_offset: int
@@ -64,7 +71,7 @@ class CommitRequest(NamedTuple):
 
 
 class FlushRequest(NamedTuple):
-    """What a flush has to sync: files with unsynced bytes, and the end they stand for."""
+    """What a flush has to sync: files with unsynced bytes, and the log's synced end after it."""
 
     files: list[MappedFile]
     end_offset: int
@@ -84,41 +91,23 @@ class FlushRequest(NamedTuple):
 class CommitLog:
     """Append, read and flush bookkeeping of the log. Loop thread."""
 
-    def __init__(
-        self,
-        files: Files,
-        worker: Worker,
-        clock: Clock,
-        stats: StoreStats,
-        folder: Path,
-        file_size: int,
-        due_time: DueTime,
-        flushed: FlushedOffset,
-        *,
-        write_road: WriteRoad = "pwrite",
-        pool: TransientStorePool | None = None,
-        fail_without_buffer: bool = False,
-        warm_up: WarmUp | None = None,
-    ) -> None:
-        """Make the log of a folder; nothing is touched yet.
-
-        Args:
-            pool: given when, and only when, the road is the pool's.
-            fail_without_buffer: refuse a new file when the pool has no buffer for it.
-            warm_up: for the mapped road.
-        """
-        assert (write_road == "pool") == (pool is not None)
-        self._clock = clock
-        self._stats = stats
-        self.file_size = file_size
-        self.write_road: WriteRoad = write_road
-        self.pool = pool
-        self._fail_without_buffer = fail_without_buffer
-        self._warm_up = warm_up
-        self.mapped_files = MappedFileQueue(files, folder, file_size)
-        self._allocate = AllocateService(
-            files, worker, clock, stats, folder, file_size, equip=self._equip, room=self._room
-        )
+    def __init__(self, env: Environment, due_time: DueTime) -> None:
+        """Make the log of a store's folder; nothing is touched yet."""
+        config = env.config
+        self._clock = env.clock
+        self._stats = env.stats
+        self.file_size = file_size = config.mapped_file_size_commit_log
+        self.write_road = write_road(config)
+        self.pool: TransientStorePool | None = None
+        if self.write_road == "pool":
+            self.pool = TransientStorePool(file_size, config.transient_store_pool_size)
+        self._fail_without_buffer = config.fast_fail_if_no_buffer_in_store_pool
+        self._warm_up: WarmUp | None = None
+        if self.write_road == "mapped" and config.warm_maped_file_enable:
+            step_size = config.flush_least_pages_when_warm_maped_file * PAGE_SIZE
+            self._warm_up = WarmUp(env.workers.prepare, step_size)
+        self.mapped_files = MappedFileQueue(env.files, env.paths.commit_log, file_size)
+        self._allocate = AllocateService(env, equip=self._equip, room=self._room)
         self.batch = AppendBatch(file_size, self._next_file, due_time)
         self.flushed_offset = 0
         self.store_timestamp = 0  # of the newest record; never goes back within a run
@@ -127,7 +116,7 @@ class CommitLog:
         self._committed_offset = 0  # pool road
         # Of the last record that is committed, or older; kept up to date by commits and syncs.
         self._committed_timestamp = 0
-        self._flushed = flushed
+        self._flushed = FlushedOffset(env.files, env.paths.flushed_offset)
         self._unready: MappedFile | None = None  # the last file of an earlier run, not allocated
 
     @property
@@ -145,7 +134,7 @@ class CommitLog:
 
     @property
     def no_room(self) -> str:
-        """Why the next log file was refused when it was last asked for, empty if it was not."""
+        """Why the last request for the next log file was refused; empty if it was not."""
         return self._allocate.no_room
 
     @property
@@ -166,7 +155,7 @@ class CommitLog:
     # Files to write to
 
     def open_first(self) -> None:
-        """Have a file to write to before serving, and the next one on its way.
+        """Make a file to write to, and ask for the next one; before the store serves.
 
         Raises:
             StoreFullError, OSError: the file could not be made.
@@ -231,7 +220,7 @@ class CommitLog:
         return self.wrote_offset
 
     def wrote(self) -> None:
-        """A batch was written, or handed in: move the ends, and warm what comes next."""
+        """Note that a batch was written, or handed in: move the ends, warm the next pages."""
         if self._warm_up is not None:
             last = self.mapped_files.last
             if last is not None:
@@ -242,7 +231,7 @@ class CommitLog:
     # Reading
 
     def record(self, physical_offset: int, size: int) -> memoryview | None:
-        """The bytes of a record, None when its file is gone or it is not written."""
+        """Return the bytes of a record, None when its file is gone or it is not written."""
         mapped = self.mapped_files.find(physical_offset)
         if mapped is None:
             return None
@@ -263,23 +252,24 @@ class CommitLog:
         return view if view.status is RecordStatus.MESSAGE else None
 
     def locate(self, physical_offset: int) -> tuple[MappedFile, int] | None:
-        """File and position of a byte of the log that is written."""
+        """Return file and position of a byte of the log, None when it is not written or is gone."""
         mapped = self.mapped_files.find(physical_offset)
         if mapped is None or physical_offset - mapped.start_offset >= mapped.committed_position:
             return None
         return mapped, physical_offset - mapped.start_offset
 
     def next_file_offset(self, physical_offset: int) -> int:
-        """Start of the file behind the one that the offset falls into."""
+        """Return the start of the file after the one that the offset falls into."""
         return physical_offset - physical_offset % self.file_size + self.file_size
 
     # Committing what waits in memory
 
     def commit_request(self, least_pages: int = 0) -> CommitRequest | None:
-        """What lies in memory alone, None when that is nothing, or touches too few pages.
+        """Return what lies only in memory; None when that is nothing, or touches too few pages.
 
         Args:
-            least_pages: that buffers must have for a commit; what left the loop is always due.
+            least_pages: pages that buffers must have for a commit; what left the loop is always
+                due.
         """
         start_offset, end_offset = self.max_offset, self.wrote_offset
         least_pages = 0 if self.later else least_pages
@@ -295,7 +285,7 @@ class CommitLog:
         return CommitRequest(pieces, end_offset, self.store_timestamp) if pieces else None
 
     def mark_committed(self, request: CommitRequest) -> None:
-        """The request's bytes are in the files; buffers that are through go back to the pool."""
+        """Note that the request's bytes are in the files; give full buffers back to the pool."""
         for piece in request.pieces:
             mapped = piece.mapped
             piece.data.release()
@@ -328,10 +318,10 @@ class CommitLog:
     # Flushing
 
     def flush_request(self, least_pages: int = 0, *, commit: bool = False) -> FlushRequest | None:
-        """What is not synced, None when that is nothing, or touches too few pages.
+        """Return what is not synced; None when that is nothing, or touches too few pages.
 
         Args:
-            commit: take with it what lies in memory alone.
+            commit: include what lies only in memory.
         """
         request = self.commit_request() if commit and (self.pool or self.later) else None
         if request is not None:
@@ -351,7 +341,7 @@ class CommitLog:
         return FlushRequest(files, end_offset, timestamp, request, self._flushed)
 
     def mark_flushed(self, request: FlushRequest) -> None:
-        """The request's sync succeeded: everything below its end is on the disk."""
+        """Note that the request's sync succeeded: everything below its end is on the disk."""
         if request.commit is not None:
             self.mark_committed(request.commit)
         for mapped in request.files:
@@ -361,11 +351,11 @@ class CommitLog:
         self._committed_timestamp = max(self._committed_timestamp, request.store_timestamp)
 
     def durable_end(self) -> int:
-        """Where our last run has said that the synced part ends; -1 is unknown. Blocks."""
+        """Return where the synced part ended, as our last run noted it; -1 is unknown. Blocks."""
         return self._flushed.load()
 
     def rewind(self, end_offset: int, store_timestamp: int) -> None:
-        """Recovery found the end of the log; all below it is synced. Blocks."""
+        """Take over the end of the log that recovery found; all below it is synced. Blocks."""
         self._flushed.open(end_offset)
         self.flushed_offset = self._committed_offset = end_offset
         self.store_timestamp = self._committed_timestamp = store_timestamp
@@ -377,6 +367,11 @@ class CommitLog:
         self.mapped_files.close()
         if self.pool is not None:
             self.pool.close()
+
+
+def write_road(config: StoreConfig) -> WriteRoad:
+    """Return the road that the configuration asks for."""
+    return "pool" if config.transient_store_pool_enable else config.commit_log_write_mode
 
 
 def _is_due(start: int, end: int, least_pages: int, file_size: int) -> bool:

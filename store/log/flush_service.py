@@ -32,12 +32,9 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
-from skylarkmq.common.worker import Worker
-from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.environment import Environment
 from skylarkmq.store.log.commit_log import CommitLog, CommitRequest, FlushRequest
-from skylarkmq.store.stats import StoreStats
 
 SLOW_SYNC_S: Final = 0.2
 """A sync that takes longer shows that the disk stalls, and the next append may stall too."""
@@ -47,36 +44,25 @@ EARLY_S = 0.001  # a timer may fire that much before its time
 class FlushService:
     """Moves the log's flushed offset forward. Loop thread."""
 
-    def __init__(
-        self,
-        log: CommitLog,
-        worker: Worker,
-        clock: Clock,
-        stats: StoreStats,
-        on_flushed: Callable[[int], None],
-        on_failure: Callable[[BaseException], None],
-        *,
-        commits: bool = False,
-        least_pages: int = 0,
-        thorough_s: float = 0.0,
-    ) -> None:
+    def __init__(self, env: Environment, log: CommitLog, on_flushed: Callable[[int], None]) -> None:
         """Make a service that waits to be asked.
 
         Args:
-            commits: syncs take along what lies in the pool's buffers alone.
-            least_pages: that a sync by the clock needs, unless the last thorough one was
-                `thorough_s` seconds ago.
+            on_flushed: called with the end of what is synced.
         """
-        self._commits = commits
-        self._least_pages = least_pages
-        self._thorough_s = thorough_s
-        self._thorough_at = clock.monotonic()
+        config = env.config
+        is_sync = config.flush_disk_type == "SYNC_FLUSH"
+        self._commits = is_sync and log.pool is not None  # syncs write the pool's buffers first
+        # Pages that a timed sync needs, unless the last thorough one was so many seconds ago.
+        self._least_pages = 0 if is_sync else config.flush_commit_log_least_pages
+        self._thorough_s = config.flush_commit_log_thorough_interval / 1000
+        self._thorough_at = env.clock.monotonic()
         self._log = log
-        self._worker = worker
-        self._clock = clock
-        self._stats = stats
+        self._worker = env.workers.flush
+        self._clock = env.clock
+        self._stats = env.stats
         self._on_flushed = on_flushed
-        self._on_failure = on_failure
+        self._fail = env.fail
         self._running = False
         self.slow_sync_s = SLOW_SYNC_S
         self.slow_at_s = math.inf  # from when on the sync under way is a slow one, monotonic
@@ -94,7 +80,7 @@ class FlushService:
         self._ended = True
 
     def tick(self) -> None:
-        """The clock asks."""
+        """Sync because it is time."""
         now = self._clock.monotonic()
         if self._least_pages and now - self._thorough_at < self._thorough_s - EARLY_S:
             self.flush(self._least_pages)
@@ -103,11 +89,11 @@ class FlushService:
             self.flush()
 
     def wake(self) -> None:
-        """Something was appended, and appends ask for syncs."""
+        """Sync because something was appended, where appends ask for syncs."""
         self.flush(self._least_pages)
 
     def flush(self, least_pages: int = 0) -> None:
-        """Sync what is written; while a sync runs, remember to do so again."""
+        """Sync what is written; while a sync runs, remember to sync again after it."""
         if self._running:
             self._again = least_pages if self._again is None else min(least_pages, self._again)
             return
@@ -129,7 +115,7 @@ class FlushService:
         if error is not None:
             self._ended = True
             self._stats.fsync_errors += 1
-            self._on_failure(error)
+            self._fail(error)
             return
         self._stats.fsync_commit_log.observe(self._clock.monotonic() - started)
         self._log.mark_flushed(request)
@@ -143,33 +129,27 @@ class CommitService:
     """Moves the log's committed offset forward. Loop thread."""
 
     def __init__(
-        self,
-        log: CommitLog,
-        worker: Worker,
-        clock: Clock,
-        stats: StoreStats,
-        config: StoreConfig,
-        on_committed: Callable[[int, float], None],
-        on_failure: Callable[[BaseException], None],
+        self, env: Environment, log: CommitLog, on_committed: Callable[[int, float], None]
     ) -> None:
         """Make a service that waits to be asked.
 
         Args:
             on_committed: called with the end of what is committed and what the write took, s.
         """
+        config = env.config
         self._log = log
-        self._worker = worker
-        self._clock = clock
-        self._stats = stats
+        self._worker = env.workers.commit
+        self._clock = env.clock
+        self._stats = env.stats
         self._on_committed = on_committed
-        self._on_failure = on_failure
+        self._fail = env.fail
         self._least_pages = config.commit_commit_log_least_pages
         self._thorough_s = config.commit_commit_log_thorough_interval / 1000
         self._thorough_at = 0.0  # when all that was staged was last committed
         self._running = False
         self._wanted = False
         self._ended = False
-        self._timer = IntervalTimer(clock, config.commit_interval_commit_log / 1000, self._tick)
+        self._timer = IntervalTimer(env.clock, config.commit_interval_commit_log / 1000, self._tick)
 
     def start(self) -> None:
         """Start the timed commits, which the pool alone needs."""
@@ -187,7 +167,7 @@ class CommitService:
         self._timer.stop()
 
     def appended(self) -> None:
-        """Something was staged or handed in: commit it if that is worth a write."""
+        """Commit what was staged or handed in, if that is worth a write."""
         if self._running:
             return  # the end of the commit under way looks again
         self._commit(self._least_pages)
@@ -218,7 +198,7 @@ class CommitService:
         if error is not None:
             self._ended = True
             self._stats.write_errors += 1
-            self._on_failure(error)
+            self._fail(error)
             return
         took_s = self._clock.monotonic() - started
         self._stats.commit_duration.observe(took_s)

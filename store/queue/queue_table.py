@@ -1,69 +1,143 @@
-"""The consume queues of a running store: publishing units, and the face of their background work.
+"""All consume queues by topic and queue id: publishing and reading units, writing them, loading.
 
-Publishing touches memory only. Each `flushIntervalConsumeQueue` (and sooner when a queue has much
-unwritten) the new units of all queues go to their files; each `flushConsumeQueueThoroughInterval`
-those files are synced and the checkpoint follows. Both run on the queues thread, one job at a time
-(`queue_flush.py`).
+Publishing touches memory only. The queues thread brings units to the files, one job at a time:
 
-Unlike RocketMQ, a queue exists only once a message was stored in it: asking for an unknown one
+    tick    each `flushIntervalConsumeQueue`: write what is unwritten, sync the files that have
+            `flushConsumeQueueLeastPages` unsynced pages or more
+    write   sooner, when a queue has much unwritten
+    sync    each `flushConsumeQueueThoroughInterval`: write and sync all, then save the checkpoint
+
+A sync is cut into jobs of a bounded number of files, and each takes along what has to be written
+meanwhile. So ten thousand queues that need a sync do not delay the units of others.
+
+Unlike RocketMQ, a queue exists only after a message was stored in it: asking for an unknown one
 allocates nothing.
 
-Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java (consumeQueueTable)
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java (consumeQueueTable,
+loadConsumeQueue, recoverConsumeQueue, truncateDirtyLogicFiles, FlushConsumeQueueService)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skylarkmq.common.errors import StoreError
-from skylarkmq.common.files import Files
-from skylarkmq.common.worker import Done, Worker
-from skylarkmq.store.checkpoint import UNKNOWN, Marks
-from skylarkmq.store.folder import StorePaths
+from skylarkmq.common.files import is_no_space
+from skylarkmq.common.worker import Done
+from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint, Marks
+from skylarkmq.store.environment import Environment
+from skylarkmq.store.errors import StoreProfileError
 from skylarkmq.store.log.mapped_file import file_name
+from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue.consume_queue import (
+    EXT_UNIT_MAX,
     LONG_MIN,
+    PRE_BLANK_SIZE,
     TAIL_WRITE_COUNT,
     UNIT,
     UNIT_SIZE,
+    Bitmap,
     ConsumeQueue,
+    ConsumeQueueExt,
+    bitmaps,
+    first_unit_at,
     is_address,
+    unit_size_at,
+    with_tags_codes,
 )
-from skylarkmq.store.queue.loaded_queues import EXT_SIZE, LoadedQueues
-from skylarkmq.store.queue.queue_flush import QueueFlushService
+from skylarkmq.store.queue.queue_files import QueueReader, QueueWrite, QueueWriter
+from skylarkmq.store.queue.queue_scanner import QueueScanner
+from skylarkmq.store.results import ConsumeQueueUnit
 
 if TYPE_CHECKING:
     from skylarkmq.store.log.append import Unit
 
-LEAST_PAGES = 2
+log = logging.getLogger(__name__)
+
+QueueKey = tuple[str, int]
+QueueEnd = tuple[ConsumeQueue, int, int]  # (queue, next unit, end of its extension in bytes)
+IsSound = Callable[[ConsumeQueue, int, ConsumeQueueUnit], bool]  # (queue, queue offset, unit)
+LOAD_WRITE_SIZE = 8 << 20  # bytes of unwritten units, over all queues, that a rebuild may hold
+PAGE_SIZE = 4096
+SYNC_SLICE = 64  # files and folders synced by one job
 
 
-class QueueTable(LoadedQueues):
-    """The consume queues of a store. Loop thread, but for the jobs it hands to the worker.
+class QueueTable:
+    """The consume queues of a store. Loop thread, or the loading thread; its jobs: queues thread.
 
     Attributes:
-        bitmap_of: gives the filter bitmap of a message of a topic with these encoded properties,
+        dirty: queues with unwritten units.
+        held: topics that are being removed: nothing of them goes to the disk.
+        lacking: a queue has no unit for messages before others of it; it is to be built again.
+        bitmap_of: returns the filter bitmap of a message of a topic with these encoded properties,
             for the extension; None while nothing computes bitmaps.
+        disk_full: the last write of queue files found no room; messages are refused then.
+        covered: what the newest checkpoint says, when this run wrote it or trusts it; else None.
     """
 
-    def __init__(
-        self,
-        files: Files,
-        worker: Worker,
-        paths: StorePaths,
-        file_size: int,
-        on_failure: Callable[[BaseException], None],
-        *,
-        least_pages: int = LEAST_PAGES,
-        ext_file_size: int = EXT_SIZE,
-        write_ext: bool = False,
-    ) -> None:
-        super().__init__(files, paths, file_size, ext_file_size=ext_file_size, write_ext=write_ext)
-        self._worker = worker
+    def __init__(self, env: Environment) -> None:
+        config, files = env.config, env.files
+        self._files = files
+        self._paths = env.paths
+        self._worker = env.workers.queues
+        self._fail = env.fail
+        self._file_size = config.mapped_file_size_consume_queue
+        self._ext_file_size = config.mapped_file_size_consume_queue_ext
+        self.writes_ext = config.enable_consume_queue_ext
+        self.checkpoint = Checkpoint(files, env.paths.checkpoint, env.paths.recovery_point)
+        self.writer = QueueWriter(files, self._file_size)
+        self.ext_writer = QueueWriter(files, self._ext_file_size)
+        self._reader = QueueReader(files, self._file_size)
+        self._ext_reader = QueueReader(files, self._ext_file_size)
+        self.queues: dict[QueueKey, ConsumeQueue] = {}
+        self.dirty: list[ConsumeQueue] = []
+        self.held: set[str] = set()
         self.bitmap_of: Callable[[str, bytes], bytes] | None = None
-        self._flush = QueueFlushService(self, worker, on_failure, least_pages=least_pages)
+        # Loading
+        self._ext_topics: frozenset[str] = frozenset()  # with a folder of extensions, at the load
+        self.lacking = False
+        self._rebuilt_size = 0  # bytes of units built again and not written yet
+        # Background work
+        self._least_size = config.flush_consume_queue_least_pages * PAGE_SIZE
+        self._cooling: list[ConsumeQueue] = []  # written at the last turn, maybe idle now
+        self._write_due = False
+        self._writing = False  # a job is under way
+        self._syncing: Marks | None = None  # of the sync that is under way
+        self._sync_begins = False
+        self._sync_wanted: Marks | None = None  # of the next sync
+        self._ended = False
+        self.disk_full = False
+        self.covered: Marks | None = None
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return the queue, None when nothing was ever stored in it."""
+        return self.queues.get((topic, queue_id))
+
+    def totals(self) -> tuple[int, int]:
+        """Return how many queues have units, and the sum of their ends; unknown while one goes."""
+        if self.held:
+            return UNKNOWN, UNKNOWN
+        ends = [queue.max_offset for queue in self.queues.values() if queue.max_offset]
+        return len(ends), sum(ends)
+
+    def open(self, topic: str, queue_id: int, folder: Path | None = None) -> ConsumeQueue:
+        """The queue, made when it is new. For writers, which have checked the topic."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            folder = folder or self._paths.queue_folder(topic, queue_id)
+            queue = self.queues[topic, queue_id] = ConsumeQueue(topic, queue_id, folder)
+            queue.dirty = topic in self.held
+            if self.writes_ext:
+                queue.ext = self._extension_of(queue)
+        return queue
+
+    def _extension_of(self, queue: ConsumeQueue) -> ConsumeQueueExt:
+        folder = self._paths.queue_ext_folder(queue.topic, queue.queue_id)
+        return ConsumeQueueExt(folder, self._ext_file_size)
 
     def publish(self, units: Iterable[Unit]) -> None:
         """Make stored records visible in their queues.
@@ -87,43 +161,78 @@ class QueueTable(LoadedQueues):
             if not queue.dirty:
                 queue.dirty = True
                 dirty.append(queue)
-            if queue.max_offset - queue.written >= TAIL_WRITE_COUNT and not self._flush.writing:
-                self._flush.write()
+            if queue.max_offset - queue.written >= TAIL_WRITE_COUNT and not self._writing:
+                self.write()
                 dirty = self.dirty
 
-    # Background work: see `queue_flush.py`
+    # Reading
 
     @property
-    def disk_full(self) -> bool:
-        """Whether the last write of queue files found no room; writes are refused then."""
-        return self._flush.disk_full
+    def units_per_file(self) -> int:
+        return self._file_size // UNIT_SIZE
 
-    @disk_full.setter
-    def disk_full(self, value: bool) -> None:
-        self._flush.disk_full = value
+    def units(self, queue: ConsumeQueue, offset: int, max_count: int) -> bytes:
+        """Bytes of published units from `offset` on; stops at the end of a queue file.
 
-    @property
-    def covered(self) -> Marks | None:
-        """What the newest checkpoint says, when this run wrote it or trusts it; else None."""
-        return self._flush.covered
+        Tags codes that lie in the extension are in their place. A read of units that are no longer
+        in memory is a short `pread`.
+        """
+        return self.resolved(queue, self.stored_units(queue, offset, max_count))
 
-    @covered.setter
-    def covered(self, marks: Marks) -> None:
-        self._flush.covered = marks
+    def resolved(self, queue: ConsumeQueue, units: bytes) -> bytes:
+        """Units as they lie in the file, with the tags codes in the place of addresses."""
+        return units if queue.ext is None else with_tags_codes(units, partial(self.read_ext, queue))
 
-    def write_now(self, marks: Marks | None = None) -> None:
-        """Write all units here and now; with `marks`, sync them and save the checkpoint."""
-        super().write_now(marks)
-        if marks is not None:
-            self.covered = marks
+    def bitmaps(self, queue: ConsumeQueue, units: bytes) -> Iterator[Bitmap]:
+        """Filter bitmaps of units as they lie in the file."""
+        return iter(()) if queue.ext is None else bitmaps(units, partial(self.read_ext, queue))
+
+    def stored_units(self, queue: ConsumeQueue, offset: int, max_count: int) -> bytes:
+        """`units` as they lie in the file, with addresses of the extension."""
+        if offset >= queue.tail_start:
+            return queue.tail_units(offset, max_count)
+        count = min(max_count, queue.written - offset)
+        return self._reader.units(queue.folder, offset, count)
+
+    def read_ext(self, queue: ConsumeQueue, position: int, size: int) -> bytes:
+        """Bytes of a queue's extension; fewer at the end of a file, none when it is not there."""
+        ext = queue.ext
+        if ext is None or position >= ext.end_offset:
+            return b""
+        if position >= ext.written:
+            start = position - ext.written
+            return bytes(ext.tail[start : start + size])
+        try:
+            return self._ext_reader.read(ext.folder, position, min(size, ext.written - position))
+        except FileNotFoundError:
+            return b""
+
+    def first_at(self, queue: ConsumeQueue, physical_offset: int) -> int:
+        """Queue offset of the first unit whose record is at or behind `physical_offset`."""
+        return first_unit_at(
+            lambda unit: self.stored_units(queue, unit, 1),
+            queue.first_offset,
+            queue.max_offset,
+            physical_offset,
+        )
+
+    # Background work
 
     def tick(self) -> None:
         """Write what is unwritten, and free the memory of queues that fell idle."""
-        self._flush.tick()
+        cooling, self._cooling = self._cooling, []
+        for queue in cooling:
+            if not queue.dirty:
+                queue.drop_tail()
+        self.write()
 
     def write(self) -> None:
-        """Start writing the unwritten units."""
-        self._flush.write()
+        """Start writing the unwritten units, unless a write is under way."""
+        if self._writing and self._syncing is None:
+            return
+        if self.dirty or self.disk_full:
+            self._write_due = True
+            self._go_on()
 
     def sync(self, marks: Marks) -> None:
         """Write and sync all units published so far, then save the checkpoint.
@@ -132,17 +241,102 @@ class QueueTable(LoadedQueues):
             marks: what the checkpoint may say once that is done.
         """
         if not self.held or not any(topic in self.held for topic, _ in self.queues):
-            self._flush.sync(marks)
+            self._sync_wanted = marks
+            self._go_on()
 
     def end(self) -> None:
-        """Start no more writes in the background, and drop the one that is wanted."""
-        self._flush.end()
+        """Start no more work, and drop what is wanted."""
+        self._ended = True
+
+    def _go_on(self) -> None:
+        if self._writing or self._ended:
+            return
+        if self._syncing is None and self._sync_wanted is not None:
+            self._syncing, self._sync_wanted = self._sync_wanted, None
+            self._sync_begins = self._write_due = True
+        if self._write_due or self._syncing is not None:
+            self._start()
+
+    def _start(self) -> None:
+        writes: list[QueueWrite] = []
+        ext_writes: list[QueueWrite] = []
+        ends: list[QueueEnd] = []
+        if self._write_due:
+            self._write_due = False
+            writes, ext_writes, ends = self._take_unwritten()
+        marks, begins = self._syncing, self._sync_begins
+        self._sync_begins = False
+        self._writing = True
+        units, extensions = self.writer, self.ext_writer
+
+        def job() -> bool:
+            """Return whether a sync has come to its end."""
+            extensions.write(ext_writes)  # first: no unit may point to what was never written
+            units.write(writes)
+            if marks is None:
+                extensions.sync_full(self._least_size, SYNC_SLICE)
+                units.sync_full(self._least_size, SYNC_SLICE)
+                return False
+            if begins:
+                extensions.begin_sync()
+                units.begin_sync()
+            if not (extensions.sync_some(SYNC_SLICE) and units.sync_some(SYNC_SLICE)):
+                return False
+            self.checkpoint.save(marks)
+            return True
+
+        def finished(synced: bool | None, error: BaseException | None) -> None:
+            self._writing = False
+            self._finish(ends, error)
+            if error is not None:
+                self._syncing = self._sync_wanted = None
+            elif synced:
+                self.covered, self._syncing = marks, None
+            self._go_on()
+
+        self._worker.submit(job, finished)
+
+    def _take_unwritten(self) -> tuple[list[QueueWrite], list[QueueWrite], list[QueueEnd]]:
+        """Hand over what the dirty queues hold: units, extensions, and up to where they go."""
+        dirty, self.dirty = self.dirty, []
+        writes: list[QueueWrite] = []
+        ext_writes: list[QueueWrite] = []
+        ends: list[QueueEnd] = []
+        for queue in dirty:
+            starts_queue = queue.written == queue.first_offset
+            position = queue.written * UNIT_SIZE
+            writes.append(QueueWrite(queue.folder, position, queue.unwritten(), starts_queue))
+            ext, ext_end = queue.ext, 0
+            if ext is not None and ext.tail:
+                ext_writes.append(QueueWrite(ext.folder, ext.written, bytes(ext.tail)))
+                ext_end = ext.end_offset
+            ends.append((queue, queue.max_offset, ext_end))
+        return writes, ext_writes, ends
+
+    def _finish(self, ends: list[QueueEnd], error: BaseException | None) -> None:
+        if error is not None:
+            self.dirty += [queue for queue, _, _ in ends if not queue.removed]
+            was_full, self.disk_full = self.disk_full, is_no_space(error)
+            if not self.disk_full:
+                self._fail(error)
+            elif not was_full:
+                log.warning(
+                    "no room for consume queues, writes are refused until there is: %s", error
+                )
+            return
+        self.disk_full = False
+        for end in ends:
+            mark_written(end)
+            queue = end[0]
+            if queue.removed:
+                continue
+            if queue.unwritten_size:
+                self.dirty.append(queue)
+            else:
+                queue.dirty = False
+                self._cooling.append(queue)
 
     # Removal of topics: see `topic_removal.py`
-
-    def totals(self) -> tuple[int, int]:
-        """How many queues have units, and the sum of their ends; unknown while a topic goes."""
-        return (UNKNOWN, UNKNOWN) if self.held else super().totals()
 
     def hold(self, topic: str) -> None:
         """Keep what is put into a topic's new queues in memory."""
@@ -162,7 +356,11 @@ class QueueTable(LoadedQueues):
             del self.queues[topic, queue.queue_id]
             queue.removed = queue.dirty = True
         self.dirty = [queue for queue in self.dirty if not queue.removed]
-        self._flush.forget_totals()
+        # A sync that began before must not say how many units there are.
+        if self._syncing is not None:
+            self._syncing = self._syncing.without_totals()
+        if self._sync_wanted is not None:
+            self._sync_wanted = self._sync_wanted.without_totals()
 
     def _queues_of(self, topic: str) -> list[ConsumeQueue]:
         return [queue for (name, _), queue in self.queues.items() if name == topic]
@@ -233,3 +431,221 @@ class QueueTable(LoadedQueues):
             _, _, address = UNIT.unpack(self.stored_units(queue, queue.min_offset, 1))
             end = min(end, address - LONG_MIN) if is_address(address) else 0
         return end // ext.file_size * ext.file_size
+
+    # Loading and recovery: the calls below block
+
+    def load(self, *, unclean: bool, progress: Progress = no_progress) -> None:
+        """Open every queue that has files, its end where the written units end."""
+        scanner = QueueScanner(self._files, self._file_size)
+        topics = self._files.list(self._paths.consume_queue)
+        self._ext_topics = frozenset(self._files.list(self._paths.consume_queue_ext))
+        for number, topic in enumerate(topics):
+            progress("opening the queues of topics", number, len(topics))
+            for name in self._files.list(self._paths.consume_queue / topic):
+                if not (name.isascii() and name.isdigit() and len(name) < 10):
+                    path = self._paths.consume_queue / topic / name
+                    raise StoreProfileError(f"{path} is not a queue; move it out of the folder")
+                self._load_queue(scanner, topic, int(name), unclean=unclean)
+
+    def _load_queue(
+        self, scanner: QueueScanner, topic: str, queue_id: int, *, unclean: bool
+    ) -> None:
+        folder = self._paths.queue_folder(topic, queue_id)
+        extent = scanner.scan(folder, unclean=unclean)
+        if extent is None:
+            return
+        queue = self.open(topic, queue_id, folder)
+        queue.found(extent.first_offset, extent.end_offset, extent.last_units)
+        self._note_last(queue)
+        if extent.has_gap:
+            log.warning("%s lacks a file behind unit %d", folder, extent.end_offset)
+            self.lacking = True
+        self._load_extension(queue, unclean=unclean)
+
+    def _load_extension(self, queue: ConsumeQueue, *, unclean: bool) -> None:
+        """Find the end of the extension; units whose extension is gone are as good as lost."""
+        end = None
+        if queue.topic in self._ext_topics:
+            folder = self._paths.queue_ext_folder(queue.topic, queue.queue_id)
+            end = self._ext_scanner().extension_end(folder, unclean=unclean)
+        if end is not None or self.writes_ext:
+            queue.ext = self._extension_of(queue)
+            queue.ext.reset(end or 0)
+        if not self._trim_extension(queue):
+            log.warning("the extension of %s ends before its units do", queue.folder)
+            self.lacking = True
+
+    def _ext_scanner(self) -> QueueScanner:
+        return QueueScanner(self._files, self._ext_file_size, "mappedFileSizeConsumeQueueExt")
+
+    def _trim_extension(self, queue: ConsumeQueue) -> bool:
+        """Let the extension end behind the unit of the queue's last unit; False if it lacks it."""
+        ext = queue.ext
+        if queue.max_offset == queue.first_offset:
+            if ext is not None:
+                self._ext_reader.close()
+                self._ext_scanner().remove_all(ext.folder)
+                ext.reset(0)
+            return True
+        _, _, address = UNIT.unpack(self.stored_units(queue, queue.max_offset - 1, 1))
+        if not is_address(address):
+            return True
+        position = address - LONG_MIN
+        size = unit_size_at(self.read_ext(queue, position, EXT_UNIT_MAX), 0)
+        if size <= 0:
+            return False
+        end = position + size
+        if ext is not None and end < ext.end_offset:
+            self._ext_reader.close()
+            self._ext_scanner().cut(ext.folder, end)
+            ext.reset(end)
+        return True
+
+    def _note_last(self, queue: ConsumeQueue) -> None:
+        queue.max_physical_offset = 0
+        if queue.max_offset > queue.first_offset:
+            unit = self.stored_units(queue, queue.max_offset - 1, 1)
+            commit_offset, record_size, _ = UNIT.unpack(unit)
+            if record_size != PRE_BLANK_SIZE:
+                queue.max_physical_offset = commit_offset + record_size
+
+    def cut(self, physical_offset: int, is_sound: IsSound) -> None:
+        """Remove the units of records at or behind `physical_offset` from every queue.
+
+        A unit from there on may be torn, or a hole where its page was lost, and then it says
+        nothing about where the others begin. So one stays only if the log confirms it.
+        """
+        for queue in list(self.queues.values()):
+            end = self._confirmed_end(queue, physical_offset, is_sound)
+            if end < queue.max_offset:
+                self._cut_queue(queue, end)
+
+    def clear(self, log_min_offset: int) -> None:
+        """Remove the units of all records that the log holds, and what may hide behind them.
+
+        The units of expired records stay: they tell which queue offsets were given out.
+        """
+        self.dirty.clear()
+        self._rebuilt_size = 0
+        self.lacking = False
+        for queue in list(self.queues.values()):
+            # Padding that a walk has put in for what is missing is in memory alone.
+            self._cut_queue(queue, min(queue.written, self.first_at(queue, log_min_offset)))
+
+    def _cut_queue(self, queue: ConsumeQueue, end: int) -> None:
+        first_offset = queue.first_offset
+        self._reader.close()
+        QueueScanner(self._files, self._file_size).cut(queue.folder, end * UNIT_SIZE)
+        queue.reset(end)
+        queue.first_offset = queue.min_offset = first_offset
+        if end == 0:
+            del self.queues[queue.topic, queue.queue_id]
+        self._note_last(queue)
+        self._trim_extension(queue)
+
+    def _confirmed_end(self, queue: ConsumeQueue, physical_offset: int, is_sound: IsSound) -> int:
+        """Queue offset behind the last unit of a record below `physical_offset`."""
+        # Invariant: units below `low` stay, units from `high` on go.
+        low, high = queue.first_offset, queue.max_offset
+        middle = high - 1  # mostly nothing has to go
+        while low < high:
+            unit = ConsumeQueueUnit(*UNIT.unpack(self.stored_units(queue, middle, 1)))
+            if unit.record_size == PRE_BLANK_SIZE or (
+                unit.commit_offset < physical_offset and is_sound(queue, middle, unit)
+            ):
+                low = middle + 1
+            else:
+                high = middle
+            middle = (low + high) // 2
+        return low
+
+    def rebuild_unit(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        unit: tuple[int, int, int],
+        store_timestamp: int = 0,
+    ) -> None:
+        """Put back the unit of a record found in the log, unless the queue has it.
+
+        A queue that lost its files begins at this unit. A gap, which only damaged files leave, is
+        filled with padding, so that every message keeps its queue offset (`Unlike RocketMQ`, which
+        writes the unit at the wrong place). Both are noted in `lacking`.
+        """
+        queue = self.open(topic, queue_id)
+        commit_offset, record_size, tags_code = unit
+        record_end = commit_offset + record_size
+        is_empty = queue.max_offset == queue.first_offset
+        is_there = record_end <= queue.max_physical_offset or queue_offset < queue.max_offset
+        if is_there and not is_empty:
+            return
+        if queue_offset != queue.max_offset:
+            self.lacking = True
+            if is_empty:
+                self._move_start(queue, queue_offset)
+        while queue.max_offset < queue_offset:
+            queue.append(0, PRE_BLANK_SIZE, 0)
+            self.count_rebuilt()
+        if self.writes_ext and queue.ext is not None:
+            tags_code = queue.ext.append(tags_code, store_timestamp)
+        queue.append(commit_offset, record_size, tags_code)
+        queue.next_offset = queue.max_offset
+        self.count_rebuilt()
+
+    def _move_start(self, queue: ConsumeQueue, offset: int) -> None:
+        """Let a queue without units begin elsewhere; its empty file would leave a gap."""
+        self._reader.close()
+        QueueScanner(self._files, self._file_size).remove_all(queue.folder)
+        queue.reset(offset)
+
+    def count_rebuilt(self, count: int = 1) -> None:
+        """Note units that a rebuild appended to queues; many of them are written."""
+        self._rebuilt_size += count * UNIT_SIZE
+        if self._rebuilt_size >= LOAD_WRITE_SIZE:
+            self.write_now()
+
+    def write_now(self, marks: Marks | None = None) -> None:
+        """Write all units here and now; with `marks`, sync them and save the checkpoint."""
+        # Of all queues, not of the dirty list alone: a job that was handed to a worker which had
+        # ended took its queues off the list and never ran.
+        self.dirty = [queue for queue in self.queues.values() if queue.unwritten_size]
+        writes, ext_writes, ends = self._take_unwritten()
+        self._rebuilt_size = 0
+        try:
+            self.ext_writer.write(ext_writes)
+            self.writer.write(writes)
+        except OSError:
+            self.dirty = [queue for queue, _, _ in ends]
+            for queue in self.dirty:
+                queue.dirty = True
+            raise
+        for end in ends:
+            mark_written(end)
+            end[0].drop_tail()
+            end[0].dirty = False
+        if marks is not None:
+            self.ext_writer.sync()
+            self.writer.sync()
+            self.checkpoint.save(marks)
+            self.covered = marks
+
+    def correct_min_offsets(self, log_min_offset: int) -> None:
+        """Move each queue's first readable unit up to the start of the log: the load is over."""
+        for queue in self.queues.values():
+            queue.min_offset = self.first_at(queue, log_min_offset)
+            queue.drop_tail()
+
+    def close(self) -> None:
+        self.writer.close()
+        self.ext_writer.close()
+        self._reader.close()
+        self._ext_reader.close()
+
+
+def mark_written(end: QueueEnd) -> None:
+    """The queue's units, and its extension, are in the files up to here."""
+    queue, unit_end, ext_end = end
+    if queue.ext is not None and ext_end:
+        queue.ext.mark_written(ext_end)
+    queue.mark_written(unit_end)

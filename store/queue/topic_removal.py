@@ -42,9 +42,9 @@ from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files, is_no_space
 from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
 from skylarkmq.common.table_file import TableWriter
-from skylarkmq.common.worker import Worker
 from skylarkmq.protocol.flags import validate_topic
 from skylarkmq.store.checkpoint import Checkpoint, PointTracker
+from skylarkmq.store.environment import Environment
 from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import NAME_DIGITS
@@ -162,31 +162,18 @@ class TopicRemoval:
     """
 
     def __init__(
-        self,
-        files: Files,
-        worker: Worker,
-        writer: TableWriter,
-        paths: StorePaths,
-        commit_log: CommitLog,
-        queues: QueueTable,
-        points: PointTracker,
-        on_failure: Callable[[BaseException], None],
+        self, env: Environment, commit_log: CommitLog, queues: QueueTable, points: PointTracker
     ) -> None:
-        """Take the parts of a store.
-
-        Args:
-            worker: the thread that writes queue files.
-        """
         self.topics = RemovedTopics()
-        self._files = files
-        self._worker = worker
-        self._writer = writer
-        self._paths = paths
-        self._path = paths.removed_topics
+        self._files = env.files
+        self._worker = env.workers.queues
+        self._writer = TableWriter(env.files, env.workers.tables, env.fail)
+        self._paths = env.paths
+        self._path = env.paths.removed_topics
         self._log = commit_log
         self._queues = queues
         self._points = points
-        self._on_failure = on_failure
+        self._fail = env.fail
 
     # Start: the calls below block
 
@@ -274,7 +261,7 @@ class TopicRemoval:
 
         def removed(paths: list[Path] | None, error: BaseException | None) -> None:
             if error is not None and not is_no_space(error):
-                self._on_failure(error)
+                self._fail(error)
             queues.forget_read(paths or [])
             done(error)
 

@@ -1,7 +1,7 @@
 """Building queue units again from the records of a walk over the log.
 
 Most records follow the last unit of their queue, and their units are appended to it straight away;
-what does not fit so plainly goes through `LoadedQueues.rebuild_unit`, which knows gaps, units that
+what does not fit so plainly goes through `QueueTable.rebuild_unit`, which knows gaps, units that
 are there, and queues that lost their files.
 
 No checksum covers a record's queue offset. One that leaves a gap waits for the next record of its
@@ -25,7 +25,7 @@ from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.log.append import TRANSACTION_BITS, TRANSACTION_COMMIT
 from skylarkmq.store.log.log_walk import WalkedRecord
 from skylarkmq.store.queue.consume_queue import UNIT, ConsumeQueue
-from skylarkmq.store.queue.loaded_queues import LoadedQueues
+from skylarkmq.store.queue.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class UnitRebuild:
 
     def __init__(
         self,
-        queues: LoadedQueues,
+        queues: QueueTable,
         delay_levels: DelayLevels,
         removed: Mapping[bytes, int] = _NOTHING_REMOVED,
     ) -> None:
@@ -194,7 +194,7 @@ class UnitCheck:
     """
 
     def __init__(
-        self, queues: LoadedQueues, end: int, removed: Mapping[bytes, int] = _NOTHING_REMOVED
+        self, queues: QueueTable, end: int, removed: Mapping[bytes, int] = _NOTHING_REMOVED
     ) -> None:
         """Take the queues, which should have the units of the records below an offset."""
         self._queues = queues

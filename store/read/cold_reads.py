@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 
 from skylarkmq.common.files import Files
-from skylarkmq.common.worker import Worker
 from skylarkmq.protocol.record import (
     SYS_FLAG_POSITION,
     RecordStatus,
@@ -28,6 +27,7 @@ from skylarkmq.protocol.record import (
     read_record,
 )
 from skylarkmq.protocol.record_layout import FIXED_IPV6, store_timestamp_at
+from skylarkmq.store.environment import Environment
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import MappedFile
 from skylarkmq.store.queue.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
@@ -51,7 +51,6 @@ from skylarkmq.store.read.message_reader import (
     owner_of,
 )
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
-from skylarkmq.store.stats import StoreStats
 
 GotMessages = Callable[[GetMessageResult | None, BaseException | None], None]
 GotRecords = Callable[[list[bytes | None]], None]
@@ -66,20 +65,14 @@ class ColdReads:
     """Reads off the loop. Loop thread; `done` is called on it, never before a call returns."""
 
     def __init__(
-        self,
-        reader: MessageReader,
-        commit_log: CommitLog,
-        queues: QueueTable,
-        files: Files,
-        worker: Worker,
-        stats: StoreStats,
+        self, env: Environment, reader: MessageReader, commit_log: CommitLog, queues: QueueTable
     ) -> None:
         self._reader = reader
         self._log = commit_log
         self._queues = queues
-        self._files = files
-        self._worker = worker
-        self._stats = stats
+        self._files = env.files
+        self._worker = env.workers.reads
+        self._stats = env.stats
 
     # Messages of a queue
 
@@ -210,12 +203,13 @@ class ColdReads:
 
     # Records by their place in the log
 
-    def read_records(self, physical_offsets: list[int], end_offset: int, done: GotRecords) -> None:
-        """Whole records by where they start; None where no sound record starts.
+    def read_record(self, physical_offset: int, done: Callable[[bytes | None], None]) -> None:
+        """Read one whole record; see `read_records`."""
+        self.read_records([physical_offset], lambda records: done(records[0]))
 
-        Args:
-            end_offset: records that reach behind it are not shown.
-        """
+    def read_records(self, physical_offsets: list[int], done: GotRecords) -> None:
+        """Read whole records by where they start; None where no sound, visible one starts."""
+        end_offset = self._reader.visible_end
         found: list[tuple[MappedFile, int, int] | None] = []
         for physical_offset in physical_offsets:
             located = self._log.locate(physical_offset) if physical_offset >= 0 else None

@@ -22,20 +22,22 @@ from typing import NamedTuple
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.record import decode_message, is_intact
 from skylarkmq.protocol.record_layout import store_timestamp_at
-from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.environment import Environment
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import MappedFile
 from skylarkmq.store.queue.consume_queue import ADDRESS_MAX, UNIT, UNIT_SIZE, ConsumeQueue
 from skylarkmq.store.queue.queue_table import QueueTable
 from skylarkmq.store.read.filtering import FilteredTake, RecordFilter, Take
 from skylarkmq.store.results import ConsumeQueueUnit, GetMessageResult, GetMessageStatus
-from skylarkmq.store.stats import StoreStats
 
 log = logging.getLogger(__name__)
 
 
 def nearest_in_time(low: int, high: int, timestamp_ms: int, time_of: Callable[[int], int]) -> int:
-    """The offset in [low, high) of the message stored nearest to a time, the earlier on a tie."""
+    """Return the offset in [low, high) of the message stored nearest to a time.
+
+    On a tie it is the earlier one.
+    """
     first, end = low, high
     while low < high:
         middle = (low + high) // 2
@@ -75,7 +77,7 @@ class Wanted(NamedTuple):
 
 
 class MessageReader:
-    """Reads from the log through the queues. Loop thread.
+    """Reads from the log through the queues. An unknown queue allocates nothing. Loop thread.
 
     Attributes:
         verify_below: records below this place of the log were there before the start, so their
@@ -83,19 +85,15 @@ class MessageReader:
     """
 
     def __init__(
-        self,
-        commit_log: CommitLog,
-        queues: QueueTable,
-        config: StoreConfig,
-        memory_size: int,
-        stats: StoreStats,
+        self, env: Environment, commit_log: CommitLog, queues: QueueTable, memory_size: int
     ) -> None:
         self._log = commit_log
         self._queues = queues
-        self._config = config
-        self._stats = stats
-        # What lies further back than this from the end is taken to be on the disk alone.
-        self._memory_span = memory_size * config.access_message_in_memory_max_ratio // 100
+        self._config = env.config
+        self._stats = env.stats
+        # What lies further back from the end than this is taken to be only on the disk.
+        self._memory_span = memory_size * env.config.access_message_in_memory_max_ratio // 100
+        self._shows_durable = env.config.flush_disk_type == "SYNC_FLUSH"
         self._corrupt_logged: set[int] = set()
         self.verify_below = 0
 
@@ -146,7 +144,7 @@ class MessageReader:
         return result
 
     def outside(self, queue: ConsumeQueue | None, offset: int) -> GetMessageResult | None:
-        """The answer to an offset at which a queue has no message; None when it has one."""
+        """Return the answer for an offset at which a queue has no message; None when it has one."""
         if queue is None:
             return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE)
         low, high = queue.min_offset, queue.max_offset
@@ -163,7 +161,7 @@ class MessageReader:
         return GetMessageResult(status, following, low, high)
 
     def gone(self, queue: ConsumeQueue, offset: int) -> GetMessageResult:
-        """The answer when the queue file with the units at `offset` was removed."""
+        """Return the answer when the queue file with the units at `offset` was removed."""
         per_file = self._queues.units_per_file
         return GetMessageResult(
             GetMessageStatus.OFFSET_FOUND_NULL,
@@ -173,10 +171,10 @@ class MessageReader:
         )
 
     def _units(self, queue: ConsumeQueue, offset: int, max_count: int, *, resolved: bool) -> bytes:
-        """Units up to the end of their file, from the file and from memory in one piece.
+        """Return units up to the end of their file, from the file and from memory in one piece.
 
         Args:
-            resolved: with the tags codes in the place of addresses of the extension.
+            resolved: replace addresses of the extension by tags codes.
         """
         read = self._queues.units if resolved else self._queues.stored_units
         units = read(queue, offset, max_count)
@@ -203,7 +201,7 @@ class MessageReader:
                 count_max, size_max = on_disk if commit_offset < disk_below else in_memory
                 if count and (count >= count_max or size + record_size > size_max):
                     break
-                # An address that is left over could not be read: the client compares the tags.
+                # An address that is still here could not be read: the client compares the tags.
                 if matches is None or matches(tags_code) or tags_code <= ADDRESS_MAX:
                     if add(commit_offset, record_size, offset + scanned):
                         count += 1
@@ -222,7 +220,7 @@ class MessageReader:
         return result
 
     def wanted(self, max_count: int, max_bytes: int | None, wanted: Filter | None) -> Wanted:
-        """The limits of a reader that asks for so much, and its filter.
+        """Return the limits of a reader that asks for so much, and its filter.
 
         Args:
             max_bytes: above RocketMQ's own cap, the reader's own limits hold; None, or less, asks
@@ -268,21 +266,41 @@ class MessageReader:
         return self._log.max_offset - self._memory_span
 
     def is_in_memory(self, physical_offset: int) -> bool:
-        """Whether a record is young enough to be taken as cached by the system."""
+        """Return whether a record is young enough to be taken as cached by the system."""
         return self._log.max_offset - physical_offset <= self._memory_span
 
-    def units(
+    def queue_units(
         self, topic: str, queue_id: int, offset: int, max_count: int
     ) -> list[ConsumeQueueUnit]:
-        """Visible units from `offset` on, fewer at the end of the queue or of a queue file."""
+        """Return visible units from `offset` on, fewer at the end of the queue or a queue file."""
         queue = self._queues.get(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return []
         data = self._queues.units(queue, offset, max_count)
         return [ConsumeQueueUnit(*unit) for unit in UNIT.iter_unpack(data)]
 
-    def message_time(self, queue: ConsumeQueue, offset: int) -> int:
-        """Store time of a visible message in ms, -1 when its record is gone."""
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the first queue offset that can be read; 0 for an unknown queue."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset after the last visible message; 0 for an unknown queue."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def earliest_time(self, topic: str, queue_id: int) -> int:
+        """Return the store time of the first message in ms, -1 when there is none."""
+        return self.message_time(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def message_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Return the store time of one message in ms, -1 when it is not there."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return -1
+        return self._time_of(queue, queue_offset)
+
+    def _time_of(self, queue: ConsumeQueue, offset: int) -> int:
         commit_offset, _, _ = UNIT.unpack(self._queues.units(queue, offset, 1))
         found = self._log.locate(commit_offset)
         if found is None:
@@ -290,7 +308,7 @@ class MessageReader:
         return store_timestamp_at(found[0].view, found[1])
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Queue offset of the message stored nearest to a time, the earlier one on a tie.
+        """Return the queue offset of the message stored nearest to a time; on a tie the earlier.
 
         Before the first message it is the first, after the last the last one (not the end of the
         queue); 0 for an unknown or empty queue.
@@ -302,11 +320,17 @@ class MessageReader:
             queue.min_offset,
             queue.max_offset,
             timestamp_ms,
-            lambda offset: self.message_time(queue, offset),
+            lambda offset: self._time_of(queue, offset),
         )
 
-    def look_message(self, physical_offset: int, end_offset: int) -> MessageExt | None:
-        """Decode the record at a physical offset below `end_offset`, None if none starts there."""
+    @property
+    def visible_end(self) -> int:
+        """The end of what reads by physical offset may show: under SYNC_FLUSH what is durable."""
+        return self._log.flushed_offset if self._shows_durable else self._log.max_offset
+
+    def look_message(self, physical_offset: int) -> MessageExt | None:
+        """Decode the record at a physical offset, None if no visible one starts there."""
+        end_offset = self.visible_end
         if physical_offset < 0 or physical_offset >= end_offset:
             return None
         view = self._log.read(physical_offset)
@@ -317,9 +341,9 @@ class MessageReader:
 
 
 def owner_of(queue: ConsumeQueue) -> tuple[int, bytes] | None:
-    """Queue id and topic that a queue's records have; None for RocketMQ's light queues.
+    """Return the queue id and topic of a queue's records.
 
-    Those lead to records of other topics.
+    None for RocketMQ's light queues, which lead to records of other topics.
     """
     light = queue.topic.startswith(_LIGHT_QUEUE_PREFIX)
     return None if light else (queue.queue_id, queue.topic_part)

@@ -29,15 +29,12 @@ from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple
 
-from skylarkmq.common.clock import Clock, TimerHandle
-from skylarkmq.common.files import Files
+from skylarkmq.common.clock import TimerHandle
 from skylarkmq.common.repeating import IntervalTimer
-from skylarkmq.common.worker import Worker
 from skylarkmq.store.config import StoreConfig, delete_hours
-from skylarkmq.store.folder import StorePaths
+from skylarkmq.store.environment import Environment
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.queue.queue_table import QueueTable
-from skylarkmq.store.stats import StoreStats
 from skylarkmq.store.upkeep.disk_watch import Spaces, clamped_max_used, measure, used_percent
 from skylarkmq.store.upkeep.log_cleaner import LogCleaner
 from skylarkmq.store.upkeep.queue_cleaner import QueueCleaner
@@ -77,23 +74,18 @@ class CleanService:
 
     def __init__(
         self,
-        files: Files,
-        worker: Worker,
-        clock: Clock,
-        stats: StoreStats,
-        paths: StorePaths,
-        config: StoreConfig,
+        env: Environment,
         commit_log: CommitLog,
         queues: QueueTable,
         expire_index: Callable[[int], None],
-        on_failure: Callable[[BaseException], None],
     ) -> None:
         """Make the service.
 
         Args:
             expire_index: told where the log begins, each time that a file has gone.
-            on_failure: told when a folder could not be synced.
         """
+        files, clock, stats, config = env.files, env.clock, env.stats, env.config
+        worker, paths, on_failure = env.workers.tables, env.paths, env.fail
         self._worker = worker
         self._clock = clock
         self._stats = stats

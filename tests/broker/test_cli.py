@@ -272,12 +272,12 @@ def test_a_signal_ends_a_start_that_is_under_way(tmp_path: Path, number: signal.
     (root / "consumequeue" / "orders").mkdir(parents=True)
     command = f"""
 import os, sys
-from skylarkmq.store.queue.loaded_queues import LoadedQueues
-load = LoadedQueues.load
+from skylarkmq.store.queue.queue_table import QueueTable
+load = QueueTable.load
 def loaded(self, **given):
     os.kill(os.getpid(), {int(number)})
     load(self, **given)
-LoadedQueues.load = loaded
+QueueTable.load = loaded
 from skylarkmq.broker.cli import serve
 serve(sys.argv[1:])
 """

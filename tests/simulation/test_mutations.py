@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 
 from skylarkmq.common import table_file
-from skylarkmq.store import checkpoint, message_store, message_writer
-from skylarkmq.store import folder as store_lock
+from skylarkmq.store import checkpoint, folder, message_store, message_writer
 from skylarkmq.store.index import follower as index_follower
 from skylarkmq.store.index import service as index_service
-from skylarkmq.store.index import service as index_sync
 from skylarkmq.store.log import (
     append,
     commit_log,
@@ -41,14 +39,15 @@ Patch = pytest.MonkeyPatch
 
 
 def ack_before_write(patch: Patch) -> None:
-    commit = message_store.MessageStore.commit
+    commit = message_writer.MessageWriter.commit
 
-    def broken(self: message_store.MessageStore, done: Any) -> bool:
-        if done is not None:
-            done(PutMessageStatus.PUT_OK)
+    def broken(self: message_writer.MessageWriter, done: Any, written: Any = None) -> bool:
+        for waiter in (done, written):
+            if waiter is not None:
+                waiter(PutMessageStatus.PUT_OK)
         return commit(self, None)
 
-    patch.setattr(message_store.MessageStore, "commit", broken)
+    patch.setattr(message_writer.MessageWriter, "commit", broken)
 
 
 def no_sync(patch: Patch) -> None:
@@ -79,15 +78,15 @@ def write_error_ignored(patch: Patch) -> None:
 
 
 def shown_before_the_sync(patch: Patch) -> None:
-    commit = message_store.MessageStore.commit
+    commit = message_writer.MessageWriter.commit
 
-    def broken(self: message_store.MessageStore, done: Any) -> bool:
-        if self.config.flush_disk_type == "SYNC_FLUSH":
-            self.writer._publish(self.commit_log.batch.units, self.commit_log.max_offset)
-            self.commit_log.batch.units = []
-        return commit(self, done)
+    def broken(self: message_writer.MessageWriter, done: Any, written: Any = None) -> bool:
+        if self._sync:
+            self._publish(self._log.batch.units, self._log.max_offset)
+            self._log.batch.units = []
+        return commit(self, done, written)
 
-    patch.setattr(message_store.MessageStore, "commit", broken)
+    patch.setattr(message_writer.MessageWriter, "commit", broken)
 
 
 def no_tail_truncation(patch: Patch) -> None:
@@ -195,8 +194,8 @@ def recovery_point_ahead_of_the_log(patch: Patch) -> None:
 
 
 def no_abort_file(patch: Patch) -> None:
-    patch.setattr(store_lock.AbortFile, "create", lambda self: None)
-    patch.setattr(store_lock.AbortFile, "remove", lambda self: None)
+    patch.setattr(folder.AbortFile, "create", lambda self: None)
+    patch.setattr(folder.AbortFile, "remove", lambda self: None)
 
 
 def body_crc_not_checked(patch: Patch) -> None:
@@ -221,14 +220,14 @@ def recovered_tail_not_synced(patch: Patch) -> None:
 
 
 def pool_shown_before_the_commit(patch: Patch) -> None:
-    commit = message_store.MessageStore.commit
+    commit = message_writer.MessageWriter.commit
 
-    def broken(self: message_store.MessageStore, done: Any) -> bool:
-        stored = commit(self, done)
-        self.writer._group_commit.release(self.commit_log.wrote_offset)
+    def broken(self: message_writer.MessageWriter, done: Any, written: Any = None) -> bool:
+        stored = commit(self, done, written)
+        self._group_commit.release(self._log.wrote_offset)
         return stored
 
-    patch.setattr(message_store.MessageStore, "commit", broken)
+    patch.setattr(message_writer.MessageWriter, "commit", broken)
     patch.setattr(store_shape, "DRAWN_ROADS", ("pool",))
 
 
@@ -277,10 +276,12 @@ def mapped_store_unsynced(patch: Patch) -> None:
 
 
 def index_synced_in_words_only(patch: Patch) -> None:
+    sync_index = index_service.sync_index
+
     def broken(*args: Any) -> Any:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(CrashFile, "datasync", lambda self: None)
-            return index_sync.sync_index(*args)
+            return sync_index(*args)
 
     patch.setattr(index_service, "sync_index", broken)
 

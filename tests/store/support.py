@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.files import Files
+from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.store import message_writer
 from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.environment import Environment
+from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.message_writer import check_message
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
+from skylarkmq.store.stats import StoreStats
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import ManualClock
 from tests.support.workers import manual_store_workers
@@ -38,6 +44,16 @@ def store_config(root: Path, **changes: Any) -> StoreConfig:
         **changes,
     }
     return StoreConfig(store_path_root_dir=root, **values)
+
+
+def environment(disk: Files, clock: Clock, workers: StoreWorkers, **changes: Any) -> Environment:
+    """What a part of a store works with, for tests of one part; files may be as small as wanted."""
+    root = changes.pop("root", None) or cast(CrashDisk, disk).root
+    fail = changes.pop("fail", lambda error: pytest.fail(f"the disk failed: {error}"))
+    log_size = changes.pop("mapped_file_size_commit_log", LOG_SIZE)
+    config = store_config(root, **changes)
+    object.__setattr__(config, "mapped_file_size_commit_log", log_size)  # less than one message
+    return Environment(config, StorePaths(root), disk, clock, workers, StoreStats(), fail)
 
 
 def inner(

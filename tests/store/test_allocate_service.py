@@ -9,10 +9,10 @@ import pytest
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.allocate_service import PATIENCE_S, AllocateService
 from skylarkmq.store.log.mapped_file import file_name
-from skylarkmq.store.stats import StoreStats
+from tests.store.support import environment
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import ManualClock
-from tests.support.workers import ManualWorker
+from tests.support.workers import manual_store_workers
 
 pytestmark = pytest.mark.timing
 
@@ -24,13 +24,12 @@ class Rig:
 
     def __init__(self) -> None:
         self.disk = CrashDisk()
-        self.folder = self.disk.root / "commitlog"
-        self.worker = ManualWorker("prepare")
         self.clock = ManualClock()
-        self.stats = StoreStats()
-        self.service = AllocateService(
-            self.disk, self.worker, self.clock, self.stats, self.folder, SIZE
-        )
+        workers = manual_store_workers()
+        self.worker = workers.prepare
+        env = environment(self.disk, self.clock, workers.workers, mapped_file_size_commit_log=SIZE)
+        self.stats, self.folder = env.stats, env.paths.commit_log
+        self.service = AllocateService(env)
 
 
 def test_a_prepared_file_is_handed_over() -> None:

@@ -27,9 +27,7 @@ class Cold:
         store = rig.store
         self.hot = reader(rig, memory_size)
         self.worker = rig.workers.reads
-        self.reads = ColdReads(
-            self.hot, store.commit_log, store.queues, rig.files, self.worker, store.stats
-        )
+        self.reads = ColdReads(store.environment, self.hot, store.commit_log, store.queues)
         self.answers: list[GetMessageResult | None] = []
         self.errors: list[BaseException | None] = []
 

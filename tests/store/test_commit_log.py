@@ -10,15 +10,13 @@ from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.append import AppendBatch
 from skylarkmq.store.log.commit_log import CommitLog
-from skylarkmq.store.log.flushed_offset import FlushedOffset
 from skylarkmq.store.log.mapped_file import file_name
 from skylarkmq.store.queue.consume_queue import ConsumeQueue
 from skylarkmq.store.results import PutMessageStatus
-from skylarkmq.store.stats import StoreStats
-from tests.store.support import BORN, HOST, StoreRig
+from tests.store.support import BORN, HOST, StoreRig, environment
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import START_MS, ManualClock
-from tests.support.workers import ManualWorker
+from tests.support.workers import manual_store_workers
 
 SIZE = 8192
 
@@ -29,18 +27,11 @@ class Rig:
     def __init__(self, disk: CrashDisk | None = None) -> None:
         self.disk = disk or CrashDisk()
         self.clock = ManualClock()
-        self.worker = ManualWorker("prepare")
-        self.stats = StoreStats()
-        self.log = CommitLog(
-            self.disk,
-            self.worker,
-            self.clock,
-            self.stats,
-            self.disk.root / "commitlog",
-            SIZE,
-            DelayLevels().due_time,
-            FlushedOffset(self.disk, self.disk.root / "flushed-offset"),
-        )
+        workers = manual_store_workers()
+        self.worker = workers.prepare
+        env = environment(self.disk, self.clock, workers.workers, mapped_file_size_commit_log=SIZE)
+        self.stats = env.stats
+        self.log = CommitLog(env, DelayLevels().due_time)
         self.queue = ConsumeQueue("T", 0, self.disk.root / "q")
 
     def names(self) -> list[str]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.flush_service import FlushService
-from skylarkmq.store.log.flushed_offset import FlushedOffset
 from skylarkmq.store.queue.consume_queue import ConsumeQueue
-from skylarkmq.store.stats import StoreStats
-from tests.store.support import BORN, HOST
+from tests.store.support import BORN, HOST, environment
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import START_MS, ManualClock
-from tests.support.workers import ManualWorker
+from tests.support.workers import manual_store_workers
 
 
 class Rig:
@@ -20,29 +18,15 @@ class Rig:
     def __init__(self) -> None:
         self.disk = CrashDisk()
         self.clock = ManualClock()
-        self.worker = ManualWorker("flush")
-        self.stats = StoreStats()
-        self.log = CommitLog(
-            self.disk,
-            ManualWorker("prepare"),
-            self.clock,
-            self.stats,
-            self.disk.root / "commitlog",
-            1 << 16,
-            DelayLevels().due_time,
-            FlushedOffset(self.disk, self.disk.root / "flushed-offset"),
-        )
-        self.queue = ConsumeQueue("T", 0, self.disk.root / "q")
         self.flushed: list[int] = []
         self.failures: list[BaseException] = []
-        self.service = FlushService(
-            self.log,
-            self.worker,
-            self.clock,
-            self.stats,
-            self.flushed.append,
-            self.failures.append,
-        )
+        workers = manual_store_workers()
+        self.worker = workers.flush
+        self.env = environment(self.disk, self.clock, workers.workers, fail=self.failures.append)
+        self.stats = self.env.stats
+        self.log = CommitLog(self.env, DelayLevels().due_time)
+        self.queue = ConsumeQueue("T", 0, self.disk.root / "q")
+        self.service = FlushService(self.env, self.log, self.flushed.append)
 
     def put(self) -> int:
         batch = self.log.begin()
@@ -122,9 +106,7 @@ def test_a_commit_from_within_the_announcement_is_synced_too() -> None:
             ends.append(rig.put())
             service.flush()
 
-    service = FlushService(
-        rig.log, rig.worker, rig.clock, rig.stats, on_flushed, rig.failures.append
-    )
+    service = FlushService(rig.env, rig.log, on_flushed)
     rig.put()
     service.flush()
     rig.worker.run_all()

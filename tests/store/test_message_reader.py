@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from skylarkmq.protocol.host_address import HostAddress
@@ -32,13 +34,8 @@ def settle(rig: StoreRig) -> None:
 def reader(rig: StoreRig, memory_size: int, **config: object) -> MessageReader:
     """A reader that believes in so much memory, of which 40 percent hold the log's end."""
     store = rig.store
-    return MessageReader(
-        store.commit_log,
-        store.queues,
-        store_config(rig.files.root, **config),
-        memory_size,
-        store.stats,
-    )
+    env = replace(store.environment, config=store_config(rig.files.root, **config))
+    return MessageReader(env, store.commit_log, store.queues, memory_size)
 
 
 def bodies(result: GetMessageResult) -> list[int]:

@@ -12,12 +12,13 @@ from skylarkmq.common.errors import StoreError
 from skylarkmq.common.files import DiskFiles, Files
 from skylarkmq.store.checkpoint import Checkpoint, Marks
 from skylarkmq.store.errors import StoreProfileError
-from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.log.append import Unit
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, TAIL_WRITE_COUNT, UNIT, UNIT_SIZE
 from skylarkmq.store.queue.queue_table import QueueTable
+from tests.store.support import environment
 from tests.support.crash_disk import CrashDisk
-from tests.support.workers import ManualWorker
+from tests.support.manual_clock import ManualClock
+from tests.support.workers import manual_store_workers
 
 SIZE = 2000
 RECORD = 100
@@ -31,12 +32,19 @@ class Rig:
     ) -> None:
         self.disk = CrashDisk()
         self.files = files or self.disk
-        self.paths = StorePaths(root or self.disk.root)
-        self.worker = ManualWorker("queues")
+        workers = manual_store_workers()
+        self.worker = workers.queues
         self.failures: list[BaseException] = []
-        self.table = QueueTable(
-            self.files, self.worker, self.paths, file_size, self.failures.append
+        env = environment(
+            self.files,
+            ManualClock(),
+            workers.workers,
+            root=root or self.disk.root,
+            fail=self.failures.append,
+            mapped_file_size_consume_queue=file_size,
         )
+        self.paths = env.paths
+        self.table = QueueTable(env)
         self.end = 0  # of the log
 
     def publish(self, topic: str = "T", queue_id: int = 0, count: int = 1) -> None:

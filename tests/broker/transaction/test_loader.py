@@ -10,7 +10,6 @@ from skylarkmq.broker.transaction import bridge as bridge_module
 from skylarkmq.broker.transaction.half_reader import PAGE_COUNT
 from skylarkmq.broker.transaction.messages import HALF_TOPIC, OP_TOPIC, op_of
 from skylarkmq.protocol.codes import ResponseCode
-from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.read.message_reader import MessageReader
 from tests.broker.transaction_rig import ROLLBACK, Half, TransactionRig
 from tests.store.support import HOST
@@ -186,15 +185,16 @@ async def test_a_disk_that_can_not_be_read_is_asked_again(monkeypatch: pytest.Mo
     half, ended = rig.half(), rig.half()
     await rig.end(ended)
     await rig.stop_all()
-    again, units = TransactionRig(rig.files), MessageStore.queue_units
+    again = TransactionRig(rig.files)
+    units = again.store.queue_units
 
     def fails(*_: object) -> list[object]:
         raise OSError("bad sector")
 
-    monkeypatch.setattr(MessageStore, "queue_units", fails)
+    monkeypatch.setattr(again.store, "queue_units", fails)
     await again.go()
     assert not again.bridge.is_ready
-    monkeypatch.setattr(MessageStore, "queue_units", units)
+    monkeypatch.setattr(again.store, "queue_units", units)
     await again.advance(bridge_module.LOAD_RETRY_S)
     assert again.bridge.pending_count == 1
     assert (await again.end(ended)).code == ResponseCode.SYSTEM_ERROR
