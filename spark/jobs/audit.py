@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false
-"""The job `audit`: two places that should hold the same messages are held against each other.
+"""The job `audit`: compares two places that should hold the same messages.
 
     audit topic TABLE [TOPIC]...   the topics on the brokers   against an archive of them
     audit store FOLDER             a store's commit log        against its consume queues
@@ -11,35 +10,38 @@
 
     gone, unreadable, stray    files of an archive: see `audit_files`
 
-Exit code 1 when anything is found. Nothing is changed.
+Exit code 1 when anything is found. Nothing is changed. Spark compares; neighbouring offsets with
+the same fault are one line, and only these lines come to the driver.
 
-    topic   Messages that have expired on the brokers are held against what the archive's commits
+    topic   Messages that have expired on the brokers are compared with what the archive's commits
             promise: each has to be there once, with a body that has the checksum it says. Holes,
-            which no commit has, count as missing. What came behind the archive's end is told, and
+            which no commit has, count as missing. What came after the archive's end is told, and is
             no difference.
     store   Of a stopped store or a copy. Each record's queue must lead to it, and each unit of a
             queue to a record. Records that transactions hide, and topics that were deleted, have
             no unit. Tag codes and key indexes are for `skylarkmq store verify`.
 """
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import click
 
 from skylarkmq.spark import archive_table
-from skylarkmq.spark.archive.spans import Spans
+from skylarkmq.spark.archive.spans import Spans, gaps
+from skylarkmq.spark.archive.state import ArchiveError, TableState
 from skylarkmq.spark.cluster import BlockingClient
-from skylarkmq.spark.jobs.auditing import comparing
-from skylarkmq.spark.jobs.auditing.comparing import PLACE, Run
-from skylarkmq.spark.jobs.auditing.files import CheckedFiles, check_files
-from skylarkmq.spark.jobs.auditing.plan import ArchivePlan, plan_archive
+from skylarkmq.spark.jobs.audit_files import CheckedFiles, check_files
 from skylarkmq.spark.jobs.common import (
     DIFFERENCES,
     DONE,
+    USAGE,
     JobError,
     JobSettings,
     Summary,
@@ -48,12 +50,12 @@ from skylarkmq.spark.jobs.common import (
     open_session,
     run_job,
 )
-from skylarkmq.spark.jobs.replaying.run import by_queue
-from skylarkmq.spark.offsets import QueueKey, QueueOffsets
+from skylarkmq.spark.jobs.replay import by_queue
+from skylarkmq.spark.offsets import QueueKey, QueueOffsets, describe
 from skylarkmq.spark.settings import ConnectionSettings
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 FACTS = ("body", "properties", "other_columns", "checksum")
 COMPRESSED = 1
@@ -135,7 +137,7 @@ def compare(
         files = check_files(table, plan.topics)
         try:
             right = within(archive_table.read_files(spark, table, files.sound), plan.stops)
-            return files, comparing.runs(comparing.differences(left, facts(right), FACTS))
+            return files, runs(differences(left, facts(right), FACTS))
         except PySparkException:
             if all(Path(file.path).exists() for file in files.sound):
                 raise
@@ -235,9 +237,8 @@ def audit_store(folder: str, settings: JobSettings) -> Summary:
         damaged = records.where("NOT crcOk").selectExpr(
             *PLACE, "'damaged' AS kind", "'body' AS what"
         )
-        kinds = comparing.Kinds(left_only="missing", right_only="extra")
-        wrong = comparing.differences(records, units, ("place",), kinds)
-        found = comparing.runs(wrong.unionAll(damaged))
+        wrong = differences(records, units, ("place",))
+        found = runs(wrong.unionAll(damaged))
         figures = {"records_in_log": records.count(), "units_in_queues": units.count()}
     return report(figures, found, [])
 
@@ -281,14 +282,200 @@ def report(
     figures: dict[str, Any], found: list[Run], notes: list[str], more: tuple[Table, ...] = ()
 ) -> Summary:
     """Return the summary; its exit code says whether anything was found."""
-    listed = found[: comparing.RUNS_MAX]
+    listed = found[:RUNS_MAX]
     if len(found) > len(listed):
         notes = [*notes, f"Only the first {len(listed):,} runs are listed and counted."]
     figures = {**figures, "differences": sum(run.messages for run in listed)}
-    figures |= comparing.counts(listed)
-    tables = ((comparing.table(listed),) if listed else ()) + more
+    figures |= counts(listed)
+    tables = ((table(listed),) if listed else ()) + more
     code = DIFFERENCES if tables else DONE
     return Summary("audit", figures, tables, tuple(notes), exit_code=code)
+
+
+Hole = tuple[str, str, int, int, int]
+"""Topic, broker, queue, start, end."""
+
+
+class Brokers(Protocol):
+    """What is asked of the cluster; the blocking client has it."""
+
+    def read_queues(self, topic: str, *, max_age_s: float = 0.0) -> list[QueueKey]: ...
+
+    def min_offsets(self, queues: Iterable[QueueKey]) -> dict[QueueKey, int]: ...
+
+    def max_offsets(self, queues: Iterable[QueueKey]) -> dict[QueueKey, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivePlan:
+    """What to compare."""
+
+    topics: tuple[str, ...]
+    live: Spans
+    """What brokers and archive should both have."""
+    expired: Spans
+    """What the archive alone can have."""
+    holes: list[Hole]
+    """What neither has: messages that expired without being archived."""
+    ahead: int
+    """Messages behind the archive's end."""
+    rows: int
+    """Messages in the archive's files of these topics, by its commits."""
+    stops: dict[QueueKey, int]
+    """The archive's end in each queue that it knows: what came behind it later is not compared."""
+    notes: list[str]
+
+
+def plan_archive(state: TableState, topics: Sequence[str], brokers: Brokers) -> ArchivePlan:
+    """Return what to compare; asks name servers and brokers.
+
+    Raises:
+        JobError: a topic that the archive does not have.
+        ArchiveError: the archive has no topic at all.
+        RocketMQError: no such topic, or no answer.
+    """
+    known = state.topics()
+    if not known:
+        raise ArchiveError("the archive is empty: there is nothing to compare")
+    unknown = sorted(set(topics) - set(known))
+    if unknown:
+        raise JobError(
+            f"the archive does not have {', '.join(unknown)}; it has {', '.join(known)}",
+            exit_code=USAGE,
+        )
+    chosen = tuple(topics) or tuple(known)
+    live, expired, notes = Spans(), Spans(), list[str]()
+    holes: list[Hole] = []
+    ahead = 0
+    queues = [QueueKey(*queue) for topic in chosen for queue in brokers.read_queues(topic)]
+    begins, ends = brokers.min_offsets(queues), brokers.max_offsets(queues)
+    for key in sorted({*queues, *state.queues(chosen)}):
+        start, stop = state.start.get(key), state.next_offset(key)
+        runs = state.spans.runs(key)
+        if key not in begins:
+            notes.append(f"{describe(key)} is not there any more: only its commits are checked.")
+            begin = end = stop or 0
+        else:
+            begin, end = begins[key], ends[key]
+        if stop is None:  # a queue that came after the last run
+            ahead += max(0, end - begin)
+            continue
+        first = min([low for low in (start, runs[0][0] if runs else None) if low is not None])
+        if end < stop:
+            notes.append(
+                f"{describe(key)} ends at {end}, before the archive's {stop}: its topic was made "
+                "anew, or its broker lost its last messages."
+            )
+        ahead += max(0, end - max(stop, begin))
+        live.add(key, max(first, begin), min(stop, end))
+        for low, high in runs:
+            expired.add(key, low, min(high, begin))
+        holes += [
+            (key.topic, key.broker_name, key.queue_id, low, high)
+            for low, high in gaps(runs, first, min(begin, stop))
+        ]
+    rows = sum(file.rows for file in state.files.values() if file.value("topic") in chosen)
+    known_queues = state.queues(chosen)
+    stops = {key: stop for key in known_queues if (stop := state.next_offset(key)) is not None}
+    return ArchivePlan(chosen, live, expired, holes, ahead, rows, stops, notes)
+
+
+PLACE: Final = ("topic", "brokerName", "queueId", "queueOffset")
+RUNS_MAX: Final = 10_000
+"""Runs that are listed; the counts are of all."""
+COLUMNS: Final = (
+    "kind",
+    "topic",
+    "broker",
+    "queue",
+    "from_offset",
+    "to_offset",
+    "messages",
+    "what",
+)
+
+
+class Run(NamedTuple):
+    """Neighbouring offsets [start, end) with the same fault."""
+
+    kind: str
+    topic: str
+    broker_name: str
+    queue_id: int
+    start: int
+    end: int
+    what: str
+    """What differs; else empty."""
+
+    @property
+    def messages(self) -> int:
+        """How many."""
+        return self.end - self.start
+
+
+def differences(left: DataFrame, right: DataFrame, facts: Sequence[str]) -> DataFrame:
+    """Return a row for each place where the sides do not agree: PLACE, kind, what.
+
+    Args:
+        left, right: have PLACE and `facts`; a fact that is null agrees with everything. What is
+            twice counts on the right alone: the left side says what there is.
+    """
+    from pyspark.sql import functions as F
+
+    sides = [
+        side.select(*PLACE, *facts, F.lit(left_count).alias("l"), F.lit(right_count).alias("r"))
+        for side, left_count, right_count in ((left, 1, 0), (right, 0, 1))
+    ]
+    found = sides[0].unionAll(sides[1])
+    grouped = found.groupBy(*PLACE).agg(
+        F.sum("l").alias("l"),
+        F.sum("r").alias("r"),
+        *(F.min(fact).alias(f"low_{fact}") for fact in facts),
+        *(F.max(fact).alias(f"high_{fact}") for fact in facts),
+    )
+    unequal: list[Column] = [
+        F.when(F.col(f"low_{fact}") != F.col(f"high_{fact}"), F.lit(fact)) for fact in facts
+    ]
+    kind = (
+        F.when(F.col("r") == 0, "missing")
+        .when(F.col("l") == 0, F.when(F.col("r") > 1, "duplicate").otherwise("extra"))
+        .when(F.col("r") > 1, "duplicate")
+        .when(F.col("what") != "", "differing")
+    )
+    named = grouped.withColumn("what", F.concat_ws(", ", *unequal)).withColumn("kind", kind)
+    return named.where("kind IS NOT NULL").select(*PLACE, "kind", "what")
+
+
+def runs(found: DataFrame) -> list[Run]:
+    """Return the differences as runs, by kind and place; at most RUNS_MAX + 1. Runs Spark jobs."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    same = ("kind", "topic", "brokerName", "queueId", "what")
+    order = Window.partitionBy(*same).orderBy("queueOffset")
+    island = F.col("queueOffset") - F.row_number().over(order)
+    folded = (
+        found.withColumn("island", island)
+        .groupBy(*same, "island")
+        .agg(F.min("queueOffset").alias("start"), F.max("queueOffset").alias("last"))
+        .orderBy("kind", "topic", "brokerName", "queueId", "start")
+    )
+    rows = folded.select(*same[:4], "start", F.col("last") + 1, "what").limit(RUNS_MAX + 1)
+    return [Run(*row) for row in rows.collect()]
+
+
+def table(found: Sequence[Run]) -> Table:
+    """Return runs for a summary."""
+    rows = [(*run[:6], run.messages, run.what) for run in found]
+    return Table("differences", COLUMNS, rows)
+
+
+def counts(found: Sequence[Run]) -> dict[str, int]:
+    """Return the number of messages of each kind."""
+    counter: Counter[str] = Counter()
+    for run in found:
+        counter[run.kind] += run.messages
+    return dict(sorted(counter.items()))
 
 
 if __name__ == "__main__":

@@ -37,14 +37,14 @@ import click
 
 from skylarkmq.spark.clock import BlockingClock
 from skylarkmq.spark.jobs.quiet import PY4J, hush, kept_level
-from skylarkmq.spark.jobs.reporting import Progress
-from skylarkmq.spark.jobs.summary import (
+from skylarkmq.spark.jobs.reporting import (
     DIFFERENCES,
     DONE,
     FAILED,
     INTERRUPTED,
     USAGE,
     Cell,
+    Progress,
     Summary,
     Table,
 )

@@ -48,9 +48,8 @@ from skylarkmq.spark.jobs.common import (
     open_session,
     run_job,
 )
-from skylarkmq.spark.jobs.redriving.ledger import RedriveLedger, make_folder
-from skylarkmq.spark.jobs.redriving.letters import COLUMNS, Letter, age_of, letter_of
-from skylarkmq.spark.jobs.redriving.run import RedriveCounts, Redriver
+from skylarkmq.spark.jobs.redrive import COLUMNS, Letter, RedriveCounts, Redriver, age_of, letter_of
+from skylarkmq.spark.jobs.redrive_ledger import RedriveLedger, make_folder
 from skylarkmq.spark.settings import ConnectionSettings
 
 if TYPE_CHECKING:

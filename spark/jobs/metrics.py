@@ -11,33 +11,72 @@ nothing is dropped (see `windows`); a run that was killed goes on with the same 
 
 Rows in a topic are JSON objects with the columns of the files, times as ISO 8601; a row that is
 sent again, after a crash, has the message id that it had before.
+
+Spark sums up what its tasks read, and only a row for each window comes to the driver. Sums, counts
+and extremes alone: a batch that is read again gives the same numbers, however its tasks are cut.
+Driver process. Batches come on a thread of Spark's, one after the other.
 """
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import socket
 import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from typing import Any
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from prometheus_client import REGISTRY
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from skylarkmq.protocol.flags import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    RETRY_GROUP_TOPIC_PREFIX,
+    dlq_topic,
+    retry_topic,
+)
+from skylarkmq.protocol.properties import RETRY_TOPIC
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.common import (
     Duration,
     JobError,
     JobSettings,
+    Progress,
     Summary,
+    Table,
+    await_query,
+    explain,
     job_options,
     open_session,
     run_job,
 )
-from skylarkmq.spark.jobs.counting.run import Counting, MetricsOptions, WindowMetrics
-from skylarkmq.spark.jobs.counting.window_files import WindowFiles
+from skylarkmq.spark.jobs.quiet import BatchError
+from skylarkmq.spark.jobs.reporting import Cell
+from skylarkmq.spark.jobs.window_files import WindowFiles, row_values
+from skylarkmq.spark.jobs.windows import (
+    DELAY_BOUNDS_MS,
+    Partial,
+    Tally,
+    WindowBook,
+    WindowKey,
+    WindowRow,
+)
 from skylarkmq.spark.options import SourceOptions
-from skylarkmq.spark.progress import watch
+from skylarkmq.spark.progress import last_progress, watch
+from skylarkmq.spark.settings import CONNECTION_OPTIONS
+from skylarkmq.spark.writing.unique_keys import key_of_values
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 
 @click.command()
@@ -156,6 +195,375 @@ def run(options: MetricsOptions, settings: JobSettings) -> Summary:
         counting = Counting(options, settings, files, book, query_id)
         counting.stream(spark, checkpoint, progress)
     return counting.summary()
+
+
+SHOWN_WINDOWS: Final = 20
+"""The latest final windows that the summary shows, and as many open ones."""
+SENT_COLUMNS: Final = "body string, keys string, tags string, msgId string"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsOptions:
+    """What to count, and where to. Times in ms."""
+
+    topics: tuple[str, ...]
+    output: str
+    groups: tuple[str, ...] = ()
+    window_ms: int = 60_000
+    delay_ms: int = 600_000
+    event_time: str = "store"
+    body_bytes: bool = False
+    to_topic: str | None = None
+    starting: str = "earliest"
+    batch_messages: int = 200_000
+    follow_ms: int | None = None
+    metrics_port: int | None = None
+    dry_run: bool = False
+
+    def subject(self) -> dict[str, str]:
+        """Return the source's option that says what to read.
+
+        With groups it is a pattern, so that a topic that is made later is found: a group has a
+        retry topic from its first retry on.
+        """
+        if not self.groups:
+            return {"topic": ",".join(self.topics)}
+        names = [*self.topics]
+        names += [name for group in self.groups for name in (retry_topic(group), dlq_topic(group))]
+        return {"subscribePattern": "|".join(re.escape(name) for name in names)}
+
+    def source_options(self, settings: JobSettings) -> dict[str, str]:
+        """Return all options of the source."""
+        more: dict[str, str | int | bool] = {
+            "startingOffsets": self.starting,
+            "maxOffsetsPerTrigger": self.batch_messages,
+        }
+        if self.dry_run:
+            more["commitOffsets"] = False
+        return settings.connector_options(**self.subject(), **more)
+
+
+class Counting:
+    """One run: takes the batches of the stream. Driver process; `take` on a thread of Spark's."""
+
+    def __init__(
+        self,
+        options: MetricsOptions,
+        settings: JobSettings,
+        files: WindowFiles,
+        book: WindowBook,
+        query_id: str,
+    ) -> None:
+        """Go on with `book`, which the query `query_id` has written; empty: with a new one."""
+        self._options = options
+        self._settings = settings
+        self._files = files
+        self._book = book
+        self._query_id = query_id
+        self._checkpoint = Path()
+        self._latest: list[WindowRow] = []
+        self._batches = 0
+        self._counts = {"window": 0, "late": 0, "ahead": 0}
+        self._windows = 0
+        self._messages = 0
+        self._failure: Exception | None = None
+
+    def stream(self, spark: SparkSession, checkpoint: str, progress: Progress) -> None:
+        """Read until the end, or until a signal. Raises what a batch or the source raised."""
+        options = self._options
+        self._checkpoint = Path(checkpoint)
+        schema = columns(with_groups=bool(options.groups), body_bytes=options.body_bytes)
+        stream = spark.readStream.format("skylarkmq").schema(schema)
+        writer = stream.options(**options.source_options(self._settings)).load().writeStream
+        writer = writer.option("checkpointLocation", checkpoint).foreachBatch(self._take)
+        if options.follow_ms is None:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{options.follow_ms} milliseconds")
+        query = writer.queryName("metrics").start()
+
+        def show(_: object) -> None:
+            last = last_progress(query)
+            behind = None if last is None else last.behind
+            known = None if behind is None else self._messages + behind
+            watermark = _instant(self._book.watermark_ms)
+            progress.show(self._messages, known, f"watermark {watermark}" if watermark else "")
+
+        try:
+            await_query(query, show)
+        except Exception:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+
+    def _take(self, frame: DataFrame, batch_id: int) -> None:
+        try:
+            self.take(frame, batch_id)
+        except Exception as error:
+            self._failure = error  # Spark gives back its text alone
+            raise BatchError(explain(error)) from None
+
+    def take(self, frame: DataFrame, batch_id: int) -> None:
+        """Count a batch, keep its rows, and say that it is done.
+
+        Raises:
+            JobError: it is not the batch that comes next.
+        """
+        options, book = self._options, self._book
+        query_id = json.loads((self._checkpoint / "metadata").read_text())["id"]
+        if self._query_id in ("", query_id) and batch_id == book.batch_id:
+            return  # done, but Spark was killed before it noted so
+        if self._query_id not in ("", query_id) or batch_id != book.batch_id + 1:
+            raise JobError(
+                f"batch {batch_id} does not follow batch {book.batch_id} of the windows in "
+                f"{options.output}: the checkpoint was taken away or changed, and counting again "
+                "would double messages. Give another --output, or take this one away whole."
+            )
+        found = partials(
+            frame,
+            options.window_ms,
+            options.delay_ms,
+            options.event_time,
+            body_bytes=options.body_bytes,
+        )
+        rows = book.apply(batch_id, found)
+        self._files.write(book, rows, body_bytes=options.body_bytes)
+        if rows and options.to_topic and not options.dry_run:
+            self._send(frame.sparkSession, rows, query_id)
+        self._files.finish(book, query_id)
+        self._query_id = query_id
+        self._batches += 1
+        self._messages += sum(partial.tally.rows for partial in found)
+        self._windows += sum(row.kind == "window" for row in rows)
+        for row in rows:
+            self._counts[row.kind] += row.tally.rows
+        self._latest = [*self._latest, *rows][-SHOWN_WINDOWS:]
+
+    def _send(self, spark: SparkSession, rows: Sequence[WindowRow], query_id: str) -> None:
+        known = {name.lower() for name in CONNECTION_OPTIONS}
+        given = self._settings.connector_options()
+        options = {name: value for name, value in given.items() if name.lower() in known}
+        sent = [
+            (
+                row_text(row, self._book.window_ms, body_bytes=self._options.body_bytes),
+                row.key.topic,
+                row.kind,
+                key_of_values((query_id, *row.key, row.kind, row.batch_id)),
+            )
+            for row in rows
+        ]
+        writer = spark.createDataFrame(sent, SENT_COLUMNS).coalesce(1).write.format("skylarkmq")
+        writer.mode("append").options(**options, topic=self._options.to_topic).save()
+
+    def summary(self) -> Summary:
+        """Return what the run did."""
+        book, counts = self._book, self._counts
+        figures = {
+            "batches": self._batches,
+            "messages": self._messages,
+            "windows_closed": self._windows,
+            "messages_in_closed_windows": counts["window"],
+            "late_messages": counts["late"],
+            "messages_ahead_of_time": counts["ahead"],
+            "windows_open": len(book.open),
+            "messages_in_open_windows": sum(tally.rows for tally in book.open.values()),
+            "watermark": _instant(book.watermark_ms),
+            "output": self._options.output,
+        }
+        opened = sorted(book.open.items())[-SHOWN_WINDOWS:]
+        latest = [(row.key, row.kind, row.tally) for row in self._latest]
+        notes: list[str] = []
+        if counts["late"]:
+            notes.append(
+                f"{counts['late']:,} messages came after their windows had closed: they are rows "
+                "of kind late. A longer --watermark waits for such."
+            )
+        if counts["ahead"]:
+            notes.append(
+                f"{counts['ahead']:,} messages were born later than stored: clocks of producers "
+                "are wrong. They are rows of kind ahead."
+            )
+        return Summary(
+            "metrics",
+            figures,
+            (
+                Table("latest final windows", SUMMARY_COLUMNS, _table_rows(latest)),
+                Table(
+                    "open windows",
+                    SUMMARY_COLUMNS,
+                    _table_rows((key, "open", tally) for key, tally in opened),
+                ),
+            ),
+            tuple(notes),
+            dry_run=self._options.dry_run,
+        )
+
+
+class WindowMetrics:
+    """The book's figures for Prometheus, made at scrape; a collector for a registry, any thread.
+
+    skylarkmq_spark_window_messages_total{kind}    messages in final rows, since the first run
+    skylarkmq_spark_windows_open
+    skylarkmq_spark_windows_watermark_timestamp_seconds
+    """
+
+    def __init__(self, book: WindowBook) -> None:
+        self._book = book
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families, as prometheus_client asks for them."""
+        book, totals = self._book, self._book.totals
+        messages = CounterMetricFamily(
+            "skylarkmq_spark_window_messages", "Messages in final rows.", labels=["kind"]
+        )
+        for kind, count in (
+            ("window", totals.closed), ("late", totals.late), ("ahead", totals.ahead),
+        ):  # fmt: skip
+            messages.add_metric([kind], count)
+        yield messages
+        yield GaugeMetricFamily(
+            "skylarkmq_spark_windows_open", "Windows that still get messages.", len(book.open)
+        )
+        if book.watermark_ms is not None:
+            yield GaugeMetricFamily(
+                "skylarkmq_spark_windows_watermark_timestamp_seconds",
+                "Windows that end before are final.",
+                book.watermark_ms / 1000,
+            )
+
+
+SUMMARY_COLUMNS: Final = (
+    "window", "topic", "tag", "kind", "messages", "retries", "dead_letters", "stored_bytes",
+    "mean_delay_ms", "p99_delay_ms",
+)  # fmt: skip
+
+
+def _table_rows(windows: Iterable[tuple[WindowKey, str, Tally]]) -> list[tuple[Cell, ...]]:
+    return [
+        (
+            _instant(key.start_ms),
+            key.topic,
+            key.tag,
+            kind,
+            tally.messages,
+            tally.retries,
+            tally.dead_letters,
+            tally.stored_bytes,
+            tally.delay_ms_sum / tally.messages if tally.messages else None,
+            tally.percentile(99),
+        )
+        for key, kind, tally in windows
+    ]
+
+
+def row_text(row: WindowRow, window_ms: int, *, body_bytes: bool) -> str:
+    """Return a row as the JSON object that goes to a topic."""
+    values = row_values(row, window_ms, body_bytes=body_bytes)
+    for name in ("windowStart", "windowEnd"):
+        values[name] = _instant(values[name] // 1000)
+    return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
+
+
+def _instant(ms: int | None) -> str | None:
+    """Return a time as ISO 8601 in UTC; one beyond the calendar as milliseconds."""
+    if ms is None:
+        return None
+    try:
+        text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"
+    return text.replace("+00:00", "Z").replace(".000Z", "Z")
+
+
+_COLUMNS: Final = (
+    "topic string, tags string, bornTimestamp timestamp, storeTimestamp timestamp, storeSize int"
+)
+
+
+def columns(*, with_groups: bool, body_bytes: bool) -> str:
+    """Return the source's columns that are needed, as a schema: what is not named is not decoded.
+
+    Args:
+        with_groups: retry and dead-letter topics are among what is read.
+    """
+    more = (", properties map<string,string>" if with_groups else "") + (
+        ", body binary" if body_bytes else ""
+    )
+    return _COLUMNS + more
+
+
+def partials(
+    messages: DataFrame, window_ms: int, delay_ms: int, event_time: str, *, body_bytes: bool
+) -> list[Partial]:
+    """Return the sums of a batch. Runs a Spark job; driver process.
+
+    Args:
+        event_time: "store" or "born": which of its times puts a message into a window.
+    """
+    from pyspark.sql import functions as F
+
+    born, stored = F.unix_millis("bornTimestamp"), F.unix_millis("storeTimestamp")
+    event = stored if event_time == "store" else born
+    again = F.col("topic").startswith(RETRY_GROUP_TOPIC_PREFIX)
+    dead = F.col("topic").startswith(DLQ_GROUP_TOPIC_PREFIX)
+    origin = F.col("topic")
+    if "properties" in messages.columns:
+        sent_to = F.coalesce(F.col("properties").getItem(RETRY_TOPIC), F.col("topic"))
+        origin = F.when(again | dead, sent_to).otherwise(F.col("topic"))
+    rows = messages.select(
+        (event - F.pmod(event, F.lit(window_ms))).alias("start_ms"),
+        origin.alias("origin"),
+        F.coalesce(F.col("tags"), F.lit("")).alias("tag"),
+        (event > stored + F.lit(delay_ms)).alias("ahead"),
+        F.least(event, stored).alias("latest_ms"),
+        again.alias("again"),
+        dead.alias("dead"),
+        (~again & ~dead).alias("first"),
+        (stored - born).alias("delay_ms"),
+        F.col("storeSize").alias("stored_bytes"),
+        (F.length("body") if body_bytes else F.lit(0)).alias("body_bytes"),
+    )
+    grouped = rows.groupBy("start_ms", "origin", "tag", "ahead").agg(*_sums())
+    return [_partial(row) for row in grouped.collect()]
+
+
+def _sums() -> list[Column]:
+    from pyspark.sql import functions as F
+
+    def count(condition: Column, name: str) -> Column:
+        return F.count_if(condition).alias(name)
+
+    first = F.col("first")
+    delay = F.when(first, F.col("delay_ms"))
+    return [
+        count(first, "messages"),
+        count(F.col("again"), "retries"),
+        count(F.col("dead"), "dead_letters"),
+        F.sum(F.col("stored_bytes").cast("bigint")).alias("stored_bytes"),
+        F.sum(F.col("body_bytes").cast("bigint")).alias("body_bytes"),
+        F.max("latest_ms").alias("latest_ms"),
+        F.sum(delay).alias("delay_ms_sum"),
+        F.min(delay).alias("delay_ms_min"),
+        F.max(delay).alias("delay_ms_max"),
+        *(count(delay <= bound, f"d{n}") for n, bound in enumerate(DELAY_BOUNDS_MS)),
+    ]
+
+
+def _partial(row: Row) -> Partial:
+    values: dict[str, Any] = row.asDict()
+    tally = Tally(
+        messages=values["messages"],
+        retries=values["retries"],
+        dead_letters=values["dead_letters"],
+        stored_bytes=values["stored_bytes"],
+        body_bytes=values["body_bytes"],
+        delay_ms_sum=values["delay_ms_sum"] or 0,
+        delay_ms_min=values["delay_ms_min"],
+        delay_ms_max=values["delay_ms_max"],
+        delays=[values[f"d{number}"] for number in range(len(DELAY_BOUNDS_MS))],
+    )
+    key = WindowKey(values["start_ms"], values["origin"], values["tag"])
+    return Partial(key, tally, values["latest_ms"], values["ahead"])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The job `replay`: messages of an archive are sent to a topic again.
 
-    archive --topics, time range, condition--> by source queue, in order --> target topic
+    archive --topics, times, condition--> rows --> counts by source queue
+                                           |
+                     rows of one source queue to one task, sorted by offset --> target topic
 
 The order of each source queue is kept: all its messages go to one queue of the target, one after
 another. Each keeps its body, keys, tags, properties and flag; its message id is made of where it
@@ -13,15 +15,21 @@ under way. A run that has nothing left to send says so; --restart sends all agai
 
     python -m skylarkmq.spark.jobs.replay /data/archive orders-again --topic orders
     skylarkmq-spark-submit -m skylarkmq.spark.jobs.replay /data/archive orders-again ...
+
+Driver process. Tasks run in parallel, one source queue after another in each.
 """
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -35,6 +43,7 @@ from skylarkmq.spark.jobs.common import (
     USAGE,
     JobError,
     JobSettings,
+    StopRequest,
     Summary,
     Table,
     explain,
@@ -42,29 +51,23 @@ from skylarkmq.spark.jobs.common import (
     open_session,
     run_job,
 )
-from skylarkmq.spark.jobs.replaying.ledger import (
+from skylarkmq.spark.jobs.quiet import hush
+from skylarkmq.spark.jobs.replay_ledger import (
     Done,
     Ledger,
     ReplayPlan,
     Selection,
     assign,
 )
-from skylarkmq.spark.jobs.replaying.run import (
-    Selected,
-    count,
-    from_on,
-    select,
-    send,
-    share_out,
-    tasks_at_once,
-)
-from skylarkmq.spark.jobs.replaying.task import RECORD_S, ReplaySetup
+from skylarkmq.spark.jobs.replay_task import COLUMNS, RECORD_S, ReplaySetup, send_rows
 from skylarkmq.spark.offsets import describe
 from skylarkmq.spark.reading.positions import instant_ms
 from skylarkmq.spark.writing.sink_options import SinkOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 LEDGER_SUFFIX: Final = ".replays"
 """Ledgers lie beside the archive: /data/archive.replays/<target>-<selection>."""
@@ -377,6 +380,207 @@ def _dry_run(
         "first_stored", "last_stored",
     )  # fmt: skip
     return Summary("replay", figures, (Table("by source queue", columns, table),), dry_run=True)
+
+
+POLL_S: Final = 0.5
+FORMAT: Final = "skylarkmq-replay"
+JOB_GROUP: Final = "skylarkmq-replay"
+_QUEUE: Final = ("topic", "brokerName", "queueId")
+_KEY_SEPARATOR: Final = "\x01"
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """What of one source queue is selected."""
+
+    count: int
+    size: int | None
+    """Bytes of bodies; None when they were not looked at."""
+    first_offset: int
+    last_offset: int
+    first_stored: str
+    last_stored: str
+    """storeTimestamp of the first and the last by offset's extremes, ISO 8601 in UTC."""
+
+
+def select(spark: SparkSession, selection: Selection) -> DataFrame:
+    """Return the selected rows, unsorted.
+
+    Raises:
+        JobError: `where` is no condition on the archive's columns.
+        ArchiveError: no archive there.
+    """
+    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.sql import functions as f
+
+    rows = archive_table.read(
+        spark,
+        selection.archive,
+        topics=selection.topics,
+        start_ms=selection.start_ms,
+        end_ms=selection.end_ms,
+    )
+    if selection.start_ms is not None:
+        rows = rows.where(f.col("storeTimestamp") >= f.timestamp_millis(f.lit(selection.start_ms)))
+    if selection.end_ms is not None:
+        rows = rows.where(f.col("storeTimestamp") < f.timestamp_millis(f.lit(selection.end_ms)))
+    if selection.where:
+        try:
+            rows = rows.where(selection.where)
+        except (AnalysisException, ParseException) as error:
+            raise JobError(
+                f"--where {selection.where!r} is no condition on the columns of the archive: "
+                f"{explain(error)}",
+                exit_code=USAGE,
+            ) from error
+    return rows
+
+
+def count(
+    rows: DataFrame, from_offsets: Mapping[MessageQueue, int], *, with_sizes: bool
+) -> dict[MessageQueue, Selected]:
+    """Return what is selected by source queue, below `from_offsets` nothing. Runs a Spark job."""
+    from pyspark.sql import functions as f
+
+    stored = [
+        f.date_format(aggregate("storeTimestamp"), "yyyy-MM-dd'T'HH:mm:ss.SSSXXX").alias(name)
+        for name, aggregate in (("first_stored", f.min), ("last_stored", f.max))
+    ]
+    size = f.sum(f.length("body")) if with_sizes else f.lit(None)
+    counted = (
+        from_on(rows, from_offsets)
+        .groupBy(*_QUEUE)
+        .agg(
+            f.count(f.lit(1)).alias("count"),
+            size.alias("size"),
+            f.min("queueOffset").alias("first_offset"),
+            f.max("queueOffset").alias("last_offset"),
+            *stored,
+        )
+        .collect()
+    )
+    found = {MessageQueue(*row[:3]): Selected(*row[3:]) for row in counted}
+    return dict(sorted(found.items()))
+
+
+def from_on(rows: DataFrame, from_offsets: Mapping[MessageQueue, int]) -> DataFrame:
+    """Return the rows at these offsets and behind; of queues that are not named all."""
+    from pyspark.sql import functions as f
+
+    known = {queue: offset for queue, offset in from_offsets.items() if offset}
+    if not known:
+        return rows
+    return rows.where(f.col("queueOffset") >= f.coalesce(by_queue(known), f.lit(0)))
+
+
+def share_out(counts: Mapping[MessageQueue, int], tasks_max: int) -> dict[MessageQueue, int]:
+    """Return a task number for each source queue, so that tasks have about equally much."""
+    loads = [0] * max(1, min(tasks_max, len(counts)))
+    found: dict[MessageQueue, int] = {}
+    for queue in sorted(counts, key=lambda each: (-counts[each], each)):
+        task = loads.index(min(loads))
+        loads[task] += counts[queue]
+        found[queue] = task
+    return found
+
+
+def send(
+    spark: SparkSession,
+    rows: DataFrame,
+    setup: ReplaySetup,
+    tasks: Mapping[MessageQueue, int],
+    on_poll: Callable[[], None],
+) -> bool:
+    """Send the rows; True when all are sent, False when a signal ended it before.
+
+    Raises:
+        Exception: what Spark raised because a task failed.
+    """
+    names = [name for name, _ in COLUMNS]
+    plan = (
+        rows.select(*names)
+        .repartitionById(max(tasks.values()) + 1, by_queue(tasks))
+        .sortWithinPartitions(*_QUEUE, "queueOffset")
+    )
+    context = spark.sparkContext
+    failures: list[BaseException] = []
+
+    def act() -> None:
+        try:
+            context.setJobGroup(JOB_GROUP, "replay", interruptOnCancel=True)
+            write(plan, setup)
+        except BaseException as error:  # raised again below, in the main thread
+            failures.append(error)
+
+    thread = threading.Thread(target=act, name=JOB_GROUP)
+    with StopRequest() as stop:
+        thread.start()
+        cancelled = False
+        while thread.is_alive():
+            thread.join(POLL_S)
+            on_poll()
+            if stop.asked and not cancelled:
+                hush()
+                context.cancelJobGroup(JOB_GROUP)
+                cancelled = True
+    if failures and not cancelled:
+        raise failures[0]
+    return not failures
+
+
+def write(rows: DataFrame, setup: ReplaySetup) -> None:
+    """Have Spark's tasks send the rows, partition by partition, through a data source of our own.
+
+    Not `mapInArrow`, since that asks for pandas. The setup holds credentials, so it is part of the
+    class, which goes to the workers by value, and no option, which plans would show.
+
+    Raises:
+        Exception: what Spark raises because a task failed.
+    """
+    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+    class ReplayWriter(DataSourceArrowWriter):
+        def write(  # type: ignore[override]
+            self, iterator: Iterator[pa.RecordBatch]
+        ) -> WriterCommitMessage:
+            send_rows(setup, iterator)
+            return WriterCommitMessage()
+
+    class ReplaySink(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return FORMAT
+
+        def writer(self, schema: StructType, overwrite: bool) -> ReplayWriter:
+            return ReplayWriter()
+
+    session = rows.sparkSession
+    session.dataSource.register(ReplaySink)
+    # Spark looks a format up in the active session, which is a thread's own; this makes it ours.
+    session.createDataFrame([], "nothing int")
+    rows.write.format(FORMAT).mode("append").save()
+
+
+def by_queue(values: Mapping[MessageQueue, int]) -> Column:
+    """Return a column with the value of a row's source queue, null where there is none."""
+    from pyspark.sql import functions as f
+
+    if not values:
+        return f.lit(None)
+
+    pairs: list[Any] = [
+        f.lit(part)
+        for part in chain.from_iterable(
+            (_KEY_SEPARATOR.join(map(str, queue)), value) for queue, value in values.items()
+        )
+    ]
+    key = f.concat_ws(_KEY_SEPARATOR, *(f.col(name).cast("string") for name in _QUEUE))
+    return f.try_element_at(f.create_map(*pairs), key)
+
+
+def tasks_at_once(spark: SparkSession) -> int:
+    """Return how many tasks run at once."""
+    return max(1, spark.sparkContext.defaultParallelism)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,7 @@ from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark import archive_table
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs import archive
-from skylarkmq.spark.jobs.archiving.run import ArchiveOptions
-from skylarkmq.spark.jobs.archiving.survey import HOLE_COLUMNS
+from skylarkmq.spark.jobs.archive import HOLE_COLUMNS, ArchiveOptions
 from skylarkmq.spark.jobs.common import JobSettings, Summary
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker

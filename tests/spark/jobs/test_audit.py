@@ -16,8 +16,8 @@ from skylarkmq.spark import archive_table
 from skylarkmq.spark.archive.commits import STAGING
 from skylarkmq.spark.archive.writer import StagedFile
 from skylarkmq.spark.jobs import archive, audit
-from skylarkmq.spark.jobs.archiving.run import ArchiveOptions
-from skylarkmq.spark.jobs.auditing.files import check_files
+from skylarkmq.spark.jobs.archive import ArchiveOptions
+from skylarkmq.spark.jobs.audit_files import check_files
 from skylarkmq.spark.jobs.common import JobSettings
 from skylarkmq.testing.threaded import SyncBroker, run_broker_sync
 from tests.spark.support.archives import append, batch, open_writer

@@ -14,7 +14,7 @@ from skylarkmq.spark.archive.commits import ArchiveWriter
 from skylarkmq.spark.archive.compaction import compact, groups
 from skylarkmq.spark.archive.files import TableFiles
 from skylarkmq.spark.archive.state import TableState
-from skylarkmq.spark.jobs.auditing.files import CheckedFiles, FileFault, check_files
+from skylarkmq.spark.jobs.audit_files import CheckedFiles, FileFault, check_files
 from tests.spark.support.archives import append, open_writer, run_of
 
 

@@ -14,16 +14,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from skylarkmq.spark.archive.files import TableFiles
+from skylarkmq.spark.jobs import metrics
 from skylarkmq.spark.jobs.common import JobError, JobSettings
-from skylarkmq.spark.jobs.counting import tally_query
-from skylarkmq.spark.jobs.counting.run import (
+from skylarkmq.spark.jobs.metrics import (
     Counting,
     MetricsOptions,
     WindowMetrics,
     row_text,
 )
-from skylarkmq.spark.jobs.counting.window_files import WindowFiles
-from skylarkmq.spark.jobs.counting.windows import Partial, Tally, WindowKey, WindowRow
+from skylarkmq.spark.jobs.window_files import WindowFiles
+from skylarkmq.spark.jobs.windows import Partial, Tally, WindowKey, WindowRow
 from tests.spark.support.archives import open_writer
 
 WINDOW_MS = 100
@@ -73,7 +73,7 @@ class DyingFiles(TableFiles):
 @pytest.fixture
 def batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's part: a frame is the number of its batch."""
-    monkeypatch.setattr(tally_query, "partials", lambda frame, *_, **__: batch(frame))
+    monkeypatch.setattr(metrics, "partials", lambda frame, *_, **__: batch(frame))
 
 
 def job(output: Path, *, query: str = QUERY) -> Iterator[Counting]:
@@ -142,7 +142,7 @@ def test_killed_anywhere_the_result_is_the_same(
     monkeypatch.setattr("os.fsync", lambda descriptor: None)  # the disk outlives a killed process
     run(tmp_path / "whole", range(5))
     expected = rows_in(tmp_path / "whole")
-    monkeypatch.setattr("skylarkmq.spark.jobs.counting.window_files.TableFiles", DyingFiles)
+    monkeypatch.setattr("skylarkmq.spark.jobs.window_files.TableFiles", DyingFiles)
     DyingFiles.after = after
     died = 0
     for last in range(1, 100):

@@ -13,14 +13,14 @@ from skylarkmq.protocol.compression import CompressionKind, compression_flags, d
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import decode_properties
-from skylarkmq.spark.jobs.redriving.letters import (
+from skylarkmq.spark.jobs.redrive import (
     Letter,
-    LetterKey,
     age_of,
     choose_queue,
     copied_properties,
     copy_of,
 )
+from skylarkmq.spark.jobs.redrive_ledger import LetterKey
 
 QUEUES = [MessageQueue("orders", broker, queue) for broker in "ab" for queue in range(3)]
 

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from skylarkmq.spark.jobs.common import JobSettings
-from skylarkmq.spark.jobs.counting.run import Counting, MetricsOptions
-from skylarkmq.spark.jobs.counting.window_files import WindowFiles
-from skylarkmq.spark.jobs.counting.windows import WindowBook
+from skylarkmq.spark.jobs.metrics import Counting, MetricsOptions
 from skylarkmq.spark.jobs.quiet import BatchError, hush, kept_level
+from skylarkmq.spark.jobs.window_files import WindowFiles
+from skylarkmq.spark.jobs.windows import WindowBook
 
 
 class FakeSession:

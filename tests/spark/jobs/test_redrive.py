@@ -24,9 +24,8 @@ from skylarkmq.spark.jobs.dlq import (
     ledger_path,
     summarise_redrive,
 )
-from skylarkmq.spark.jobs.redriving.ledger import Entry, RedriveLedger, make_folder
-from skylarkmq.spark.jobs.redriving.letters import Letter, LetterKey
-from skylarkmq.spark.jobs.redriving.run import GIVE_UP_AFTER, RedriveCounts, Redriver
+from skylarkmq.spark.jobs.redrive import GIVE_UP_AFTER, Letter, RedriveCounts, Redriver
+from skylarkmq.spark.jobs.redrive_ledger import Entry, LetterKey, RedriveLedger, make_folder
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker, run_broker_sync
 

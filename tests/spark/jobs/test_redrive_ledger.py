@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark.jobs.common import JobError
-from skylarkmq.spark.jobs.redriving.ledger import STATES, Entry, RedriveLedger
-from skylarkmq.spark.jobs.redriving.letters import LetterKey
+from skylarkmq.spark.jobs.redrive_ledger import STATES, Entry, LetterKey, RedriveLedger
 
 QUEUE = MessageQueue("orders", "broker-a", 1)
 

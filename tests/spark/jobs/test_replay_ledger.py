@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.spark.jobs.replaying.ledger import (
+from skylarkmq.spark.jobs.replay_ledger import (
     Done,
     Ledger,
     LedgerError,

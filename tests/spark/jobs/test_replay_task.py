@@ -14,9 +14,9 @@ import pytest
 
 from skylarkmq.client.errors import ConnectionFailed
 from skylarkmq.protocol.properties import decode_properties
-from skylarkmq.spark.jobs.replaying import task as replay_task_module
-from skylarkmq.spark.jobs.replaying.ledger import Done, Ledger, RunEndedError
-from skylarkmq.spark.jobs.replaying.task import (
+from skylarkmq.spark.jobs import replay_task as replay_task_module
+from skylarkmq.spark.jobs.replay_ledger import Done, Ledger, RunEndedError
+from skylarkmq.spark.jobs.replay_task import (
     COLUMNS,
     Pace,
     ReplaySetup,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from skylarkmq.spark.jobs.summary import (
+from skylarkmq.spark.jobs.reporting import (
     DIFFERENCES,
     FAILED,
     INTERRUPTED,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.spark.jobs.counting.windows import (
+from skylarkmq.spark.jobs.windows import (
     DELAY_BOUNDS_MS,
     Partial,
     StateError,

@@ -27,11 +27,22 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark.jobs.common import JobError
-from skylarkmq.spark.jobs.redriving.letters import LetterKey
 
 VERSION: Final = 1
 State = Literal["intent", "sent", "failed", "unknown"]
 STATES: Final = ("intent", "sent", "failed", "unknown")
+
+
+class LetterKey(NamedTuple):
+    """Which letter: its place, and its id, as a topic that was made anew uses places again."""
+
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    msg_id: str
+
+    def __str__(self) -> str:
+        return f"{self.broker_name}/{self.queue_id}/{self.queue_offset}/{self.msg_id}"
 
 
 class Entry(NamedTuple):

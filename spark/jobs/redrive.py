@@ -2,42 +2,59 @@
 
     letters --> intents, synced --> sends, several under way --> outcomes, synced --> next ones
 
-A letter whose copy is known to be stored is passed over. One whose outcome is not known, after a
-time-out or a killed run, is looked for in the target queue, from where that queue ended before the
-send: found, it counts as sent; not there, it is sent now; where that cannot be told any more, since
-the queue has expired that far, it stays unknown, unless the caller wants it sent all the same.
+The job does not send a letter whose copy is known to be stored. It looks for a letter without a
+known outcome, after a time-out or a killed run, in the target queue, from where that queue ended
+before the send: found, it counts as sent; not there, it is sent now; where that cannot be told any
+more, because the queue has expired that far, it stays unknown, unless --resend-unknown is given.
+
+A copy has the letter's body, keys, tags, user properties, message id and time of birth. What
+belongs to the delivery that failed goes: counters of tries, delays, transaction marks, and the name
+of the topic, which is its own again. ORIGIN_MESSAGE_ID stays, so a copy can be told from the
+message that was sent first. A letter without a message id, as very old clients sent, gets one that
+is made of its place, so that its copies can be told too.
 
 Driver process, one thread.
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProcessor.java
+(asyncConsumerSendMsgBack, handleRetryAndDLQ: reconsumeTimes, RETRY_TOPIC, ORIGIN_MESSAGE_ID)
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
+from skylarkmq.client.admin.dead_letters import DROPPED_NAMES
 from skylarkmq.client.errors import BrokerError, ConnectionFailed, RocketMQError, broker_error
+from skylarkmq.client.producer.queue_selector import by_hash
 from skylarkmq.client.producer.send_result import STORED_CODES
+from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.compression import CompressionUnavailableError
-from skylarkmq.protocol.headers.send import encode_send_header_v2
+from skylarkmq.protocol.compression import (
+    COMPRESSION_SHIFT,
+    CompressionKind,
+    CompressionUnavailableError,
+    compress,
+)
+from skylarkmq.protocol.compression import compression_flags as flags_of
+from skylarkmq.protocol.flags import (
+    AUTO_CREATE_TOPIC_KEY_TOPIC,
+    DEFAULT_PRODUCER_GROUP,
+    MessageSysFlag,
+)
+from skylarkmq.protocol.headers.send import SendMessageRequestHeader, encode_send_header_v2
 from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.protocol.properties import UNIQ_KEY
+from skylarkmq.protocol.properties import UNIQ_KEY, encode_properties
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark.cluster import BlockingClient
-from skylarkmq.spark.jobs.redriving.ledger import Entry, RedriveLedger
-from skylarkmq.spark.jobs.redriving.letters import (
-    Letter,
-    choose_queue,
-    copied_properties,
-    copy_of,
-)
-from skylarkmq.spark.jobs.replaying.task import Pace
+from skylarkmq.spark.jobs.redrive_ledger import Entry, LetterKey, RedriveLedger
+from skylarkmq.spark.jobs.replay_task import Pace
 from skylarkmq.spark.remoting.connections import Pending
+from skylarkmq.spark.writing.unique_keys import key_of_values
 
 IN_FLIGHT: Final = 32
 """Letters between two syncs of the ledger; fewer when the rate is low."""
@@ -306,3 +323,109 @@ class Redriver:
 
 class _CannotTellError(Exception):
     """Whether a copy is there cannot be found out."""
+
+
+COLUMNS: Final = (
+    "brokerName string, queueId int, queueOffset bigint, msgId string, keys string, tags string, "
+    "body binary, properties map<string,string>, bornTimestamp timestamp, "
+    "storeTimestamp timestamp, reconsumeTimes int, flag int, sysFlag int, storeSize int"
+)
+"""What is read of each letter, as a schema of the source."""
+
+HOUR_MS: Final = 3_600_000
+AGES: Final = (
+    (HOUR_MS, "under 1 hour"),
+    (24 * HOUR_MS, "under 1 day"),
+    (72 * HOUR_MS, "under 3 days"),
+    (7 * 24 * HOUR_MS, "under 7 days"),
+)
+OLDEST: Final = "7 days and more"
+
+
+class Letter(NamedTuple):
+    """One dead letter, its body opened."""
+
+    key: LetterKey
+    body: bytes
+    properties: Mapping[str, str]
+    born_ms: int
+    flag: int
+    sys_flag: int
+    reconsume_times: int
+
+    @property
+    def origin(self) -> str:
+        """The topic that it was sent to first, as brokers know it; empty if it does not say."""
+        return self.properties.get(names.RETRY_TOPIC, "")
+
+
+def letter_of(row: Mapping[str, Any]) -> Letter:
+    """Return the letter of a row with COLUMNS, its times as ms in `bornMs`."""
+    key = LetterKey(row["brokerName"], row["queueId"], row["queueOffset"], row["msgId"] or "")
+    return Letter(
+        key,
+        bytes(row["body"] or b""),
+        dict(row["properties"] or {}),
+        row["bornMs"],
+        row["flag"],
+        row["sysFlag"],
+        row["reconsumeTimes"],
+    )
+
+
+def copied_properties(letter: Letter) -> dict[str, str]:
+    """Return the properties of the copy."""
+    left = DROPPED_NAMES | {names.RETRY_TOPIC}
+    kept = {name: value for name, value in letter.properties.items() if name not in left}
+    kept.setdefault(names.UNIQ_KEY, key_of_values(tuple(letter.key)))
+    return kept
+
+
+def choose_queue(letter: Letter, queues: Sequence[MessageQueue]) -> MessageQueue:
+    """Return where the copy goes, of the topic's writable queues, which are not none.
+
+    By its sharding key, as its producer chose; else on the letter's own broker, in turn.
+    """
+    key = letter.properties.get(names.SHARDING_KEY)
+    if key is not None:
+        return by_hash(queues, key)
+    near = [queue for queue in queues if queue.broker_name == letter.key.broker_name] or queues
+    return near[letter.key.queue_offset % len(near)]
+
+
+def copy_of(letter: Letter, queue: MessageQueue) -> tuple[SendMessageRequestHeader, bytes]:
+    """Return the header and the body of the copy's send.
+
+    A body that was compressed is compressed again, since the broker's limit is on what it stores.
+
+    Args:
+        queue: as brokers know it.
+
+    Raises:
+        CompressionUnavailableError: its compression's library is not installed.
+    """
+    body, sys_flag = letter.body, 0
+    if letter.sys_flag & MessageSysFlag.COMPRESSED_FLAG:
+        number = (letter.sys_flag & MessageSysFlag.COMPRESSION_MASK) >> COMPRESSION_SHIFT
+        kind = CompressionKind(number) if number else CompressionKind.ZLIB
+        # The bits stay as they were: old releases know no number.
+        sys_flag = flags_of(kind) if number else MessageSysFlag.COMPRESSED_FLAG
+        body = compress(body, kind)
+    header = SendMessageRequestHeader(
+        producer_group=DEFAULT_PRODUCER_GROUP,
+        topic=queue.topic,
+        default_topic=AUTO_CREATE_TOPIC_KEY_TOPIC,
+        default_topic_queue_nums=1,
+        queue_id=queue.queue_id,
+        sys_flag=sys_flag,
+        born_timestamp=letter.born_ms,
+        flag=letter.flag,
+        properties=encode_properties(copied_properties(letter)),
+        broker_name=queue.broker_name,
+    )
+    return header, body
+
+
+def age_of(age_ms: int) -> str:
+    """Return the class of an age."""
+    return next((name for bound, name in AGES if age_ms < bound), OLDEST)

@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 
 from skylarkmq.spark.archive.files import META, TableFiles
 from skylarkmq.spark.jobs.common import USAGE, JobError
-from skylarkmq.spark.jobs.counting.windows import PERCENTS, StateError, WindowBook, WindowRow
+from skylarkmq.spark.jobs.windows import PERCENTS, StateError, WindowBook, WindowRow
 
 STATES: Final = f"{META}/state"
 CHECKPOINT: Final = f"{META}/checkpoint"

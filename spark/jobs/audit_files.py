@@ -24,7 +24,7 @@ from skylarkmq.spark.archive.commits import open_files
 from skylarkmq.spark.archive.files import META, TableFiles
 from skylarkmq.spark.archive.state import DataFile
 from skylarkmq.spark.archive_table import ArchivedFile
-from skylarkmq.spark.jobs.summary import Cell, Table
+from skylarkmq.spark.jobs.reporting import Cell, Table
 
 SUFFIX: Final = ".parquet"
 

@@ -1,1 +1,0 @@
-"""What the job `audit` compares, and with what."""

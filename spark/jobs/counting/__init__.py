@@ -1,1 +1,0 @@
-"""One run of the job `metrics`: sums by window, and where the windows are kept."""

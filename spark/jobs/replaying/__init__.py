@@ -1,1 +1,0 @@
-"""One run of the job `replay`, its tasks and its ledger."""
