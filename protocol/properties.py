@@ -107,6 +107,9 @@ RESERVED_NAMES: Final = frozenset(
 )
 """Names that a user's own properties may not take."""
 
+TAGS_AND_SEPARATOR: Final = b"TAGS\x01"
+"""What begins the TAGS pair; for `find_property`."""
+
 _NAME_BYTE: Final = 0x01
 _PROPERTY_BYTE: Final = 0x02
 _PROPERTY_BYTES: Final = b"\x02"

@@ -1,105 +1,173 @@
-"""The codec of the commit log's record, which is also a pulled message; for everybody, once.
+"""The commit log's record, which is also a pulled message: its layout and its codec, once for all.
 
-The byte table stands in `record_layout.py`, whose names are given on here. The store's appender
-packs `FIXED_IPV4` and its sisters itself and joins the parts of many records; all others write
-with `encode_record`. `read_record` is for recovery and dispatch, which walk over gigabytes and
-need no body; `decode_message` and `decode_messages` are for whoever wants the message.
+    position  size  field                      type
+    0         4     total size                 int32 BE   the whole record, bytes
+    4         4     magic                      int32 BE   0xDAA320A7
+    8         4     body CRC                   int32 BE   `crc.body_crc` of the stored body
+    12        4     queue id                   int32 BE
+    16        4     flag                       int32 BE   the user's, untouched
+    20        8     queue offset               int64 BE   the message's number in its queue
+    28        8     physical offset            int64 BE   of this record's first byte in the log
+    36        4     system flag                int32 BE   see `flags.MessageSysFlag`
+    40        8     born timestamp             int64 BE   the producer's clock, ms
+    48        8     born host                  address, port int32 BE; 20 bytes with bit 4
+    56        8     store timestamp            int64 BE   the broker's clock, ms
+    64        8     store host                 as the born host; 20 bytes with bit 5
+    72        4     reconsume times            int32 BE
+    76        8     prepared transaction off.  int64 BE   of the half message, else 0
+    84        4     body size                  int32 BE
+    88        b     body
+    88+b      1     topic size                 int8       so at most 127
+    89+b      t     topic                      UTF-8
+    89+b+t    2     properties size            int16 BE   so at most 32,767
+    91+b+t    p     properties                 see `properties.py`
+
+Positions after the born host shift by 12 with each IPv6 host. Records follow each other without
+padding. A file ends with a blank record: size of the rest of the file int32 BE, 0xCBD43194; the
+bytes after these 8 mean nothing. Where neither was ever written the file holds zeros.
+
+The store's appender packs `FIXED_IPV4` and its sisters itself and joins the parts of many records;
+all others write with `encode_record`. `read_record` is for recovery and dispatch, which walk over
+gigabytes and need no body; `decode_message` and `decode_messages` return whole messages.
+
+A disk writes sectors of 512 bytes whole. After a crash each sector of what was not yet synced
+holds either the new bytes or what was there before, in a new file zeros. So a record that does not
+add up and has a sector of zeros was torn by a crash. One without such a sector was damaged, and
+recovery must not take it for the end of the log in silence.
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java (checkMessageAndReturnSize),
 common/.../message/MessageDecoder.java (decode)
 """
 
 import struct
-from typing import Any, Final
+from enum import Enum
+from typing import Any, Final, NamedTuple
 
 from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
-from skylarkmq.protocol.flags import MAX_TOPIC_SIZE
+from skylarkmq.protocol.flags import MAX_TOPIC_SIZE, MessageSysFlag
 from skylarkmq.protocol.host_address import IPV4_HOST_SIZE, IPV6_HOST_SIZE, unpack_host
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.properties import (
     MAX_PROPERTIES_SIZE,
-    TAGS,
+    TAGS_AND_SEPARATOR,
     decode_properties,
     find_property,
 )
-from skylarkmq.protocol.record_faults import (
-    failed_message,
-    misplaced_message,
-    read_no_message,
-    suspicious_message,
-)
-from skylarkmq.protocol.record_layout import (
-    BLANK_MAGIC,
-    BORN_HOST_POSITION,
-    BORN_TIMESTAMP_POSITION,
-    FIXED_BORN_IPV6,
-    FIXED_BY_HOSTS,
-    FIXED_IPV4,
-    FIXED_IPV4_SIZE,
-    FIXED_IPV6,
-    FIXED_STORE_IPV6,
-    HEAD,
-    HOSTS_BITS,
-    HOSTS_MASK,
-    HOSTS_SHIFT,
-    LENGTHS_SIZE,
-    MAGIC_POSITION,
-    MESSAGE_MAGIC,
-    MIN_BLANK_SIZE,
-    MIN_RECORD_SIZE,
-    PHYSICAL_OFFSET_POSITION,
-    PROPERTIES_SIZE,
-    QUEUE_OFFSET_POSITION,
-    STORE_TIMESTAMP_POSITION_IPV4,
-    STORE_TIMESTAMP_POSITION_IPV6,
-    SYS_FLAG_POSITION,
-    VIEW_BY_HOSTS,
-    VIEW_IPV4,
-    RecordStatus,
-    RecordView,
-    record_properties,
-    record_size,
-)
 
-__all__ = [
-    "BLANK_MAGIC",
-    "BORN_HOST_POSITION",
-    "BORN_TIMESTAMP_POSITION",
-    "FIXED_BORN_IPV6",
-    "FIXED_BY_HOSTS",
-    "FIXED_IPV4",
-    "FIXED_IPV4_SIZE",
-    "FIXED_IPV6",
-    "FIXED_STORE_IPV6",
-    "HOSTS_MASK",
-    "HOSTS_SHIFT",
-    "LENGTHS_SIZE",
-    "MAGIC_POSITION",
-    "MESSAGE_MAGIC",
-    "MIN_BLANK_SIZE",
-    "MIN_RECORD_SIZE",
-    "PHYSICAL_OFFSET_POSITION",
-    "PROPERTIES_SIZE",
-    "QUEUE_OFFSET_POSITION",
-    "STORE_TIMESTAMP_POSITION_IPV4",
-    "STORE_TIMESTAMP_POSITION_IPV6",
-    "SYS_FLAG_POSITION",
-    "RecordStatus",
-    "RecordView",
-    "decode_message",
-    "decode_messages",
-    "encode_blank",
-    "encode_record",
-    "is_intact",
-    "read_record",
-    "record_properties",
-    "record_size",
-]
+MESSAGE_MAGIC: Final = -626843481
+BLANK_MAGIC: Final = -875286124
+assert MESSAGE_MAGIC & 0xFFFFFFFF == 0xDAA320A7
+assert BLANK_MAGIC & 0xFFFFFFFF == 0xCBD43194
+
+HEAD: Final = struct.Struct(">ii")
+MIN_BLANK_SIZE: Final = HEAD.size
+"""Bytes that each append leaves free at a file's end for the blank record."""
+
+FIXED_IPV4: Final = struct.Struct(">iiiiiqqiq8sq8siqi")
+"""Fields 1-14 and the body size, both hosts IPv4: all that stands before the body."""
+FIXED_BORN_IPV6: Final = struct.Struct(">iiiiiqqiq20sq8siqi")
+FIXED_STORE_IPV6: Final = struct.Struct(">iiiiiqqiq8sq20siqi")
+FIXED_IPV6: Final = struct.Struct(">iiiiiqqiq20sq20siqi")
+FIXED_BY_HOSTS: Final = (FIXED_IPV4, FIXED_BORN_IPV6, FIXED_STORE_IPV6, FIXED_IPV6)
+"""The layout by `(sys_flag >> HOSTS_SHIFT) & HOSTS_MASK`."""
+HOSTS_SHIFT: Final = 4
+HOSTS_MASK: Final = 3
+HOSTS_BITS: Final = HOSTS_MASK << HOSTS_SHIFT
+assert MessageSysFlag.BORNHOST_V6_FLAG == 1 << HOSTS_SHIFT
+assert MessageSysFlag.STOREHOSTADDRESS_V6_FLAG == 2 << HOSTS_SHIFT
+
+MAGIC_POSITION: Final = struct.calcsize(">i")
+QUEUE_OFFSET_POSITION: Final = struct.calcsize(">iiiii")
+PHYSICAL_OFFSET_POSITION: Final = struct.calcsize(">iiiiiq")
+SYS_FLAG_POSITION: Final = struct.calcsize(">iiiiiqq")
+BORN_TIMESTAMP_POSITION: Final = struct.calcsize(">iiiiiqqi")
+BORN_HOST_POSITION: Final = struct.calcsize(">iiiiiqqiq")
+STORE_TIMESTAMP_POSITION_IPV4: Final = BORN_HOST_POSITION + IPV4_HOST_SIZE
+STORE_TIMESTAMP_POSITION_IPV6: Final = BORN_HOST_POSITION + IPV6_HOST_SIZE
+assert (QUEUE_OFFSET_POSITION, PHYSICAL_OFFSET_POSITION, SYS_FLAG_POSITION) == (20, 28, 36)
+
+FIXED_IPV4_SIZE: Final = FIXED_IPV4.size
+LENGTHS_SIZE: Final = 3
+"""The topic size byte and the properties size."""
+MIN_RECORD_SIZE: Final = FIXED_IPV4_SIZE + LENGTHS_SIZE
+assert (FIXED_IPV4_SIZE, MIN_RECORD_SIZE) == (88, 91)
+assert FIXED_IPV6.size == FIXED_IPV4_SIZE + 2 * (IPV6_HOST_SIZE - IPV4_HOST_SIZE)
+
+PROPERTIES_SIZE: Final = struct.Struct(">h")
+PLACE: Final = struct.Struct(">i16xqq")
+"""Total size, queue offset and physical offset of a record."""
+assert PLACE.size == SYS_FLAG_POSITION
+
+# The fields that recovery and dispatch need; the rest is passed over inside C.
+VIEW_BY_HOSTS: Final = (
+    struct.Struct(">iiii4xqqiq8xq8x4xqi"),
+    struct.Struct(">iiii4xqqiq20xq8x4xqi"),
+    struct.Struct(">iiii4xqqiq8xq20x4xqi"),
+    struct.Struct(">iiii4xqqiq20xq20x4xqi"),
+)
+VIEW_IPV4: Final = VIEW_BY_HOSTS[0]
+assert [layout.size for layout in VIEW_BY_HOSTS] == [layout.size for layout in FIXED_BY_HOSTS]
+
+_BODY_SIZE: Final = struct.Struct(">i")
+_BODY_SIZE_POSITION: Final = FIXED_IPV4_SIZE - _BODY_SIZE.size
+_SYS_FLAG_LOW_POSITION: Final = SYS_FLAG_POSITION + 3
+_TIMESTAMP: Final = struct.Struct(">q")
+
+SECTOR_SIZE: Final = 512
+_MIN_FRONT_SIZE: Final = 4
+
+
+class RecordStatus(Enum):
+    """What stands at a position of the log.
+
+    MESSAGE a sound record; BLANK the end of a file; UNWRITTEN zeros, where the writing stopped;
+    TORN a record of which a part never reached the disk; CORRUPT anything else, which no crash
+    explains.
+    """
+
+    MESSAGE = "message"
+    BLANK = "blank"
+    UNWRITTEN = "unwritten"
+    TORN = "torn"
+    CORRUPT = "corrupt"
+
+
+class RecordView(NamedTuple):
+    """What recovery and dispatch read of one record.
+
+    `size` is the bytes to the next record: of a MESSAGE, of a BLANK the rest of its file; of a
+    TORN or CORRUPT one what it claims when its lengths agree with each other, else 0. `why` is for
+    the log. The other fields have a meaning for a MESSAGE only, and where a TORN or CORRUPT one
+    has a size. `tags` is None without tags. `body_position` is a byte place within the buffer.
+    """
+
+    status: RecordStatus
+    size: int
+    why: str = ""
+    queue_id: int = 0
+    queue_offset: int = 0
+    physical_offset: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    store_timestamp: int = 0
+    prepared_transaction_offset: int = 0
+    topic: bytes = b""
+    tags: bytes | None = None
+    properties: bytes = b""
+    body_position: int = 0
+    body_size: int = 0
+
 
 _MESSAGE: Final = RecordStatus.MESSAGE
-_TAGS_AND_SEPARATOR: Final = TAGS.encode() + b"\x01"
+_UNWRITTEN: Final = RecordView(RecordStatus.UNWRITTEN, 0, "nothing was written here")
 _make_view: Final = RecordView._make
+
+
+def record_size(body_size: int, topic_size: int, properties_size: int, sys_flag: int) -> int:
+    """Return the bytes of a record; only the host bits of `sys_flag` count."""
+    layout = FIXED_BY_HOSTS[(sys_flag >> HOSTS_SHIFT) & HOSTS_MASK]
+    return layout.size + body_size + topic_size + properties_size + LENGTHS_SIZE
 
 
 def encode_record(
@@ -157,6 +225,20 @@ def encode_blank(size: int) -> bytes:
     return HEAD.pack(size, BLANK_MAGIC)
 
 
+def _check_parts(
+    sys_flag: int, born_host: bytes, store_host: bytes, topic: bytes, properties: bytes
+) -> None:
+    hosts = (sys_flag >> HOSTS_SHIFT) & HOSTS_MASK
+    born_size = IPV6_HOST_SIZE if hosts & 1 else IPV4_HOST_SIZE
+    store_size = IPV6_HOST_SIZE if hosts & 2 else IPV4_HOST_SIZE
+    if (len(born_host), len(store_host)) != (born_size, store_size):
+        raise LocalProtocolError("the hosts do not have the sizes that the system flag says")
+    if len(topic) > MAX_TOPIC_SIZE:
+        raise LocalProtocolError(f"a topic of {len(topic)} bytes does not fit into a record")
+    if len(properties) > MAX_PROPERTIES_SIZE:
+        raise LocalProtocolError(f"properties of {len(properties)} bytes do not fit into a record")
+
+
 def read_record(
     buffer: memoryview | bytes,
     position: int,
@@ -168,7 +250,7 @@ def read_record(
     """Return what stands at `position` of a log file. Never raises for what the bytes hold.
 
     Args:
-        buffer: unsigned bytes; begins where a sector of the file does (see `record_faults`).
+        buffer: unsigned bytes; begins where a sector of the file does (see the head of this file).
         position: byte place within `buffer`, not negative.
         limit: the place in `buffer` where the readable bytes end; its own end when None.
         physical_offset: what the record must say of itself; a leftover of an older file says
@@ -199,7 +281,7 @@ def read_record(
     if parts is None:
         return failed_message(buffer, position, end, "topic and properties do not add up")
     topic, properties = parts
-    tags = find_property(properties, _TAGS_AND_SEPARATOR)
+    tags = find_property(properties, TAGS_AND_SEPARATOR)
     view = _make_view(
         (_MESSAGE, size, "", *fields[3:10], topic, tags, properties, body_position, body_size)
     )
@@ -255,6 +337,41 @@ def is_intact(
         )
         and body_crc(buffer[body_position:body_end]) == fields[2]
     )
+
+
+def store_timestamp_at(buffer: memoryview | bytes, position: int) -> int:
+    """Return the store time, ms, of the record at a position."""
+    if buffer[position + _SYS_FLAG_LOW_POSITION] & MessageSysFlag.BORNHOST_V6_FLAG:
+        position += STORE_TIMESTAMP_POSITION_IPV6
+    else:
+        position += STORE_TIMESTAMP_POSITION_IPV4
+    timestamp: int = _TIMESTAMP.unpack_from(buffer, position)[0]
+    return timestamp
+
+
+def record_properties(buffer: memoryview | bytes, position: int, size: int) -> bytes | None:
+    """Return the encoded properties of the record at a position; nothing else of it is looked at.
+
+    None when the lengths inside do not add up to `size`, or the buffer ends before.
+    """
+    end = position + size
+    if position < 0 or size < MIN_RECORD_SIZE or end > len(buffer):
+        return None
+    at = position + _BODY_SIZE_POSITION
+    hosts = buffer[position + _SYS_FLAG_LOW_POSITION] & HOSTS_BITS
+    if hosts:
+        at = position + FIXED_BY_HOSTS[hosts >> HOSTS_SHIFT].size - _BODY_SIZE.size
+        if at + _BODY_SIZE.size > end:
+            return None
+    body_size: int = _BODY_SIZE.unpack_from(buffer, at)[0]
+    at += _BODY_SIZE.size + body_size
+    if body_size < 0 or at + LENGTHS_SIZE > end:
+        return None
+    at += 1 + buffer[at]
+    start = at + PROPERTIES_SIZE.size
+    if start > end or PROPERTIES_SIZE.unpack_from(buffer, at)[0] != end - start:
+        return None
+    return bytes(buffer[start:end])
 
 
 def decode_message(
@@ -356,20 +473,137 @@ def _split_tail(tail: bytes) -> tuple[bytes, bytes] | None:
     return tail[1 : topic_size + 1], properties
 
 
-def _check_parts(
-    sys_flag: int, born_host: bytes, store_host: bytes, topic: bytes, properties: bytes
-) -> None:
-    hosts = (sys_flag >> HOSTS_SHIFT) & HOSTS_MASK
-    born_size = IPV6_HOST_SIZE if hosts & 1 else IPV4_HOST_SIZE
-    store_size = IPV6_HOST_SIZE if hosts & 2 else IPV4_HOST_SIZE
-    if (len(born_host), len(store_host)) != (born_size, store_size):
-        raise LocalProtocolError("the hosts do not have the sizes that the system flag says")
-    if len(topic) > MAX_TOPIC_SIZE:
-        raise LocalProtocolError(f"a topic of {len(topic)} bytes does not fit into a record")
-    if len(properties) > MAX_PROPERTIES_SIZE:
-        raise LocalProtocolError(f"properties of {len(properties)} bytes do not fit into a record")
-
-
 def _undecodable(position: int, why: str) -> RemoteProtocolError:
     remark = f"the record at byte {position} cannot be decoded: {why}"
     return RemoteProtocolError(ResponseCode.SYSTEM_ERROR, remark)
+
+
+# What stands where no sound record does. `read_record` calls these when its quick way failed.
+
+
+def read_no_message(buffer: memoryview | bytes, position: int, end: int) -> RecordView:
+    """Return what stands at `position` when no whole message can: its head says what it is."""
+    remaining = end - position
+    if remaining < HEAD.size:
+        if not any(bytes(buffer[position:end])):
+            return _UNWRITTEN
+        return RecordView(RecordStatus.TORN, 0, f"only {remaining} bytes are left")
+    size, magic = HEAD.unpack_from(buffer, position)
+    if magic == MESSAGE_MAGIC:
+        return _read_long_message(buffer, position, end, size)
+    if magic == BLANK_MAGIC and size >= MIN_BLANK_SIZE:
+        if size <= remaining:
+            return RecordView(RecordStatus.BLANK, size)
+        return RecordView(
+            RecordStatus.TORN, size, f"a blank of {size} bytes, but {remaining} are left"
+        )
+    if magic == 0 and size == 0:
+        return _UNWRITTEN
+    why = f"no record has magic {magic & 0xFFFFFFFF:#010x} and size {size}"
+    return _fault(has_lost_sector(buffer, position, position + HEAD.size, end), why)
+
+
+def failed_message(
+    buffer: memoryview | bytes,
+    position: int,
+    end: int,
+    why: str,
+    view: RecordView | None = None,
+) -> RecordView:
+    """Return the fault of a record that has a message's magic and does not add up.
+
+    Args:
+        view: what was read of it, where its sizes agree.
+    """
+    size, _ = HEAD.unpack_from(buffer, position)
+    stop = min(position + max(size, MIN_RECORD_SIZE), end)
+    return _fault(has_lost_sector(buffer, position, stop, end), why, view)
+
+
+def misplaced_message(
+    buffer: memoryview | bytes, position: int, end: int, expected: int, view: RecordView
+) -> RecordView:
+    """Return the fault of a record that names another place: a leftover, or its head is torn."""
+    why = f"it says physical offset {view.physical_offset}, but lies at {expected}"
+    return _fault(has_lost_sector(buffer, position, position + FIXED_IPV4_SIZE, end), why, view)
+
+
+def suspicious_message(
+    buffer: memoryview | bytes, tail_position: int, stop: int, end: int, view: RecordView
+) -> RecordView:
+    """Return the fault of a record with zeros in its topic or properties, or else the record.
+
+    The body's checksum does not cover them, and their lengths stand in front of them: without the
+    sectors that hold the rest of it such a record looks whole. The broker takes no zeros in
+    properties, so the record was torn when a sector of it is all zeros, or when it ends in zeros
+    and nothing follows: a short write may stop at any byte.
+    """
+    behind = bytes(buffer[stop - 1 : min(stop - stop % -SECTOR_SIZE, end)])
+    if has_lost_sector(buffer, tail_position, stop, end) or not any(behind):
+        return _fault(True, "topic or properties did not reach the disk", view)
+    return view
+
+
+def has_lost_sector(buffer: memoryview | bytes, start: int, stop: int, end: int) -> bool:
+    """Return whether a sector under [start, stop) never reached the disk: it is all zeros.
+
+    Of the first one only the bytes from `start` on count, because earlier records share it; fewer
+    than 4 of them say nothing, for they may well be the zeros of a size. The last one is looked at
+    whole, up to `end`, because records behind share its fate.
+    """
+    boundary = start - start % SECTOR_SIZE + SECTOR_SIZE
+    front = bytes(buffer[start : min(boundary, end)])
+    if len(front) >= _MIN_FRONT_SIZE and not any(front):
+        return True
+    for sector in range(boundary, stop, SECTOR_SIZE):
+        held = bytes(buffer[sector : min(sector + SECTOR_SIZE, end)])
+        if held == bytes(len(held)):
+            return True
+    return False
+
+
+def _read_long_message(
+    buffer: memoryview | bytes, position: int, end: int, size: int
+) -> RecordView:
+    """Return the fault of a message that ends behind `end`, or is shorter than any message."""
+    remaining = end - position
+    if size <= remaining:
+        return failed_message(buffer, position, end, "the record is shorter than its fixed fields")
+    if size < MIN_RECORD_SIZE or _contradicts_itself(buffer, position, end, size):
+        return failed_message(
+            buffer, position, end, f"the record claims {size} bytes, its parts have another sum"
+        )
+    why = f"the record has {size} bytes, but {remaining} are left"
+    return RecordView(RecordStatus.TORN, size, why)
+
+
+def _contradicts_itself(buffer: memoryview | bytes, position: int, end: int, size: int) -> bool:
+    """Return whether the inner lengths, as far as one sees, forbid a record of `size` bytes."""
+    if end - position < FIXED_IPV4_SIZE:
+        return False
+    sys_flag = buffer[position + SYS_FLAG_POSITION + 3]
+    layout = VIEW_BY_HOSTS[(sys_flag >> HOSTS_SHIFT) & HOSTS_MASK]
+    if end - position < layout.size:
+        return False
+    body_size: int = layout.unpack_from(buffer, position)[-1]
+    rest_size = size - layout.size - body_size - LENGTHS_SIZE
+    if body_size < 0 or rest_size < 0:
+        return True
+    topic_position = position + layout.size + body_size
+    if topic_position >= end:
+        return False
+    topic_size = buffer[topic_position]
+    if topic_size > rest_size:
+        return True
+    properties_position = topic_position + topic_size + LENGTHS_SIZE
+    if properties_position > end:
+        return False
+    high, low = buffer[properties_position - 2], buffer[properties_position - 1]
+    return (high << 8 | low) != rest_size - topic_size
+
+
+def _fault(torn: bool, why: str, view: RecordView | None = None) -> RecordView:
+    status = RecordStatus.TORN if torn else RecordStatus.CORRUPT
+    if view is None:
+        return RecordView(status, 0, why)
+    return view._replace(status=status, why=why)

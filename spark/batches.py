@@ -26,14 +26,15 @@ from skylarkmq.common.crc import BODY_CRC_MASK
 from skylarkmq.protocol.compression import decompress
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import MAX_TOPIC_SIZE, MessageSysFlag
-from skylarkmq.protocol.properties import TAGS, find_property
-from skylarkmq.protocol.record import decode_message, read_record
-from skylarkmq.protocol.record_layout import (
+from skylarkmq.protocol.properties import TAGS_AND_SEPARATOR, find_property
+from skylarkmq.protocol.record import (
     FIXED_IPV4_SIZE,
     HOSTS_BITS,
     LENGTHS_SIZE,
     MESSAGE_MAGIC,
     MIN_RECORD_SIZE,
+    decode_message,
+    read_record,
 )
 from skylarkmq.spark.columns.gathered import Gathered, narrowed
 from skylarkmq.spark.columns.record_columns import OF_PROPERTIES, build_batch
@@ -49,13 +50,12 @@ WITHOUT: Final = (
 DISK: Final = "Check the broker's disk (on a copy: skylarkmq store verify)"
 MAX_ROWS: Final = 2048
 MAX_BYTES: Final = 4 * 1024 * 1024
-# Size, magic, CRC, queue offset, system flag, body size; see `record_layout.py`.
+# Size, magic, CRC, queue offset, system flag, body size; see `protocol/record.py`.
 _WALK: Final = struct.Struct(">iii8xq8xi44xi")
 assert _WALK.size == FIXED_IPV4_SIZE
 _fields: Final[Callable[[bytes, int], tuple[int, ...]]] = _WALK.unpack_from
 # Queue id, queue offset, physical offset.
 _PLACE: Final = struct.Struct(">12xi4xqq")
-_TAGS_AND_SEPARATOR: Final = TAGS.encode() + b"\x01"
 _COMPRESSED: Final = MessageSysFlag.COMPRESSED_FLAG
 
 
@@ -311,7 +311,7 @@ class BatchBuilder:
 
 
 def _has_tag(encoded: bytes, wanted: frozenset[bytes] | None) -> bool:
-    return wanted is None or find_property(encoded, _TAGS_AND_SEPARATOR) in wanted
+    return wanted is None or find_property(encoded, TAGS_AND_SEPARATOR) in wanted
 
 
 def fault_of(

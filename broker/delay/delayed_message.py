@@ -19,7 +19,7 @@ from skylarkmq.protocol.flags import (
     RMQ_SYS_WHEEL_TIMER_TOPIC,
     validate_topic,
 )
-from skylarkmq.protocol.properties import find_property
+from skylarkmq.protocol.properties import TAGS_AND_SEPARATOR, find_property
 from skylarkmq.protocol.record import (
     FIXED_BY_HOSTS,
     HOSTS_MASK,
@@ -36,7 +36,6 @@ from skylarkmq.store.results import MessageInner
 
 _REAL_TOPIC: Final = names.REAL_TOPIC.encode() + b"\x01"
 _REAL_QID: Final = names.REAL_QID.encode() + b"\x01"
-_TAGS: Final = names.TAGS.encode() + b"\x01"
 _FORBIDDEN: Final = frozenset(
     {RMQ_SYS_SCHEDULE_TOPIC, RMQ_SYS_TRANS_HALF_TOPIC, RMQ_SYS_WHEEL_TIMER_TOPIC}
 )
@@ -166,7 +165,7 @@ def copy_to(parked: Parked, topic: str, queue_id: int, properties: bytes) -> Mes
         parked.born_host,
         parked.store_host,
         parked.born_timestamp,
-        cached_tags_code(find_property(properties, _TAGS) or b""),
+        cached_tags_code(find_property(properties, TAGS_AND_SEPARATOR) or b""),
         parked.flag,
         parked.sys_flag,
         parked.reconsume_times,

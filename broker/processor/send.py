@@ -43,6 +43,7 @@ from skylarkmq.protocol.headers.fields import java_int, java_long
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader, decode_send_header
 from skylarkmq.protocol.properties import (
     MAX_PROPERTIES_SIZE,
+    TAGS_AND_SEPARATOR,
     find_property,
 )
 from skylarkmq.protocol.tags_code import cached_tags_code
@@ -56,7 +57,6 @@ _MSGPACK = int(SerializeType.MSGPACK)
 # How a send's header begins: code 310 as Java and we write it.
 _JSON_SEND = b'{"code":310,'
 _MSGPACK_SEND = b"\x97\xcd\x01\x36"
-_TAGS = b"TAGS\x01"
 # What sends a message down the full road. Looked for in text: `in` on bytes costs ten times as
 # much, because it first tries the right side as a number, and fails by an exception.
 _DELAY = "DELAY\x01"
@@ -167,7 +167,7 @@ class SendProcessor:
         properties = properties + self._cluster_pair if properties else self._cluster_pair[1:]
         if len(properties) > MAX_PROPERTIES_SIZE:
             return False
-        tags = find_property(properties, _TAGS)
+        tags = find_property(properties, TAGS_AND_SEPARATOR)
         try:
             queue_id = java_int(fields.queue_id, "queueId")
             sys_flag = java_int(fields.sys_flag, "sysFlag")

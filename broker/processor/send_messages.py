@@ -33,6 +33,7 @@ from skylarkmq.protocol.flags import (
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader
 from skylarkmq.protocol.properties import (
     MAX_PROPERTIES_SIZE,
+    TAGS_AND_SEPARATOR,
     find_property,
     join_properties,
     with_property,
@@ -50,7 +51,6 @@ from skylarkmq.store.timer.rules import (
     without_timer,
 )
 
-_TAGS = b"TAGS\x01"
 _WAIT = b"WAIT\x01"
 _DELAY = b"DELAY\x01"
 _TIMER = b"TIMER_"
@@ -201,7 +201,7 @@ class SendMessages:
             properties = join_properties(inner_level, batch_level)
             if len(properties) > MAX_PROPERTIES_SIZE or properties.find(0) >= 0:
                 _check_properties(properties)
-            tags = find_property(properties, _TAGS)
+            tags = find_property(properties, TAGS_AND_SEPARATOR)
             tags_code = 0 if tags is None else cached_tags_code(tags)
             parts.append((part_body, properties, flag, tags_code))
         return SplitBatch(parts, size, wait, header.sys_flag | multi_tag_flag(target.config))
@@ -216,7 +216,7 @@ class SendMessages:
         target: Target,
         wait: bool,
     ) -> MessageInner:
-        tags = find_property(properties, _TAGS)
+        tags = find_property(properties, TAGS_AND_SEPARATOR)
         return MessageInner(
             target.topic,
             target.queue_id,

@@ -6,12 +6,11 @@ Pieces that memory holds are read on the loop, others by the reads worker.
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable
 from typing import Final
 
 from skylarkmq.protocol.flags import RMQ_SYS_WHEEL_TIMER_TOPIC
-from skylarkmq.protocol.record_layout import record_properties
+from skylarkmq.protocol.record import PLACE, record_properties
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import GetMessageResult
 from skylarkmq.store.timer.checkpoint import TimerState
@@ -22,7 +21,6 @@ log = logging.getLogger(__name__)
 
 READ_COUNT: Final = 256
 READ_BYTES: Final = 1 << 20
-_HEAD: Final = struct.Struct(">iiiiiqq")  # up to queue offset and physical offset
 
 Read = Callable[[BaseException | None], None]
 
@@ -83,7 +81,7 @@ class QueueReading:
         state, position = self._state, 0
         messages, cancels = state.indexes
         while position < len(view):
-            size, _, _, _, _, queue_offset, physical_offset = _HEAD.unpack_from(view, position)
+            size, queue_offset, physical_offset = PLACE.unpack_from(view, position)
             text = record_properties(view, position, size) or b""
             entry = ENTRY.pack(max(0, due_of(text) or 0), queue_offset, physical_offset, size)
             is_cancel = cancelled_key(text) is not None

@@ -40,6 +40,7 @@ from skylarkmq.protocol.flags import (
 )
 from skylarkmq.protocol.properties import (
     MAX_PROPERTIES_SIZE,
+    TAGS_AND_SEPARATOR,
     find_property,
     with_property,
     without_property,
@@ -65,7 +66,6 @@ _IMMUNITY: Final = names.CHECK_IMMUNITY_TIME_IN_SECONDS.encode() + b"\x01"
 _REMOVE_TAG: Final = "d"
 _OP_PROPERTIES: Final = f"WAIT\x01true\x02TAGS\x01{_REMOVE_TAG}".encode()
 _OP_TAGS_CODE: Final = tags_code(_REMOVE_TAG)
-_TAGS: Final = names.TAGS.encode() + b"\x01"
 _OFFSETS_IN_OP_MAX: Final = 4096
 _LONG: Final = re.compile(rb"[+-]?[0-9]{1,19}")
 _LONG_MAX: Final = 0x7FFFFFFFFFFFFFFF
@@ -219,7 +219,7 @@ def op_of(queue_offset: int, host: bytes, now_ms: int) -> MessageInner:
 
 def ended_by(op: Parked) -> list[int]:
     """The queue offsets that an op message names; none when it is not one of an end."""
-    if find_property(op.properties, _TAGS) != _REMOVE_TAG.encode():
+    if find_property(op.properties, TAGS_AND_SEPARATOR) != _REMOVE_TAG.encode():
         return []
     parts = op.body.split(b",", _OFFSETS_IN_OP_MAX)[:_OFFSETS_IN_OP_MAX]
     numbers = [_number(part.strip()) for part in parts]

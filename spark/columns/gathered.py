@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from skylarkmq.protocol.record_layout import (
+from skylarkmq.protocol.record import (
     BORN_HOST_POSITION,
     FIXED_BY_HOSTS,
     HOSTS_MASK,

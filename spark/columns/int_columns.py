@@ -23,7 +23,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as _compute
 
-from skylarkmq.protocol.record_layout import FIXED_IPV4_SIZE
+from skylarkmq.protocol.record import FIXED_IPV4_SIZE
 
 compute: Final[Any] = _compute  # its functions are made at import, so no stub knows them all
 _LITTLE: Final = sys.byteorder == "little"

@@ -21,7 +21,7 @@ import pyarrow.compute as _compute
 
 from skylarkmq.protocol.host_address import IPV4_HOST_SIZE, unpack_host
 from skylarkmq.protocol.properties import KEYS, TAGS, UNIQ_KEY
-from skylarkmq.protocol.record_layout import (
+from skylarkmq.protocol.record import (
     BORN_HOST_POSITION,
     BORN_TIMESTAMP_POSITION,
     FIXED_IPV4_SIZE,

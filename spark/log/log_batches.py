@@ -34,7 +34,7 @@ from skylarkmq.common.crc import BODY_CRC_MASK
 from skylarkmq.protocol.compression import decompress
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import MAX_TOPIC_SIZE, RMQ_SYS_TRANS_HALF_TOPIC, MessageSysFlag
-from skylarkmq.protocol.record_layout import (
+from skylarkmq.protocol.record import (
     FIXED_IPV4_SIZE,
     HOSTS_BITS,
     LENGTHS_SIZE,

@@ -18,9 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from skylarkmq.protocol.flags import MAX_TOPIC_SIZE
-from skylarkmq.protocol.record import read_record
-from skylarkmq.protocol.record_faults import SECTOR_SIZE
-from skylarkmq.protocol.record_layout import (
+from skylarkmq.protocol.record import (
     BLANK_MAGIC,
     FIXED_IPV4_SIZE,
     FIXED_IPV6,
@@ -31,10 +29,12 @@ from skylarkmq.protocol.record_layout import (
     MAGIC_POSITION,
     MESSAGE_MAGIC,
     PHYSICAL_OFFSET_POSITION,
+    SECTOR_SIZE,
     VIEW_BY_HOSTS,
     VIEW_IPV4,
     RecordStatus,
     RecordView,
+    read_record,
 )
 
 WINDOW_SIZE: Final = 1 << 20

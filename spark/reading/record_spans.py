@@ -1,6 +1,6 @@
 """Which queue offsets a run of records covers, found by hopping over their sizes.
 
-Pure; about a tenth of a microsecond a record. The layout is that of protocol/record_layout.py.
+Pure; about a tenth of a microsecond a record. The layout is that of protocol/record.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from skylarkmq.protocol.record_layout import MIN_RECORD_SIZE, QUEUE_OFFSET_POSITION
+from skylarkmq.protocol.record import MIN_RECORD_SIZE, QUEUE_OFFSET_POSITION
 
 _size_at: Final = struct.Struct(">i").unpack_from
 _queue_offset_at: Final = struct.Struct(">q").unpack_from

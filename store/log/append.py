@@ -22,8 +22,7 @@ from zlib import crc32
 
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.host_address import IPV4_HOST_SIZE
-from skylarkmq.protocol.record import encode_blank
-from skylarkmq.protocol.record_layout import (
+from skylarkmq.protocol.record import (
     FIXED_BY_HOSTS,
     FIXED_IPV4,
     HOSTS_BITS,
@@ -32,6 +31,7 @@ from skylarkmq.protocol.record_layout import (
     MESSAGE_MAGIC,
     MIN_BLANK_SIZE,
     PROPERTIES_SIZE,
+    encode_blank,
 )
 from skylarkmq.store.log.mapped_file import MappedFile, Piece
 from skylarkmq.store.queue.consume_queue import ConsumeQueue

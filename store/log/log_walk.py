@@ -19,22 +19,22 @@ from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol.flags import MAX_TOPIC_SIZE
 from skylarkmq.protocol.record import (
     FIXED_IPV4_SIZE,
+    HOSTS_BITS,
     LENGTHS_SIZE,
     MESSAGE_MAGIC,
     MIN_RECORD_SIZE,
+    SECTOR_SIZE,
     RecordStatus,
     RecordView,
     read_record,
 )
-from skylarkmq.protocol.record_faults import SECTOR_SIZE
-from skylarkmq.protocol.record_layout import HOSTS_BITS
 from skylarkmq.store.log.mapped_file import MappedFile
 from skylarkmq.store.log.mapped_file_queue import MappedFileQueue
 from skylarkmq.store.progress import Progress
 
 SLICE_SIZE: Final = 1 << 20
 _SIZE = struct.Struct(">i")
-# The fields of a record without IPv6 hosts that a walk needs; see `record_layout.py`.
+# The fields of a record without IPv6 hosts that a walk needs; see `protocol/record.py`.
 _FIELDS = struct.Struct(">iiii4xqqi16xq20xi")
 assert _FIELDS.size == FIXED_IPV4_SIZE
 _MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC, validate_topic
-from skylarkmq.protocol.properties import TAGS, find_property
+from skylarkmq.protocol.properties import TAGS_AND_SEPARATOR, find_property
 from skylarkmq.protocol.tags_code import cached_tags_code
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.log.append import TRANSACTION_BITS, TRANSACTION_COMMIT
@@ -29,7 +29,6 @@ from skylarkmq.store.queue.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
 
-_TAGS_AND_SEPARATOR: Final = TAGS.encode() + b"\x01"
 _COUNT_STEP: Final = 4096  # units between two looks at the memory they take
 _GAP_MAX: Final = 1 << 16  # units that may be missing in front of a queue's last record
 _CHECK_STEP: Final = 512  # units of a queue that are looked at together
@@ -103,7 +102,7 @@ class UnitRebuild:
                     offset, size, queue_id, queue_offset, timestamp, topic, properties
                 )
                 continue
-            tags = find_property(properties, _TAGS_AND_SEPARATOR)
+            tags = find_property(properties, TAGS_AND_SEPARATOR)
             queue.append(offset, size, 0 if tags is None else tags_of(tags))
             queue.next_offset = queue_offset + 1
             built += 1
@@ -137,7 +136,7 @@ class UnitRebuild:
             log.error("the record at offset %d has no usable topic or queue", offset)
             return 0
         is_delay = topic == RMQ_SYS_SCHEDULE_TOPIC
-        tags = find_property(properties, _TAGS_AND_SEPARATOR)
+        tags = find_property(properties, TAGS_AND_SEPARATOR)
         code = 0 if tags is None else cached_tags_code(tags)
         level = self._delay_levels.level_of(properties) if is_delay else 0
         if level:

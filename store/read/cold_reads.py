@@ -21,12 +21,13 @@ from pathlib import Path
 
 from skylarkmq.common.files import Files
 from skylarkmq.protocol.record import (
+    FIXED_IPV6,
     SYS_FLAG_POSITION,
     RecordStatus,
     is_intact,
     read_record,
+    store_timestamp_at,
 )
-from skylarkmq.protocol.record_layout import FIXED_IPV6, store_timestamp_at
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import MappedFile

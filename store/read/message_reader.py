@@ -20,8 +20,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from skylarkmq.protocol.message import MessageExt
-from skylarkmq.protocol.record import decode_message, is_intact
-from skylarkmq.protocol.record_layout import store_timestamp_at
+from skylarkmq.protocol.record import decode_message, is_intact, store_timestamp_at
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import MappedFile
