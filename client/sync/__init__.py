@@ -9,20 +9,32 @@ made before it go on in the child: they connect anew with their next call. Ctrl-
 waits; what it waited for is cancelled and safe to repeat under the rules of the call.
 """
 
-from skylarkmq.client.sync.admin import Admin
-from skylarkmq.client.sync.client import Client
-from skylarkmq.client.sync.consumer import Consumer
-from skylarkmq.client.sync.peek_reader import PeekReader
-from skylarkmq.client.sync.producer import Producer
-from skylarkmq.client.sync.received_message import ReceivedMessage
-from skylarkmq.client.sync.transaction import Transaction
+from skylarkmq.client.sync.classes import (
+    Admin,
+    Check,
+    Client,
+    Consumer,
+    DeadLetterReplay,
+    Handler,
+    MessageScan,
+    PeekReader,
+    Producer,
+    QueuesCallback,
+    ReceivedMessage,
+    Transaction,
+)
 
 __all__ = [
     "Admin",
+    "Check",
     "Client",
     "Consumer",
+    "DeadLetterReplay",
+    "Handler",
+    "MessageScan",
     "PeekReader",
     "Producer",
+    "QueuesCallback",
     "ReceivedMessage",
     "Transaction",
 ]

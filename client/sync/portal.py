@@ -22,12 +22,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from skylarkmq.client.errors import IllegalState
-from skylarkmq.client.sync.threads import Threads
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 EXIT_TIMEOUT_S: Final = 5.0
@@ -35,6 +36,9 @@ INTERRUPTED_TIMEOUT_S: Final = 5.0
 """How long an interrupted call waits for the end of what it cancelled."""
 WAIT_SLICE_S: Final = 0.2 if sys.platform == "win32" else None
 """Windows looks for Ctrl-C only between waits."""
+
+PROGRAM_ENDS: Final = "cannot schedule new futures after interpreter shutdown"
+"""What Python's pools say from then on."""
 
 _portals: weakref.WeakSet[Portal] = weakref.WeakSet()
 _begun: dict[int, Portal] = {}
@@ -311,3 +315,40 @@ def _forked_all() -> None:
 def _exit_all() -> None:
     for portal in list(_begun.values()):
         portal.exit()
+
+
+class Threads(ThreadPoolExecutor):
+    """A pool that serves on after the main thread has ended.
+
+    A program goes on while one of its own threads is in `Consumer.run`, but Python's pools take no
+    work any more once the main thread is through: every message would fail and be handed back. So
+    from then on each call has a thread of its own, which the program's end waits for, as it does
+    for those of the pool. Any thread.
+    """
+
+    _ended = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError as error:
+            if self._ended or str(error) != PROGRAM_ENDS:
+                raise
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        threading.Thread(target=run, name=f"{self._thread_name_prefix}-late", daemon=False).start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._ended = True
+        super().shutdown(wait, cancel_futures=cancel_futures)

@@ -1,4 +1,7 @@
-"""The facade has the names and arguments of the asynchronous SDK, and answers of the same types."""
+"""The facade has the names and arguments of the asynchronous SDK, and answers of the same types.
+
+Its methods are made when it is loaded; what type checkers read instead is generated and compared.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from skylarkmq.client.admin.dead_letters import DeadLetterReplay
 from skylarkmq.client.admin.scan import MessageScan
 from skylarkmq.client.consumer.peek_reader import PeekReader
 from skylarkmq.client.producer.transaction import Transaction
-from skylarkmq.client.sync import admin_messages
+from skylarkmq.client.sync import classes
+from tests.client.sync.stub import STUB, generated
 
 PAIRS = {
     client.Client: sync.Client,
@@ -23,25 +27,19 @@ PAIRS = {
     client.Admin: sync.Admin,
     client.ReceivedMessage: sync.ReceivedMessage,
     Transaction: sync.Transaction,
-    MessageScan: admin_messages.MessageScan,
-    DeadLetterReplay: admin_messages.DeadLetterReplay,
+    MessageScan: sync.MessageScan,
+    DeadLetterReplay: sync.DeadLetterReplay,
 }
 # The inside, which other parts of the SDK use.
 INSIDE = {
-    "Client": {
-        "join_consumer", "join_producer", "leave_consumer", "leave_producer", "namespace",
-        "send_heartbeats", "services", "unique_ids", "want_heartbeat",
-    },
-    "Consumer": {"consumer_data", "pushed", "refused", "take_back", "wake"},
+    "Client": classes.OF_THE_CLIENT,
+    "Consumer": classes.OF_THE_CONSUMER,
     "MessageScan": {"take_back"},
     "PeekReader": {"take_back"},
     "Admin": {"names", "replay_one"},
-    "ReceivedMessage": {
-        "again", "finish", "is_mine", "outcome", "overdue_s", "process_queue", "received_s",
-        "retry",
-    },
-}  # fmt: skip
-ADDED = {"Client": {"maker", "portal"}, "Transaction": {"state"}}  # or attributes there
+    "ReceivedMessage": classes.OF_A_MESSAGE,
+}
+ADDED = {"Transaction": {"state"}}  # an attribute there
 BLOCKING = {
     "asyncio.Future[Reply]": "concurrent.futures.Future[Reply]",
     "asyncio.Future[SendResult]": "concurrent.futures.Future[SendResult]",
@@ -96,3 +94,7 @@ def test_settings(waits: type) -> None:
 def test_nothing_is_to_be_awaited(blocks: type) -> None:
     for name in public(blocks):
         assert not inspect.iscoroutinefunction(getattr(blocks, name)), name
+
+
+def test_type_checkers_see_the_same() -> None:
+    assert STUB.read_text(encoding="utf-8") == generated(), "python -m tests.client.sync.stub"

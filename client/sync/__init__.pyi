@@ -1,0 +1,1117 @@
+"""The facade as type checkers see it. Written by `python -m tests.client.sync.stub`."""
+
+import concurrent.futures
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any, Self
+
+from opentelemetry.trace import TracerProvider
+from prometheus_client import CollectorRegistry
+
+from skylarkmq.client.admin.admin import TIMEOUT_S
+from skylarkmq.client.admin.dead_letters import ReplayOutcome, Target
+from skylarkmq.client.admin.offsets import Edge
+from skylarkmq.client.admin.results import (
+    BrokerRuntime,
+    ClusterSummary,
+    Connection,
+    ConsumedDirectly,
+    GroupDescription,
+    GroupMembers,
+    GroupProgress,
+    MemberInfo,
+    OffsetReset,
+    TopicDescription,
+)
+from skylarkmq.client.admin.scan import ScanProgress
+from skylarkmq.client.admin.stored_message import StoredMessage
+from skylarkmq.client.admin.traces import MessageTrace
+from skylarkmq.client.config import (
+    DEFAULT_PRODUCER_GROUP,
+    MIB,
+    AckMode,
+    AddressMap,
+    Codec,
+    Credentials,
+    Model,
+)
+from skylarkmq.client.consumer.allocate import Assignment
+from skylarkmq.client.consumer.peek_reader import PeekedMessage, Start, Stop
+from skylarkmq.client.consumer.subscription import Selector, StartFrom
+from skylarkmq.client.errors import DEFAULT_RETRY_CODES
+from skylarkmq.client.message_view import StoredView
+from skylarkmq.client.observe.trace import TRACE_TOPIC
+from skylarkmq.client.producer.producer import Compression
+from skylarkmq.client.producer.queue_selector import Selector as QueueSelectorSelector
+from skylarkmq.client.producer.reply_table import Reply
+from skylarkmq.client.producer.request_reply import Replyable
+from skylarkmq.client.producer.send import SendStats
+from skylarkmq.client.producer.send_many import Outcome
+from skylarkmq.client.producer.send_result import SendResult
+from skylarkmq.client.producer.transaction_check import HalfMessage, TransactionState
+from skylarkmq.client.wire.stream import Network
+from skylarkmq.client.wire.tls import ServerHostname, SslSetting
+from skylarkmq.common.clock import Clock
+from skylarkmq.protocol.message import Message, MessageQueue
+
+Check = Callable[[HalfMessage], TransactionState]
+Handler = Callable[[Any], object]
+QueuesCallback = Callable[[list[MessageQueue]], None]
+
+class Admin:
+    """Administers a cluster; `skylarkmq.client.Admin` without await. Any thread."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+    def __init__(
+        self,
+        *,
+        client: Client | None = None,
+        namesrv_addr: str | None = None,
+        timeout: float = TIMEOUT_S,
+    ) -> None: ...
+    def allow_writes(self, broker: str) -> int:
+        """Undo `stop_writes`; return how many topics changed."""
+
+    def broker_config(self, broker: str) -> dict[str, str]:
+        """Return all settings of a broker by RocketMQ's names.
+
+        Raises:
+            NotFound: no broker of that name is registered.
+        """
+
+    def broker_runtime(self, broker: str) -> BrokerRuntime:
+        """Return what a broker counts and measures.
+
+        Raises:
+            NotFound: no broker of that name is registered.
+        """
+
+    def clone_offsets(self, source: str, target: str, topic: str | None = None) -> None:
+        """Let group `target` stand where `source` stands, in one topic or in all it has consumed.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+            NotFound: there is no group `source`.
+        """
+
+    def cluster(self) -> ClusterSummary:
+        """Return the brokers that are registered."""
+
+    def consume_directly(self, group: str, client_id: str, offset_msg_id: str) -> ConsumedDirectly:
+        """Let one member consume one message now, whatever the group's offsets are.
+
+        Args:
+            offset_msg_id: names the broker that keeps the message and its place there.
+
+        Raises:
+            BrokerError: the message is gone, no such member is connected to its broker, or it did
+                not answer the broker in time.
+            ValueError: no offset id.
+        """
+
+    def consumers(self, group: str) -> GroupMembers:
+        """Return the members of a consumer group, over all brokers; none is no error."""
+
+    def create_group(
+        self,
+        group: str,
+        *,
+        retry_queues: int = 1,
+        max_retries: int = 16,
+        consume_enabled: bool = True,
+        broadcast_enabled: bool = True,
+        cluster: str | None = None,
+        brokers: Sequence[str] | None = None,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a consumer group; needed only where brokers create none on demand.
+
+        Args:
+            retry_queues: of its retry topic; 0: a message that is handed back is gone.
+            max_retries: for members that do not name a number of their own.
+            cluster, brokers: where; see `create_topic`.
+            exist_ok: leave a group that is there as it is.
+
+        Raises:
+            AlreadyExists: there is such a group on one of the brokers.
+        """
+
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        read_queues: int | None = None,
+        perm: str = "rw",
+        order: bool = False,
+        cluster: str | None = None,
+        brokers: Sequence[str] | None = None,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a topic and wait until the name servers tell clients of it.
+
+        Args:
+            queues: to write to, on each broker.
+            read_queues: to read from; default as many.
+            perm: letters r, w and x (topics made on demand inherit), or "" for none of them.
+            order: an order topic keeps its queues in the route while a broker is away.
+            cluster: on all its brokers; needed when the name server knows several clusters.
+            brokers: on these, by name.
+            exist_ok: leave a topic that is there as it is.
+
+        Raises:
+            AlreadyExists: there is such a topic on one of the brokers.
+            RequestTimeout: created, but a name server does not know it in time.
+        """
+
+    def dead_letters(
+        self,
+        group: str,
+        *,
+        start: datetime | None = None,
+        stop: datetime | None = None,
+        after: Mapping[MessageQueue, int] | None = None,
+    ) -> MessageScan:
+        """Go through a group's dead letters: `for letter in admin.dead_letters(...)`.
+
+        Args:
+            start, stop: given up at `start` or later, before `stop`.
+            after: go on there: `progress.positions` of an earlier scan.
+
+        Raises:
+            NotFound: a queue of `after` is not there, as while its broker is away; at the first
+                letter.
+            RouteNotFound: no broker is registered with the name server; likewise.
+        """
+
+    def delete_group(
+        self, group: str, *, remove_offsets: bool = True, remove_messages: bool = False
+    ) -> None:
+        """Delete a group from all brokers. Nothing happens to one that is not there.
+
+        Args:
+            remove_offsets: forget where it stands, too.
+            remove_messages: delete its retry topic and its dead letters, too.
+        """
+
+    def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete a topic with its messages from all brokers and name servers.
+
+        Args:
+            cluster: only there.
+        """
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """Return settings and members of a group.
+
+        Raises:
+            NotFound: no broker has it.
+        """
+
+    def describe_topic(self, topic: str) -> TopicDescription:
+        """Return settings, queues and consumer groups of a topic.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+        """
+
+    def list_groups(self, *, system: bool = False) -> list[str]:
+        """Return the consumer groups that brokers know, sorted; of the client's namespace only.
+
+        Args:
+            system: the brokers' and tools' own groups as well.
+        """
+
+    def list_topics(
+        self, *, cluster: str | None = None, system: bool = False, groups: bool = False
+    ) -> list[str]:
+        """Return the topics' names, sorted; those of the client's namespace if it has one.
+
+        Args:
+            cluster: of one cluster.
+            system: the brokers' own topics as well.
+            groups: the groups' retry and dead letter topics as well.
+        """
+
+    def member_info(self, group: str, client_id: str, *, stack: bool = False) -> MemberInfo:
+        """Ask a member of a group, through its broker, what it is doing.
+
+        Args:
+            stack: with the stacks of its threads, from Java clients.
+
+        Raises:
+            NotFound: no member of that name is connected.
+            BrokerError: it did not answer the broker in time.
+        """
+
+    def message(self, offset_msg_id: str) -> StoredMessage | None:
+        """Return the message at a place, which an offset id names; None when it is gone.
+
+        Raises:
+            ValueError: no offset id.
+        """
+
+    def name_server_config(self) -> dict[str, dict[str, str]]:
+        """Return the settings of each name server by its address.
+
+        Raises:
+            BrokerError: it does not tell them; ours do not.
+        """
+
+    def producer_groups(self) -> dict[str, list[Connection]]:
+        """Return all producers by group, over all brokers."""
+
+    def producers(self, group: str) -> list[Connection]:
+        """Return the clients of a producer group, over all brokers; none is no error."""
+
+    def progress(self, group: str, topic: str | None = None) -> GroupProgress:
+        """Return how far a group is in every queue it has consumed, or in those of one topic.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+            NotFound: there is no such group.
+        """
+
+    def query(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        msg_id: str | None = None,
+        start: datetime | None = None,
+        stop: datetime | None = None,
+        limit: int = 64,
+    ) -> list[StoredMessage]:
+        """Return messages of a topic, the oldest first, `limit` at most: of many, the newest ones
+        by key or id, the first ones by time alone.
+
+        Args:
+            key: one of a message's keys.
+            msg_id: the id that the producer gave; retries and dead letters, which keep it, are in
+                their own topics.
+            start, stop: stored at `start` or later, before `stop`.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+            ValueError: both `key` and `msg_id`, or nothing to look for.
+        """
+
+    def replay_dead_letters(
+        self,
+        group: str,
+        *,
+        to: Target = "group",
+        start: datetime | None = None,
+        stop: datetime | None = None,
+        after: Mapping[MessageQueue, int] | None = None,
+        dry_run: bool = False,
+    ) -> DeadLetterReplay:
+        """Send dead letters again: `for outcome in admin.replay_dead_letters(...)`.
+
+        Args:
+            to: "group": this group alone gets them, whatever the topic; "topic": they go to the
+                topic they were sent to first, where every group gets them.
+            start, stop: given up at `start` or later, before `stop`.
+            after: go on there: `progress.positions` of an earlier replay.
+            dry_run: tell what would be sent where, and send nothing.
+        """
+
+    def reset_offset(
+        self,
+        group: str,
+        topic: str,
+        *,
+        when: datetime | Edge | None = None,
+        offset: int | Mapping[MessageQueue, int] | None = None,
+        dry_run: bool = False,
+    ) -> OffsetReset:
+        """Let a group go on elsewhere in a topic, whether it has members now or not.
+
+        Args:
+            when: to the first message stored then or later, or to the queues'
+                first message ("begin") or behind their last ("end").
+            offset: to that offset of every queue, or of those given; moved into the queue's
+                bounds.
+            dry_run: tell from where to where each queue would go, and change nothing.
+
+        Raises:
+            ValueError: not exactly one of `when` and `offset`.
+            RouteNotFound: there is no such topic.
+            NotFound: there is no such group, or no such queue in the topic.
+            NotSupported: an exact offset, and a broker that moves a group with members by time
+                alone (RocketMQ 4.9); or a queue that is read but not written to any more, in which
+                brokers do not move members. Nothing has changed then.
+        """
+
+    def scan(
+        self,
+        topic: str,
+        *,
+        start: datetime | None = None,
+        stop: datetime | None = None,
+        after: Mapping[MessageQueue, int] | None = None,
+    ) -> MessageScan:
+        """Go through a topic, queue after queue: `for message in admin.scan(...)`.
+
+        Args:
+            start, stop: stored at `start` or later, before `stop`.
+            after: go on there, in these queues only: `progress.positions` of an earlier scan.
+
+        Raises:
+            RouteNotFound: there is no such topic; at the first message.
+            NotFound: a queue of `after` is not there, as while its broker is away; likewise.
+        """
+
+    def set_broker_config(self, broker: str, changes: Mapping[str, str]) -> None:
+        """Change settings of a broker while it runs; it writes them into its file.
+
+        Raises:
+            NotFound: no broker of that name is registered.
+            BrokerError: an unknown key, a bad value, or one that is not to be changed.
+            ValueError: a name or value that has no place in one line.
+        """
+
+    def skip_accumulated(self, group: str, topic: str, *, dry_run: bool = False) -> OffsetReset:
+        """Let a group go on with the next message to be stored; what waits is never consumed.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+        """
+
+    def start(self) -> None:
+        """Connect to a name server; does nothing when started.
+
+        Raises:
+            ConnectionFailed: no name server can be reached.
+            IllegalState: stopped before.
+        """
+
+    def stop(self) -> None:
+        """Close the connections, unless the client is shared."""
+
+    def stop_writes(self, broker: str) -> int:
+        """Let name servers tell clients not to send to a broker; return how many topics changed."""
+
+    def topic_groups(self, topic: str) -> list[str]:
+        """Return the groups that have consumed or consume a topic.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+        """
+
+    def trace(self, msg_id: str, *, topic: str = TRACE_TOPIC) -> MessageTrace:
+        """Return what clients told of the message with this `msg_id`.
+
+        Args:
+            topic: where they tell it, as brokers know it: namespaces do not part traces.
+
+        Raises:
+            RouteNotFound: there is no trace topic.
+        """
+
+    def update_group(
+        self,
+        group: str,
+        *,
+        retry_queues: int | None = None,
+        max_retries: int | None = None,
+        consume_enabled: bool | None = None,
+        broadcast_enabled: bool | None = None,
+        brokers: Sequence[str] | None = None,
+    ) -> None:
+        """Change what is given, on all brokers that have the group or on those named.
+
+        Raises:
+            NotFound: no broker, or one of `brokers`, has it.
+        """
+
+    def update_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        read_queues: int | None = None,
+        perm: str | None = None,
+        order: bool | None = None,
+        brokers: Sequence[str] | None = None,
+    ) -> None:
+        """Change what is given, on all brokers that have the topic or on those named.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+            NotFound: one of `brokers` does not have it.
+        """
+
+class Client:
+    """A connection to a cluster; `skylarkmq.client.Client` without await. Any thread.
+
+    with Client("127.0.0.1:9876") as client:
+        with Producer(client=client) as producer: ...
+
+    After a fork the child's client is another one: it connects anew when it is used, under another
+    client id, and what stands on it starts anew likewise. One that is not stopped is stopped at the
+    end of the program, which waits five seconds for that at most.
+    """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+    def __init__(
+        self,
+        namesrv_addr: str | None = None,
+        *,
+        namespace: str | None = None,
+        credentials: Credentials | None = None,
+        ssl: SslSetting = None,
+        server_hostname: ServerHostname = None,
+        client_ip: str | None = None,
+        instance_name: str | None = None,
+        unit_name: str | None = None,
+        codec: Codec = "auto",
+        request_timeout: float = 3.0,
+        route_refresh: float = 30.0,
+        heartbeat_interval: float = 30.0,
+        address_map: AddressMap | None = None,
+        metrics: CollectorRegistry | None = None,
+        tracer_provider: TracerProvider | None = None,
+        network: Network | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None: ...
+    @property
+    def client_id(self) -> str:
+        """`<ip>@<instance>[@<unit>]`, as brokers know this client; empty before `start`."""
+
+    def start(self) -> None:
+        """Connect to a name server; does nothing when started already.
+
+        Raises:
+            ConnectionFailed: no name server can be reached; a TlsError when a check of TLS is why.
+            IllegalState: closed before.
+        """
+
+    def stop(self) -> None:
+        """End the tasks and close all connections. Stop producers and consumers before."""
+
+class Consumer:
+    """Receives messages as a member of a group; `skylarkmq.client.Consumer` without await.
+
+    with Consumer("orders", group="billing", namesrv_addr="127.0.0.1:9876") as consumer:
+        consumer.run(handle)              # handlers in threads: ack by returning, retry by raising
+        for message in consumer: ...      # or: ack by asking for the next one
+
+    Any thread. `getone`, `getmany` and iteration acknowledge what they gave before (with
+    `ack="auto"`), so one thread uses them; several threads use `run`, or `ack="manual"`.
+    `on_assigned` and `on_revoked` are plain functions, called in a thread and waited for. A handler
+    that is at work when the time of `stop` is over goes on in its thread, though its message is
+    given to another member.
+    """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+    def __init__(
+        self,
+        *topics: str,
+        group: str,
+        client: Client | None = None,
+        namesrv_addr: str | None = None,
+        model: Model = "clustering",
+        selector: Selector | None = None,
+        start_from: StartFrom = StartFrom.LAST,
+        orderly: bool = False,
+        assignment: Assignment = "average",
+        batch_size: int = 32,
+        prefetch: int = 1000,
+        prefetch_bytes: int = 100 * MIB,
+        max_span: int = 2000,
+        max_reconsume: int | None = None,
+        retry_delays: Iterable[float | timedelta] = (),
+        ack: AckMode = "auto",
+        commit_interval: float = 5.0,
+        consume_timeout: float = 900.0,
+        on_assigned: QueuesCallback | None = None,
+        on_revoked: QueuesCallback | None = None,
+        offsets_folder: str | Path | None = None,
+        trace: bool | str = False,
+    ) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> ReceivedMessage: ...
+    def assign(self, queues: Iterable[MessageQueue], selector: Selector | None = None) -> None:
+        """Take these queues, in place of all others, without a division among members.
+
+        Args:
+            queues: none gives all up.
+            selector: which messages of them; default all.
+
+        Raises:
+            IllegalState: not started, or the consumer has subscribed to topics.
+            FilterRefused: a broker does not filter so; nothing has changed.
+            RocketMQError: no name server knows where the topics are, or a broker cannot be asked
+                whether it filters so; nothing has changed.
+        """
+
+    def assignment(self) -> list[MessageQueue]:
+        """Return the queues that this member owns now, its group's retry topic apart."""
+
+    def begin_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Return the first readable offset of each queue, assigned or not."""
+
+    def buffered(self) -> dict[str, tuple[int, int]]:
+        """Return how many messages are held here of each topic, and their stored bytes."""
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit now instead of at the next interval.
+
+        Raises:
+            RocketMQError: a broker did not take it; tried again at the next interval.
+            RebalanceInProgress: a queue is not assigned, or its lock not held at the moment.
+        """
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's committed offset of a queue as it is kept; None without one.
+
+        Raises:
+            RocketMQError: the broker cannot be asked.
+        """
+
+    def end_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Return the offset that the next message of each queue will get."""
+
+    def getmany(
+        self, max_records: int = 500, timeout: float | None = 0.0
+    ) -> dict[MessageQueue, list[ReceivedMessage]]:
+        """Return the next messages by queue; with `ack="auto"` what was given before is done now.
+
+        Args:
+            timeout: seconds to wait while there are none; None waits for ever.
+        """
+
+    def getone(self, timeout: float | None = None) -> ReceivedMessage:
+        """Return the next message; with `ack="auto"` what was given before is done now.
+
+        Raises:
+            RequestTimeout: none came within `timeout` seconds.
+            ConsumerClosed: the consumer has stopped.
+        """
+
+    @property
+    def group(self) -> str:
+        """The consumer group, as brokers know it: with the client's namespace."""
+
+    def lag(self) -> dict[MessageQueue, int]:
+        """Return for each assigned queue how many messages are not acknowledged yet."""
+
+    def offsets_for_time(
+        self, queues: Iterable[MessageQueue], when: datetime
+    ) -> dict[MessageQueue, int]:
+        """Return for each queue the offset of the first message stored at `when` or later."""
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Give and pull nothing of these queues until `resume`."""
+
+    def paused(self) -> set[MessageQueue]:
+        """Return the paused queues."""
+
+    def position(self, queue: MessageQueue) -> int:
+        """Return the queue offset of the next message to be given.
+
+        Raises:
+            RebalanceInProgress: the queue is not assigned.
+        """
+
+    def reply(
+        self,
+        request: Replyable,
+        body: bytes | str,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        timeout: float = 3.0,
+    ) -> None:
+        """Reply to a message that was sent as a request (`Producer.request`).
+
+        Args:
+            timeout: seconds.
+
+        Raises:
+            IllegalState: the message is no request, or the consumer is not started.
+            ReplyNotDelivered: no broker could hand it on: the client that asked is gone.
+            RequestTimeout: no broker took it in time.
+        """
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Undo `pause`."""
+
+    def run(self, handler: Handler, *, concurrency: int = 20, max_batch: int = 1) -> None:
+        """Give every message to `handler` until the consumer has stopped.
+
+        Args:
+            handler: a plain function of one message, or with `max_batch` above 1 of a list of
+                messages of one queue; called in one of `concurrency` threads.
+        """
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at `offset`; what was prefetched or given of the queue before counts no more.
+
+        Raises:
+            RebalanceInProgress: the queue is not assigned.
+        """
+
+    def seek_to_beginning(self, *queues: MessageQueue) -> None:
+        """Go on at the first message that can still be read; without queues, of all assigned.
+
+        Raises:
+            RebalanceInProgress: a queue that was named is not assigned.
+            RocketMQError: a broker cannot be asked; nothing has moved.
+        """
+
+    def seek_to_end(self, *queues: MessageQueue) -> None:
+        """Go on with the next message to be stored; without queues, of all assigned.
+
+        Raises:
+            RebalanceInProgress: a queue that was named is not assigned.
+            RocketMQError: a broker cannot be asked; nothing has moved.
+        """
+
+    def seek_to_time(self, where: MessageQueue | str, when: datetime) -> None:
+        """Go on with the first message that was stored at `when` or later.
+
+        Args:
+            where: a queue, or a topic: all its queues that are assigned.
+            when: by the broker's clock, to the millisecond.
+
+        Raises:
+            RebalanceInProgress: the queue is not assigned.
+            RocketMQError: a broker cannot be asked; nothing has moved.
+        """
+
+    def start(self) -> None:
+        """Join the group and take a share of the queues; does nothing when started.
+
+        Raises:
+            ConnectionFailed: no name server can be reached.
+            IllegalState: stopped before, or the client has a consumer in this group already.
+        """
+
+    def stop(self, drain: bool = True, timeout: float = 30.0) -> None:
+        """Leave the group: end the handlers, commit, tell the brokers, close.
+
+        Args:
+            drain: wait for the handlers at work, `timeout` seconds at most; else cancel them.
+        """
+
+    def subscribe(self, topic: str, selector: Selector | None = None) -> None:
+        """Add a topic, or change what is wanted of it from the next pull on.
+
+        Raises:
+            FilterRefused: a broker does not filter so; all stays as it was.
+            IllegalState: queues were assigned by hand.
+            ConsumerClosed: the consumer has stopped.
+        """
+
+    def unsubscribe(self, topic: str) -> None:
+        """Give a topic up.
+
+        Raises:
+            IllegalState: queues were assigned by hand.
+            ConsumerClosed: the consumer has stopped.
+        """
+
+class DeadLetterReplay:
+    """An iterator of outcomes; each step replays one dead letter."""
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> ReplayOutcome: ...
+    @property
+    def progress(self) -> ScanProgress:
+        """How far it is; a letter without outcome counts as not done."""
+
+class MessageScan:
+    """An iterator of a topic's messages; see `skylarkmq.client.admin.MessageScan`."""
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> StoredMessage: ...
+    @property
+    def progress(self) -> ScanProgress:
+        """How far it is."""
+
+    def skip_queue(self) -> None:
+        """Leave out the rest of the queue that the last message was of."""
+
+class PeekReader:
+    """Reads the messages of a topic in passing; `skylarkmq.client.PeekReader` without await.
+
+    with PeekReader("orders", namesrv_addr="127.0.0.1:9876", stop="now") as reader:
+        for message in reader: ...
+
+    Any thread. After a fork the child's reader begins at its beginning again.
+    """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+    def __init__(
+        self,
+        topic: str,
+        *,
+        client: Client | None = None,
+        namesrv_addr: str | None = None,
+        start: Start = StartFrom.FIRST,
+        stop: Stop = None,
+        selector: Selector | None = None,
+    ) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> PeekedMessage: ...
+    def start(self) -> None:
+        """Find the queues and where they begin and end; does nothing when started.
+
+        Raises:
+            RouteNotFound: nobody has the topic.
+            FilterRefused: a broker does not filter so.
+            RocketMQError: a broker or all name servers cannot be asked.
+            ConsumerClosed: stopped before.
+        """
+
+    def stop(self) -> None:
+        """End; who iterates gets no more."""
+
+class Producer:
+    """Sends messages to any topic; `skylarkmq.client.Producer` without await. Any thread.
+
+    A `selector` is called in the loop thread: it must be quick and call nothing that blocks. A
+    `check` is a plain function, called in a thread of its own.
+    """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+    def __init__(
+        self,
+        *,
+        group: str = DEFAULT_PRODUCER_GROUP,
+        client: Client | None = None,
+        namesrv_addr: str | None = None,
+        send_timeout: float = 3.0,
+        retries: int = 2,
+        retry_on: Collection[int] = DEFAULT_RETRY_CODES,
+        compress_over: int = 4096,
+        compression: Compression = "zlib",
+        max_message_size: int = 4 * MIB,
+        default_topic_queues: int = 4,
+        max_in_flight: int = 1000,
+        max_in_flight_bytes: int = 64 * MIB,
+        strict: bool = False,
+        latency_fault: bool = False,
+        try_timeout: float | None = None,
+        check: Check | None = None,
+        trace: bool | str = False,
+    ) -> None: ...
+    def cancel(self, result: SendResult) -> bool:
+        """Take back a message with a `delay` or `deliver_at` of its own while it waits.
+
+        Args:
+            result: what its send returned.
+
+        Raises:
+            IllegalState: not started, or the message waits for no time of its own.
+            NotFound: its broker's store has it no more, or is away.
+            RocketMQError: no answer; it may be taken back or not, and another try does no harm.
+        """
+
+    def flush(self) -> None:
+        """Wait until everything started before has ended, well or not."""
+
+    @property
+    def in_flight_count(self) -> int:
+        """Messages sent and not answered yet."""
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues that messages of `topic` may be sent to now.
+
+        Raises:
+            RouteNotFound: nobody takes messages of this topic.
+        """
+
+    def reply(
+        self,
+        request: Replyable,
+        body: bytes | str,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        timeout: float = 3.0,
+    ) -> None:
+        """Reply to a message that a consumer received as a request.
+
+        Raises:
+            IllegalState: the message is no request.
+            ReplyNotDelivered: no broker could hand it on: the client that asked is gone.
+        """
+
+    def request(self, message: Message, timeout: float = 3.0) -> Reply:
+        """Send a message that asks for a reply, and return what its consumer replied.
+
+        Args:
+            timeout: seconds for all of it.
+
+        Raises:
+            ReplyTimeout: it was sent, and nobody replied in time.
+            RocketMQError: not sent, or not known to be: see each error.
+        """
+
+    def request_nowait(
+        self, message: Message, timeout: float = 3.0
+    ) -> concurrent.futures.Future[Reply]:
+        """Start a request; the future has what `request` would return or raise.
+
+        Raises:
+            TooManyInFlight: too many messages are in flight, or too many requests wait.
+        """
+
+    def room(self, size: int = 0) -> None:
+        """Wait until a message of `size` bytes may be started with `send_nowait`.
+
+        Raises:
+            MessageTooLarge: over `max_in_flight_bytes`.
+        """
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        selector: QueueSelectorSelector | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send a message and return where it is; waits first while too much is in flight.
+
+        Args:
+            queue: send it there, and nowhere else.
+            key: messages with equal keys go to one queue, the one that Java's hash selector takes;
+                default: the message's `sharding_key`. Else the queues take turns.
+            selector: called with the writable queues and the message, returns one of them.
+            timeout: seconds, instead of the producer's `send_timeout`.
+
+        Raises:
+            RocketMQError: not stored, or not known to be: see each error.
+            ValueError: the topic's name is illegal.
+        """
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> list[SendResult]:
+        """Send messages of one topic to one queue in one request; all are stored, or none.
+
+        Raises:
+            IllegalState: several topics, or several sharding keys and no `queue`, or a delayed
+                message among them.
+            MessageTooLarge: together over `max_message_size`.
+        """
+
+    def send_many(
+        self,
+        messages: Iterable[Message],
+        *,
+        selector: QueueSelectorSelector | None = None,
+        timeout: float | None = None,
+    ) -> list[Outcome]:
+        """Send any messages in as few requests as may be; return what became of each, in order.
+
+        Args:
+            timeout: seconds for each batch, instead of the producer's `send_timeout`.
+
+        Raises:
+            ValueError: a topic's name is illegal; of a list or tuple nothing was sent then.
+        """
+
+    def send_nowait(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        selector: QueueSelectorSelector | None = None,
+        timeout: float | None = None,
+    ) -> concurrent.futures.Future[SendResult]:
+        """Start sending a message; the future has what `send` would return or raise.
+
+        Raises:
+            TooManyInFlight: beyond `max_in_flight` or `max_in_flight_bytes`.
+            MessageTooLarge: over `max_message_size`.
+        """
+
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        selector: QueueSelectorSelector | None = None,
+    ) -> None:
+        """Send a message once, without an answer: it may be lost without a word.
+
+        Raises:
+            RocketMQError: no route, or no connection.
+        """
+
+    def start(self) -> None:
+        """Connect to a name server and join the producer group; does nothing when started.
+
+        Raises:
+            ConnectionFailed: no name server can be reached.
+        """
+
+    @property
+    def stats(self) -> SendStats:
+        """Counters of this producer."""
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Take no more sends, wait for those in flight, `timeout` seconds at most, and close."""
+
+    def transaction(self, message: Message, *, check: Check | None = None) -> Transaction:
+        """Return a transaction around a message: entered, the message is stored and hidden.
+
+        Args:
+            check: asked about this transaction, as long as this process lives; default: the
+                producer's own.
+
+        Raises:
+            IllegalState: there is no check, the group is the default one, or the message is
+                delayed.
+        """
+
+class ReceivedMessage(StoredView):
+    """One message of one queue; `skylarkmq.client.ReceivedMessage` without await. Any thread."""
+
+    def ack(self) -> None:
+        """It is done. The group's offset moves on once all before it are done as well."""
+
+    def dead_letter(self, reason: str | None = None) -> None:
+        """Give it up: it goes to the group's dead letter topic, `%DLQ%<group>`.
+
+        Args:
+            reason: kept with the message, as property `DEAD_LETTER_REASON`.
+
+        Raises:
+            RocketMQError: no broker took it; it stays unacknowledged.
+        """
+
+    def extend(self, seconds: float) -> None:
+        """Say that it takes longer: `consume_timeout` counts anew, as `seconds` from now."""
+
+    def nack(self, delay_level: int | None = None, *, delay: timedelta | None = None) -> None:
+        """Let the group get it again, after a while; beyond `max_reconsume` it is a dead letter.
+
+        Args:
+            delay_level: 1 to 18 (1 s to 2 h); by default the delay grows with each try: 10 s,
+                30 s, 1 m, ... 2 h.
+            delay: instead; up to 2 h. A broker delays by levels, so it is rounded up to the next.
+
+        Raises:
+            RocketMQError: no broker took it; it stays unacknowledged.
+            ValueError: the delay is none.
+        """
+
+    @contextmanager
+    def process(self, *, requeue: bool = True) -> Generator[ReceivedMessage]:
+        """Acknowledge when the block ends; on an error hand it back and let the error through."""
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue it came from; of the retry topic when it is a retry."""
+
+class Transaction:
+    """One transaction; a context manager, to be entered once. See the asynchronous one."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+    def commit(self) -> None:
+        """Let consumers have the message. Never fails: a verdict that is lost is asked for.
+
+        Raises:
+            IllegalState: not begun, or rolled back before.
+        """
+
+    @property
+    def result(self) -> SendResult:
+        """Where the half message is. Consumers get the message under the same `msg_id`.
+
+        Raises:
+            IllegalState: it is not stored yet.
+        """
+
+    def rollback(self) -> None:
+        """Let nobody have the message. Never fails: a verdict that is lost is asked for.
+
+        Raises:
+            IllegalState: not begun, or committed before.
+        """
+
+    @property
+    def state(self) -> TransactionState | None:
+        """The verdict so far, None while there is none."""
+
+    @property
+    def transaction_id(self) -> str:
+        """What checks will be asked for, `HalfMessage.transaction_id`: the message's id."""
+
+    def unknown(self) -> None:
+        """Leave the verdict to the check, or to a later `commit` or `rollback`.
+
+        Raises:
+            IllegalState: not begun, or decided before.
+        """
+
+__all__ = [
+    "Admin",
+    "Check",
+    "Client",
+    "Consumer",
+    "DeadLetterReplay",
+    "Handler",
+    "MessageScan",
+    "PeekReader",
+    "Producer",
+    "QueuesCallback",
+    "ReceivedMessage",
+    "Transaction",
+]

@@ -1,0 +1,294 @@
+"""The classes of the facade: here stands only what differs from their asynchronous twins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from skylarkmq.client.admin.admin import Admin as AsyncAdmin
+from skylarkmq.client.admin.dead_letters import DeadLetterReplay as AsyncReplay
+from skylarkmq.client.admin.scan import MessageScan as AsyncScan
+from skylarkmq.client.consumer.consumer import Consumer as AsyncConsumer
+from skylarkmq.client.consumer.peek_reader import PeekReader as AsyncPeekReader
+from skylarkmq.client.consumer.received_message import ReceivedMessage as AsyncReceivedMessage
+from skylarkmq.client.errors import ConsumerClosed, IllegalState
+from skylarkmq.client.instance import Client as AsyncClient
+from skylarkmq.client.message_view import StoredView
+from skylarkmq.client.producer.producer import Producer as AsyncProducer
+from skylarkmq.client.producer.transaction import Transaction as AsyncTransaction
+from skylarkmq.client.producer.transaction_check import HalfMessage, TransactionState
+from skylarkmq.client.sync.portal import Portal, Threads
+from skylarkmq.client.sync.twin import Bound, Started, blocking, in_thread
+from skylarkmq.protocol.message import MessageQueue
+
+Check = Callable[[HalfMessage], TransactionState]
+"""Looks up how the transaction of a message ended; called in a thread of its own."""
+Handler = Callable[[Any], object]
+QueuesCallback = Callable[[list[MessageQueue]], None]
+Received = AsyncReceivedMessage | Sequence[AsyncReceivedMessage]
+
+OF_THE_CLIENT = {
+    "join_consumer", "join_producer", "leave_consumer", "leave_producer", "namespace",
+    "send_heartbeats", "services", "unique_ids", "want_heartbeat",
+}  # fmt: skip
+OF_THE_CONSUMER = {"consumer_data", "pushed", "refused", "take_back", "wake"}
+OF_A_MESSAGE = {
+    "again", "finish", "is_mine", "outcome", "overdue_s", "process_queue", "received_s", "retry",
+}  # fmt: skip
+
+
+@blocking(AsyncClient, without=OF_THE_CLIENT)
+class Client(Started):
+    """A connection to a cluster; `skylarkmq.client.Client` without await. Any thread.
+
+    with Client("127.0.0.1:9876") as client:
+        with Producer(client=client) as producer: ...
+
+    After a fork the child's client is another one: it connects anew when it is used, under another
+    client id, and what stands on it starts anew likewise. One that is not stopped is stopped at the
+    end of the program, which waits five seconds for that at most.
+    """
+
+    def _make_twin(self, twin: Any, args: Sequence[Any], settings: dict[str, Any]) -> None:
+        self._hold(Portal(), lambda: twin(*args, **settings))
+        self._portal.close_at_exit(self._end)
+
+    def _end(self) -> None:
+        self._stop(lambda it: it.stop())
+
+    def _stop(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        try:
+            super()._stop(work)
+        finally:
+            self._portal.close()
+
+    def _read(self, name: str) -> Any:
+        return getattr(self._current(), name)
+
+
+class OnClient(Started):
+    """What stands on a blocking client: its own one or a shared one."""
+
+    def _make_twin(self, twin: Any, args: Sequence[Any], settings: dict[str, Any]) -> None:
+        client, namesrv_addr = settings.pop("client", None), settings.pop("namesrv_addr", None)
+        if client is not None and namesrv_addr is not None:
+            raise ValueError("give client= or namesrv_addr=, not both")
+        if not isinstance(client, Client | None):
+            raise TypeError(
+                f"client= takes a Client of skylarkmq.client.sync, not {type(client).__name__}; "
+                "addresses of name servers go into namesrv_addr="
+            )
+        self._owns_client = client is None
+        self._client: Any = Client(namesrv_addr) if client is None else client
+        inside = self._client._current
+        self._hold(self._client._portal, lambda: twin(*args, client=inside(), **settings))
+
+    def _stop(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        try:
+            super()._stop(work)
+        finally:
+            if self._owns_client:
+                self._client.stop()
+
+
+@blocking(AsyncProducer)
+class Producer(OnClient):
+    """Sends messages to any topic; `skylarkmq.client.Producer` without await. Any thread.
+
+    A `selector` is called in the loop thread: it must be quick and call nothing that blocks. A
+    `check` is a plain function, called in a thread of its own.
+    """
+
+    _callbacks = ("check",)
+
+
+@blocking(AsyncConsumer, without=OF_THE_CONSUMER)
+class Consumer(OnClient):
+    """Receives messages as a member of a group; `skylarkmq.client.Consumer` without await.
+
+    with Consumer("orders", group="billing", namesrv_addr="127.0.0.1:9876") as consumer:
+        consumer.run(handle)              # handlers in threads: ack by returning, retry by raising
+        for message in consumer: ...      # or: ack by asking for the next one
+
+    Any thread. `getone`, `getmany` and iteration acknowledge what they gave before (with
+    `ack="auto"`), so one thread uses them; several threads use `run`, or `ack="manual"`.
+    `on_assigned` and `on_revoked` are plain functions, called in a thread and waited for. A handler
+    that is at work when the time of `stop` is over goes on in its thread, though its message is
+    given to another member.
+    """
+
+    _callbacks = ("on_assigned", "on_revoked")
+    _when_stopped = ConsumerClosed
+
+    def run(self, handler: Handler, *, concurrency: int = 20, max_batch: int = 1) -> None:
+        """Give every message to `handler` until the consumer has stopped.
+
+        Args:
+            handler: a plain function of one message, or with `max_batch` above 1 of a list of
+                messages of one queue; called in one of `concurrency` threads.
+        """
+        portal = self._portal
+
+        def handle(received: Received) -> object:
+            if isinstance(received, AsyncReceivedMessage):
+                return handler(ReceivedMessage(portal, received))
+            return handler([ReceivedMessage(portal, message) for message in received])
+
+        async def run_and_stop(it: AsyncConsumer) -> None:
+            await it.run(work, concurrency=concurrency, max_batch=max_batch)
+            await it.stop()  # is under way: the program may end next, and with it who called it
+
+        threads = Threads(max(1, concurrency), thread_name_prefix="skylarkmq-handler")
+        work = in_thread(handle, threads)
+        try:
+            self._run(run_and_stop)
+        except IllegalState:
+            if not (self._stopped and portal.closed):
+                raise  # else a handler has stopped it, and its client ended under this call
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ReceivedMessage:
+        try:
+            return self.getone()
+        except ConsumerClosed:
+            raise StopIteration from None
+
+    def getone(self, timeout: float | None = None) -> ReceivedMessage:
+        """Return the next message; with `ack="auto"` what was given before is done now.
+
+        Raises:
+            RequestTimeout: none came within `timeout` seconds.
+            ConsumerClosed: the consumer has stopped.
+        """
+        portal = self._portal
+        given: list[AsyncReceivedMessage] = []
+
+        async def take(it: AsyncConsumer) -> ReceivedMessage:
+            given.append(await it.getone(timeout))
+            return ReceivedMessage(portal, given[0])
+
+        # Nothing may follow before the caller has it: an interruption there would lose it.
+        return self._run(take, lambda it, _: it.take_back(given))
+
+    def getmany(
+        self, max_records: int = 500, timeout: float | None = 0.0
+    ) -> dict[MessageQueue, list[ReceivedMessage]]:
+        """Return the next messages by queue; with `ack="auto"` what was given before is done now.
+
+        Args:
+            timeout: seconds to wait while there are none; None waits for ever.
+        """
+        portal = self._portal
+        given: list[AsyncReceivedMessage] = []
+
+        async def take(it: AsyncConsumer) -> dict[MessageQueue, list[ReceivedMessage]]:
+            found = await it.getmany(max_records, timeout)
+            given.extend(message for messages in found.values() for message in messages)
+            return {
+                queue: [ReceivedMessage(portal, message) for message in messages]
+                for queue, messages in found.items()
+            }
+
+        return self._run(take, lambda it, _: it.take_back(given))
+
+    def buffered(self) -> dict[str, tuple[int, int]]:
+        """Return how many messages are held here of each topic, and their stored bytes."""
+        found: dict[str, tuple[int, int]] = self._current().buffered()
+        return found
+
+    @property
+    def group(self) -> str:
+        """The consumer group, as brokers know it: with the client's namespace."""
+        return str(self._current().group)
+
+
+@blocking(AsyncPeekReader, without={"take_back"})
+class PeekReader(OnClient):
+    """Reads the messages of a topic in passing; `skylarkmq.client.PeekReader` without await.
+
+    with PeekReader("orders", namesrv_addr="127.0.0.1:9876", stop="now") as reader:
+        for message in reader: ...
+
+    Any thread. After a fork the child's reader begins at its beginning again.
+    """
+
+    _when_stopped = ConsumerClosed
+
+
+@blocking(AsyncAdmin, without={"names", "replay_one"})
+class Admin(OnClient):
+    """Administers a cluster; `skylarkmq.client.Admin` without await. Any thread."""
+
+
+@blocking(AsyncReceivedMessage, without=OF_A_MESSAGE)
+class ReceivedMessage(StoredView, Bound):
+    """One message of one queue; `skylarkmq.client.ReceivedMessage` without await. Any thread."""
+
+    def __init__(self, portal: Portal, twin: AsyncReceivedMessage) -> None:
+        StoredView.__init__(self, twin.stored, twin.topic)
+        Bound.__init__(self, portal, twin)
+
+    __repr__ = StoredView.__repr__
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue it came from; of the retry topic when it is a retry."""
+        queue: MessageQueue = self._twin.queue
+        return queue
+
+    @contextmanager
+    def process(self, *, requeue: bool = True) -> Generator[ReceivedMessage]:
+        """Acknowledge when the block ends; on an error hand it back and let the error through."""
+        inside = self._twin.process(requeue=requeue)
+        self._run(lambda _: inside.__aenter__())
+        try:
+            yield self
+        except BaseException as error:
+            failure, kind, where = error, type(error), error.__traceback__
+            self._run(lambda _: inside.__aexit__(kind, failure, where))
+            raise
+        self._run(lambda _: inside.__aexit__(None, None, None))
+
+
+@blocking(AsyncTransaction)
+class Transaction(Bound):
+    """One transaction; a context manager, to be entered once. See the asynchronous one."""
+
+    def __enter__(self) -> Self:
+        """Send the half message."""
+        self._run(lambda it: it.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give the verdict that the block has not given itself: commit, or after an error rollback.
+
+        After Ctrl-C and the like it is left to the check.
+        """
+        self._run(lambda it: it.__aexit__(kind, error, trace))
+
+    @property
+    def state(self) -> TransactionState | None:
+        """The verdict so far, None while there is none."""
+        state: TransactionState | None = self._twin.state
+        return state
+
+
+@blocking(AsyncScan, without={"take_back"})
+class MessageScan(Bound):
+    """An iterator of a topic's messages; see `skylarkmq.client.admin.MessageScan`."""
+
+
+@blocking(AsyncReplay)
+class DeadLetterReplay(Bound):
+    """An iterator of outcomes; each step replays one dead letter."""

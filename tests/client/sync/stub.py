@@ -1,0 +1,198 @@
+"""What type checkers and editors read of the blocking facade: `client/sync/__init__.pyi`.
+
+    python -m tests.client.sync.stub      writes it anew
+
+The methods of the facade's classes are made when they are loaded, so their signatures stand in this
+file: those of the asynchronous twins, as their source has them, and those of the facade's own
+methods. A test compares it.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+from skylarkmq.client.sync import classes
+from skylarkmq.client.sync.twin import FUTURES, Blocking, Started
+
+STUB = Path("client/sync/__init__.pyi")
+PACKAGE = "skylarkmq.client.sync"
+OWN = "skylarkmq.client.sync.classes"
+KEPT = {"property", "contextmanager"}
+SHOWN = {"__enter__", "__exit__", "__init__", "__iter__", "__next__"}
+HEAD = '"""The facade as type checkers see it. Written by `python -m tests.client.sync.stub`."""\n'
+
+
+class Stub:
+    """Collects the stub's text, and where the names in it come from."""
+
+    def __init__(self) -> None:
+        self.imports: dict[str, tuple[str, str]] = {}
+        self.public: list[str] = list(importlib.import_module(PACKAGE).__all__)
+
+    def text(self) -> str:
+        """Return the whole file, not formatted yet."""
+        parts = [self.alias(name) for name in self.public if not self.is_class(name)]
+        kinds = [getattr(classes, name) for name in self.public if self.is_class(name)]
+        parts += [self.class_text(kind) for kind in kinds]
+        lines = [
+            f"from {module} import {name} as {shown}" if name != shown else
+            f"from {module} import {name}"
+            for shown, (module, name) in sorted(self.imports.items())
+        ]  # fmt: skip
+        names = ", ".join(f'"{name}"' for name in self.public)
+        return "\n".join(
+            [HEAD, "import concurrent.futures", *lines, "", *parts, f"__all__ = [{names}]"]
+        )
+
+    @staticmethod
+    def is_class(name: str) -> bool:
+        return inspect.isclass(getattr(classes, name))
+
+    def alias(self, name: str) -> str:
+        """Return a type alias of the facade as its source has it."""
+        for node in tree(OWN).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+                self.note(node, OWN)
+                return ast.unparse(node)
+        raise LookupError(name)
+
+    def class_text(self, kind: type) -> str:
+        bases = [base for base in kind.__mro__[1:] if not issubclass(base, Blocking)]
+        bases = [base for base in bases if base.__module__.startswith("skylarkmq.")][:1]
+        for base in bases:
+            self.imports[base.__name__] = (base.__module__, base.__name__)
+        head = f"class {kind.__name__}({', '.join(base.__name__ for base in bases)}):"
+        body = [doc_text(inspect.getdoc(kind) or "")]
+        inherited = {name for base in bases for name in dir(base)}
+        for name in sorted(dir(kind), key=lambda name: (not name.startswith("__"), name)):
+            public = not name.startswith("_") and name not in inherited
+            is_own = getattr(kind, name) is not getattr(object, name, None)
+            shown = name in SHOWN and is_own and (name != "__init__" or issubclass(kind, Started))
+            if public or shown:
+                body.append(self.member_text(kind, name))
+        return "\n\n".join(
+            [head + "\n" + indent(body[0], "    "), *(indent(each, "    ") for each in body[1:])]
+        )
+
+    def member_text(self, kind: type, name: str) -> str:
+        source, module = self.source_of(kind, name)
+        self.note(source, module)
+        decorators = [each for each in source.decorator_list if ast.unparse(each) in KEPT]
+        for each in decorators:
+            self.note(each, module)
+        node = ast.parse(f"def {name}(): ...").body[0]
+        assert isinstance(node, ast.FunctionDef)
+        node.args, node.returns, node.decorator_list = source.args, source.returns, decorators
+        signature = ast.unparse(node).removesuffix("...").rstrip()
+        signature = signature.replace(*FUTURES)
+        doc = inspect.getdoc(getattr(kind, name)) or ""
+        body = doc_text(doc) if doc and not name.startswith("__") else "..."
+        return f"{signature}\n{indent(body, '    ')}"
+
+    def source_of(self, kind: type, name: str) -> tuple[Any, str]:
+        """Return the function in the source: the facade's own, or its twin's."""
+        for base in () if name == "__init__" else kind.__mro__:
+            if name in vars(base) and base.__module__.startswith(PACKAGE):
+                node = function(base, name)
+                if node is not None:
+                    return node, base.__module__
+        twin = twin_of(kind)
+        for base in twin.__mro__:
+            wanted = {"__iter__": "__aiter__", "__next__": "__anext__"}.get(name, name)
+            if wanted in vars(base):
+                node = function(base, wanted)
+                if node is not None:
+                    return node, base.__module__
+        raise LookupError(f"{kind.__name__}.{name}")
+
+    def note(self, node: ast.AST, module: str) -> None:
+        """Remember where the names of a signature come from; those of the facade are here.
+
+        Of two things with one name, the later one is named after its module as well.
+        """
+        known = imported(module)
+        for each in names_in(node):
+            if each.id not in self.public and each.id in known:
+                origin = known[each.id]
+                if self.imports.setdefault(each.id, origin) != origin:
+                    each.id = origin[0].rpartition(".")[2].title().replace("_", "") + each.id
+                    self.imports[each.id] = origin
+
+
+def twin_of(kind: type) -> type:
+    """Return the asynchronous class that `blocking` was given."""
+    for node in tree(OWN).body:
+        if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
+            for each in node.decorator_list:
+                assert isinstance(each, ast.Call)
+                return getattr(classes, ast.unparse(each.args[0]))
+    raise LookupError(kind)
+
+
+def names_in(node: ast.AST) -> Iterator[ast.Name]:
+    """Return the names in a function's signature, or in a whole expression."""
+    parts: list[Any] = [node]
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        parts = [node.args, *([node.returns] if node.returns else [])]
+    for part in parts:
+        yield from [each for each in ast.walk(part) if isinstance(each, ast.Name)]
+
+
+def doc_text(text: str) -> str:
+    quoted = text.replace("\\", "\\\\")
+    return f'"""{quoted}"""' if "\n" not in quoted else f'"""{quoted}\n"""'
+
+
+def tree(module: str) -> ast.Module:
+    return ast.parse(inspect.getsource(importlib.import_module(module)))
+
+
+def function(owner: type, name: str) -> Any:
+    for node in ast.walk(tree(owner.__module__)):
+        if isinstance(node, ast.ClassDef) and node.name == owner.__name__:
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name:
+                    return each
+    return None
+
+
+def imported(module: str) -> dict[str, tuple[str, str]]:
+    """Return the module's global names: where each comes from, and its name there."""
+    found: dict[str, tuple[str, str]] = {}
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                found[alias.asname or alias.name] = (node.module, alias.name)
+        elif isinstance(node, ast.ClassDef):
+            found[node.name] = (module, node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name):
+                found[target.id] = (module, target.id)
+    return found
+
+
+def formatted(text: str) -> str:
+    """Return the text as the project formats its code."""
+    for arguments in (["check", "--select", "I", "--fix", "-q"], ["format", "-q"]):
+        command = [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", str(STUB), "-"]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+        text = done.stdout
+    return text
+
+
+def generated() -> str:
+    """Return what the file should have."""
+    return formatted(Stub().text())
+
+
+if __name__ == "__main__":
+    STUB.write_text(generated(), encoding="utf-8")
