@@ -51,8 +51,8 @@ Unlike RocketMQ 4.9: SYSTEM_BUSY is among them, because it means "later" and not
 NOT_STARTED: Final = "not started: call start() first, or use it as a context manager"
 ACL_REMARK_MARK: Final = "AclException"
 AUTH_HINT: Final = (
-    "Check Client(credentials=Credentials(access_key, secret_key)) and the account's permissions "
-    "in the broker's plain_acl.yml"
+    "Check Client(credentials=Credentials(access_key, secret_key)), in Spark the options accessKey "
+    "and secretKey, and the account's permissions in the broker's plain_acl.yml"
 )
 
 

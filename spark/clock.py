@@ -6,8 +6,12 @@ below spark asks the system for the time.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
 from typing import Protocol
+
+from skylarkmq.common.clock import TimerHandle
 
 
 class BlockingClock(Protocol):
@@ -38,3 +42,15 @@ class SystemClock:
     def sleep(self, seconds: float) -> None:
         if seconds > 0:
             time.sleep(seconds)
+
+
+class LoopClock:
+    """A blocking clock as the SDK's parts want it, with timers of a loop; implements `Clock`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: BlockingClock) -> None:
+        self._loop = loop
+        self.now_ms: Callable[[], int] = clock.now_ms
+        self.monotonic: Callable[[], float] = clock.monotonic
+
+    def call_at(self, when_s: float, callback: Callable[..., object], *args: object) -> TimerHandle:
+        return self._loop.call_later(max(0.0, when_s - self.monotonic()), callback, *args)

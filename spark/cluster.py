@@ -1,44 +1,154 @@
-"""The blocking client of Spark's driver and tasks: routes, offsets, pulls.
+"""A cluster as Spark's driver and tasks see it: a blocking client on the SDK's own parts.
+
+    BlockingClient    topics, routes, offsets, pulls; requests that several may be under way of
+    its event loop    runs in the caller's thread, and only while the caller waits for something
+    the SDK's parts   connections, routes, name servers, signatures and back-off, on that loop
 
 A queue is asked at its master; while that cannot be reached, reading goes to a slave. Questions
 that are safe to repeat are repeated, `retries` times after a short wait that doubles. Errors that
 come out name the peer, and the cause as far as it is known.
 
-One thread at a time; nothing is connected before the first call. Topics, queues and groups are the
-application's; what goes over the wire has the namespace around it.
+One thread at a time; nothing is connected before the first call. A process that was forked leaves
+what its parent opened alone and connects anew. Topics, queues and groups are the application's;
+what goes over the wire has the namespace around it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Final, TypeVar
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from skylarkmq.client.errors import ProtocolError, RocketMQError
+from skylarkmq.client.clock import within
+from skylarkmq.client.errors import (
+    BrokerError,
+    ConnectionFailed,
+    NotFound,
+    ProtocolError,
+    RequestTimeout,
+    RocketMQError,
+    RouteNotFound,
+    ServiceNotAvailable,
+    SystemBusy,
+    TlsError,
+)
 from skylarkmq.client.namespace import Namespace
-from skylarkmq.client.wire.route import TopicRoute
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.client.wire.api_pull import (
+    PLAIN_PULL_BYTES,
+    PulledRecords,
+    PullRequest,
+    PullTemplate,
+    pulled_in,
+)
+from skylarkmq.client.wire.connection import Connection
+from skylarkmq.client.wire.route import MASTER_ID, TopicRoute
+from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
+from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark.clock import BlockingClock, SystemClock
-from skylarkmq.spark.remoting import requests
-from skylarkmq.spark.remoting.asking import Asker, Question, Reader
-from skylarkmq.spark.remoting.connections import Connections, Pending
-from skylarkmq.spark.remoting.pulled import Pulled
-from skylarkmq.spark.remoting.routes import ROUTE_MAX_AGE_S, Routes
+from skylarkmq.spark.named_brokers import NamedBrokers
+from skylarkmq.spark.own_loop import OwnLoop, Pending
 from skylarkmq.spark.settings import ConnectionSettings
-
-__all__ = ["BlockingClient", "Pending", "Pulled"]
 
 T = TypeVar("T")
 Failed = dict[MessageQueue, RocketMQError] | None
+Ask = Callable[[str, MessageQueue, float], Awaitable[T]]
+"""Asks the broker at an address about a queue, named as brokers know it, within so many seconds."""
 
+log = logging.getLogger(__name__)
+
+TOOLS_GROUP: Final = TOOLS_CONSUMER_GROUP
+"""In its name everybody may pull: every broker has it."""
+FILTER_CLIENT_ID: Final = "spark-skylarkmq"
+"""A reader is no member of its group; the name shows in refusals alone."""
 DEFAULT_QUEUE_COUNT: Final = 4
 PAGE_MESSAGES: Final = 32
 PAGE_BYTES: Final = 256 * 1024
+
+ROUTE_MAX_AGE_S: Final = 30.0
+"""How old a route may be that says where a queue's broker is."""
+ROUTE_RETRY_AGE_S: Final = 1.0
+"""How old after a failure: the broker may have moved."""
+ASKING_SHARE: Final = 10
+"""While nobody answers, a known route is good for this many times as long as asking took, up to
+ROUTE_MAX_AGE_S: a broker may have moved while its name server hung."""
+TIMEOUTS_MAX: Final = 2
+"""Time-outs that one call lasts, however many further tries are allowed."""
+RETRY_FIRST_S: Final = 0.1
+RETRY_MAX_S: Final = 2.0
+"""How long `patiently` waits before it asks again; doubling, capped."""
+
+IDLE_MAX_S: Final = 60.0
+"""Connections of a client that did nothing for so long are made anew: brokers close theirs after
+120 s, and firewalls without a word."""
+UNLOOKED_S: Final = 0.5
+"""After so long without a turn of the loop, what has come in is looked at before a request."""
+CLIENTS_MAX: Final = 16
+"""Settings that one thread keeps clients for; the one used longest ago is closed first."""
+
+NO_NAME_SERVER_HINT: Final = (
+    "Option nameServer names name servers, mostly at port 9876; brokers go into option brokers"
+)
+UNREACHED_HINT: Final = (
+    "Is it running there, and can this machine reach it? Driver and every executor need to"
+)
+MISSING_HINT: Final = (
+    "The topic does not exist, or its brokers are not registered (any more): see the spelling, "
+    "option namespace, and whether these are the right name servers"
+)
+ABSENT_HINT: Final = (
+    "Is it down, or does it register with other name servers? It is asked again as long as the "
+    "reader's retries allow"
+)
+
+
+def may_repeat(error: RocketMQError) -> bool:
+    """Return whether a question that changes nothing may be asked again after this error."""
+    if isinstance(error, TlsError):
+        return False
+    return isinstance(error, ConnectionFailed | RequestTimeout | SystemBusy | ServiceNotAvailable)
+
+
+def patiently(
+    ask: Callable[[], T],
+    clock: BlockingClock,
+    patience_s: float,
+    what: object,
+    passing: Callable[[RocketMQError], bool] = may_repeat,
+) -> T:
+    """Return what `ask` returns, tried again for `patience_s` while it fails.
+
+    Args:
+        what: whom the log says this of.
+        passing: whether asking again later may help after an error.
+
+    Raises:
+        RocketMQError: the last failure; at once when trying again cannot help.
+    """
+    deadline_s = clock.monotonic() + patience_s
+    delay_s = RETRY_FIRST_S
+    while True:
+        try:
+            return ask()
+        except RocketMQError as error:
+            if not passing(error) or clock.monotonic() + delay_s > deadline_s:
+                raise
+            log.warning("%s: trying again in %.1f s: %s", what, delay_s, error)
+        clock.sleep(delay_s)
+        delay_s = min(delay_s * 2, RETRY_MAX_S)
+
+
+_of_parents: Final[list[OwnLoop]] = []
+"""What was inherited over a fork: kept and not touched, for its loop shares the parent's epoll."""
 
 
 class BlockingClient:
@@ -49,9 +159,9 @@ class BlockingClient:
         self.settings = settings
         self.clock: BlockingClock = clock or SystemClock()
         self.namespace = Namespace(settings.namespace)
-        self._connections = Connections(settings, self.clock)
-        self._routes = Routes(settings, self._connections, self.clock)
-        self._asker = Asker(settings, self._connections, self._routes, self.clock)
+        self._made: OwnLoop | None = None
+        self._used_s = 0.0
+        self._unasked_until_s = 0.0
 
     # Routes
 
@@ -61,14 +171,14 @@ class BlockingClient:
         Topics of retries (%RETRY%group) and dead letters (%DLQ%group) are among them.
 
         Raises:
-            RocketMQError: no name server answered.
+            RocketMQError: no name server, or one of the brokers named by hand, did not answer.
         """
-        held = filter(self.namespace.holds, self._routes.topics())
-        return sorted({self.namespace.unwrap(topic) for topic in held})
+        names = self._named(self._opened.source.topics)
+        return sorted({self.namespace.unwrap(name) for name in names if self.namespace.holds(name)})
 
     def clusters(self) -> dict[str, str]:
         """Return the cluster of each broker that there is, by its name; raises as `topics`."""
-        return self._routes.clusters()
+        return self._named(self._opened.source.cluster_of_brokers)
 
     def route(self, topic: str, *, max_age_s: float = 0.0) -> TopicRoute:
         """Return where a topic lives, from memory when that is younger than `max_age_s`.
@@ -77,9 +187,14 @@ class BlockingClient:
 
         Raises:
             RouteNotFound: no broker has it.
-            RocketMQError: no name server answered.
+            RocketMQError: nobody answered; or one of the brokers named by hand did not, whose
+                queues nobody should take for missing.
         """
-        return self._routes.find(self.wire_name(topic), max_age_s)
+        name, opened = self.wire_name(topic), self._opened
+        route = opened.routes.fresh(name, max_age_s) or self._fetch(name)
+        if isinstance(opened.source, NamedBrokers) and opened.source.silent is not None:
+            raise opened.source.silent
+        return _there(name, route)
 
     def read_queues(self, topic: str, *, max_age_s: float = 0.0) -> list[MessageQueue]:
         """Return the queues that can be read, by broker and id; raises as `route`."""
@@ -100,11 +215,15 @@ class BlockingClient:
 
         Raises:
             RouteNotFound: nobody takes messages of this topic.
-            RocketMQError: no name server answered.
+            RocketMQError: nobody answered, and nothing is remembered.
         """
         name = self.wire_name(topic)
-        queues = self._routes.for_publish(name, default_queue_count, max_age_s).publish_queues
-        return [MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in queues]
+        route = self._lasting(name, max_age_s)
+        if route is None or not route.publish_queues:
+            route = self._borrowed(name, default_queue_count)
+        return [
+            MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in route.publish_queues
+        ]
 
     def members_of(
         self, queue: MessageQueue, *, max_age_s: float = ROUTE_MAX_AGE_S
@@ -114,9 +233,9 @@ class BlockingClient:
         Raises:
             RouteNotFound: no broker has the topic.
             ConnectionFailed: this broker is not registered (any more).
-            RocketMQError: no name server answered, and nothing is remembered.
+            RocketMQError: nobody answered, and nothing is remembered.
         """
-        return self._asker.members(self.namespace.wrap_queue(queue), max_age_s)
+        return self._members(self.namespace.wrap_queue(queue), max_age_s)
 
     def master_of(self, queue: MessageQueue, *, max_age_s: float = ROUTE_MAX_AGE_S) -> str:
         """Return the address that messages of a queue are sent to.
@@ -124,13 +243,14 @@ class BlockingClient:
         Raises:
             RouteNotFound: nobody takes messages of the topic.
             ConnectionFailed: this broker's master is not registered (any more).
-            RocketMQError: no name server answered, and nothing is remembered.
+            RocketMQError: nobody answered, and nothing is remembered.
         """
-        return self._asker.master(self.namespace.wrap_queue(queue), max_age_s)
+        return self._master(self.namespace.wrap_queue(queue), max_age_s)
 
     def forget_routes(self, queue: MessageQueue) -> None:
         """Let the next question for this topic ask the name servers again, a second later."""
-        self._routes.age(self.wire_name(queue.topic))
+        age_s = ROUTE_MAX_AGE_S - ROUTE_RETRY_AGE_S
+        self._opened.routes.age(self.wire_name(queue.topic), age_s)
 
     # Offsets
 
@@ -159,9 +279,7 @@ class BlockingClient:
         Raises:
             RocketMQError: no answer, or a refusal.
         """
-        return self._ask(
-            queues, requests.min_offset_of, requests.offset_in, failed, master_only=master_only
-        )
+        return self._ask(queues, self._opened.consumers.min_offset, failed, master_only=master_only)
 
     def max_offsets(
         self,
@@ -171,13 +289,9 @@ class BlockingClient:
         master_only: bool = False,
     ) -> dict[MessageQueue, int]:
         """Return the end of each queue; as `min_offsets`."""
-        return self._ask(
-            queues, requests.max_offset_of, requests.offset_in, failed, master_only=master_only
-        )
+        return self._ask(queues, self._opened.consumers.max_offset, failed, master_only=master_only)
 
-    def offset_at(
-        self, queue: MessageQueue, timestamp_ms: int, *, group: str = requests.TOOLS_GROUP
-    ) -> int:
+    def offset_at(self, queue: MessageQueue, timestamp_ms: int, *, group: str = TOOLS_GROUP) -> int:
         """Return the offset of the first message stored at that time or later, else the end.
 
         The broker's answer to 29 is the message nearest to the time, which may lie before it, or
@@ -189,12 +303,11 @@ class BlockingClient:
         begin, end = self.min_offset(queue), self.max_offset(queue)
         if begin >= end:
             return end
-        earlier_ms = max(0, timestamp_ms - 1)
-
-        def question(wire: MessageQueue) -> RemotingCommand:
-            return requests.nearest_offset_of(wire, earlier_ms)
-
-        place = max(begin, self._ask((queue,), question, requests.offset_in, None)[queue])
+        search, earlier_ms = self._opened.consumers.search_offset, max(0, timestamp_ms - 1)
+        found = self._ask(
+            (queue,), lambda address, wire, time_s: search(address, wire, earlier_ms, time_s), None
+        )
+        place = max(begin, found[queue])
         while place < end:
             page = self.pull(queue, place, PAGE_MESSAGES, PAGE_BYTES, group=group)
             for stored_ms, queue_offset in _store_times(page.records, queue):
@@ -218,13 +331,10 @@ class BlockingClient:
     def committed_offsets(
         self, group: str, queues: Iterable[MessageQueue], failed: Failed = None
     ) -> dict[MessageQueue, int | None]:
-        """Return that of each queue, all asked at once; as `min_offsets`."""
-        name = self.wire_name(group)
+        """Return the NEXT offset of each queue, all asked at once; as `min_offsets`."""
+        name, query = self.wire_name(group), self._opened.consumers.query_offset
         return self._ask(
-            queues,
-            lambda queue: requests.committed_offset_of(name, queue),
-            requests.committed_in,
-            failed,
+            queues, lambda address, queue, time_s: query(address, name, queue, time_s), failed
         )
 
     def commit_offset(self, group: str, queue: MessageQueue, next_offset: int) -> None:
@@ -238,19 +348,42 @@ class BlockingClient:
     def commit_offsets(
         self, group: str, offsets: dict[MessageQueue, int], failed: Failed = None
     ) -> None:
-        """Do that for several queues at once; as `min_offsets`."""
-        name = self.wire_name(group)
+        """Commit the offsets of several queues at once; as `min_offsets`."""
+        name, update = self.wire_name(group), self._opened.consumers.update_offset
         wire_offsets = {self.namespace.wrap_queue(queue): at for queue, at in offsets.items()}
-
         self._ask(
             offsets,
-            lambda queue: requests.commit_of(name, queue, wire_offsets[queue]),
-            requests.check,
+            lambda address, queue, time_s: update(
+                address, name, queue, wire_offsets[queue], time_s
+            ),
             failed,
             master_only=True,
         )
 
     # Messages
+
+    def pulls_of(
+        self,
+        queue: MessageQueue,
+        max_bytes: int,
+        *,
+        group: str = TOOLS_GROUP,
+        subscription: SubscriptionData | None = None,
+    ) -> PullTemplate:
+        """Return what makes the pulls of a reader from one queue, which never wait for messages.
+
+        Args:
+            max_bytes: above 256 KiB it lifts the caps of our broker and of RocketMQ's 5.x.
+            group: whose permission and whose statistics it is; the default needs no group.
+        """
+        name = group if group == TOOLS_GROUP else self.wire_name(group)
+        wire = self.namespace.wrap_queue(queue)
+        wanted = subscription or SubscriptionData(topic=wire.topic, sub_string="*")
+        # From 256 KiB on a little more: only then do brokers give more than 32 messages.
+        asked_bytes = max_bytes + 1 if max_bytes == PLAIN_PULL_BYTES else max_bytes
+        return PullTemplate(
+            PullRequest(name, wire, 0, 1, wanted.sub_version, 0, 0, asked_bytes, wanted)
+        )
 
     def pull(
         self,
@@ -259,25 +392,20 @@ class BlockingClient:
         max_count: int,
         max_bytes: int,
         *,
-        group: str = requests.TOOLS_GROUP,
-        subscription: SubscriptionData | None = None,
-    ) -> Pulled:
+        group: str = TOOLS_GROUP,
+    ) -> PulledRecords:
         """Return what the broker has from that queue offset on; never waits for new messages.
-
-        Args:
-            max_bytes: above 256 KiB it lifts the caps of our broker and of RocketMQ's 5.x.
-            group: the default needs no group of its own.
 
         Raises:
             RocketMQError: no answer, or a refusal.
         """
-        name = group if group == requests.TOOLS_GROUP else self.wire_name(group)
-        wire = self.namespace.wrap_queue(queue)
-        pulls = requests.PullRequests(name, wire, max_bytes, subscription)
-        answers = self._ask(
-            (queue,), lambda _: pulls.at(offset, max_count), requests.pulled_in, None
-        )
-        return answers[queue]
+        pulls, remoting = self.pulls_of(queue, max_bytes, group=group), self._opened.remoting
+
+        async def pull(address: str, _: MessageQueue, timeout_s: float) -> PulledRecords:
+            answer = await remoting.call(address, pulls.at(offset, max_count), timeout_s)
+            return pulled_in(answer, address)
+
+        return self._ask((queue,), pull, None)[queue]
 
     def check_filter(
         self, queue: MessageQueue, subscription: SubscriptionData, *, group: str
@@ -287,9 +415,15 @@ class BlockingClient:
         Raises:
             RocketMQError: no answer, or a refusal; `filter_error` says what it means.
         """
-        name = self.wire_name(group)
-        data = msgspec.structs.replace(subscription, topic=self.wire_name(subscription.topic))
-        self._ask((queue,), lambda _: requests.filter_of(name, data), requests.check, None)
+        question = CheckClientRequestBody(
+            client_id=FILTER_CLIENT_ID,
+            group=self.wire_name(group),
+            subscription_data=msgspec.structs.replace(
+                subscription, topic=self.wire_name(subscription.topic)
+            ),
+        )
+        check = self._opened.consumers.check_client
+        self._ask((queue,), lambda address, _, time_s: check(address, question, time_s), None)
 
     # Requests
 
@@ -301,11 +435,23 @@ class BlockingClient:
         Raises:
             ConnectionFailed, RequestTimeout: not sent.
         """
-        return self._connections.begin(address, command, self.deadline_s(), hold=hold)
+        opened = self._opened
+        connection = opened.remoting.ready(address)
+        if connection is None:
+            connection = opened.run(opened.remoting.connection(address))
+        if connection.is_congested:
+            self._wait_writable(opened, connection)
+        pending = Pending(connection)
+        pending.opaque = connection.start(command, pending)
+        if not hold:
+            connection.flush()
+        return pending
 
     def send_held(self, address: str) -> None:
-        """Send what was held back for that peer; raises as `begin`."""
-        self._connections.send_held(address, self.deadline_s())
+        """Send what was held back for that peer."""
+        connection = self._opened.remoting.ready(address)
+        if connection is not None:
+            connection.flush()
 
     def wait(self, pending: Pending, deadline_s: float) -> RemotingCommand:
         """Return the answer, whatever its code.
@@ -316,11 +462,21 @@ class BlockingClient:
         Raises:
             ConnectionFailed, RequestTimeout, ProtocolError: there is none.
         """
-        return self._connections.wait(pending, deadline_s)
+        if pending.outcome is None:
+            loop = self._opened.loop
+            pending.wake, pending.deadline_s = loop.stop, deadline_s
+            pending.connection.expect_by(deadline_s)
+            pending.connection.flush()
+            while pending.outcome is None:
+                loop.run_forever()
+            self._used_s = self.clock.monotonic()
+        if isinstance(pending.outcome, RocketMQError):
+            raise pending.outcome
+        return pending.outcome
 
     def has_answer(self, pending: Pending) -> bool:
         """Return whether the answer has been read already; no I/O."""
-        return pending.connection.has_answer(pending.opaque)
+        return isinstance(pending.outcome, RemotingCommand)
 
     def forget(self, pending: Pending) -> None:
         """Wait no more for that answer."""
@@ -328,7 +484,7 @@ class BlockingClient:
 
     def call(self, address: str, command: RemotingCommand) -> RemotingCommand:
         """Send a request and return its answer within `request_timeout_s`; raises as both."""
-        return self._connections.call(address, command, self.deadline_s())
+        return self.wait(self.begin(address, command), self.deadline_s())
 
     def deadline_s(self) -> float:
         """Return when a request that begins now is given up."""
@@ -340,31 +496,248 @@ class BlockingClient:
 
     def close(self) -> None:
         """Close all connections; later calls connect anew."""
-        self._connections.close()
+        made, self._made = self._made, None
+        if made is not None and made.process_id == os.getpid():
+            made.close()
 
-    def drop_idle(self, keep: Collection[str] = ()) -> None:
-        """Close the connections that were not used for a while."""
-        self._connections.drop_idle(keep)
+    def drop_idle(self) -> None:
+        """Close the connections when the client was not used for a while."""
+        made, idle_s = self._made, self.clock.monotonic() - self._used_s
+        if made is not None and made.process_id == os.getpid() and idle_s > IDLE_MAX_S:
+            made.remoting.drop_idle()
+            made.look()
+
+    # Inside
+
+    @property
+    def _opened(self) -> OwnLoop:
+        """What is open in this process, looked at when nobody did for a while."""
+        now_s = self.clock.monotonic()
+        made = self._made
+        if made is not None and made.process_id != os.getpid():
+            _of_parents.append(made)
+            made = None
+        if made is None:
+            made = self._made = OwnLoop(self.settings, self.clock)
+        elif now_s - self._used_s >= UNLOOKED_S:
+            self.drop_idle()
+            made.look()
+        self._used_s = now_s
+        return made
+
+    def _wait_writable(self, opened: OwnLoop, connection: Connection) -> None:
+        """Wait until the peer has taken what was sent; its answers are read meanwhile."""
+        timeout_s = self.settings.request_timeout_s
+        try:
+            opened.run(within(opened.clock, timeout_s, connection.writable()))
+        except TimeoutError as error:
+            why = "it reads too slowly: a request could not be sent"
+            connection.give_up(why)
+            raise RequestTimeout(f"{connection.address}: {why}") from error
+
+    def _named(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return what name servers, or brokers named by hand, say, after `retries` tries more."""
+        for round_index in range(self.settings.retries + 1):
+            try:
+                return self._opened.run(ask())
+            except RouteNotFound:
+                raise
+            except RocketMQError as error:
+                if round_index == self.settings.retries or not error.retryable:
+                    raise self._unanswered(error) from error
+            self.clock.sleep(self.settings.retry_interval_s * 2**round_index)
+        raise AssertionError("the last round returns or raises")
+
+    def _unanswered(self, error: RocketMQError) -> RocketMQError:
+        """Return what a failure to ask the name servers means to the user of the options."""
+        if not self.settings.name_servers or isinstance(error, TlsError):
+            return error
+        if isinstance(error, BrokerError):
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return error
+            text = f"{error.broker_addr} is no name server: {error.remark}"
+            return NotFound(text, hint=NO_NAME_SERVER_HINT)
+        text = f"no name server answered: {error}"
+        if isinstance(error, RequestTimeout):
+            return RequestTimeout(text, hint=UNREACHED_HINT)
+        return ConnectionFailed(self.settings.text, text, hint=UNREACHED_HINT)
+
+    def _fetch(self, topic: str) -> TopicRoute | None:
+        routes = self._opened.routes
+        return self._named(lambda: routes.refresh(topic))
+
+    def _borrowed(self, topic: str, queue_count: int) -> TopicRoute:
+        """Return a route to write to; a topic that nobody has borrows that of TBW102."""
+        routes = self._opened.routes
+        return self._named(lambda: routes.for_publish(topic, queue_count))
+
+    def _lasting(self, topic: str, max_age_s: float) -> TopicRoute | None:
+        """Return a topic's route; while nobody answers, what was found before goes on to count."""
+        routes = self._opened.routes
+        route = routes.fresh(topic, max_age_s)
+        if route is not None:
+            return route
+        known = routes.known(topic)
+        began_s = self.clock.monotonic()
+        if known is not None and began_s < self._unasked_until_s:
+            return known
+        try:
+            return self._fetch(topic)
+        except RocketMQError as error:
+            if known is None:
+                raise
+            log.info("route of %s not refreshed: %s", topic, error)
+            now_s = self.clock.monotonic()
+            wait_s = max(ROUTE_RETRY_AGE_S, ASKING_SHARE * (now_s - began_s))
+            self._unasked_until_s = now_s + min(wait_s, ROUTE_MAX_AGE_S)
+            return known
+
+    def _members(self, queue: MessageQueue, max_age_s: float) -> dict[int, str]:
+        route = _there(queue.topic, self._lasting(queue.topic, max_age_s))
+        members = route.brokers.get(queue.broker_name)
+        if not members and max_age_s > ROUTE_RETRY_AGE_S:
+            route = _there(queue.topic, self._lasting(queue.topic, ROUTE_RETRY_AGE_S))
+            members = route.brokers.get(queue.broker_name)
+        if not members:
+            why = f"this broker of topic {queue.topic} is not registered"
+            raise ConnectionFailed(queue.broker_name, why, hint=ABSENT_HINT)
+        return members
+
+    def _master(self, queue: MessageQueue, max_age_s: float) -> str:
+        route = self._lasting(queue.topic, max_age_s)
+        if route is None:
+            route = self._borrowed(queue.topic, DEFAULT_QUEUE_COUNT)
+        members = route.brokers.get(queue.broker_name)
+        if members is None:
+            members = self._members(queue, max_age_s)
+        if MASTER_ID not in members:
+            why = f"its master is away, topic {queue.topic}"
+            raise ConnectionFailed(queue.broker_name, why, hint=ABSENT_HINT)
+        return members[MASTER_ID]
 
     def _ask(
         self,
         queues: Iterable[MessageQueue],
-        question: Question,
-        read: Reader[T],
+        ask: Ask[T],
         failed: Failed,
         *,
         master_only: bool = False,
     ) -> dict[MessageQueue, T]:
-        """Ask for queues of the application, with the names that brokers know."""
-        ask, wrap = self._asker.ask, self.namespace.wrap_queue
-        if not self.namespace:
-            return ask(queues, question, read, failed, master_only=master_only)
-        names = {wrap(MessageQueue(*queue)): queue for queue in queues}
-        wire_failed: Failed = None if failed is None else {}
-        answers = ask(names, question, read, wire_failed, master_only=master_only)
-        if failed is not None:
-            failed.update({names[queue]: error for queue, error in (wire_failed or {}).items()})
-        return {names[queue]: answer for queue, answer in answers.items()}
+        """Ask one question for each queue, all at once, each at its queue's broker.
+
+            round 0      every queue is asked at its master; one connection a broker, nobody waits
+                         for another's answer
+            round n      those without an answer again, after a short wait: at the next member of
+                         the broker's set, with a route that is fresh
+
+        A broker that does not answer costs one time-out a round, however many queues it has. What
+        was refused for a reason that stays is not asked again.
+
+        Args:
+            failed: takes the queues without an answer; None: the first error is raised.
+
+        Raises:
+            RocketMQError: no answer, or a refusal.
+        """
+        settings, clock = self.settings, self.clock
+        found: dict[MessageQueue, T] = {}
+        left = list(dict.fromkeys(MessageQueue(*queue) for queue in queues))
+        begun_s = clock.monotonic()
+        for round_index in range(settings.retries + 1):
+            errors = self._ask_once(left, ask, found, round_index, master_only)
+            spent_s = clock.monotonic() - begun_s
+            last = spent_s >= TIMEOUTS_MAX * settings.request_timeout_s
+            if round_index == settings.retries or last:
+                left = []
+            else:
+                left = [queue for queue, error in errors.items() if may_repeat(error)]
+            for queue, error in errors.items():
+                if queue not in left:
+                    if failed is None:
+                        raise error
+                    failed[queue] = error
+            if not left:
+                break
+            clock.sleep(settings.retry_interval_s * 2**round_index)
+        return found
+
+    def _ask_once(
+        self,
+        queues: list[MessageQueue],
+        ask: Ask[T],
+        found: dict[MessageQueue, T],
+        round_index: int,
+        master_only: bool,
+    ) -> dict[MessageQueue, RocketMQError]:
+        """Ask each queue once; return the errors."""
+        max_age_s = ROUTE_RETRY_AGE_S if round_index else ROUTE_MAX_AGE_S
+        errors: dict[MessageQueue, RocketMQError] = {}
+        questions: dict[MessageQueue, Awaitable[T]] = {}
+        for queue in queues:
+            wire = self.namespace.wrap_queue(queue)
+            try:
+                if master_only:
+                    address = self._master(wire, max_age_s)
+                else:  # the master first, then one slave after the other
+                    members = self._members(wire, max_age_s)
+                    address = members[sorted(members)[round_index % len(members)]]
+            except RocketMQError as error:
+                errors[queue] = error
+            else:
+                questions[queue] = ask(address, wire, self.settings.request_timeout_s)
+        if questions:
+            answers = self._opened.run(_all_of(questions.values()))
+            for queue, answer in zip(questions, answers, strict=True):
+                if isinstance(answer, RocketMQError):
+                    errors[queue] = answer
+                elif isinstance(answer, BaseException):
+                    raise answer
+                else:
+                    found[queue] = answer
+        return errors
+
+
+class _Clients(threading.local):
+    """This thread's clients, the one used last at the end."""
+
+    def __init__(self) -> None:
+        self.table: dict[ConnectionSettings, BlockingClient] = {}
+
+
+_clients: Final = _Clients()
+
+
+def client_for(settings: ConnectionSettings) -> BlockingClient:
+    """Return this thread's client for `settings`, made at the first call.
+
+    Spark runs one task after the other in the same Python process: what a task connected serves
+    the next one. A worker that does nothing at all keeps its connections until brokers close them.
+    """
+    table = _clients.table
+    client = table.pop(settings, None) or BlockingClient(settings)
+    table[settings] = client
+    for other in table.values():
+        other.drop_idle()
+    if len(table) > CLIENTS_MAX:
+        table.pop(next(iter(table))).close()
+    return client
+
+
+def close_all() -> None:
+    """Close this thread's clients."""
+    while _clients.table:
+        _, client = _clients.table.popitem()
+        client.close()
+
+
+async def _all_of(questions: Iterable[Awaitable[T]]) -> list[T | BaseException]:
+    return await asyncio.gather(*questions, return_exceptions=True)
+
+
+def _there(topic: str, route: TopicRoute | None) -> TopicRoute:
+    if route is None or route.borrowed:
+        raise RouteNotFound(topic, "topic_missing", MISSING_HINT)
+    return route
 
 
 def _store_times(records: bytes, queue: MessageQueue) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ consumers may get a row more than once and can tell. Exactly once it is not.
 Save modes. `append` alone: a topic is never overwritten. Spark itself refuses its default mode
 (errorifexists) and `ignore` for Python sources, so a batch write says `.mode("append")`.
 
-The writers pickle: connections live in the worker's pool (`pool.client_for`), never in them.
+The writers pickle: connections live in the worker's pool (`cluster.client_for`), never in them.
 Source: apache/spark@v4.3.0 python/pyspark/sql/datasource.py (DataSourceArrowWriter,
 DataSourceStreamArrowWriter), python/pyspark/sql/worker/write_into_data_source.py
 """
@@ -33,9 +33,9 @@ from pyspark.sql.datasource import (
 )
 
 from skylarkmq.spark.option_reading import OptionError
-from skylarkmq.spark.remoting.outgoing import Queue
 from skylarkmq.spark.writing import batch_writes
 from skylarkmq.spark.writing.batch_writes import BatchWrite
+from skylarkmq.spark.writing.outgoing import Queue
 from skylarkmq.spark.writing.rows import RowReader
 from skylarkmq.spark.writing.sink_columns import RowPlan, plan_rows
 from skylarkmq.spark.writing.sink_options import SinkOptions

@@ -71,10 +71,65 @@ class PullRequest:
     subscription: SubscriptionData | None = None
     """What is wanted, for those who are no members of the group; else the heartbeat says it."""
 
+    def header(self) -> PullMessageRequestHeader:
+        """Return the header of its request."""
+        flags = PullSysFlag.FLAG_SUSPEND if self.suspend_ms > 0 else 0
+        if self.commit_offset > 0:
+            flags |= PullSysFlag.FLAG_COMMIT_OFFSET
+        inline = self.subscription
+        if inline is not None:
+            flags |= PullSysFlag.FLAG_SUBSCRIPTION
+        return PullMessageRequestHeader(
+            consumer_group=self.group,
+            topic=self.queue.topic,
+            queue_id=self.queue.queue_id,
+            queue_offset=self.offset,
+            max_msg_nums=self.max_count,
+            sys_flag=flags,
+            commit_offset=self.commit_offset,
+            suspend_timeout_millis=self.suspend_ms,
+            subscription=inline.sub_string if inline is not None else None,
+            expression_type=inline.expression_type if inline is not None else None,
+            sub_version=self.sub_version,
+            max_msg_bytes=(
+                min(self.max_bytes, BIG_PULL_BYTES) if self.max_bytes > PLAIN_PULL_BYTES else None
+            ),
+            broker_name=self.queue.broker_name,
+        )
+
+
+class PullTemplate:
+    """Makes pulls that differ from one another in offset and count alone."""
+
+    def __init__(self, wish: PullRequest) -> None:
+        self._fields = encode_fields(wish.header())
+
+    def at(self, offset: int, max_count: int) -> RemotingCommand:
+        """Return the request for messages from `offset` on."""
+        fields = self._fields | {"queueOffset": str(offset), "maxMsgNums": str(max_count)}
+        return RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=fields)
+
+
+@dataclass(frozen=True, slots=True)
+class PulledRecords:
+    """What a pull brought, as the broker stores it. All offsets are queue offsets."""
+
+    status: PullStatus
+    records: bytes
+    """As stored, back to back; empty unless FOUND."""
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    suggested_broker_id: int
+    """Which broker of the set to ask next: 0 the master, another one when the master is busy with
+    messages that are no longer in its memory."""
+    remark: str = ""
+    """The store's own name for the outcome, `MESSAGE_WAS_REMOVING`."""
+
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """What came. All offsets are queue offsets."""
+    """What came, decoded; the rest as in `PulledRecords`."""
 
     status: PullStatus
     messages: list[MessageExt]
@@ -82,8 +137,6 @@ class PullResult:
     min_offset: int
     max_offset: int
     suggested_broker_id: int
-    """Which broker of the set to ask next: 0 the master, another one when the master is busy with
-    messages that are no longer in its memory."""
 
 
 async def pull(remoting: Remoting, address: str, wish: PullRequest, timeout_s: float) -> PullResult:
@@ -92,44 +145,42 @@ async def pull(remoting: Remoting, address: str, wish: PullRequest, timeout_s: f
     Raises:
         RocketMQError: refused, no answer, or one that cannot be read.
     """
-    flags = PullSysFlag.FLAG_SUSPEND if wish.suspend_ms > 0 else 0
-    if wish.commit_offset > 0:
-        flags |= PullSysFlag.FLAG_COMMIT_OFFSET
-    inline = wish.subscription
-    if inline is not None:
-        flags |= PullSysFlag.FLAG_SUBSCRIPTION
-    header = PullMessageRequestHeader(
-        consumer_group=wish.group,
-        topic=wish.queue.topic,
-        queue_id=wish.queue.queue_id,
-        queue_offset=wish.offset,
-        max_msg_nums=wish.max_count,
-        sys_flag=flags,
-        commit_offset=wish.commit_offset,
-        suspend_timeout_millis=wish.suspend_ms,
-        subscription=inline.sub_string if inline is not None else None,
-        expression_type=inline.expression_type if inline is not None else None,
-        sub_version=wish.sub_version,
-        max_msg_bytes=(
-            min(wish.max_bytes, BIG_PULL_BYTES) if wish.max_bytes > PLAIN_PULL_BYTES else None
-        ),
-        broker_name=wish.queue.broker_name,
+    request = RemotingCommand.request(RequestCode.PULL_MESSAGE, encode_fields(wish.header()))
+    found = pulled_in(await remoting.call(address, request, timeout_s), address)
+    try:
+        messages = decode_messages(found.records)
+    except RemoteProtocolError as error:
+        raise ProtocolError(f"{address} sent an answer that cannot be read: {error}") from error
+    return PullResult(
+        found.status,
+        messages,
+        found.next_offset,
+        found.min_offset,
+        found.max_offset,
+        found.suggested_broker_id,
     )
-    request = RemotingCommand.request(RequestCode.PULL_MESSAGE, encode_fields(header))
-    answer = await remoting.call(address, request, timeout_s)
+
+
+def pulled_in(answer: RemotingCommand, address: str) -> PulledRecords:
+    """Return what an answer to a pull brought.
+
+    Raises:
+        BrokerError: a refusal.
+        ProtocolError: the answer cannot be read.
+    """
     status = STATUSES.get(answer.code)
     if status is None:
         raise broker_error(answer.code, answer.remark, address)
     try:
         where = decode_fields(PullMessageResponseHeader, answer.ext_fields)
-        messages = decode_messages(answer.body) if status is PullStatus.FOUND else []
     except RemoteProtocolError as error:
         raise ProtocolError(f"{address} sent an answer that cannot be read: {error}") from error
-    return PullResult(
+    return PulledRecords(
         status,
-        messages,
+        answer.body if status is PullStatus.FOUND else b"",
         where.next_begin_offset,
         where.min_offset,
         where.max_offset,
         where.suggest_which_broker_id,
+        answer.remark or "",
     )

@@ -147,7 +147,7 @@ class Connection:
             self._arm(deadline_s)
         out = self._out
         if not out:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         out.append(head)
         if body:
             out.append(body)
@@ -203,7 +203,7 @@ class Connection:
             self._signer.sign(command)
         frame = encode_command(command)
         if not self._out:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._out.append(frame)
 
     def reply(self, answer: RemotingCommand) -> None:
@@ -219,12 +219,32 @@ class Connection:
             return
         frame = encode_command(answer)
         if not self._out:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._out.append(frame)
 
     def forget(self, opaque: int) -> None:
         """Stop waiting for that answer; its waiter hears nothing any more."""
         self._pending.pop(opaque, None)
+
+    def flush(self) -> None:
+        """Write now what would leave at the end of the loop's turn."""
+        out = self._out
+        if out and not self.closed:
+            self._out = []
+            data = out[0] if len(out) == 1 else b"".join(out)
+            if self._writable is not None:
+                self._unsent_size += len(data)
+            self._open_stream.write(data)
+
+    def expect_by(self, deadline_s: float) -> None:
+        """Take note that the deadline of a request under way is `deadline_s` now."""
+        if not self.closed and deadline_s < self._timer_s:
+            self._arm(deadline_s)
+
+    @property
+    def is_congested(self) -> bool:
+        """The peer reads too slowly: `writable` would wait."""
+        return self._writable is not None
 
     async def writable(self) -> None:
         """Wait while the peer reads too slowly."""
@@ -235,7 +255,7 @@ class Connection:
         """Send what is queued and close; requests under way fail with ConnectionFailed."""
         if self.closed:
             return
-        self._flush()
+        self.flush()
         self._end(ConnectionFailed(self.address, why, reached=True))
         if self._stream is not None:
             self._stream.close()
@@ -328,15 +348,6 @@ class Connection:
         if self._stream is not None:
             self._stream.abort()
 
-    def _flush(self) -> None:
-        out = self._out
-        if out and not self.closed:
-            self._out = []
-            data = out[0] if len(out) == 1 else b"".join(out)
-            if self._writable is not None:
-                self._unsent_size += len(data)
-            self._open_stream.write(data)
-
     def _clogged(self) -> ConnectionFailed:
         size = self._unsent_size // (1024 * 1024)
         return ConnectionFailed(self.address, f"reads too slowly, {size} MiB wait to be sent")
@@ -355,7 +366,8 @@ class Connection:
         for opaque in due:
             waiter = self._pending.pop(opaque, None)
             if waiter is not None:
-                waiter.failed(RequestTimeout(f"{self.address} did not answer in time"))
+                hint = "" if self.answers_count else MUTE_HINT
+                waiter.failed(RequestTimeout(f"{self.address} did not answer in time", hint=hint))
         if due:
             self._note_silence(now_s)
         if self._pending and self._timer is None:

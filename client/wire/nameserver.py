@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from random import Random
 from typing import Final, TypeVar
 
@@ -33,10 +33,11 @@ from skylarkmq.client.errors import (
 from skylarkmq.client.wire.connection import Connection
 from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.common.clock import Clock
-from skylarkmq.protocol.bodies.route import ClusterInfo, TopicRouteData
+from skylarkmq.protocol.bodies.route import ClusterInfo, TopicList, TopicRouteData
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.flags import REPLY_TOPIC_POSTFIX, is_system_topic
 from skylarkmq.protocol.headers.fields import encode_fields
 from skylarkmq.protocol.headers.route import GetRouteInfoRequestHeader
 from skylarkmq.protocol.remoting_command import RemotingCommand
@@ -49,6 +50,9 @@ log = logging.getLogger(__name__)
 NO_NAME_SERVER: Final = (
     "It may be a broker: namesrv_addr and NAMESRV_ADDR name name servers, mostly at port 9876"
 )
+BODY_NODES_MAX: Final = 4_000_000
+"""Values that an answer's JSON may have: half a million queues."""
+REPLY_ENDING: Final = f"_{REPLY_TOPIC_POSTFIX}"
 PATIENCE_S: Final = 0.5
 """How long the connection to one of several may take before the next is asked."""
 
@@ -120,6 +124,15 @@ class NameServers:
         brokers = (await self.cluster_info()).broker_addr_table
         return {broker.cluster for broker in brokers.values() if broker.cluster}
 
+    async def cluster_of_brokers(self) -> dict[str, str]:
+        """Return the cluster of each broker that is registered, by the broker's name.
+
+        Raises:
+            RocketMQError: no name server answered, or all refused.
+        """
+        brokers = (await self.cluster_info()).broker_addr_table
+        return {name: broker.cluster or "" for name, broker in brokers.items()}
+
     async def cluster_info(self) -> ClusterInfo:
         """Return all brokers that are registered, by name and by cluster.
 
@@ -128,6 +141,20 @@ class NameServers:
         """
         info = await self._ask(ClusterInfo, RequestCode.GET_BROKER_CLUSTER_INFO, {})
         return ClusterInfo() if info is None else info
+
+    async def topics(self) -> list[str]:
+        """Return the names of all topics but those that brokers make for themselves, sorted.
+
+        Topics of retries (%RETRY%group) and dead letters (%DLQ%group) are among them.
+
+        Raises:
+            RocketMQError: no name server answered, or all refused.
+        """
+        listed = await self._ask(TopicList, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+        # Every broker has topics of its own name and of its cluster's; this answer has them.
+        own = await self._ask(TopicList, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, {})
+        names = set(listed.topic_list if listed else ()) - set(own.topic_list if own else ())
+        return application_topics(names)
 
     async def _ask(self, kind: type[T], code: int, ext_fields: dict[str, str]) -> T | None:
         """Return the first answer that can be read; None is "no such topic"."""
@@ -189,6 +216,13 @@ class NameServers:
         return ConnectionFailed(self.text, text)
 
 
+def application_topics(names: Iterable[str]) -> list[str]:
+    """Return those of the names that no broker makes for itself, sorted."""
+    return sorted(
+        name for name in names if not is_system_topic(name) and not name.endswith(REPLY_ENDING)
+    )
+
+
 async def _local_ip(connection: Connection) -> str:
     return connection.local_ip
 
@@ -201,6 +235,6 @@ def _body(kind: type[T], answer: RemotingCommand, address: str) -> T | None:
     if answer.code != ResponseCode.SUCCESS:
         raise broker_error(answer.code, answer.remark, address)
     try:
-        return decode_body(kind, answer.body)
+        return decode_body(kind, answer.body, node_count_max=BODY_NODES_MAX)
     except RemoteProtocolError as error:
         raise ProtocolError(f"{address} sent a body that cannot be read: {error}") from error

@@ -139,6 +139,13 @@ class Remoting:
         await connection.writable()
         connection.post(command)
 
+    def drop_idle(self) -> None:
+        """Close the connections without a request under way; later calls connect anew."""
+        for connection in self.connections:
+            if not connection.pending_count:
+                del self._connections[connection.address]
+                connection.close("not used for a while")
+
     def close(self) -> None:
         """Close all connections; later calls fail."""
         self._stopping = True

@@ -14,9 +14,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from skylarkmq.client.errors import RocketMQError, RouteNotFound
-from skylarkmq.client.wire.nameserver import NameServers
 from skylarkmq.client.wire.single_flight import SingleFlight
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.route import QueueData, TopicRouteData
@@ -44,12 +44,29 @@ class TopicRoute:
     borrowed: bool = False
 
 
+class RouteSource(Protocol):
+    """Whom to ask where topics live: name servers, or brokers that are named one by one."""
+
+    @property
+    def text(self) -> str:
+        """Its addresses, for messages to people."""
+        ...
+
+    async def route(self, topic: str) -> TopicRouteData | None:
+        """Return where `topic` lives, None when there is no such topic; raises RocketMQError."""
+        ...
+
+    async def broker_names(self) -> list[str]:
+        """Return the names of the brokers that there are; raises RocketMQError."""
+        ...
+
+
 class RouteTable:
     """The routes of one client. Loop thread."""
 
     def __init__(
         self,
-        name_servers: NameServers,
+        name_servers: RouteSource,
         mapped: Callable[[str], str],
         clock: Clock,
         on_change: Callable[[str], None],
@@ -67,6 +84,19 @@ class RouteTable:
     def known(self, topic: str) -> TopicRoute | None:
         """Return the route if it is known already; no I/O."""
         return self._routes.get(topic)
+
+    def fresh(self, topic: str, max_age_s: float) -> TopicRoute | None:
+        """Return the route if it is known and was asked for within `max_age_s`; no I/O."""
+        asked_s = self._asked_s.get(topic)
+        if asked_s is None or self._clock.monotonic() - asked_s >= max_age_s:
+            return None
+        return self._routes.get(topic)
+
+    def age(self, topic: str, age_s: float) -> None:
+        """Take the route for `age_s` old from now on, unless it is older."""
+        asked_s = self._asked_s.get(topic)
+        if asked_s is not None:
+            self._asked_s[topic] = min(asked_s, self._clock.monotonic() - age_s)
 
     @property
     def topics(self) -> set[str]:

@@ -8,11 +8,15 @@ the same two interfaces. All calls happen on the loop thread.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
-from typing import Protocol, cast
+from contextlib import suppress
+from typing import Final, Protocol, cast
 
 from skylarkmq.client.config import CLOSE_TIMEOUT_S
-from skylarkmq.client.wire.tls import ClientTls, explain, explain_loss
+from skylarkmq.client.wire.tls import ClientTls
+
+REST_READ_SIZE: Final = 256 * 1024
 
 
 class Receiver(Protocol):
@@ -74,25 +78,31 @@ class AsyncioNetwork:
     """Streams over the running loop's sockets, whichever loop it is, with TLS or without."""
 
     def __init__(self, tls: ClientTls | None = None) -> None:
-        self._tls = tls
+        self._tls = tls or ClientTls(None)
 
     async def connect(self, address: str, receiver: Receiver) -> Stream:
         host, port = split_address(address)
         try:
             return await self._open(address, host, port, receiver)
+        except ConnectionRefusedError as error:  # the loop's text names a system call
+            raise ConnectionRefusedError("connection refused") from error
         except ValueError as error:  # the resolver or TLS takes no such name
             raise OSError(f"{host[:64]!a} is no host name: {error}") from error
 
     async def _open(self, address: str, host: str, port: int, receiver: Receiver) -> Stream:
         loop = asyncio.get_running_loop()
         tls = self._tls
-        if tls is None or tls.context is None:
-            _, stream = await loop.create_connection(lambda: _SocketStream(receiver), host, port)
+
+        def made() -> _SocketStream:
+            return _SocketStream(receiver, tls)
+
+        if tls.context is None:
+            _, stream = await loop.create_connection(made, host, port)
             return stream
         name = tls.expected_name(address, host)
         try:
             _, stream = await loop.create_connection(
-                lambda: _SocketStream(receiver),
+                made,
                 host,
                 port,
                 ssl=tls.context,
@@ -100,15 +110,16 @@ class AsyncioNetwork:
                 ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
             )
         except (ssl.SSLError, ConnectionResetError, BrokenPipeError) as error:
-            raise explain(error, name) from error
+            raise tls.explain(error, name) from error
         return stream
 
 
 class _SocketStream(asyncio.Protocol):
     """A transport, seen as a Stream."""
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: Receiver, tls: ClientTls) -> None:
         self._receiver = receiver
+        self._tls = tls
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -119,7 +130,16 @@ class _SocketStream(asyncio.Protocol):
         self._receiver.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._receiver.connection_lost(explain_loss(exc))
+        if exc is not None and self._tls.context is None:
+            self._receive_rest()
+        self._receiver.connection_lost(self._tls.explain_loss(exc))
+
+    def _receive_rest(self) -> None:
+        """Take what the peer said before a write failed: its answers are not asked for again."""
+        descriptor: int = self._open_transport.get_extra_info("socket").fileno()
+        with suppress(OSError):
+            while descriptor >= 0 and (data := os.read(descriptor, REST_READ_SIZE)):
+                self._receiver.data_received(data)
 
     def pause_writing(self) -> None:
         self._receiver.pause_writing()

@@ -58,8 +58,17 @@ class TlsFailure(OSError):
 class ClientTls:
     """The TLS side of one client's connections."""
 
-    def __init__(self, setting: SslSetting, server_hostname: ServerHostname = None) -> None:
+    def __init__(
+        self,
+        setting: SslSetting,
+        server_hostname: ServerHostname = None,
+        *,
+        settings_hint: str = "",
+    ) -> None:
         """Take `True` for the system's trusted issuers, or a context of the application.
+
+        Args:
+            settings_hint: what these settings are called where the user gives them; errors say it.
 
         Raises:
             ValueError: a context for servers, or a name to expect without TLS.
@@ -68,6 +77,7 @@ class ClientTls:
         if server_hostname is not None and self.context is None:
             raise ValueError("server_hostname says which certificate to expect: it needs ssl=")
         self._server_hostname = server_hostname
+        self._settings_hint = settings_hint
 
     def expected_name(self, address: str, host: str) -> str:
         """Return the name that the certificate of `address` (host:port) is to have.
@@ -86,20 +96,23 @@ class ClientTls:
                 raise TlsFailure(why, "It is a function of the application") from error
         return rule.get(address) or rule.get(host) or host
 
+    def explain(self, error: Exception, expected_name: str) -> TlsFailure:
+        """Return what a failed handshake means."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return self._named(_explain_certificate(error, expected_name))
+        if isinstance(error, ssl.SSLError):
+            return self._named(_explain_alert(error))
+        text = str(error) or type(error).__name__
+        return self._named(TlsFailure(f"the peer ended the TLS handshake: {text}", _PLAIN_HINT))
 
-def explain(error: Exception, expected_name: str) -> TlsFailure:
-    """Return what a failed handshake means."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return _explain_certificate(error, expected_name)
-    if isinstance(error, ssl.SSLError):
-        return _explain_alert(error)
-    text = str(error) or type(error).__name__
-    return TlsFailure(f"the peer ended the TLS handshake: {text}", _PLAIN_HINT)
+    def explain_loss(self, error: Exception | None) -> Exception | None:
+        """Return why a connection ended, in words when the peer sent a TLS alert."""
+        return self._named(_explain_alert(error)) if isinstance(error, ssl.SSLError) else error
 
-
-def explain_loss(error: Exception | None) -> Exception | None:
-    """Return why a TLS connection ended, in words when the peer sent an alert."""
-    return _explain_alert(error) if isinstance(error, ssl.SSLError) else error
+    def _named(self, failure: TlsFailure) -> TlsFailure:
+        if self._settings_hint:
+            failure.hint = f"{failure.hint}. {self._settings_hint}"
+        return failure
 
 
 def _explain_certificate(error: ssl.SSLCertVerificationError, expected_name: str) -> TlsFailure:

@@ -53,7 +53,7 @@ from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.redrive_ledger import Entry, LetterKey, RedriveLedger
 from skylarkmq.spark.jobs.replay_task import Pace
-from skylarkmq.spark.remoting.connections import Pending
+from skylarkmq.spark.own_loop import Pending
 from skylarkmq.spark.writing.unique_keys import key_of_values
 
 IN_FLIGHT: Final = 32

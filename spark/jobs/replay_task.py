@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark.clock import BlockingClock
 from skylarkmq.spark.jobs.replay_ledger import Done, Ledger
-from skylarkmq.spark.remoting.outgoing import Window
+from skylarkmq.spark.writing.outgoing import Window
 from skylarkmq.spark.writing.rows import Addressed, RowError, RowReader
 from skylarkmq.spark.writing.sink_columns import plan_rows
 from skylarkmq.spark.writing.sink_options import SinkOptions

@@ -19,12 +19,11 @@ from typing import Final, Protocol, TypeVar
 
 from skylarkmq.client.errors import NotFound, RocketMQError, RouteNotFound, TopicNotExist
 from skylarkmq.spark.clock import BlockingClock
+from skylarkmq.spark.cluster import may_repeat, patiently
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.spark.options import Subject
 from skylarkmq.spark.reading.filter_check import Asked
 from skylarkmq.spark.reading.positions import listed
-from skylarkmq.spark.remoting.asking import may_repeat
-from skylarkmq.spark.remoting.patience import patiently
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.spark.batches import BatchBuilder
+from skylarkmq.spark.cluster import client_for
 from skylarkmq.spark.errors import DataLost, NoProgress
 from skylarkmq.spark.offsets import OffsetRange
 from skylarkmq.spark.options import ReadSettings
 from skylarkmq.spark.reading.ranges import Block, RangeReader
-from skylarkmq.spark.remoting.pool import client_for
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -30,18 +30,16 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from skylarkmq.client.errors import BrokerError, ProtocolError, RocketMQError, RouteNotFound
-from skylarkmq.client.wire.api_pull import PullStatus
+from skylarkmq.client.wire.api_pull import PulledRecords, PullStatus, pulled_in
+from skylarkmq.client.wire.route import MASTER_ID
 from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.spark.cluster import BlockingClient, Pending, Pulled
+from skylarkmq.spark.cluster import ROUTE_RETRY_AGE_S, BlockingClient, may_repeat
 from skylarkmq.spark.errors import DataLost, NoProgress
 from skylarkmq.spark.offsets import describe
+from skylarkmq.spark.own_loop import Pending
 from skylarkmq.spark.reading.record_spans import Span, SpanError, cut, first_gap, span_of
-from skylarkmq.spark.remoting.asking import may_repeat
-from skylarkmq.spark.remoting.pull_source import PullSource
-from skylarkmq.spark.remoting.requests import PullRequests, pulled_in
-from skylarkmq.spark.remoting.strides import Stride
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +52,11 @@ REMOVING: Final = "MESSAGE_WAS_REMOVING"
 CLOSED_QUEUE: Final = "its topic has fewer read queues than it had"
 CLOSED_CURE: Final = "Give the topic its read queues back (updateTopic -r) until all is read,"
 _CLOSED: Final = re.compile(r"queueId\[\d+\] is illegal")
+STAY_S: Final = 30.0
+"""How long suggestions are passed over after a failure."""
+RECENT_MAX: Final = 4
+PATIENCE_FIRST: Final = 2
+PATIENCE_MAX: Final = 1024
 
 
 class Block(NamedTuple):
@@ -80,7 +83,7 @@ class _Slot:
         self.of_master = True
         self.pending: Pending | None = None
         self.blocks: deque[Block] = deque()
-        self.strange: Pulled | None = None
+        self.strange: PulledRecords | None = None
         """An answer without messages, to be judged when the slot is the front one."""
 
 
@@ -117,9 +120,7 @@ class RangeReader:
         self._filters = subscription is not None and subscription.sub_string != "*"
         self._in_flight = 1 if self._filters else in_flight
         self._on_data_loss = on_data_loss
-        self._requests = PullRequests(
-            client.wire_name(group), client.namespace.wrap_queue(queue), max_bytes, subscription
-        )
+        self._requests = client.pulls_of(queue, max_bytes, group=group, subscription=subscription)
         self._source = PullSource(client, queue)
         self._stride = Stride(batch_size)
         self._slots: deque[_Slot] = deque()
@@ -233,7 +234,7 @@ class RangeReader:
         self._progressed()
 
     def _take_filtered(
-        self, slot: _Slot, answer: Pulled, records: bytes, span: Span | None
+        self, slot: _Slot, answer: PulledRecords, records: bytes, span: Span | None
     ) -> None:
         """Add what matched, and go on where the broker says that it stopped."""
         first_there = slot.at if span is None else span.first
@@ -254,7 +255,7 @@ class RangeReader:
 
     # What an answer without messages means
 
-    def _judge(self, front: _Slot, answer: Pulled) -> None:
+    def _judge(self, front: _Slot, answer: PulledRecords) -> None:
         """Go on after an answer that did not bring what is at the front.
 
         Raises:
@@ -276,7 +277,7 @@ class RangeReader:
         else:
             self._lose(front.at, available, self._end)
 
-    def _available(self, at: int, answer: Pulled) -> int | None:
+    def _available(self, at: int, answer: PulledRecords) -> int | None:
         """Return where messages can be had again: behind `at`, or at an end that is not; None
         when the answer does not say."""
         if answer.min_offset > at:
@@ -362,8 +363,118 @@ def is_closed_queue(error: BrokerError) -> bool:
     return error.code == ResponseCode.SYSTEM_ERROR and _CLOSED.match(error.remark) is not None
 
 
-def _said(answer: Pulled) -> str:
+def _said(answer: PulledRecords) -> str:
     return (
         f"{answer.status.name} {answer.remark}".strip()
         + f" (next {answer.next_offset}, first {answer.min_offset}, end {answer.max_offset})"
     )
+
+
+class PullSource:
+    """The broker that one queue is read from: the master, a slave that it suggests, or any other.
+
+    A broker whose memory no longer holds what is read suggests another member of its set. That one
+    may lag behind: when it has not what is asked for, the master is asked again, and suggestions
+    count no more. After a failure the next member is tried, with a fresh route; a route that was
+    known stays good while the name servers are away or have lost it, because the broker may be
+    restarting.
+    """
+
+    def __init__(self, client: BlockingClient, queue: MessageQueue) -> None:
+        self._client = client
+        self._queue = queue
+        self._members: dict[int, str] = {}
+        self._broker_id = MASTER_ID
+        self._slave_lags = False
+        # Suggestions count from then on: a slave names a master that is away.
+        self._suggestions_from_s = 0.0
+
+    @property
+    def address(self) -> str:
+        """Whom to ask.
+
+        Raises:
+            RocketMQError: no broker is known for this queue.
+        """
+        if not self._members:
+            self._members = self._client.members_of(self._queue)
+        if self._broker_id not in self._members:
+            self._broker_id = min(self._members)
+        return self._members[self._broker_id]
+
+    @property
+    def is_master(self) -> bool:
+        """Whether the one that is asked has all that there is."""
+        return self._broker_id == MASTER_ID
+
+    def suggested(self, broker_id: int) -> None:
+        """Take the suggestion that came with an answer, when there is such a member."""
+        if broker_id == self._broker_id or self._slave_lags or broker_id not in self._members:
+            return
+        if self._client.clock.monotonic() >= self._suggestions_from_s:
+            self._broker_id = broker_id
+
+    def back_to_master(self) -> bool:
+        """Ask the master from now on, because a slave has not what is asked for; return whether
+        that is news."""
+        news, self._slave_lags = not self._slave_lags, True
+        if news:
+            log.info("%s: a slave lags behind, going on at the master", describe(self._queue))
+        self._broker_id = MASTER_ID
+        self._refresh()
+        return news
+
+    def failed(self) -> None:
+        """Turn to the next member, after the one that is asked has failed; stay there a while."""
+        self._suggestions_from_s = self._client.clock.monotonic() + STAY_S
+        self._refresh()
+        members = sorted(self._members)
+        if members:
+            later = [member for member in members if member > self._broker_id]
+            self._broker_id = (later or members)[0]
+
+    def _refresh(self) -> None:
+        try:
+            self._members = self._client.members_of(self._queue, max_age_s=ROUTE_RETRY_AGE_S)
+        except RocketMQError as error:
+            log.debug("%s: no fresh route: %s", describe(self._queue), error)
+
+
+class Stride:
+    """How many messages one pull asks for: what the broker's caps let through, as answers show.
+
+        short answer    the size becomes the most that the last few answers brought: the caps count
+                        messages or bytes, and an answer also ends where a log file does
+        full answers    after a few in a row the size is doubled; when that gains nothing, the next
+                        try waits twice as long
+
+    `size` is never above `maximum`.
+    """
+
+    __slots__ = ("_full_count", "_grown", "_patience", "_recent", "maximum", "size")
+
+    def __init__(self, maximum: int) -> None:
+        self.size = self.maximum = maximum
+        self._recent: deque[int] = deque(maxlen=RECENT_MAX)
+        self._full_count = 0
+        self._patience = PATIENCE_FIRST
+        # Whether the size was doubled and no answer has shown yet that it was worth it.
+        self._grown = False
+
+    def answered(self, asked: int, count: int) -> None:
+        """Learn from an answer of `count` messages to a pull of `asked`."""
+        if count < asked:
+            self._recent.append(count)
+            self.size = max(1, *self._recent)
+            self._full_count = 0
+            if self._grown:
+                self._patience = min(self._patience * 2, PATIENCE_MAX)
+                self._grown = False
+        elif asked >= self.size:
+            self._recent.append(count)
+            self._full_count += 1
+            self._grown = False
+            if self.size < self.maximum and self._full_count >= self._patience:
+                self.size = min(self.maximum, self.size * 2)
+                self._full_count = 0
+                self._grown = True

@@ -20,7 +20,7 @@ from typing import Final
 from skylarkmq.client.config import MIB
 from skylarkmq.client.producer.queue_selector import by_hash
 from skylarkmq.protocol.batch import MIN_BATCH_ITEM_SIZE
-from skylarkmq.spark.remoting.outgoing import Outgoing, Queue, Receipt, Window
+from skylarkmq.spark.writing.outgoing import Outgoing, Queue, Receipt, Window
 from skylarkmq.spark.writing.rows import Addressed, RowError
 from skylarkmq.spark.writing.sink_options import SinkOptions
 

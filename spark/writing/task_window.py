@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from skylarkmq.spark.cluster import BlockingClient
-from skylarkmq.spark.remoting.outgoing import Queue
-from skylarkmq.spark.remoting.patience import patiently
-from skylarkmq.spark.remoting.pool import client_for
+from skylarkmq.spark.cluster import BlockingClient, client_for, patiently
+from skylarkmq.spark.writing.outgoing import Queue
 from skylarkmq.spark.writing.sink_options import SinkOptions
 from skylarkmq.spark.writing.window import SendWindow
 

@@ -33,19 +33,19 @@ from skylarkmq.client.errors import (
     ProtocolError,
     RocketMQError,
     TlsError,
+    broker_error,
 )
 from skylarkmq.client.producer.send_result import STORED_CODES, SendStatus
+from skylarkmq.client.wire.api_send import stored_fields
 from skylarkmq.protocol.codes import ResponseCode
-from skylarkmq.protocol.headers.send import SendMessageResponseHeader
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.errors import SendFailed
 from skylarkmq.spark.offsets import describe
-from skylarkmq.spark.remoting.connections import Pending
-from skylarkmq.spark.remoting.outgoing import Outgoing, Queue, Receipt
-from skylarkmq.spark.remoting.requests import fields_in, refusal
-from skylarkmq.spark.remoting.send_requests import SendRequests, Unsent
+from skylarkmq.spark.own_loop import Pending
+from skylarkmq.spark.writing.outgoing import Outgoing, Queue, Receipt
+from skylarkmq.spark.writing.send_requests import SendRequests, Unsent
 
 log = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ class SendWindow:
             answer = client.wait(pending, client.deadline_s())
             status = STORED_CODES.get(answer.code)
             if status is None:
-                raise refusal(answer, pending.address)
+                raise broker_error(answer.code, answer.remark, pending.address)
             if status not in self._accepted:
                 request.unconfirmed += 1
                 raise SendFailed(
@@ -228,7 +228,7 @@ class SendWindow:
                 del self._lines[request.queue]
 
     def _receipt(self, request: Unsent, answer: RemotingCommand, address: str) -> Receipt:
-        where = fields_in(SendMessageResponseHeader, answer, address)
+        where = stored_fields(answer)
         topic, broker_name, _ = request.queue
         return Receipt(
             MessageQueue(topic, broker_name, where.queue_id),

@@ -14,8 +14,8 @@ from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.errors import DataLost, SendFailed
 from skylarkmq.spark.reading.ranges import RangeReader
 from skylarkmq.spark.reading.write_back import OffsetWriteBack
-from skylarkmq.spark.remoting.outgoing import Outgoing
 from skylarkmq.spark.settings import ConnectionSettings
+from skylarkmq.spark.writing.outgoing import Outgoing
 from skylarkmq.spark.writing.window import SendWindow
 from tests.interop.servers import Broker
 

@@ -17,11 +17,11 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from skylarkmq.client.producer.queue_selector import by_hash
 from skylarkmq.protocol.message import MessageExt
+from skylarkmq.spark import cluster
 from skylarkmq.spark.option_reading import OptionError
-from skylarkmq.spark.remoting import pool
-from skylarkmq.spark.remoting.outgoing import Queue
 from skylarkmq.spark.schema import SchemaError
 from skylarkmq.spark.sink import BatchSink, SendReceipt, StreamSink, batch_sink, stream_sink
+from skylarkmq.spark.writing.outgoing import Queue
 from skylarkmq.spark.writing.rows import RowError
 from skylarkmq.spark.writing.sink_task import QueueTotal
 from skylarkmq.spark.writing.unique_keys import PlaceKeys
@@ -59,7 +59,7 @@ class Context:
 @pytest.fixture(autouse=True)
 def no_clients_left() -> Iterator[None]:
     yield
-    pool.close_all()
+    cluster.close_all()
 
 
 def in_task(patch: pytest.MonkeyPatch, context: Context) -> None:

@@ -15,9 +15,9 @@ from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import encode_command
 from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.spark.remoting import pool
-from skylarkmq.spark.remoting.outgoing import Queue
+from skylarkmq.spark import cluster
 from skylarkmq.spark.sink import batch_sink
+from skylarkmq.spark.writing.outgoing import Queue
 from tests.spark.support.scripted_brokers import scripted_brokers
 from tests.spark.support.scripted_peer import CLOSE, Said
 
@@ -30,7 +30,7 @@ SCHEMA = StructType([StructField("body", BinaryType()), StructField("shardingKey
 @pytest.fixture(autouse=True)
 def no_clients_left() -> Iterator[None]:
     yield
-    pool.close_all()
+    cluster.close_all()
 
 
 class Troubled:

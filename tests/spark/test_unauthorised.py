@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.spark.remoting import pool
+from skylarkmq.spark import cluster
 from skylarkmq.spark.source import SkylarkSource
 from tests.spark.support.scripted_brokers import scripted_brokers
 from tests.spark.support.scripted_peer import ScriptedPeer
@@ -25,7 +25,7 @@ OFFSETS = {RequestCode.GET_MIN_OFFSET: "0", RequestCode.GET_MAX_OFFSET: "9"}
 @pytest.fixture(autouse=True)
 def no_clients_left() -> Iterator[None]:
     yield
-    pool.close_all()
+    cluster.close_all()
 
 
 def denied(request: RemotingCommand) -> RemotingCommand:
@@ -75,7 +75,7 @@ def test_a_task_does_not_read() -> None:
         (partition,) = reader.partitions()
         with pytest.raises(RocketMQError):
             list(reader.read(partition))
-        pool.close_all()
+        cluster.close_all()
         for broker in brokers:
             broker.requests.clear()
         fails(lambda: list(reader.read(partition)), brokers, RequestCode.PULL_MESSAGE)

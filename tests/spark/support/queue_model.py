@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from skylarkmq.client.errors import ConnectionFailed, RocketMQError
-from skylarkmq.client.namespace import Namespace
+from skylarkmq.client.wire.api_pull import PullTemplate
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.record import encode_record
@@ -136,7 +136,6 @@ class FakePullClient:
     settings: ConnectionSettings = SETTINGS
     answers_early: Callable[[], bool] = lambda: False
     clock: TestClock = field(default_factory=TestClock)
-    namespace: Namespace = field(default_factory=lambda: Namespace(""))
     pulls: list[FakePending] = field(default_factory=list[FakePending])
     under_way: list[FakePending] = field(default_factory=list[FakePending])
     most_under_way: int = 0
@@ -145,8 +144,8 @@ class FakePullClient:
     def typed(self) -> BlockingClient:
         return cast(BlockingClient, self)
 
-    def wire_name(self, name: str) -> str:
-        return name
+    def pulls_of(self, queue: MessageQueue, max_bytes: int, **names: Any) -> PullTemplate:
+        return BlockingClient(self.settings).pulls_of(queue, max_bytes, **names)
 
     def members_of(self, queue: MessageQueue, *, max_age_s: float = 30.0) -> Mapping[int, str]:
         if not self.members:

@@ -34,6 +34,8 @@ class ScriptedPeer:
         self.script = script
         self.requests: list[RemotingCommand] = []
         self.connection_count = 0
+        self.on_close: Callable[[], None] = lambda: None
+        """Called after the script has closed a connection."""
         self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
@@ -107,6 +109,7 @@ class ScriptedPeer:
             with contextlib.suppress(OSError):
                 stream.shutdown(socket.SHUT_RDWR)
             stream.close()
+            self.on_close()
             return False
         if isinstance(said, bytes):
             stream.sendall(said)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from skylarkmq.protocol.compression import CompressionKind
 from skylarkmq.protocol.properties import RESERVED_NAMES, decode_properties
-from skylarkmq.spark.remoting.outgoing import Outgoing
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.spark.writing import rows as rows_module
+from skylarkmq.spark.writing.outgoing import Outgoing
 from skylarkmq.spark.writing.rows import Addressed, RowError, RowReader
 from skylarkmq.spark.writing.sink_columns import SINK_TYPES, plan_rows
 from skylarkmq.spark.writing.sink_options import SinkOptions

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq.client.producer.queue_selector import by_hash
-from skylarkmq.spark.remoting.outgoing import Outgoing, Queue, Receipt
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.spark.writing import sink_task as sink_task_module
+from skylarkmq.spark.writing.outgoing import Outgoing, Queue, Receipt
 from skylarkmq.spark.writing.rows import Addressed, RowError
 from skylarkmq.spark.writing.sink_options import SinkOptions
 from skylarkmq.spark.writing.sink_task import SinkTask

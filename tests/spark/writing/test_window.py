@@ -27,8 +27,8 @@ from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.protocol.remoting_command import RESPONSE_FLAG, RemotingCommand
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.errors import SendFailed
-from skylarkmq.spark.remoting.outgoing import Outgoing, Receipt
 from skylarkmq.spark.settings import ConnectionSettings
+from skylarkmq.spark.writing.outgoing import Outgoing, Receipt
 from skylarkmq.spark.writing.window import SendWindow
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.blocking_clock import TestClock

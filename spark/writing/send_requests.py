@@ -15,7 +15,7 @@ from skylarkmq.protocol.flags import AUTO_CREATE_TOPIC_KEY_TOPIC
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader, encode_send_header_v2
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.spark.remoting.outgoing import Outgoing, Queue
+from skylarkmq.spark.writing.outgoing import Outgoing, Queue
 
 
 class Unsent:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.spark.remoting.strides import Stride
+from skylarkmq.spark.reading.ranges import Stride
 
 
 def answer(stride: Stride, cap: int, times: int = 1) -> int:

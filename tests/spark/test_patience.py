@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skylarkmq.client.errors import AuthError, ConnectionFailed, RocketMQError, RouteNotFound
-from skylarkmq.spark.remoting.patience import patiently
+from skylarkmq.spark.cluster import patiently
 from tests.spark.support.blocking_clock import TestClock
 
 AWAY = ConnectionFailed("a", "refused")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import pickle
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 
 from skylarkmq.client.config import Credentials
 from skylarkmq.client.errors import ConnectionFailed, RequestTimeout, RocketMQError, TlsError
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.spark.clock import SystemClock
-from skylarkmq.spark.remoting.connections import IDLE_MAX_S, UNLOOKED_S, Connections
+from skylarkmq.spark.cluster import IDLE_MAX_S, UNLOOKED_S, BlockingClient, client_for, close_all
 from skylarkmq.spark.settings import ConnectionSettings, TlsSettings
 from tests.spark.support.blocking_clock import TestClock
 from tests.spark.support.scripted_peer import ScriptedPeer
@@ -31,79 +34,100 @@ def request() -> RemotingCommand:
     return RemotingCommand.request(11, {"n": "1"})
 
 
-def call(connections: Connections, address: str, clock: TestClock | SystemClock) -> RemotingCommand:
-    return connections.call(address, request(), clock.monotonic() + LIMIT_S)
+@contextmanager
+def client_of(clock: TestClock | None = None, **other: Any) -> Iterator[BlockingClient]:
+    given: dict[str, Any] = {"name_servers": ("ns:1",), "request_timeout_s": LIMIT_S, **other}
+    client = BlockingClient(pickle.loads(pickle.dumps(ConnectionSettings(**given))), clock)
+    yield client
+    client.close()
 
 
 def test_one_connection_serves_many_calls() -> None:
-    with ScriptedPeer(echo) as peer:
-        clock = TestClock()
-        connections = Connections(ConnectionSettings((peer.address,)), clock)
+    clock = TestClock()
+    with ScriptedPeer(echo) as peer, client_of(clock) as client:
         for _ in range(10):
-            call(connections, peer.address, clock)
+            client.call(peer.address, request())
             clock.advance(UNLOOKED_S * 2)
         assert peer.connection_count == 1
-        connections.close()
 
 
 def test_one_that_the_peer_closed_meanwhile_is_made_again() -> None:
-    with ScriptedPeer(echo) as peer:
-        clock = TestClock()
-        connections = Connections(ConnectionSettings((peer.address,)), clock)
-        call(connections, peer.address, clock)
+    clock = TestClock()
+    with ScriptedPeer(echo) as peer, client_of(clock) as client:
+        client.call(peer.address, request())
         peer.cut()
         clock.advance(UNLOOKED_S * 2)
-        assert call(connections, peer.address, clock).code == 0
+        assert client.call(peer.address, request()).code == 0
         assert peer.connection_count == 2
-        connections.close()
 
 
 def test_one_that_was_idle_for_long_is_made_again() -> None:
-    with ScriptedPeer(echo) as peer:
-        clock = TestClock()
-        connections = Connections(ConnectionSettings((peer.address,)), clock)
-        call(connections, peer.address, clock)
+    clock = TestClock()
+    with ScriptedPeer(echo) as peer, client_of(clock) as client:
+        client.call(peer.address, request())
         clock.advance(IDLE_MAX_S + 1)
-        call(connections, peer.address, clock)
+        client.call(peer.address, request())
         assert peer.connection_count == 2
         clock.advance(IDLE_MAX_S + 1)
-        connections.drop_idle()
-        call(connections, peer.address, clock)
+        client.drop_idle()
+        client.call(peer.address, request())
         assert peer.connection_count == 3
-        connections.close()
+
+
+def test_one_with_a_request_under_way_is_kept_however_long_spark_works() -> None:
+    clock = TestClock()
+    with ScriptedPeer(echo) as peer, client_of(clock) as client:
+        pending = client.begin(peer.address, request())
+        clock.advance(IDLE_MAX_S + 1)
+        client.drop_idle()
+        assert client.wait(pending, client.deadline_s()).code == 0
+        assert peer.connection_count == 1
 
 
 def test_brokers_get_a_signature_and_name_servers_none() -> None:
     with ScriptedPeer(echo) as broker, ScriptedPeer(echo) as name_server:
-        clock = SystemClock()
-        credentials = Credentials("AK", "secret")
-        settings = ConnectionSettings((name_server.address,), credentials=credentials)
-        connections = Connections(settings, clock)
-        call(connections, broker.address, clock)
-        call(connections, name_server.address, clock)
-        connections.close()
+        names, credentials = (name_server.address,), Credentials("AK", "secret")
+        with client_of(name_servers=names, credentials=credentials) as client:
+            client.call(broker.address, request())
+            client.call(name_server.address, request())
         assert "Signature" in broker.requests[0].ext_fields
         assert "Signature" not in name_server.requests[0].ext_fields
         assert "AccessKey" not in name_server.requests[0].ext_fields
 
 
 def test_a_child_process_leaves_its_parent_s_connection_alone() -> None:
-    with ScriptedPeer(echo) as peer:
-        clock = SystemClock()
-        connections = Connections(ConnectionSettings((peer.address,)), clock)
-        call(connections, peer.address, clock)
+    with ScriptedPeer(echo) as peer, client_of() as client:
+        client.call(peer.address, request())
         child = os.fork()
         if child == 0:
             try:
-                answer = call(connections, peer.address, clock)
+                answer = client.call(peer.address, request())
+                client.close()
                 os._exit(0 if answer.code == 0 else 1)
             finally:
                 os._exit(2)
         assert os.waitpid(child, 0)[1] == 0
         assert peer.connection_count == 2
-        assert call(connections, peer.address, clock).code == 0
+        assert client.call(peer.address, request()).code == 0
         assert peer.connection_count == 2
-        connections.close()
+
+
+def test_each_thread_has_clients_of_its_own() -> None:
+    with ScriptedPeer(echo) as peer:
+        settings = ConnectionSettings((peer.address,), request_timeout_s=LIMIT_S)
+        clients: list[BlockingClient] = []
+
+        def work() -> None:
+            clients.append(client_for(settings))
+            assert clients[-1].call(peer.address, request()).code == 0
+            close_all()
+
+        for _ in range(2):
+            thread = Thread(target=work)
+            thread.start()
+            thread.join(LIMIT_S)
+        assert len({id(client) for client in (*clients, client_for(settings))}) == 3
+        close_all()
 
 
 @pytest.fixture(scope="module")
@@ -112,13 +136,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 def tls_call(peer: ScriptedPeer, tls: TlsSettings) -> RemotingCommand:
-    clock = SystemClock()
-    settings = pickle.loads(pickle.dumps(ConnectionSettings((peer.address,), tls=tls)))
-    connections = Connections(settings, clock)
-    try:
-        return call(connections, peer.address, clock)
-    finally:
-        connections.close()
+    with client_of(tls=tls) as client:
+        return client.call(peer.address, request())
 
 
 def test_tls_with_an_authority_of_one_s_own(authority: Authority) -> None:
@@ -148,18 +167,14 @@ def test_tls_with_a_client_certificate(authority: Authority) -> None:
 
 
 def test_large_answers_over_tls(authority: Authority) -> None:
-    with ScriptedPeer(echo, authority.server_context("127.0.0.1")) as peer:
-        clock = SystemClock()
-        tls = TlsSettings(ca_file=str(authority.ca_file))
-        connections = Connections(ConnectionSettings((peer.address,), tls=tls), clock)
-        body = bytes(range(256)) * 8000
-        deadline_s = clock.monotonic() + LIMIT_S
-        under_way = [
-            connections.begin(peer.address, RemotingCommand.request(1, {}, body), deadline_s)
-            for _ in range(4)
-        ]
-        assert all(connections.wait(it, deadline_s).body == body for it in under_way)
-        connections.close()
+    tls = TlsSettings(ca_file=str(authority.ca_file))
+    body = bytes(range(256)) * 8000
+    server = authority.server_context("127.0.0.1")
+    with ScriptedPeer(echo, server) as peer, client_of(tls=tls) as client:
+        requests = [RemotingCommand.request(1, {}, body) for _ in range(4)]
+        under_way = [client.begin(peer.address, it) for it in requests]
+        answers = [client.wait(it, client.deadline_s()) for it in under_way]
+        assert all(answer.body == body for answer in answers)
 
 
 def test_a_plain_peer_where_tls_is_expected(authority: Authority) -> None:
@@ -179,8 +194,5 @@ def test_a_peer_that_takes_the_connection_and_nothing_else() -> None:
     """The listener's backlog takes it; nobody ever accepts."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        clock = SystemClock()
-        connections = Connections(ConnectionSettings((address,)), clock)
-        with pytest.raises(RequestTimeout):
-            connections.call(address, request(), clock.monotonic() + 0.2)
-        connections.close()
+        with client_of(request_timeout_s=0.2) as client, pytest.raises(RequestTimeout):
+            client.call(address, request())
