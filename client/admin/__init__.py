@@ -4,7 +4,15 @@ What its calls answer stands in `results`, `stored_message`, `scan`, `dead_lette
 """
 
 from skylarkmq.client.admin.admin import Admin
-from skylarkmq.client.admin.dead_letters import DeadLetterReplay, ReplayOutcome
+from skylarkmq.client.admin.messages import (
+    DeadLetterReplay,
+    DeliveryTrace,
+    EndTrace,
+    MessageTrace,
+    ReplayOutcome,
+    SendTrace,
+)
+from skylarkmq.client.admin.reading import MessageScan, ScanProgress, StoredMessage
 from skylarkmq.client.admin.results import (
     BrokerRuntime,
     BrokerSummary,
@@ -25,9 +33,6 @@ from skylarkmq.client.admin.results import (
     TopicDescription,
     TopicSettings,
 )
-from skylarkmq.client.admin.scan import MessageScan, ScanProgress
-from skylarkmq.client.admin.stored_message import StoredMessage
-from skylarkmq.client.admin.traces import DeliveryTrace, EndTrace, MessageTrace, SendTrace
 
 __all__ = [
     "Admin",

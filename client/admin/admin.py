@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from skylarkmq.client.admin.dead_letters import DeadLetterAdmin
-from skylarkmq.client.admin.offsets import OffsetAdmin
-from skylarkmq.client.admin.topics import TopicAdmin
-from skylarkmq.client.admin.traces import TraceAdmin
+from skylarkmq.client.admin.groups import GroupAdmin
+from skylarkmq.client.admin.messages import MessageAdmin
 from skylarkmq.client.errors import IllegalState
 from skylarkmq.client.instance import Client, OnClient
 from skylarkmq.client.wire.api_admin import AdminApi
@@ -23,7 +21,7 @@ from skylarkmq.client.wire.api_admin import AdminApi
 TIMEOUT_S: Final = 5.0
 
 
-class Admin(TopicAdmin, OffsetAdmin, DeadLetterAdmin, TraceAdmin, OnClient):
+class Admin(GroupAdmin, MessageAdmin, OnClient):
     """Administers a cluster. One loop; any number of tasks may use it at the same time.
 
     Calls over several brokers end with the first error once those under way have ended. Cancelled,

@@ -1,12 +1,16 @@
-"""What all parts of Admin stand on: the calls, the cluster's brokers, a topic's queues."""
+"""What all parts of Admin stand on: the calls, the cluster's brokers, a topic's queues.
+
+`each` makes many calls at the same time, a bounded number of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Final, TypeVar
 
-from skylarkmq.client.admin.bounded import each
 from skylarkmq.client.errors import IllegalState, NotFound, RouteNotFound
 from skylarkmq.client.instance import Client
 from skylarkmq.client.namespace import Namespace
@@ -23,6 +27,9 @@ from skylarkmq.protocol.headers.route import GetRouteInfoRequestHeader
 from skylarkmq.protocol.message import MessageQueue
 
 FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)})
+T = TypeVar("T")
+R = TypeVar("R")
+CALLS_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +200,33 @@ def _master(broker: BrokerData) -> str | None:
 def from_ms(instant_ms: int) -> datetime | None:
     """Return the time of an instant, UTC; None for 0 and below, by which brokers mean never."""
     return datetime.fromtimestamp(instant_ms / 1000, UTC) if instant_ms > 0 else None
+
+
+async def each(work: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
+    """Return what `work` gives for each item, in their order; CALLS_MAX at the same time.
+
+    The first error ends it: calls under way end first, no further one begins, then it is raised.
+    Cancelled, it cancels the calls.
+    """
+    listed = list(items)
+    if len(listed) == 1:
+        return [await work(listed[0])]
+    found: dict[int, R] = {}
+    errors: list[Exception] = []
+    remaining = iter(enumerate(listed))
+
+    async def worker() -> None:
+        for index, item in remaining:
+            try:
+                found[index] = await work(item)
+            except Exception as error:  # raised below, once the others have ended
+                errors.append(error)
+            if errors:
+                return
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(CALLS_MAX, len(listed))):
+            group.create_task(worker(), name="skylarkmq-admin-call")
+    if errors:
+        raise errors[0]
+    return [found[index] for index in range(len(listed))]

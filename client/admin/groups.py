@@ -1,30 +1,68 @@
-"""Consumer groups: create, change, delete, list, describe; who is in them and how far they are.
+"""Consumer groups: create, change, delete, describe; who is in them; where they stand; moving them.
+
+A group with members holds its offsets in them, so the broker tells them where to go on (222, then
+220); a group without any is moved by commits in its name (15). By time both work on every broker.
+To an exact offset, a group with members is moved by brokers that take 5.x's `offset` in 222: ours,
+and Apache's with `useServerSideResetOffset`.
+
+A member takes what it is told within some seconds (Java's waits ten) and commits it then. A broker
+that moves groups itself tells their members with the next answer to a pull, which Apache's 5.3 may
+hold back for twenty seconds.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 tools/.../command/consumer/ (UpdateSubGroupSubCommand,
-DeleteSubscriptionGroupCommand, ConsumerProgressSubCommand)
+DeleteSubscriptionGroupCommand, ConsumerProgressSubCommand), broker/.../client/net/
+Broker2Client.java (resetOffset), tools/.../admin/DefaultMQAdminExtImpl.java
+(examineConsumerConnectionInfo, examineProducerConnectionInfo, getConsumerRunningInfo,
+consumeMessageDirectly, resetOffsetByTimestampOld);
+apache/rocketmq@rocketmq-all-5.3.3 broker/.../processor/AdminBrokerProcessor.java (resetOffset)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, Literal
 
-from msgspec.structs import replace
+import msgspec
+from msgspec.structs import replace as replace_fields
 
-from skylarkmq.client.admin.base import from_ms
-from skylarkmq.client.admin.bounded import each
-from skylarkmq.client.admin.connections import ConnectionsAdmin
+from skylarkmq.client.admin.base import TopicPlace, each, from_ms
+from skylarkmq.client.admin.reading import BROKER_NAME_FIELD, QueueReader
 from skylarkmq.client.admin.results import (
+    Connection,
+    ConsumedDirectly,
     GroupDescription,
+    GroupMembers,
     GroupProgress,
     GroupSettings,
+    MemberInfo,
+    MemberQueue,
+    OffsetReset,
     QueueProgress,
+    QueueReset,
+    SubscriptionSummary,
 )
-from skylarkmq.client.errors import AlreadyExists, NotFound
-from skylarkmq.client.wire.api_admin import json_body
-from skylarkmq.protocol.bodies.group_admin import ConsumeStats
+from skylarkmq.client.admin.topics import TopicAdmin, parse_properties
+from skylarkmq.client.clock import floor_ms
+from skylarkmq.client.errors import AlreadyExists, NotFound, NotSupported
+from skylarkmq.client.wire.api_admin import json_body, read_body, read_header
+from skylarkmq.protocol.bodies.group_admin import (
+    ConnectionBody,
+    ConsumerConnection,
+    ConsumeStats,
+    ProducerConnection,
+    ProducerTableInfo,
+)
+from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.bodies.push import (
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+    ResetOffsetBody,
+)
 from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig, SubscriptionGroupWrapper
-from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import (
     CID_RMQ_SYS_PREFIX,
     FILTERSRV_CONSUMER_GROUP,
@@ -33,19 +71,61 @@ from skylarkmq.protocol.flags import (
     dlq_topic,
     retry_topic,
 )
+from skylarkmq.protocol.headers.consumer import (
+    CloneGroupOffsetRequestHeader,
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    InvokeBrokerToResetOffsetRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
 from skylarkmq.protocol.headers.group_admin import (
     DeleteSubscriptionGroupRequestHeader,
+    GetConsumerConnectionListRequestHeader,
     GetConsumeStatsRequestHeader,
+    GetProducerConnectionListRequestHeader,
 )
+from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.protocol.message_id import decode_offset_message_id
 
 OWN_GROUPS: Final = frozenset(
     {TOOLS_CONSUMER_GROUP, FILTERSRV_CONSUMER_GROUP, SELF_TEST_CONSUMER_GROUP, "__MONITOR_CONSUMER"}
 )
 OWN_PREFIXES: Final = (CID_RMQ_SYS_PREFIX, "CID_ONS")
+RELAY_TIMEOUT_S: Final = 12.0
+"""A broker waits ten seconds for a member's answer."""
+MEMBERS_OR_NONE: Final = frozenset(
+    {int(ResponseCode.SUCCESS), int(ResponseCode.CONSUMER_NOT_ONLINE)}
+)
+PRODUCERS_OR_NONE: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)})
+Found = dict[str, tuple[ConnectionBody, list[str]]]
+NEWEST: Final = -1
+SERVER_SIDE_KEY: Final = "useServerSideResetOffset"
+COMMITTED_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
+Edge = Literal["begin", "end"]
+How = Literal["members", "broker", "written"]
 
 
-class GroupAdmin(ConnectionsAdmin):
-    """The part of Admin for consumer groups."""
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """A reset as it was asked for, with names as brokers know them."""
+
+    group: str
+    topic: str
+    when: datetime | Edge | None
+    offset: int | Mapping[MessageQueue, int] | None
+
+    @property
+    def timestamp(self) -> int:
+        """What 222 is asked for; a ms earlier, so that its nearest message skips none."""
+        if self.when == "end":
+            return NEWEST
+        return max(0, floor_ms(self.when) - 1) if isinstance(self.when, datetime) else 0
+
+
+class GroupAdmin(TopicAdmin):
+    """The part of Admin for groups: settings, members, progress, and where they stand."""
 
     async def create_group(
         self,
@@ -209,7 +289,7 @@ class GroupAdmin(ConnectionsAdmin):
             ),
         )
 
-    # Inside
+    # Inside: settings and progress
 
     async def _consume_stats(self, address: str, group: str, topic: str | None) -> ConsumeStats:
         header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
@@ -235,6 +315,398 @@ class GroupAdmin(ConnectionsAdmin):
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         await each(lambda one: self._api.call(one[0], code, body=json_body(one[1])), wanted)
 
+    async def consumers(self, group: str) -> GroupMembers:
+        """Return the members of a consumer group, over all brokers; none is no error."""
+        targets = await self._masters()
+        header = GetConsumerConnectionListRequestHeader(consumer_group=self._group(group))
+        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        answers = await each(
+            lambda address: self._api.call(address, code, header, accepted=MEMBERS_OR_NONE),
+            targets.values(),
+        )
+        bodies = {
+            broker: read_body(ConsumerConnection, answer, targets[broker])
+            for broker, answer in zip(targets, answers, strict=True)
+            if answer.code == ResponseCode.SUCCESS
+        }
+        found: Found = {}
+        for broker, body in bodies.items():
+            _gather(found, broker, body.connection_set)
+        if not bodies:
+            return GroupMembers(group, ())
+        first = next(iter(bodies.values()))
+        subscriptions = {
+            topic: data
+            for body in bodies.values()
+            for topic, data in body.subscription_table.items()
+        }
+        differing = {
+            member.client_id
+            for body in bodies.values()
+            if body.differing_members is not msgspec.UNSET
+            for member in body.differing_members
+        }
+        return GroupMembers(
+            group,
+            _connections(found),
+            first.message_model,
+            first.consume_type,
+            first.consume_from_where,
+            self._subscriptions(list(subscriptions.values())),
+            tuple(sorted(differing)),
+        )
+
+    async def producers(self, group: str) -> list[Connection]:
+        """Return the clients of a producer group, over all brokers; none is no error."""
+        targets = await self._masters()
+        header = GetProducerConnectionListRequestHeader(producer_group=self.names.wrap(group))
+        code = RequestCode.GET_PRODUCER_CONNECTION_LIST
+        answers = await each(
+            lambda address: self._api.call(address, code, header, accepted=PRODUCERS_OR_NONE),
+            targets.values(),
+        )
+        found: Found = {}
+        for broker, answer in zip(targets, answers, strict=True):
+            if answer.code == ResponseCode.SUCCESS:
+                body = read_body(ProducerConnection, answer, targets[broker])
+                _gather(found, broker, body.connection_set)
+        return list(_connections(found))
+
+    async def producer_groups(self) -> dict[str, list[Connection]]:
+        """Return all producers by group, over all brokers."""
+        targets = await self._masters()
+        code = RequestCode.GET_ALL_PRODUCER_INFO
+        bodies = await each(
+            lambda address: self._api.body(ProducerTableInfo, address, code), targets.values()
+        )
+        groups: dict[str, Found] = {}
+        for broker, body in zip(targets, bodies, strict=True):
+            for group, clients in body.data.items():
+                rows = [
+                    ConnectionBody(
+                        client_addr=client.remote_ip.lstrip("/"),
+                        client_id=client.client_id,
+                        language=client.language,
+                        version=client.version,
+                    )
+                    for client in clients
+                ]
+                _gather(groups.setdefault(group, {}), broker, rows)
+        return {
+            self.names.unwrap(group): list(_connections(found))
+            for group, found in sorted(groups.items())
+            if self.names.holds(group)
+        }
+
+    async def member_info(self, group: str, client_id: str, *, stack: bool = False) -> MemberInfo:
+        """Ask a member of a group, through its broker, what it is doing.
+
+        Args:
+            stack: with the stacks of its threads, from Java clients.
+
+        Raises:
+            NotFound: no member of that name is connected.
+            BrokerError: it did not answer the broker in time.
+        """
+        header = GetConsumerRunningInfoRequestHeader(
+            consumer_group=self._group(group), client_id=client_id, jstack_enable=stack
+        )
+        info = await self._api.body(
+            ConsumerRunningInfo,
+            await self._broker_of(group, client_id),
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
+            header,
+            timeout_s=max(RELAY_TIMEOUT_S, self._timeout_s),
+        )
+        queues = sorted(info.mq_table, key=lambda row: (row[0].topic, row[0].queue_id))
+        return MemberInfo(
+            client_id,
+            info.properties,
+            self._subscriptions(info.subscription_set),
+            tuple(MemberQueue(self._queue(key), msgspec.to_builtins(row)) for key, row in queues),
+            {
+                self.names.unwrap(topic): msgspec.to_builtins(row)
+                for topic, row in info.status_table.items()
+            },
+            info.jstack,
+        )
+
+    async def consume_directly(
+        self, group: str, client_id: str, offset_msg_id: str
+    ) -> ConsumedDirectly:
+        """Let one member consume one message now, whatever the group's offsets are.
+
+        Args:
+            offset_msg_id: names the broker that keeps the message and its place there.
+
+        Raises:
+            BrokerError: the message is gone, no such member is connected to its broker, or it did
+                not answer the broker in time.
+            ValueError: no offset id.
+        """
+        try:
+            host, _ = decode_offset_message_id(offset_msg_id)
+        except RemoteProtocolError as error:
+            raise ValueError(error.remark) from error
+        header = ConsumeMessageDirectlyResultRequestHeader(
+            consumer_group=self._group(group), client_id=client_id, msg_id=offset_msg_id
+        )
+        result = await self._api.body(
+            ConsumeMessageDirectlyResult,
+            self._dial(str(host)),
+            RequestCode.CONSUME_MESSAGE_DIRECTLY,
+            header,
+            timeout_s=max(RELAY_TIMEOUT_S, self._timeout_s),
+        )
+        return ConsumedDirectly(
+            result.consume_result or "", result.remark or "", result.spent_time_mills
+        )
+
+    # Inside: members
+
+    async def _broker_of(self, group: str, client_id: str) -> str:
+        members = (await self.consumers(group)).members
+        for member in members:
+            if member.client_id == client_id:
+                return (await self._masters(brokers=member.brokers[:1]))[member.brokers[0]]
+        known = ", ".join(member.client_id for member in members) or "none"
+        raise NotFound(f"group {group} has no member {client_id}; connected: {known}")
+
+    def _subscriptions(self, datas: list[SubscriptionData]) -> tuple[SubscriptionSummary, ...]:
+        return tuple(
+            SubscriptionSummary(
+                self.names.unwrap(data.topic), data.sub_string, data.expression_type
+            )
+            for data in sorted(datas, key=lambda data: data.topic)
+        )
+
+    async def reset_offset(
+        self,
+        group: str,
+        topic: str,
+        *,
+        when: datetime | Edge | None = None,
+        offset: int | Mapping[MessageQueue, int] | None = None,
+        dry_run: bool = False,
+    ) -> OffsetReset:
+        """Let a group go on elsewhere in a topic, whether it has members now or not.
+
+        Nothing stored at `when` or later is skipped. Members that are told by their broker may get
+        one message from before `when` as well, take some seconds (on 5.x up to twenty), and drop
+        what they hold. On RocketMQ 4.9, and on ours by time, a group with members must have
+        committed in every queue before.
+        When a broker of several fails, those before it have moved; the same call again is right.
+
+        Args:
+            when: to the first message stored then or later, or to the queues'
+                first message ("begin") or behind their last ("end").
+            offset: to that offset of every queue, or of those given; moved into the queue's
+                bounds.
+            dry_run: tell from where to where each queue would go, and change nothing.
+
+        Raises:
+            ValueError: not exactly one of `when` and `offset`.
+            RouteNotFound: there is no such topic.
+            NotFound: there is no such group, or no such queue in the topic.
+            NotSupported: an exact offset, and a broker that moves a group with members by time
+                alone (RocketMQ 4.9); or a queue that is read but not written to any more, in which
+                brokers do not move members. Nothing has changed then.
+        """
+        if (when is None) == (offset is None):
+            raise ValueError("one of when and offset is wanted")
+        if when not in (None, "begin", "end") and not hasattr(when, "tzinfo"):
+            raise ValueError(f'when is a datetime, "begin" or "end", not {when!r}')
+        place = await self._place(self._topic(topic))
+        await self._require_group(group)
+        if isinstance(offset, Mapping):
+            offset = {self.names.wrap_queue(queue): at for queue, at in offset.items()}
+        wish = _Wish(self._group(group), place.topic, when, offset)
+        queues = _queues_of(place, offset)
+        hows: dict[str, How] = {
+            broker: await self._how(wish, place.masters[broker])
+            for broker in dict.fromkeys(queue.broker_name for queue in queues)
+        }
+        writes = {data.broker_name: data.write_queue_nums for data in place.data.queue_datas}
+
+        async def plan(queue: MessageQueue) -> QueueReset:
+            address, how = place.masters[queue.broker_name], hows[queue.broker_name]
+            if queue.queue_id >= writes.get(queue.broker_name, 0):
+                how = await self._how_unwritten(address, queue, how)
+            before = await self._committed(address, wish.group, queue)
+            return QueueReset(queue, before, await self._target(wish, address, queue, how), how)
+
+        plans = await each(plan, queues)
+        if not dry_run:
+            plans = await self._carry_out(wish, place, plans)
+        rows = [replace(one, queue=self.names.unwrap_queue(one.queue)) for one in plans]
+        return OffsetReset(group, topic, dry_run, tuple(sorted(rows, key=lambda row: row.queue)))
+
+    async def skip_accumulated(
+        self, group: str, topic: str, *, dry_run: bool = False
+    ) -> OffsetReset:
+        """Let a group go on with the next message to be stored; what waits is never consumed.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+        """
+        return await self.reset_offset(group, topic, when="end", dry_run=dry_run)
+
+    async def clone_offsets(self, source: str, target: str, topic: str | None = None) -> None:
+        """Let group `target` stand where `source` stands, in one topic or in all it has consumed.
+
+        The members of `target`, if it has any, commit over it: stop them before.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+            NotFound: there is no group `source`.
+        """
+        await self._require_group(source)
+        header = CloneGroupOffsetRequestHeader(
+            src_group=self._group(source),
+            dest_group=self._group(target),
+            topic=None if topic is None else self._topic(topic),
+            offline=True,
+        )
+        if topic is None:
+            masters = await self._masters()
+        else:
+            masters = (await self._place(self._topic(topic))).masters
+        code = RequestCode.CLONE_GROUP_OFFSET
+        await each(lambda address: self._api.call(address, code, header), masters.values())
+
+    # Inside: offsets
+
+    async def _how(self, wish: _Wish, address: str) -> How:
+        """Return how a broker's queues are moved.
+
+        Raises:
+            NotSupported: they cannot be moved so while the group has members.
+        """
+        peer = await self._services.peer(address)
+        if not peer.ours and await self._moves_itself(address):
+            return "broker"
+        header = GetConsumerConnectionListRequestHeader(consumer_group=wish.group)
+        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        answer = await self._api.call(address, code, header, accepted=MEMBERS_OR_NONE)
+        if answer.code != ResponseCode.SUCCESS:
+            return "broker" if peer.ours else "written"
+        if wish.offset is not None and not peer.ours:
+            raise NotSupported(
+                f"group {wish.group} has members, and {address} moves it by time alone",
+                hint="Give when= instead, or stop the members",
+            )
+        return "members"
+
+    async def _how_unwritten(self, address: str, queue: MessageQueue, how: How) -> How:
+        """Return how a queue is moved that is read but not written to any more.
+
+        Raises:
+            NotSupported: its broker leaves such a queue out.
+        """
+        if how == "written":
+            return how
+        if how == "broker" and (await self._services.peer(address)).ours:
+            return "written"
+        raise NotSupported(
+            f"{address} moves groups only in queues that are written to, not in {queue}",
+            hint="Stop the members, or give offset= for the other queues",
+        )
+
+    async def _moves_itself(self, address: str) -> bool:
+        answer = await self._api.call(address, RequestCode.GET_BROKER_CONFIG)
+        return parse_properties(answer.body).get(SERVER_SIDE_KEY) == "true"
+
+    async def _committed(self, address: str, group: str, queue: MessageQueue) -> int | None:
+        header = QueryConsumerOffsetRequestHeader(
+            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id
+        )
+        code = RequestCode.QUERY_CONSUMER_OFFSET
+        answer = await self._api.call(
+            address, code, header, extra=_named(queue), accepted=COMMITTED_OR_NOT
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        return read_header(QueryConsumerOffsetResponseHeader, answer, address).offset
+
+    async def _target(self, wish: _Wish, address: str, queue: MessageQueue, how: How) -> int:
+        reader = QueueReader(self._api)
+        begin, end = await reader.begin(address, queue), await reader.end(address, queue)
+        if isinstance(wish.when, datetime):
+            if how == "members":
+                return await reader.nearest(address, queue, wish.timestamp)
+            return await reader.place_of(address, queue, floor_ms(wish.when))
+        if wish.when is not None:
+            return begin if wish.when == "begin" else end
+        wanted = wish.offset[queue] if isinstance(wish.offset, Mapping) else wish.offset
+        assert wanted is not None, "one of when and offset is given"
+        return min(max(wanted, begin), end)
+
+    async def _carry_out(
+        self, wish: _Wish, place: TopicPlace, plans: list[QueueReset]
+    ) -> list[QueueReset]:
+        """Do what was planned, broker after broker; return what became of each queue."""
+        parts: dict[tuple[str, How], list[QueueReset]] = {}
+        for one in plans:
+            parts.setdefault((one.queue.broker_name, one.how), []).append(one)
+        done: list[QueueReset] = []
+        for (broker, how), mine in parts.items():
+            done += await self._move(wish, place.masters[broker], mine, how)
+        return done
+
+    async def _move(
+        self, wish: _Wish, address: str, plans: list[QueueReset], how: How
+    ) -> list[QueueReset]:
+        """Move the queues of one broker; return what became of each."""
+        if how == "written":
+            # Alone, the first: RocketMQ's brokers make the group's table with it, and lose some of
+            # several first ones that come at once.
+            for some in (plans[:1], plans[1:]):
+                await each(lambda one: self._write(wish.group, address, one), some)
+            return plans
+        if how == "broker":
+            await each(
+                lambda one: self._invoke(wish, address, one.queue.queue_id, one.after), plans
+            )
+            return plans
+        if wish.offset is None:
+            table = await self._invoke(wish, address)
+        elif isinstance(wish.offset, int):
+            table = await self._invoke(wish, address, offset=wish.offset)
+        else:
+            tables = [
+                await self._invoke(wish, address, one.queue.queue_id, one.after) for one in plans
+            ]
+            table = {queue: at for found in tables for queue, at in found.items()}
+        return [replace(one, after=table.get(one.queue, one.after)) for one in plans]
+
+    async def _invoke(
+        self, wish: _Wish, address: str, queue_id: int = -1, offset: int | None = None
+    ) -> dict[MessageQueue, int]:
+        header = InvokeBrokerToResetOffsetRequestHeader(
+            topic=wish.topic,
+            group=wish.group,
+            timestamp=wish.timestamp,
+            is_force=True,
+            queue_id=queue_id,
+            offset=offset,
+        )
+        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        body = await self._api.body(ResetOffsetBody, address, code, header)
+        return {
+            MessageQueue(queue.topic, queue.broker_name, queue.queue_id): at
+            for queue, at in body.offset_table
+        }
+
+    async def _write(self, group: str, address: str, one: QueueReset) -> None:
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=group,
+            topic=one.queue.topic,
+            queue_id=one.queue.queue_id,
+            commit_offset=one.after,
+        )
+        code = RequestCode.UPDATE_CONSUMER_OFFSET
+        await self._api.call(address, code, header, extra=_named(one.queue))
+
 
 def _no_group(group: str) -> NotFound:
     hint = "A group is there once a member has joined it, or create_group has made it"
@@ -244,7 +716,8 @@ def _no_group(group: str) -> NotFound:
 def _changed(
     config: SubscriptionGroupConfig, changes: Mapping[str, int | bool | None]
 ) -> SubscriptionGroupConfig:
-    return replace(config, **{name: value for name, value in changes.items() if value is not None})
+    given = {name: value for name, value in changes.items() if value is not None}
+    return replace_fields(config, **given)
 
 
 def _settings(broker: str, config: SubscriptionGroupConfig) -> GroupSettings:
@@ -259,3 +732,30 @@ def _settings(broker: str, config: SubscriptionGroupConfig) -> GroupSettings:
         broker_id=config.broker_id,
         broker_id_when_slow=config.which_broker_when_consume_slowly,
     )
+
+
+def _gather(found: Found, broker: str, rows: list[ConnectionBody]) -> None:
+    for row in rows:
+        found.setdefault(row.client_id, (row, []))[1].append(broker)
+
+
+def _connections(found: Found) -> tuple[Connection, ...]:
+    return tuple(
+        Connection(client_id, row.client_addr, row.language or "OTHER", row.version, tuple(brokers))
+        for client_id, (row, brokers) in sorted(found.items())
+    )
+
+
+def _queues_of(
+    place: TopicPlace, offset: int | Mapping[MessageQueue, int] | None
+) -> list[MessageQueue]:
+    if not isinstance(offset, Mapping):
+        return list(place.read_queues)
+    absent = [queue for queue in offset if queue not in place.read_queues]
+    if absent:
+        raise NotFound(f"topic {place.topic} has no queue {absent[0]}")
+    return list(offset)
+
+
+def _named(queue: MessageQueue) -> dict[str, str]:
+    return {BROKER_NAME_FIELD: queue.broker_name}

@@ -13,8 +13,9 @@ from opentelemetry.trace import TracerProvider
 from prometheus_client import CollectorRegistry
 
 from skylarkmq.client.admin.admin import TIMEOUT_S
-from skylarkmq.client.admin.dead_letters import ReplayOutcome, Target
-from skylarkmq.client.admin.offsets import Edge
+from skylarkmq.client.admin.groups import Edge
+from skylarkmq.client.admin.messages import MessageTrace, ReplayOutcome, Target
+from skylarkmq.client.admin.reading import ScanProgress, StoredMessage
 from skylarkmq.client.admin.results import (
     BrokerRuntime,
     ClusterSummary,
@@ -27,9 +28,6 @@ from skylarkmq.client.admin.results import (
     OffsetReset,
     TopicDescription,
 )
-from skylarkmq.client.admin.scan import ScanProgress
-from skylarkmq.client.admin.stored_message import StoredMessage
-from skylarkmq.client.admin.traces import MessageTrace
 from skylarkmq.client.config import (
     DEFAULT_PRODUCER_GROUP,
     MIB,

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from skylarkmq.client.admin.admin import Admin as AsyncAdmin
-from skylarkmq.client.admin.dead_letters import DeadLetterReplay as AsyncReplay
-from skylarkmq.client.admin.scan import MessageScan as AsyncScan
+from skylarkmq.client.admin.messages import DeadLetterReplay as AsyncReplay
+from skylarkmq.client.admin.reading import MessageScan as AsyncScan
 from skylarkmq.client.consumer.consumer import Consumer as AsyncConsumer
 from skylarkmq.client.consumer.peek_reader import PeekReader as AsyncPeekReader
 from skylarkmq.client.consumer.received_message import ReceivedMessage as AsyncReceivedMessage

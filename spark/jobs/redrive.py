@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
-from skylarkmq.client.admin.dead_letters import DROPPED_NAMES
+from skylarkmq.client.admin.messages import DROPPED_NAMES
 from skylarkmq.client.errors import BrokerError, ConnectionFailed, RocketMQError, broker_error
 from skylarkmq.client.producer.queue_selector import by_hash
 from skylarkmq.client.producer.send_result import STORED_CODES

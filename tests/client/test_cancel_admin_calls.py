@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from skylarkmq.client import Admin, Client, Consumer, RocketMQError, StartFrom
-from skylarkmq.client.admin.dead_letters import DeadLetterReplay
-from skylarkmq.client.admin.scan import MessageScan
+from skylarkmq.client.admin.messages import DeadLetterReplay
+from skylarkmq.client.admin.reading import MessageScan
 from tests.client.admin.support import Site, site
 from tests.support.cancelling import Cut, Way, drive
 from tests.support.patience import until

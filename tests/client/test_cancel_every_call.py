@@ -17,8 +17,8 @@ from skylarkmq.client import (
     ReceivedMessage,
     Transaction,
 )
-from skylarkmq.client.admin.dead_letters import DeadLetterReplay
-from skylarkmq.client.admin.scan import MessageScan
+from skylarkmq.client.admin.messages import DeadLetterReplay
+from skylarkmq.client.admin.reading import MessageScan
 from tests.client.cancel_consumes import CONSUMES
 from tests.client.cancel_place import Row, swept
 from tests.client.cancel_sends import SENDS

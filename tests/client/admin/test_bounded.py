@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from skylarkmq.client.admin.bounded import CALLS_MAX, each
+from skylarkmq.client.admin.base import CALLS_MAX, each
 
 
 async def test_results_come_in_the_order_of_the_items() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.client import BrokerError
-from skylarkmq.client.admin.cluster import parse_properties, properties_text
+from skylarkmq.client.admin.topics import parse_properties, properties_text
 from tests.client.admin.support import site
 
 

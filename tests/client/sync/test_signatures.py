@@ -12,8 +12,8 @@ import pytest
 
 from skylarkmq import client
 from skylarkmq.client import sync
-from skylarkmq.client.admin.dead_letters import DeadLetterReplay
-from skylarkmq.client.admin.scan import MessageScan
+from skylarkmq.client.admin.messages import DeadLetterReplay
+from skylarkmq.client.admin.reading import MessageScan
 from skylarkmq.client.consumer.peek_reader import PeekReader
 from skylarkmq.client.producer.transaction import Transaction
 from skylarkmq.client.sync import classes

@@ -1,0 +1,598 @@
+"""Messages: by key, id, place and time; dead letters, and giving them back; traces.
+
+A replay of a dead letter sends a copy, under the message's own id: to the group's retry topic, from
+which this group alone gets it, or to the topic that it was sent to first, where all groups get it.
+The dead letter itself stays, as nothing in a log goes before its time; the caller keeps how far a
+replay has come.
+
+A trace holds what clients with tracing on have written, some moments later. A broker needs
+`traceTopicEnable` for it, or the clients a topic of their own.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/MQAdminImpl.java (queryMessage,
+viewMessage, queryMessageByUniqKey), broker/.../processor/SendMessageProcessor.java
+(asyncConsumerSendMsgBack, handleRetryAndDLQ), tools/.../message/QueryMsgTraceByIdSubCommand.java
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, Self
+
+from skylarkmq.client.admin.base import AdminBase, TopicPlace, each, from_ms
+from skylarkmq.client.admin.reading import (
+    MessageScan,
+    QueueReader,
+    ScanProgress,
+    StoredMessage,
+    stored_message,
+)
+from skylarkmq.client.admin.results import Result
+from skylarkmq.client.clock import ceil_ms, floor_ms
+from skylarkmq.client.errors import NotFound, RocketMQError, RouteNotFound
+from skylarkmq.client.observe.trace import (
+    TRACE_TOPIC,
+    EndTransactionTrace,
+    PubTrace,
+    SubAfterTrace,
+    SubBeforeTrace,
+    TraceContextCode,
+    TraceMessageType,
+    TraceRecord,
+    decode_traces,
+)
+from skylarkmq.client.producer.queue_selector import by_hash
+from skylarkmq.client.producer.send_result import STORED_CODES
+from skylarkmq.client.wire.api_admin import read_records
+from skylarkmq.protocol import properties as names
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.errors import ProtocolError, RemoteProtocolError
+from skylarkmq.protocol.flags import (
+    AUTO_CREATE_TOPIC_KEY_TOPIC,
+    DEFAULT_PRODUCER_GROUP,
+    RETRY_GROUP_TOPIC_PREFIX,
+    MessageSysFlag,
+    dlq_topic,
+    retry_topic,
+)
+from skylarkmq.protocol.headers.fields import LONG_MAX
+from skylarkmq.protocol.headers.query import QueryMessageRequestHeader, ViewMessageRequestHeader
+from skylarkmq.protocol.headers.send import SendMessageRequestHeader, encode_send_header_v2
+from skylarkmq.protocol.message import MessageExt, MessageQueue
+from skylarkmq.protocol.message_id import decode_offset_message_id
+from skylarkmq.protocol.properties import encode_properties
+
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+UNIQUE_KEY_MAX: Final = 32
+QUERY_TIMEOUT_S: Final = 15.0
+HAVE_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
+Target = Literal["group", "topic"]
+DROPPED_NAMES: Final = frozenset(
+    {
+        names.DELAY, names.RECONSUME_TIME, names.MAX_RECONSUME_TIMES, names.CLUSTER, names.WAIT,
+        names.REAL_TOPIC, names.REAL_QID, names.TRAN_MSG, names.PGROUP, names.MSG_REGION,
+        names.TRACE_ON, names.MIN_OFFSET, names.MAX_OFFSET, names.CONSUME_START_TIME,
+        names.TRAN_PREPARED_QUEUE_OFFSET, names.TRANSACTION_CHECK_TIMES, names.TIMER_DELIVER_MS,
+        names.TIMER_DELAY_MS, names.TIMER_DELAY_SEC, names.TIMER_OUT_MS, names.TIMER_ENQUEUE_MS,
+        names.TIMER_DEQUEUE_MS, names.TIMER_ROLL_TIMES,
+    }
+)  # fmt: skip
+"""Of the first delivery alone; what the application put there stays."""
+KEPT_FLAGS: Final = MessageSysFlag.COMPRESSED_FLAG | MessageSysFlag.COMPRESSION_MASK
+RETRY_QUEUES: Final = 1
+TRACE_MESSAGES_MAX: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOutcome(Result):
+    """What became of one dead letter.
+
+    `would_replay`: it was a dry run. `failed`: `error` says why; a time-out or a lost connection
+    leaves open whether a copy is there.
+    """
+
+    msg_id: str
+    offset_msg_id: str
+    queue: MessageQueue
+    queue_offset: int
+    target: str
+    """The topic of the copy, as brokers know it."""
+    status: Literal["replayed", "would_replay", "failed"]
+    error: str = ""
+
+
+class DeadLetterReplay:
+    """An async iterator of outcomes; each step replays one dead letter. One task at a time.
+
+    `progress.positions` is where it would go on: keep it, and give it as `after` to a later replay.
+    A letter whose step was cancelled is not passed, so it may be replayed twice.
+    """
+
+    def __init__(
+        self, admin: MessageAdmin, scan: MessageScan, group: str, to: Target, dry_run: bool
+    ) -> None:
+        self._admin = admin
+        self._scan = scan
+        self._group = group
+        self._to: Target = to
+        self._dry_run = dry_run
+        self._pending: StoredMessage | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReplayOutcome:
+        if self._pending is None:
+            self._pending = await self._scan.__anext__()
+        outcome = await self._admin.replay_one(
+            self._pending, self._group, self._to, dry_run=self._dry_run
+        )
+        self._pending = None
+        return outcome
+
+    @property
+    def progress(self) -> ScanProgress:
+        """How far it is; a letter without outcome counts as not done."""
+        progress, pending = self._scan.progress, self._pending
+        if pending is None:
+            return progress
+        positions = {**(progress.positions or {}), pending.queue: pending.queue_offset}
+        return ScanProgress(progress.scanned - 1, progress.total, positions)
+
+
+@dataclass(frozen=True, slots=True)
+class SendTrace(Result):
+    """One send, by its producer. `kind` is normal, half, commit or delayed."""
+
+    at: datetime | None
+    group: str
+    topic: str
+    tags: str
+    keys: str
+    store_host: str
+    client_host: str
+    size: int
+    cost_ms: int
+    kind: str
+    offset_msg_id: str
+    success: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryTrace(Result):
+    """One delivery to a handler. `outcome` is success, time_out, exception, returned_null or
+    failed; empty while the handler has not ended, or its client has not told."""
+
+    group: str
+    started_at: datetime | None
+    retries: int
+    cost_ms: int | None = None
+    success: bool | None = None
+    outcome: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndTrace(Result):
+    """How a transaction ended, by its producer; `state` is RocketMQ's name."""
+
+    at: datetime | None
+    group: str
+    topic: str
+    transaction_id: str
+    state: str
+    from_check: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTrace(Result):
+    """All that is known of a message, the oldest first; three empty parts when that is nothing."""
+
+    msg_id: str
+    sends: tuple[SendTrace, ...]
+    deliveries: tuple[DeliveryTrace, ...]
+    ends: tuple[EndTrace, ...]
+
+
+class MessageAdmin(AdminBase):
+    """The part of Admin for messages, dead letters and traces."""
+
+    async def query(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        msg_id: str | None = None,
+        start: datetime | None = None,
+        stop: datetime | None = None,
+        limit: int = 64,
+    ) -> list[StoredMessage]:
+        """Return messages of a topic, the oldest first, `limit` at most: of many, the newest ones
+        by key or id, the first ones by time alone.
+
+        Keys and ids come from the brokers' index, which forgets old ones and is a moment behind;
+        by time alone the queues are read, so `scan` is better for many.
+
+        Args:
+            key: one of a message's keys.
+            msg_id: the id that the producer gave; retries and dead letters, which keep it, are in
+                their own topics.
+            start, stop: stored at `start` or later, before `stop`.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+            ValueError: both `key` and `msg_id`, or nothing to look for.
+        """
+        if limit < 1:
+            raise ValueError("limit is 1 or more")
+        if key is not None and msg_id is not None:
+            raise ValueError("key or msg_id, not both")
+        wanted = key if msg_id is None else msg_id
+        if wanted is not None:
+            place = await self._place(self._topic(topic))
+            found = await self._by_key(place, wanted, msg_id is not None, start, stop, limit)
+            return found[-limit:]
+        if start is None and stop is None:
+            raise ValueError("query wants a key, a msg_id, or a time")
+        scan = self.scan(topic, start=start, stop=stop)
+        messages: list[StoredMessage] = []
+        async for message in scan:
+            insort(messages, message, key=_stored_ms)
+            if len(messages) > limit:
+                messages.pop()
+                if _stored_ms(message) >= _stored_ms(messages[-1]):
+                    scan.skip_queue()  # what follows in it is younger still
+        return messages
+
+    async def message(self, offset_msg_id: str) -> StoredMessage | None:
+        """Return the message at a place, which an offset id names; None when it is gone.
+
+        Raises:
+            ValueError: no offset id.
+        """
+        try:
+            host, physical_offset = decode_offset_message_id(offset_msg_id)
+        except RemoteProtocolError as error:
+            hint = "an id that a producer made is found by query(topic, msg_id=...)"
+            raise ValueError(f"{error.remark}; {hint}") from error
+        address = self._dial(str(host))
+        header = ViewMessageRequestHeader(offset=physical_offset)
+        accepted = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)})
+        code = RequestCode.VIEW_MESSAGE_BY_ID
+        answer = await self._api.call(address, code, header, accepted=accepted)
+        records = read_records(answer, address) if answer.code == ResponseCode.SUCCESS else []
+        if not records or records[0].physical_offset != physical_offset:
+            return None
+        return stored_message(records[0], await self._broker_at(str(host)), self.names)
+
+    def scan(
+        self,
+        topic: str,
+        *,
+        start: datetime | None = None,
+        stop: datetime | None = None,
+        after: Mapping[MessageQueue, int] | None = None,
+    ) -> MessageScan:
+        """Go through a topic, queue after queue: `async for message in admin.scan(...)`.
+
+        It ends where each queue ended when it began, holds one page of messages at a time, joins
+        no group and commits nothing. `progress` of what is returned tells how far it is.
+
+        Args:
+            start, stop: stored at `start` or later, before `stop`.
+            after: go on there, in these queues only: `progress.positions` of an earlier scan.
+
+        Raises:
+            RouteNotFound: there is no such topic; at the first message.
+            NotFound: a queue of `after` is not there, as while its broker is away; likewise.
+        """
+        return self._scan(self._topic(topic), start, stop, after)
+
+    # Inside: scans and queries
+
+    def _scan(
+        self,
+        topic: str,
+        start: datetime | None,
+        stop: datetime | None,
+        after: Mapping[MessageQueue, int] | None,
+        *,
+        may_be_absent: bool = False,
+    ) -> MessageScan:
+        find = self._place_if_any if may_be_absent else self._place
+        return MessageScan(
+            self,
+            QueueReader(self._api),
+            lambda: find(topic),
+            None if start is None else floor_ms(start),
+            None if stop is None else ceil_ms(stop),
+            after,
+        )
+
+    async def _place_if_any(self, topic: str) -> TopicPlace | None:
+        """Return where a topic lives; None when the brokers that there are have none.
+
+        Raises:
+            RouteNotFound: there are no brokers.
+        """
+        place = await self._find_place(topic)
+        if place is None and not (await self._cluster_info()).broker_addr_table:
+            hint = f"No broker is registered with {', '.join(self._name_servers)} (yet)"
+            raise RouteNotFound(topic, "no_broker", hint)
+        return place
+
+    async def _by_key(
+        self,
+        place: TopicPlace,
+        key: str,
+        unique: bool,
+        start: datetime | None,
+        stop: datetime | None,
+        limit: int,
+    ) -> list[StoredMessage]:
+        header = QueryMessageRequestHeader(
+            topic=place.topic,
+            key=key,
+            max_num=UNIQUE_KEY_MAX if unique else limit,
+            begin_timestamp=0 if start is None else floor_ms(start),
+            end_timestamp=LONG_MAX if stop is None else ceil_ms(stop) - 1,
+        )
+
+        async def ask(broker: str) -> list[StoredMessage]:
+            address = place.masters[broker]
+            answer = await self._api.call(
+                address,
+                RequestCode.QUERY_MESSAGE,
+                header,
+                extra={UNIQUE_KEY_QUERY: "true" if unique else "false"},
+                accepted=HAVE_OR_NOT,
+                timeout_s=max(QUERY_TIMEOUT_S, self._timeout_s),
+            )
+            found = read_records(answer, address) if answer.code == ResponseCode.SUCCESS else []
+            return [
+                stored_message(message, broker, self.names)
+                for message in found
+                if message.topic == place.topic and _has(message, key, unique)
+            ]
+
+        lists = await each(ask, place.masters)
+        return sorted(
+            (message for found in lists for message in found),
+            key=_stored_ms,
+        )
+
+    async def _broker_at(self, host: str) -> str:
+        for name, broker in (await self._cluster_info()).broker_addr_table.items():
+            if host in broker.broker_addrs.values():
+                return name
+        return ""
+
+    def dead_letters(
+        self,
+        group: str,
+        *,
+        start: datetime | None = None,
+        stop: datetime | None = None,
+        after: Mapping[MessageQueue, int] | None = None,
+    ) -> MessageScan:
+        """Go through a group's dead letters: `async for letter in admin.dead_letters(...)`.
+
+        A group without any has none, which is no error.
+
+        Args:
+            start, stop: given up at `start` or later, before `stop`.
+            after: go on there: `progress.positions` of an earlier scan.
+
+        Raises:
+            NotFound: a queue of `after` is not there, as while its broker is away; at the first
+                letter.
+            RouteNotFound: no broker is registered with the name server; likewise.
+        """
+        topic = dlq_topic(self._group(group))
+        return self._scan(topic, start, stop, after, may_be_absent=True)
+
+    def replay_dead_letters(
+        self,
+        group: str,
+        *,
+        to: Target = "group",
+        start: datetime | None = None,
+        stop: datetime | None = None,
+        after: Mapping[MessageQueue, int] | None = None,
+        dry_run: bool = False,
+    ) -> DeadLetterReplay:
+        """Send dead letters again: `async for outcome in admin.replay_dead_letters(...)`.
+
+        Letters that are given up while it runs are left out. A failure is an outcome, and the next
+        letter follows. Each copy has the letter's id, keys, tags, properties and body, and its full
+        number of tries.
+
+        Args:
+            to: "group": this group alone gets them, whatever the topic; "topic": they go to the
+                topic they were sent to first, where every group gets them.
+            start, stop: given up at `start` or later, before `stop`.
+            after: go on there: `progress.positions` of an earlier replay.
+            dry_run: tell what would be sent where, and send nothing.
+        """
+        if to not in ("group", "topic"):
+            raise ValueError(f"to is group or topic, not {to!r}")
+        scan = self.dead_letters(group, start=start, stop=stop, after=after)
+        return DeadLetterReplay(self, scan, self._group(group), to, dry_run)
+
+    async def replay_one(
+        self, letter: StoredMessage, group: str, to: Target, *, dry_run: bool
+    ) -> ReplayOutcome:
+        """Replay one dead letter of a group, as brokers know it; for DeadLetterReplay."""
+        target = (
+            retry_topic(group)
+            if to == "group"
+            else letter.stored.properties.get(names.RETRY_TOPIC, "")
+        )
+        status: Literal["replayed", "would_replay", "failed"] = "would_replay"
+        error = ""
+        try:
+            if not target:
+                raise NotFound("the letter does not say which topic it was sent to first")
+            place = await self._find_place(target)
+            queue, address = await self._replay_queue(letter, target, place)
+            if not dry_run:
+                await self._send_copy(letter, queue, address)
+                status = "replayed"
+        except RocketMQError as failure:
+            status, error = "failed", str(failure)
+        return ReplayOutcome(
+            letter.msg_id,
+            letter.offset_msg_id,
+            letter.queue,
+            letter.queue_offset,
+            self.names.unwrap(target),
+            status,
+            error,
+        )
+
+    # Inside: copies of dead letters, and traces
+
+    async def _replay_queue(
+        self, letter: StoredMessage, target: str, place: TopicPlace | None
+    ) -> tuple[MessageQueue, str]:
+        """Return where the copy goes: to the letter's own broker where it can."""
+        queues = [] if place is None else [q for q in place.write_queues if q[1] in place.masters]
+        if place is None or not queues:
+            if not target.startswith(RETRY_GROUP_TOPIC_PREFIX):
+                raise NotFound(f"topic {target} has no queue to write to any more")
+            # Brokers make a retry topic when something is sent to it.
+            broker = letter.queue.broker_name
+            masters = await self._masters(brokers=[broker])
+            return MessageQueue(target, broker, 0), masters[broker]
+        key = letter.stored.properties.get(names.SHARDING_KEY)
+        if key is not None:
+            queue = by_hash(queues, key)
+        else:
+            near = [queue for queue in queues if queue.broker_name == letter.queue.broker_name]
+            queue = (near or queues)[letter.queue_offset % len(near or queues)]
+        return queue, place.masters[queue.broker_name]
+
+    async def _send_copy(self, letter: StoredMessage, queue: MessageQueue, address: str) -> None:
+        stored = letter.stored
+        properties = {
+            name: value for name, value in stored.properties.items() if name not in DROPPED_NAMES
+        }
+        if queue.topic == properties.get(names.RETRY_TOPIC):
+            del properties[names.RETRY_TOPIC]
+            properties.pop(names.ORIGIN_MESSAGE_ID, None)
+        header = SendMessageRequestHeader(
+            producer_group=DEFAULT_PRODUCER_GROUP,
+            topic=queue.topic,
+            default_topic=AUTO_CREATE_TOPIC_KEY_TOPIC,
+            default_topic_queue_nums=RETRY_QUEUES,
+            queue_id=queue.queue_id,
+            sys_flag=stored.sys_flag & KEPT_FLAGS,
+            born_timestamp=stored.born_timestamp,
+            flag=stored.flag,
+            properties=encode_properties(properties),
+            broker_name=queue.broker_name,
+        )
+        await self._api.call(
+            address,
+            RequestCode.SEND_MESSAGE_V2,
+            extra=encode_send_header_v2(header),
+            body=stored.body,
+            accepted=frozenset(STORED_CODES),
+        )
+
+    async def trace(self, msg_id: str, *, topic: str = TRACE_TOPIC) -> MessageTrace:
+        """Return what clients told of the message with this `msg_id`.
+
+        Args:
+            topic: where they tell it, as brokers know it: namespaces do not part traces.
+
+        Raises:
+            RouteNotFound: there is no trace topic.
+        """
+        place = await self._place(topic)
+        told = await self._by_key(place, msg_id, False, None, None, TRACE_MESSAGES_MAX)
+        records: list[TraceRecord] = []
+        for message in told:
+            try:
+                found = decode_traces(message.body)
+            except ProtocolError:
+                continue  # somebody else's message
+            records += [record for record in found if record.msg_id == msg_id]
+        sends = [record for record in records if isinstance(record, PubTrace)]
+        ends = [record for record in records if isinstance(record, EndTransactionTrace)]
+        return MessageTrace(
+            msg_id,
+            tuple(self._send(one) for one in sorted(sends, key=lambda one: one.timestamp_ms)),
+            tuple(self._deliveries(records)),
+            tuple(self._end(one) for one in sorted(ends, key=lambda one: one.timestamp_ms)),
+        )
+
+    def _send(self, record: PubTrace) -> SendTrace:
+        return SendTrace(
+            from_ms(record.timestamp_ms),
+            self.names.unwrap(record.group),
+            self.names.unwrap(record.topic),
+            record.tags,
+            record.keys,
+            record.store_host,
+            record.client_host,
+            record.body_size,
+            record.cost_ms,
+            _kind(record.message_type),
+            record.offset_msg_id,
+            record.success,
+        )
+
+    def _deliveries(self, records: list[TraceRecord]) -> list[DeliveryTrace]:
+        """Join the begin and the end of each delivery."""
+        befores = {
+            record.request_id: record for record in records if isinstance(record, SubBeforeTrace)
+        }
+        afters = {
+            record.request_id: record for record in records if isinstance(record, SubAfterTrace)
+        }
+        found: list[tuple[int, DeliveryTrace]] = []
+        for request_id in befores.keys() | afters.keys():
+            before, after = befores.get(request_id), afters.get(request_id)
+            group = before.group if before is not None else after.group if after is not None else ""
+            started_ms = before.timestamp_ms if before is not None else 0
+            one = DeliveryTrace(
+                self.names.unwrap(group),
+                from_ms(started_ms),
+                before.retry_times if before is not None else 0,
+                after.cost_ms if after is not None else None,
+                after.success if after is not None else None,
+                _outcome(after.context_code) if after is not None else "",
+            )
+            found.append((started_ms, one))
+        return [one for _, one in sorted(found, key=lambda item: item[0])]
+
+    def _end(self, record: EndTransactionTrace) -> EndTrace:
+        return EndTrace(
+            from_ms(record.timestamp_ms),
+            self.names.unwrap(record.group),
+            self.names.unwrap(record.topic),
+            record.transaction_id,
+            record.state,
+            record.from_check,
+        )
+
+
+def _stored_ms(message: StoredMessage) -> int:
+    return message.stored.store_timestamp
+
+
+def _has(message: MessageExt, key: str, unique: bool) -> bool:
+    """Return whether the message has the key; the index knows hashes of keys only."""
+    return message.unique_key == key if unique else key in message.keys.split()
+
+
+def _kind(number: int) -> str:
+    known = TraceMessageType._value2member_map_.get(number)
+    return known.name.lower() if isinstance(known, TraceMessageType) else str(number)
+
+
+def _outcome(number: int) -> str:
+    known = TraceContextCode._value2member_map_.get(number)
+    return known.name.lower() if isinstance(known, TraceContextCode) else str(number)
