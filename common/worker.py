@@ -3,15 +3,17 @@
 A job blocks on the disk and touches no state of the store; its result comes back as a call on the
 loop thread, where all state lives. The queue of a worker is bounded by its callers: each keeps at
 most one job of its kind under way.
+
+Work that takes several jobs is a coroutine: `await run_job(worker, job)`, begun by `start`.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 Done = Callable[[T | None, BaseException | None], None]
@@ -111,3 +113,49 @@ class StoreWorkers:
         """End all of them; blocks until what was queued is done."""
         for worker in self.all():
             worker.stop()
+
+
+class Call(Generic[T]):
+    """A call that tells its outcome later, to `done(result, error)`; awaited, it is that outcome.
+
+    Await it once, in a coroutine that `start` runs.
+    """
+
+    __slots__ = ("_begin",)
+
+    def __init__(self, begin: Callable[[Done[T]], object]) -> None:
+        self._begin = begin
+
+    def __await__(self) -> Generator[Callable[[Done[T]], object], T, T]:
+        return (yield self._begin)
+
+
+def run_job(worker: Worker, job: Callable[[], T]) -> Call[T]:
+    """Run a job on a worker; to be awaited for its result or its error."""
+    return Call(lambda done: worker.submit(job, done))
+
+
+def start(work: Coroutine[Any, Any, T], done: Done[T] | None = None) -> None:
+    """Run a coroutine that awaits calls: up to the first one now, then on after each outcome.
+
+    It needs no event loop: what a worker or a clock calls back drives it. Loop thread.
+
+    Args:
+        done: called with what the coroutine returns or raises. Without it, an error is raised to
+            whoever told the last outcome.
+    """
+
+    def go_on(result: Any, error: BaseException | None) -> None:
+        try:
+            begin = work.send(result) if error is None else work.throw(error)
+        except StopIteration as end:
+            if done is not None:
+                done(end.value, None)
+        except Exception as raised:
+            if done is None:
+                raise
+            done(None, raised)
+        else:
+            begin(go_on)
+
+    go_on(None, None)

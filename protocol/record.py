@@ -108,6 +108,9 @@ VIEW_BY_HOSTS: Final = (
 )
 VIEW_IPV4: Final = VIEW_BY_HOSTS[0]
 assert [layout.size for layout in VIEW_BY_HOSTS] == [layout.size for layout in FIXED_BY_HOSTS]
+WALK_IPV4: Final = struct.Struct(">iiii4xqqi16xq20xi")
+"""What a walk over the log checks of a record without IPv6 hosts; the rest is passed over."""
+assert WALK_IPV4.size == FIXED_IPV4.size
 
 _BODY_SIZE: Final = struct.Struct(">i")
 _BODY_SIZE_POSITION: Final = FIXED_IPV4_SIZE - _BODY_SIZE.size

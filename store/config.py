@@ -28,6 +28,8 @@ from skylarkmq.common.config_fields import (
 )
 from skylarkmq.protocol.record import MIN_BLANK_SIZE
 from skylarkmq.store.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from skylarkmq.store.index.file import IndexShape
+from skylarkmq.store.queue.consume_queue import UNIT_SIZE
 
 FlushDiskType = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
 BrokerRole = Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"]
@@ -36,8 +38,6 @@ CommitLogWriteMode = Literal["pwrite", "mapped"]
 TimerPrecision = Annotated[int, Limits(10, 60_000)]
 TimerDelay = Annotated[int, Limits(1, 366 * 86_400)]
 
-UNIT_SIZE: Final = 20
-"""Bytes of one entry of a consume queue."""
 RECORD_OVERHEAD: Final = 64 * 1024
 """Bytes that a record may have beyond its body: fixed fields, topic and properties."""
 
@@ -181,7 +181,8 @@ class StoreConfig:
         # Item 0 is never used, so a file of one item would be full from the start, and the next.
         if self.max_index_num < 2:
             raise ConfigError("maxIndexNum", self.max_index_num, "use 2 or more")
-        size = index_file_size(self.max_hash_slot_num, self.max_index_num)  # an int in RocketMQ
+        shape = IndexShape(self.max_hash_slot_num, self.max_index_num)
+        size = shape.file_size  # an int in RocketMQ
         if size > INT_MAX:
             raise ConfigError(
                 "maxIndexNum",
@@ -204,13 +205,8 @@ class StoreConfig:
             )
 
 
-def index_file_size(slot_count: int, item_count: int) -> int:
-    """Bytes of one file of the key index: header, slots and items."""
-    return 40 + 4 * slot_count + 20 * item_count
-
-
 def delete_hours(text: str) -> frozenset[int]:
-    """The hours of the day that `deleteWhen` names.
+    """Return the hours of the day that `deleteWhen` names.
 
     Raises:
         ValueError: one of them is none.

@@ -39,8 +39,8 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files, is_no_space
 from skylarkmq.common.repeating import IntervalTimer
-from skylarkmq.common.worker import StoreWorkers
-from skylarkmq.store.checkpoint import UNKNOWN, IndexPoint, Marks, Point, PointTracker
+from skylarkmq.common.worker import StoreWorkers, run_job, start
+from skylarkmq.store.checkpoint import UNKNOWN, Marks, Point, PointTracker
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.environment import Environment
@@ -343,31 +343,32 @@ class MessageStore:
     def _tick(self) -> None:
         """Write units, and checkpoint sooner when a recovery would have much to read."""
         self._note_point()
-        self._keep_lock()
+        start(self._keep_lock())
         self.queues.tick()
         if self.writer.published_offset - self._checkpoint_offset >= CHECKPOINT_SIZE:
             self._checkpoint()
 
-    def _keep_lock(self) -> None:
+    async def _keep_lock(self) -> None:
         """Check, off the loop, that this process still holds the folder's lock."""
         if not self._lock_checked:
             return
-
-        def done(_: None, error: BaseException | None) -> None:
-            self._lock_checked = True
-            if error is not None:
-                self.fail(error)
-
         self._lock_checked = False
-        self._tables.submit(self._lock.keep, done)
+        try:
+            await run_job(self._tables, self._lock.keep)
+        except Exception as error:
+            self.fail(error)
+        self._lock_checked = True
 
     def _checkpoint(self) -> None:
         self._checkpoint_offset = self.writer.published_offset
-        self.index.sync(self._index_synced)
+        start(self._save_checkpoint())
 
-    def _index_synced(self, _: IndexPoint | None, error: BaseException | None) -> None:
-        if error is None:
-            self.queues.sync(self._marks())
+    async def _save_checkpoint(self) -> None:
+        try:
+            await self.index.sync()
+        except Exception:
+            return  # the store has failed
+        self.queues.sync(self._marks())
 
     # Writing
 
@@ -388,7 +389,7 @@ class MessageStore:
 
     @property
     def is_busy(self) -> bool:
-        """Whether producers must wait because the disk is behind."""
+        """Whether producers must wait because the disk cannot keep up."""
         return self.writer.busy.is_busy
 
     def why_busy(self) -> Busy | None:

@@ -87,7 +87,7 @@ class BusyGauge:
         return self._log.wrote_offset - oldest.mapped.start_offset - oldest.position
 
     def why(self) -> Busy | None:
-        """Why producers must wait; None when they need not."""
+        """Return why producers must wait; None when they need not."""
         if not self.is_busy:
             return None
         if self._log.pool is not None and self._log.pool.is_deficient:
@@ -133,7 +133,7 @@ OnPublished = Callable[[list[Unit]], None]
 
 
 def _nobody(_: list[Unit]) -> None:
-    """The hook as long as nothing hangs on it."""
+    """Do nothing: the hook before one is set."""
 
 
 class MessageWriter:
@@ -141,8 +141,8 @@ class MessageWriter:
 
     Attributes:
         on_published: called with every list of units that has become visible, in log order.
-        failure: why nothing is written any more.
-        busy: whether the disk is behind.
+        failure: why nothing is written anymore.
+        busy: tells when producers must wait.
     """
 
     def __init__(self, env: Environment, commit_log: CommitLog, queues: QueueTable) -> None:
@@ -192,7 +192,7 @@ class MessageWriter:
         return self._group_commit.waiting
 
     def recovered(self, end_offset: int, store_timestamp: int) -> None:
-        """Recovery has synced and published everything below the log's end."""
+        """Note the log's end: recovery has synced and published everything below it."""
         self._flush.flushed_timestamp = store_timestamp
         self.published_offset = end_offset
 
@@ -242,7 +242,7 @@ class MessageWriter:
         Args:
             done: called with PUT_OK once the batch is durable under the flush mode, which may be
                 before this returns; with FLUSH_DISK_TIMEOUT when that takes too long; with
-                SERVICE_NOT_AVAILABLE when it failed. None: nobody waits for that.
+                SERVICE_NOT_AVAILABLE when it failed. None: no one waits for that.
             written: the same once the batch is written, whatever the flush mode (WAIT=false).
         """
         commit_log, batch, end_offset = self._log, self._log.batch, 0
@@ -299,7 +299,7 @@ class MessageWriter:
         done: Committed | None,
         written: Committed | None,
     ) -> None:
-        """The batch has left the loop: its waiters and its units wait for the write."""
+        """Let waiters and units of a batch that left the loop wait for its write."""
         self._group_commit.park(end_offset, units, partial(_tell, done, written))
         if self._commit is not None:
             self._commit.appended()
@@ -430,7 +430,7 @@ class MessageWriter:
                     )
 
     def _committed(self, offset: int, took_s: float) -> None:
-        """The commit thread has written what lies below `offset`."""
+        """Note that the commit thread has written what lies below `offset`."""
         self._slow = took_s > SLOW_APPEND_S
         if not self._sync:
             self._group_commit.committed(offset)
@@ -439,7 +439,7 @@ class MessageWriter:
         self._ask_for_sync()
 
     def _write_rest(self) -> None:
-        """The disk is quick again: write on the loop what is left, so that it goes on there."""
+        """Write what is left on the loop, because the disk is quick again."""
         request = self._log.commit_request()
         if request is None:
             return

@@ -1,4 +1,4 @@
-"""How far a long piece of work at the start has come: a line in the log, and whoever else listens.
+"""How far a long piece of work at the start has come: a line in the log, and a call of a listener.
 
 A small store starts without a word; from two seconds on there is a line each two seconds.
 """
@@ -20,7 +20,7 @@ What it raises ends that work; the store is then as a crash would leave it."""
 
 
 class StartEnded(Exception):
-    """Raised by a `Progress` when the start is to end here: somebody wants the process to stop."""
+    """Raised by a `Progress` to end the start here, because the process was asked to stop."""
 
 
 INTERVAL_S: Final = 2.0
@@ -28,7 +28,7 @@ _MIB: Final = 1 << 20
 
 
 def no_progress(what: str, done: int, total: int) -> None:
-    """A `Progress` for nobody."""
+    """Tell no one how far the work is."""
 
 
 class ProgressLog:
@@ -54,7 +54,7 @@ class ProgressLog:
 
 
 def progress_text(what: str, done: int, total: int) -> str:
-    """One line for people."""
+    """Return one line for people."""
     percent = 100 * done // total if total else 100
     if 0 < total < _MIB:
         return f"{what}: {percent} %, {done:,} of {total:,}"

@@ -1,7 +1,7 @@
 """What the store counts: plain integers and small histograms, owned by the loop thread.
 
 The hot path adds to attributes and lists, nothing more: no lock, no label lookup, no callback.
-Whoever shows the figures (a scrape, a report) reads them on the same thread. A worker's times are
+A scrape or a report reads the figures on the same thread. A worker's times are
 observed in its `done` callback, never on its own thread.
 """
 
@@ -20,34 +20,6 @@ GROUP_COMMIT_BOUNDS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0
 
 class StoreStats:
     """Counters of one store since it was opened. Loop thread."""
-
-    __slots__ = (
-        "ack_wait",
-        "append_duration",
-        "busy_refusals",
-        "bytes_appended",
-        "cold_reads",
-        "commit_duration",
-        "corrupt_records",
-        "disk_used_percent",
-        "filter_examined",
-        "filter_matched",
-        "filter_skipped",
-        "fsync_commit_log",
-        "fsync_errors",
-        "fsync_index",
-        "group_commit_size",
-        "index_entries",
-        "index_records_read",
-        "late_allocations",
-        "log_files_deleted",
-        "messages_appended",
-        "queue_files_deleted",
-        "recovery_duration_s",
-        "recovery_mode",
-        "recovery_truncated_bytes",
-        "write_errors",
-    )
 
     def __init__(self) -> None:
         self.messages_appended = 0

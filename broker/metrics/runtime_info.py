@@ -23,7 +23,7 @@ from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
 from skylarkmq.protocol.version import CURRENT, MQVersion
 from skylarkmq.store.delay_levels import schedule_queue_id
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.upkeep.disk_watch import Spaces, used_percent
+from skylarkmq.store.upkeep.cleaning import Spaces, used_percent
 
 NO_POOL_BUFFERS: Final = 2_147_483_647
 END_TRANSACTION_CAPACITY: Final = 100_000

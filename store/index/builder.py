@@ -201,7 +201,7 @@ class IndexBuilder:
         """Read a slice of the log from `offset` on and add it.
 
         Args:
-            offset: `next_offset`, or the start of the log when that lies behind it.
+            offset: `next_offset`, or the start of the log when that lies after it.
         """
         self._halted = False
         if offset != self.next_offset:
@@ -249,7 +249,7 @@ class IndexBuilder:
         return made
 
     def settle(self, full: Sequence[IndexFile]) -> None:
-        """Full files were synced: nothing will be stored to them again."""
+        """Note that full files were synced: nothing will be stored to them again."""
         for file in full:
             file.unsynced = False
             file.rest()

@@ -1,15 +1,15 @@
 """How the key index keeps up with the log: live by what is published, else by reading it again.
 
-    mending   slots that a crash left unsure are put right (`repair.py`)
+    mending   slots that a crash left damaged are repaired (`file.py`)
     behind    the log is read in slices, one after the other, up to what is published
     live      published units wait here and go to the index thread in batches, a little later
 
-A start is behind by whatever the last checkpoint did not cover. The index falls behind, too, when
-more is published than may wait, or when the disk was full: what waits is dropped, for the log has
-it all.
+A start is behind by what the last checkpoint did not cover. The index falls behind, too, when
+more is published than may wait, or when the disk was full. Then what waits is dropped, because the
+log has it all.
 
-One job mends, reads or builds at a time, and the loop has its turn between two of them, so that
-none keeps the interpreter for more than a millisecond or two.
+One job mends, reads or builds at a time, and the loop has its turn between two jobs, so that none
+keeps the interpreter for more than a millisecond or two.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class IndexFollower:
         if self._live:
             return ""
         if not self._mended:
-            return "the key index is being mended after an unclean stop, ask again later"
+            return "the key index is being repaired after an unclean stop, ask again later"
         why = f" ({self._why_halted})" if self._why_halted else ""
         return (
             f"the key index is being built again{why}: {self.behind_bytes} bytes of the log are "
@@ -109,7 +109,7 @@ class IndexFollower:
         )
 
     def take(self, units: list[Unit]) -> None:
-        """Records were published, behind all that were before."""
+        """Take records that were published after all earlier ones."""
         if not units:
             return
         _, _, offset, size, _, _, _ = units[-1]
@@ -129,7 +129,7 @@ class IndexFollower:
                 self._wait_for_more()
 
     def submit_waiting(self) -> None:
-        """Hand all that waits to the index thread, in front of what is submitted next."""
+        """Hand all that waits to the index thread, before what is submitted next."""
         if self._live and self._running:
             while self._waiting:
                 self._build_batch()
@@ -244,7 +244,7 @@ class IndexFollower:
     # Trouble
 
     def _halt(self, error: BaseException) -> None:
-        """Stand still until the next try."""
+        """Do nothing until the next try."""
         self.disk_full = is_no_space(error)
         why = "the disk is full" if self.disk_full else f"{type(error).__name__}: {error}"
         if why != self._why_halted:

@@ -5,7 +5,7 @@ index. Files are kept from the oldest on, up to the first that cannot be trusted
 
     clean stop     all that agree with the log and follow one another
     unclean stop   up to our own index point (`checkpoint.py`): the files before it whole, its own
-                   file up to the item that it names, its slots to be mended (`repair.py`)
+                   file up to the item that it names, its slots to be repaired (`file.py`)
     without point  as RocketMQ: full files whose end is covered by the checkpoint's index time
 
 A file agrees with the log when its header names its own first and last item, and the records of
@@ -50,7 +50,7 @@ class LoadedIndex(NamedTuple):
     skip_keys: int  # of the record there, so many keys are in the index
     point: IndexPoint | None  # what is on the disk, for the next checkpoint
     full_timestamp: int  # end time of the last full file, ms
-    damaged: IndexFile | None  # the last file, when its slots must be mended
+    damaged: IndexFile | None  # the last file, when its slots must be repaired
     removed: int  # files
 
 
@@ -99,13 +99,13 @@ class IndexLoader:
         return names
 
     def _usable(self, point: IndexPoint | None, names: list[str]) -> IndexPoint | None:
-        """The point, unless its file is missing or the log ends before it."""
+        """Return the point, unless its file is missing or the log ends before it."""
         if point is None or point.end_offset > self._log.max_offset:
             return None
         return point if not point.file_name or point.file_name in names else None
 
     def refuse_other_shapes(self, *, unclean: bool) -> None:
-        """Look at the sizes alone; nothing is changed.
+        """Check the sizes only; change nothing.
 
         Raises:
             StoreProfileError: a file was made with another number of slots.
@@ -123,7 +123,7 @@ class IndexLoader:
                 )
 
     def _has_our_slots(self, path: Path, size: int) -> bool:
-        """Whether the first item is where our number of slots puts it."""
+        """Return whether the first item is where our number of slots puts it."""
         if size < self._shape.item_position(FIRST_ITEM) + ITEM_SIZE:
             return True  # it ends before its first item, whoever made it
         file = IndexFile.open(self._files, path, self._shape)
@@ -183,7 +183,7 @@ class IndexLoader:
 
     @staticmethod
     def _is_covered(file: IndexFile, kept: Sequence[IndexFile], marks: Marks) -> bool:
-        """RocketMQ's rule: whether the file was synced when it was full, for all we know.
+        """Return whether the file was synced when it was full, by RocketMQ's rule.
 
         Of two that end in the same millisecond the mark speaks of the first.
         """
@@ -247,7 +247,7 @@ class IndexLoader:
         return self._with_keys_behind(end_offset) in (None, begin_offset)
 
     def _is_first(self, file: IndexFile) -> bool:
-        """Whether no file is missing in front of this one."""
+        """Return whether no file is missing before this one."""
         start = self._log.min_offset
         if file.is_empty or file.header.begin_offset <= start:
             return True
@@ -281,7 +281,7 @@ class IndexLoader:
         return record.store_timestamp
 
     def _with_keys_behind(self, offset: int) -> int | None:
-        """The next record behind the one at `offset` that has entries; None when it is far."""
+        """Return the next record after `offset` that has entries; None when it is far."""
         for number in range(LOOK_AHEAD):
             record = self._record(offset)
             if record is None:
@@ -299,7 +299,7 @@ class IndexLoader:
     # The end
 
     def _end(self, kept: list[IndexFile], point: IndexPoint | None) -> tuple[int, int]:
-        """Where to read on, and how many keys of the record there are in the index."""
+        """Return where to read on, and how many keys of the record there are in the index."""
         with_items = [file for file in kept if not file.is_empty]
         if point is not None:
             next_offset = point.end_offset
@@ -319,7 +319,7 @@ class IndexLoader:
 
     @staticmethod
     def _new_point(kept: list[IndexFile], next_offset: int) -> IndexPoint | None:
-        """What is on the disk, after it was made so."""
+        """Sync the files, and return what is on the disk."""
         for file in kept:
             file.file.datasync()
         for file in reversed(kept):

@@ -20,9 +20,11 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from skylarkmq.common.files import Files
+from skylarkmq.common.worker import Call, Done, run_job, start
 from skylarkmq.protocol.tags_code import index_key_hash
 from skylarkmq.store.checkpoint import IndexPoint, Marks
 from skylarkmq.store.environment import Environment
@@ -174,12 +176,8 @@ class IndexAnswer(NamedTuple):
     missing: str  # what may be missing, for a human; empty when nothing
 
 
-SearchDone = Callable[[IndexAnswer | None, BaseException | None], None]
-SyncDone = Callable[[IndexPoint | None, BaseException | None], None]
-
-
 class IndexService:
-    """The index. Loop thread, but for the calls that block."""
+    """The index. Loop thread, except the calls that block."""
 
     def __init__(self, env: Environment, commit_log: CommitLog) -> None:
         config, files, folder = env.config, env.files, env.paths.index
@@ -200,9 +198,8 @@ class IndexService:
         self.point: IndexPoint | None = None  # what is on the disk, for the checkpoint
         self.full_timestamp = 0  # end time of the newest full file that is on the disk, ms
         self._ended = False
-        self._syncing = False
-        self._sync_wanted: list[SyncDone] = []
-        self._expiring = False
+        self._busy = False  # a sync or an expiry is under way
+        self._sync_wanted: list[Done[None]] = []
         self._expire_wanted = 0  # log offset
 
     # Life cycle
@@ -279,7 +276,13 @@ class IndexService:
     # Queries
 
     def query(
-        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, done: SearchDone
+        self,
+        topic: str,
+        key: str,
+        max_count: int,
+        begin_ms: int,
+        end_ms: int,
+        done: Done[IndexAnswer],
     ) -> None:
         """Look a key up among the messages stored between two times, both included.
 
@@ -288,61 +291,62 @@ class IndexService:
             done: called later. The times of entries are kept in seconds, rounded down.
         """
         self._follower.submit_waiting()
-        missing = self._follower.missing
         key_hash = index_key_hash(topic, key)
         search = IndexSearch(key_hash, min(max_count, self._result_max), begin_ms, end_ms)
-        steps: list[Iterator[None]] = []
+        start(self._answer(search, self._follower.missing), done)
 
-        def run_slice() -> bool:
-            if not steps:
-                steps.append(search.run(self._builder.readable))
-            return next(steps[0], search) is search
+    async def _answer(self, search: IndexSearch, missing: str) -> IndexAnswer:
+        slices = self._slices(search)
+        while await run_job(self._worker, partial(next, slices, True)) is None:
+            pass
+        why = "the search was given up, ask for less time" if search.gave_up else missing
+        return IndexAnswer(search.offsets, *search.last_entry, why)
 
-        def finished(is_done: bool | None, error: BaseException | None) -> None:
-            if error is not None:
-                done(None, error)
-            elif is_done:
-                why = "the search was given up, ask for less time" if search.gave_up else missing
-                done(IndexAnswer(search.offsets, *search.last_entry, why), None)
-            else:
-                self._worker.submit(run_slice, finished)
-
-        self._worker.submit(run_slice, finished)
+    def _slices(self, search: IndexSearch) -> Iterator[None]:
+        yield from search.run(self._builder.readable)  # looked at on the index thread
 
     # To the disk
 
-    def sync(self, done: SyncDone) -> None:
-        """Bring to the disk what is in the index, and tell how far that reaches.
+    async def sync(self) -> None:
+        """Bring to the disk what is in the index; `point` then says how far that reaches.
 
-        A failure is the store's, and is told as well.
+        Raises:
+            OSError: the disk failed, and with it the store.
         """
-        if not self.enabled or self._ended:
-            done(self.point, None)
-            return
+        if self.enabled and not self._ended:
+            await Call(self._want_sync)
+
+    def _want_sync(self, done: Done[None]) -> None:
         self._sync_wanted.append(done)
-        self._start_sync()
+        self._go_on()
 
-    def _start_sync(self) -> None:
-        if not self._sync_wanted or self._syncing or self._expiring:
+    def _go_on(self) -> None:
+        """Begin the expiry or the sync that is wanted, unless one of them is under way."""
+        if self._busy:
             return
+        files = self._builder.files
+        if not self._ended and len(files) > 1 and files[0].header.end_offset < self._expire_wanted:
+            start(self._expire_files())
+        elif self._sync_wanted:
+            start(self._sync_files())
+
+    async def _sync_files(self) -> None:
         waiting, self._sync_wanted = self._sync_wanted, []
-        self._syncing = True
-        started = self._clock.monotonic()
-
-        def finished(synced: SyncedIndex | None, error: BaseException | None) -> None:
-            self._syncing = False
-            if error is not None:
-                self._stats.fsync_errors += 1
-                self._fail(error)
-            elif synced is not None:
-                self._stats.fsync_index.observe(self._clock.monotonic() - started)
-                self._synced(synced)
-            for done in waiting:
-                done(None if error is not None else self.point, error)
-            self._start_expiry()
-            self._start_sync()
-
-        self._sync_worker.submit(self._sync_job(), finished)
+        self._busy = True
+        started, failure = self._clock.monotonic(), None
+        try:
+            synced = await run_job(self._sync_worker, self._sync_job())
+        except Exception as error:
+            failure = error
+            self._stats.fsync_errors += 1
+            self._fail(error)
+        else:
+            self._stats.fsync_index.observe(self._clock.monotonic() - started)
+            self._synced(synced)
+        self._busy = False
+        for done in waiting:
+            done(None, failure)
+        self._go_on()
 
     def _sync_job(self) -> Callable[[], SyncedIndex]:
         offset = min(self._follower.indexed_offset, self._log.flushed_offset)
@@ -359,24 +363,20 @@ class IndexService:
     def expire(self, log_min_offset: int) -> None:
         """Remove files all of whose messages have left the log, in the background."""
         self._expire_wanted = max(self._expire_wanted, log_min_offset)
-        self._start_expiry()
+        self._go_on()
 
-    def _start_expiry(self) -> None:
-        offset = self._expire_wanted
-        files = self._builder.files
-        if self._expiring or self._syncing or self._ended or len(files) < 2:
+    async def _expire_files(self) -> None:
+        self._busy = True
+        try:
+            await run_job(self._worker, partial(self._builder.expire, self._expire_wanted))
+        except Exception as error:
+            log.error("removing expired index files failed: %s", error)
+            self._busy = False
+            if self._sync_wanted:
+                start(self._sync_files())  # after it the files are tried again
             return
-        if files[0].header.end_offset >= offset:
-            return
-        self._expiring = True
-
-        def finished(_: None, error: BaseException | None) -> None:
-            self._expiring = False
-            if error is not None:
-                log.error("removing expired index files failed: %s", error)
-            self._start_sync()
-
-        self._worker.submit(lambda: self._builder.expire(offset), finished)
+        self._busy = False
+        self._go_on()
 
 
 def _settled(_: None, error: BaseException | None) -> None:

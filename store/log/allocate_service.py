@@ -134,7 +134,7 @@ class AllocateService:
         return request.mapped
 
     def _may_retry(self, request: _Request) -> bool:
-        """Whether a file could not be made because the disk was full, and may have room by now."""
+        """Return whether the disk was full when a file was asked for, and may have room by now."""
         return (
             request.ended.is_set()
             and request.error is not None

@@ -50,7 +50,7 @@ DueTime = Callable[[int, int], int]  # (delay level, store timestamp ms) -> due 
 
 
 # A stored record on its way into its queue and the key index, as a plain tuple because one is made
-# for every message; queue offset -1 marks a prepared record, which enters the index alone:
+# for every message; queue offset -1 marks a prepared record, which enters only the index:
 # (queue, queue offset, physical offset, record size, tags code, properties, store timestamp)
 Unit = tuple[ConsumeQueue, int, int, int, int, bytes, int]
 
@@ -87,7 +87,7 @@ class AppendBatch:
         self._file_start = 0
 
     def begin(self, file: MappedFile | None, store_timestamp: int) -> None:
-        """Start a batch behind the end of `file`, the last log file.
+        """Start a batch at the end of `file`, the last log file.
 
         Raises:
             RuntimeError: the batch before it was not written; its messages would be gone, and its
@@ -95,7 +95,7 @@ class AppendBatch:
         """
         if not self.is_empty:
             raise RuntimeError(
-                f"a batch of {self.count} messages is to be written before the next one begins"
+                f"a batch of {self.count} messages must be written before the next one begins"
             )
         self._file = file
         self.units = []
@@ -169,7 +169,7 @@ class AppendBatch:
         return physical_offset
 
     def add_message(self, queue: ConsumeQueue, inner: MessageInner) -> int:
-        """`add` for a message that is an object."""
+        """Lay out a message that is an object; see `add`."""
         return self.add(
             queue,
             inner.body,
@@ -186,7 +186,7 @@ class AppendBatch:
         )
 
     def reserve(self, size: int) -> None:
-        """Have the next records, of `size` bytes together, in one file.
+        """Make sure that the next records, `size` bytes in total, lie in one file.
 
         Raises:
             StoreFullError, OSError: as `add`.

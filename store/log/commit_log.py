@@ -205,7 +205,7 @@ class CommitLog:
             mapped.stage_in(buffer)
 
     def _room(self) -> int:
-        """Bytes that must be free before a file is made: its own and what its messages need."""
+        """Return the bytes that must be free for a new file, its queue units and index items."""
         count = self._stats.messages_appended
         record_size = self._stats.bytes_appended // count if count else _RECORD_SIZE_GUESS
         return self.file_size + self.file_size // record_size * _SIDE_BYTES_PER_MESSAGE
@@ -375,7 +375,7 @@ def write_road(config: StoreConfig) -> WriteRoad:
 
 
 def _is_due(start: int, end: int, least_pages: int, file_size: int) -> bool:
-    """Whether [start, end) of the log touches enough pages, or fills a file."""
+    """Return whether [start, end) of the log touches enough pages, or fills a file."""
     if least_pages == 0 or start // file_size < end // file_size:
         return end > start
     return end // PAGE_SIZE - start // PAGE_SIZE >= least_pages

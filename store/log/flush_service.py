@@ -152,7 +152,7 @@ class CommitService:
         self._timer = IntervalTimer(env.clock, config.commit_interval_commit_log / 1000, self._tick)
 
     def start(self) -> None:
-        """Start the timed commits, which the pool alone needs."""
+        """Start the timed commits, which only the pool needs."""
         if self._log.pool is not None:
             self._thorough_at = self._clock.monotonic()
             self._timer.start()

@@ -12,11 +12,11 @@ what it says was true before it was said. A process that is killed leaves it as 
 sync; a power cut leaves an older one, for the page may reach the disk late and never early. The 33
 bytes lie within one sector, so it is whole; one that rots counts for nothing.
 
-It speaks of the log that our last run left. Where somebody else has run on the store, which the
+It speaks of the log that our last run left. If another broker has run on the store, which the
 recovery point tells (`checkpoint.py`), it counts for nothing either. So a start syncs it once,
 before there is a recovery point of that start.
 
-Unlike RocketMQ, which knows what was on the disk by the store times of `checkpoint` alone.
+Unlike RocketMQ, which knows what was on the disk only by the store times of `checkpoint`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FlushedOffset:
         self._file: StoreFile | None = None
 
     def load(self) -> int:
-        """What the file says; -1 is unknown."""
+        """Return what the file says; -1 is unknown."""
         if not self._files.exists(self._path):
             return UNKNOWN
         try:
@@ -95,7 +95,7 @@ class FlushedOffset:
             self._file = None
 
     def _give_up(self, error: OSError) -> None:
-        """Take away what an earlier run has said: it may be ahead of what somebody has cut."""
+        """Remove what an earlier run has said: the log may have been cut below it."""
         self.close()
         if self._files.exists(self._path):
             self._files.unlink(self._path)
@@ -104,5 +104,5 @@ class FlushedOffset:
 
 
 def encode(offset: int) -> bytes:
-    """The file's bytes."""
+    """Return the file's bytes."""
     return seal(_RECORD.pack(MAGIC, VERSION, Kind.FLUSHED_OFFSET, _PAYLOAD_SIZE, _KEY, offset))

@@ -1,6 +1,6 @@
 """Group commit: many waiting sends, one sync.
 
-A commit parks its units and its waiter behind the end offset that must be synced. When the sync
+A commit parks its units and its waiter under the end offset that must be synced. When the sync
 has passed it, the units are published and the waiter is called in the same loop turn, in the order
 of the log: acknowledged means readable, and nothing is shown that a power cut could take back.
 
@@ -98,7 +98,7 @@ class GroupCommitService:
         return released
 
     def committed(self, offset: int) -> None:
-        """What lies below `offset` is in the file, and more is not asked for."""
+        """Publish and answer what lies below `offset`: it is in the file, and no sync is needed."""
         for parked in self.release(offset):
             done, parked.done = parked.done, None
             if done is not None:
@@ -106,7 +106,7 @@ class GroupCommitService:
         self._forget_answered()
 
     def flushed(self, offset: int) -> None:
-        """The log is synced up to `offset`: publish and answer what lies below it."""
+        """Publish and answer what lies below `offset`: the log is synced up to it."""
         now = self._clock.monotonic()
         released = self.release(offset)
         size = 0
@@ -124,7 +124,7 @@ class GroupCommitService:
             self._late.popleft()
 
     def failed(self) -> None:
-        """The log can not be synced any more: refuse everything that waits."""
+        """Refuse everything that waits: the log cannot be synced anymore."""
         parked = [entry for entry in self._parked if entry.done is not None]
         self._parked.clear()
         for entry in parked:

@@ -1,8 +1,8 @@
 """Going over the log's records from a place on, quickly and in bounded memory.
 
-Recovery and whoever builds something again from the log read all of it, record by record, so this
+Recovery, and tools that rebuild files from the log, read all of it, record by record. So this
 is written for speed: a slice of the file is read, and sound records of it are found with one unpack
-each. Whatever does not pass for one at first sight is judged by `read_record` on the whole file,
+each. What does not look like one at first sight is judged by `read_record` on the whole file,
 which tells the end of the log from a torn write and from damage.
 
 Reads go by `pread` and not through the mapping, whose pages would stay in the process's memory:
@@ -24,6 +24,7 @@ from skylarkmq.protocol.record import (
     MESSAGE_MAGIC,
     MIN_RECORD_SIZE,
     SECTOR_SIZE,
+    WALK_IPV4,
     RecordStatus,
     RecordView,
     read_record,
@@ -34,9 +35,6 @@ from skylarkmq.store.progress import Progress
 
 SLICE_SIZE: Final = 1 << 20
 _SIZE = struct.Struct(">i")
-# The fields of a record without IPv6 hosts that a walk needs; see `protocol/record.py`.
-_FIELDS = struct.Struct(">iiii4xqqi16xq20xi")
-assert _FIELDS.size == FIXED_IPV4_SIZE
 _MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
 
 WalkedRecord = tuple[int, int, int, int, int, int, bytes, bytes]
@@ -48,7 +46,7 @@ class LogWalk:
     """One walk. Blocks; any thread that may read the files.
 
     Attributes:
-        end_offset: behind the last sound record, or the begin of the file behind it.
+        end_offset: the end of the last sound record, or the start of the file after it.
         reached: `end_offset`, or the end of the last file when a blank record leads there.
         stop: what stands at `end_offset` when the log does not simply end with its last file.
     """
@@ -66,7 +64,7 @@ class LogWalk:
         self._what = what
         self._progress = progress
         self._begin = 0
-        self._stopped = 0  # place in the slice behind its last record
+        self._stopped = 0  # place in the slice after its last record
         self.end_offset = 0
         self.reached = 0
         self.stop: RecordView | None = None
@@ -89,7 +87,7 @@ class LogWalk:
             elif record.status is RecordStatus.BLANK:
                 self.reached = mapped.start_offset + mapped.size
                 if self._files.find(self.reached) is None:
-                    return  # the end is in front of the blank record
+                    return  # the log ends before the blank record
                 self.end_offset = self.reached
             else:
                 self.stop = record
@@ -120,7 +118,7 @@ class LogWalk:
         """Yield the records that lie whole in a slice, which begins at offset `base`."""
         view, end, check_crc = memoryview(data), len(data), self._check_crc
         last = end - MIN_RECORD_SIZE
-        unpack: Callable[[bytes, int], tuple[int, ...]] = _FIELDS.unpack_from
+        unpack: Callable[[bytes, int], tuple[int, ...]] = WALK_IPV4.unpack_from
         while position <= last:
             size, magic, crc, queue_id, queue_offset, offset, sys_flag, timestamp, body_size = (
                 unpack(data, position)
@@ -195,7 +193,7 @@ def _walked(record: RecordView) -> WalkedRecord:
 
 
 def bytes_behind(files: MappedFileQueue, offset: int) -> int:
-    """How far behind `offset` the last byte lies that is not zero."""
+    """Return the bytes from `offset` up to the last one that is not zero."""
     last = offset
     for begin, data in _slices_behind(files, offset):
         stripped = len(data.rstrip(b"\0"))
@@ -205,7 +203,7 @@ def bytes_behind(files: MappedFileQueue, offset: int) -> int:
 
 
 def next_record(files: MappedFileQueue, offset: int) -> RecordView | None:
-    """The first sound record that begins behind a place that holds none."""
+    """Return the first sound record that begins after a place that holds none."""
     for begin, data in _slices_behind(files, offset + 1):
         mapped = files.find(begin)
         at = data.find(_MAGIC_BYTES)

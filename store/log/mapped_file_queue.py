@@ -51,14 +51,14 @@ class MappedFileQueue:
         return last.start_offset + last.committed_position if last else 0
 
     def find(self, offset: int) -> MappedFile | None:
-        """The file that holds the byte at `offset`, if there is one."""
+        """Return the file that holds the byte at `offset`, None without one."""
         if not self.mapped:
             return None
         index = (offset - self.mapped[0].start_offset) // self.file_size
         return self.mapped[index] if 0 <= index < len(self.mapped) else None
 
     def add(self, mapped: MappedFile) -> None:
-        """Put the next file behind the last one."""
+        """Add the next file after the last one."""
         self.mapped.append(mapped)
 
     def drop_first(self) -> MappedFile:
@@ -133,10 +133,10 @@ class MappedFileQueue:
         self.mapped.append(mapped)
 
     def truncate(self, end_offset: int, *, clear_size: int = 0) -> None:
-        """Make `end_offset` the end of the log: files behind it go.
+        """Make `end_offset` the end of the log; remove the files after it.
 
         Args:
-            clear_size: so many bytes behind the end may hold leftovers; they become zeros.
+            clear_size: so many bytes after the end may hold leftovers; they become zeros.
         """
         removed = self._unallocated is not None
         if self._unallocated is not None:
@@ -144,7 +144,7 @@ class MappedFileQueue:
             self._unallocated = None
         while self.mapped and self.mapped[-1].start_offset > end_offset:
             mapped = self.mapped.pop()
-            log.info("removing %s: it starts behind the end of the log", mapped.file.path)
+            log.info("removing %s: it starts after the end of the log", mapped.file.path)
             mapped.close()
             self._files.unlink(mapped.file.path)
             removed = True

@@ -115,7 +115,7 @@ class TransientStorePool:
 
     @property
     def is_deficient(self) -> bool:
-        """Whether the disk is so far behind that producers must wait."""
+        """Whether no buffer is left, so that producers must wait."""
         return self._open and not self._free
 
     def open(self, memory_size: int) -> None:

@@ -117,7 +117,7 @@ class ConsumeQueue:
 
     @property
     def unwritten_size(self) -> int:
-        """Bytes of units that are in memory alone."""
+        """Bytes of units that are only in memory."""
         return (self.max_offset - self.written) * UNIT_SIZE
 
     def unwritten(self) -> bytes:

@@ -69,7 +69,7 @@ class QueueWrite(NamedTuple):
     folder: Path
     position: int  # byte offset of the first one
     data: bytes
-    starts_queue: bool = False  # no file of this queue exists: pad in front of the first unit
+    starts_queue: bool = False  # no file of this queue exists: pad before the first unit
 
 
 class QueueWriter:
@@ -87,7 +87,7 @@ class QueueWriter:
         self._folders_left: list[Path] = []
 
     def write(self, writes: list[QueueWrite]) -> None:
-        """Write everything behind what was there before. Blocks."""
+        """Write everything, after what was there before. Blocks."""
         for write in writes:
             position = write.position
             data = memoryview(write.data)
@@ -182,7 +182,7 @@ class QueueWriter:
         return True
 
     def forget(self, path: Path) -> None:
-        """The file, or the folder, was cut or removed behind our back."""
+        """Forget a file or folder that another part cuts or removes."""
         self._handles.forget(path)
         self._allocated.pop(path, None)
         self._unsynced.pop(path, None)
@@ -228,7 +228,7 @@ class QueueWriter:
 
 
 def allocation_end(end: int) -> int:
-    """Up to where a queue file that is written up to `end` should have blocks."""
+    """Return up to where a queue file that is written up to `end` should have blocks."""
     if end > ALLOCATE_AHEAD:
         return end - end % ALLOCATE_AHEAD + ALLOCATE_AHEAD
     target = ALLOCATE_MIN
@@ -250,7 +250,7 @@ class QueueReader:
         self._file_size = file_size
 
     def units(self, folder: Path, first_unit: int, max_count: int) -> bytes:
-        """Bytes of the units from `first_unit` on, never past the end of its file.
+        """Return the units from `first_unit` on, never past the end of its file.
 
         Raises:
             FileNotFoundError: the file was removed.
@@ -258,7 +258,7 @@ class QueueReader:
         return self.read(folder, first_unit * UNIT_SIZE, max_count * UNIT_SIZE)
 
     def read(self, folder: Path, position: int, size: int) -> bytes:
-        """Bytes from a byte offset on, never past the end of its file.
+        """Return bytes from a byte offset on, never past the end of its file.
 
         Raises:
             FileNotFoundError: the file was removed.

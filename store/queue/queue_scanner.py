@@ -36,7 +36,7 @@ class QueueExtent(NamedTuple):
 
     first_offset: int
     end_offset: int
-    has_gap: bool = False  # a file is missing behind the end, and others follow it
+    has_gap: bool = False  # a file is missing after the end, and others follow it
     last_units: bytes = b""  # the newest units, as far as the scan had them in hand
 
 
@@ -76,7 +76,7 @@ class QueueScanner:
         return QueueExtent(starts[0] // UNIT_SIZE, end // UNIT_SIZE, has_gap, last_units)
 
     def cut(self, folder: Path, position: int) -> None:
-        """Remove what lies from byte `position` on; what is behind becomes zeros."""
+        """Remove what lies from byte `position` on: later files go, the rest becomes zeros."""
         starts = list(self._starts(folder, unclean=True))
         starts = self._remove_after(folder, starts, position)
         within = position % self._file_size
@@ -85,7 +85,7 @@ class QueueScanner:
             try:
                 file.truncate(within)
                 file.truncate(self._file_size)
-                file.datasync()  # or the units come back, behind a checkpoint that covers them
+                file.datasync()  # or the units come back after a checkpoint that covers them
             finally:
                 file.close()
 
@@ -98,7 +98,7 @@ class QueueScanner:
             self._files.sync_folder(folder)
 
     def extension_end(self, folder: Path, *, unclean: bool) -> int | None:
-        """Byte offset behind the last unit of an extension, None when it has no file.
+        """Return the byte offset after the last unit of an extension, None when it has no file.
 
         Units are as long as they say, so the walk begins at the front of a file.
 
@@ -118,7 +118,7 @@ class QueueScanner:
         return end
 
     def _starts(self, folder: Path, *, unclean: bool) -> dict[int, Path]:
-        """The files of a folder by the byte at which each begins."""
+        """Return the files of a folder by the byte at which each begins."""
         found: dict[int, Path] = {}
         for name in self._files.list(folder):
             path = folder / name
@@ -159,7 +159,7 @@ class QueueScanner:
             file.close()
 
     def _valid_units(self, path: Path) -> tuple[int, bytes]:
-        """Bytes of units at the front of a file that were written, and the last of these units."""
+        """Return the bytes of written units at the front of a file, and the last of these units."""
         file = self._files.open(path)
         try:
             position, step, last_units = 0, LAST_UNITS_SIZE, b""
@@ -181,7 +181,7 @@ class QueueScanner:
             file.close()
 
     def _walk_extension(self, path: Path) -> tuple[int, bool]:
-        """Bytes of units at the front of a file, and whether it ends with the mark."""
+        """Return the bytes of units at the front of a file; True when it ends with the mark."""
         file = self._files.open(path)
         try:
             return _walk(file, self._file_size)
@@ -189,13 +189,13 @@ class QueueScanner:
             file.close()
 
     def _remove_after(self, folder: Path, starts: list[int], end: int) -> list[int]:
-        """Remove the files that begin at or behind `end`, durably, and return the others.
+        """Remove the files that begin at or after `end`, durably, and return the others.
 
         The first file stays, so that the queue keeps its place.
         """
         removed = [start for start in starts[1:] if start >= end]
         for start in removed:
-            log.info("removing %s: behind the end of its queue", folder / file_name(start))
+            log.info("removing %s: it lies after the end of its queue", folder / file_name(start))
             self._files.unlink(folder / file_name(start))
         if removed:
             self._files.sync_folder(folder)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from skylarkmq.common.errors import StoreError
 from skylarkmq.common.files import is_no_space
-from skylarkmq.common.worker import Done
+from skylarkmq.common.worker import run_job
 from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint, Marks
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.errors import StoreProfileError
@@ -125,7 +125,7 @@ class QueueTable:
         return len(ends), sum(ends)
 
     def open(self, topic: str, queue_id: int, folder: Path | None = None) -> ConsumeQueue:
-        """The queue, made when it is new. For writers, which have checked the topic."""
+        """Return the queue, made when it is new. For writers, which have checked the topic."""
         queue = self.queues.get((topic, queue_id))
         if queue is None:
             folder = folder or self._paths.queue_folder(topic, queue_id)
@@ -172,7 +172,7 @@ class QueueTable:
         return self._file_size // UNIT_SIZE
 
     def units(self, queue: ConsumeQueue, offset: int, max_count: int) -> bytes:
-        """Bytes of published units from `offset` on; stops at the end of a queue file.
+        """Return published units from `offset` on; stop at the end of a queue file.
 
         Tags codes that lie in the extension are in their place. A read of units that are no longer
         in memory is a short `pread`.
@@ -180,22 +180,22 @@ class QueueTable:
         return self.resolved(queue, self.stored_units(queue, offset, max_count))
 
     def resolved(self, queue: ConsumeQueue, units: bytes) -> bytes:
-        """Units as they lie in the file, with the tags codes in the place of addresses."""
+        """Return units of a file with tags codes in the place of addresses."""
         return units if queue.ext is None else with_tags_codes(units, partial(self.read_ext, queue))
 
     def bitmaps(self, queue: ConsumeQueue, units: bytes) -> Iterator[Bitmap]:
-        """Filter bitmaps of units as they lie in the file."""
+        """Return the filter bitmaps of units as they lie in the file."""
         return iter(()) if queue.ext is None else bitmaps(units, partial(self.read_ext, queue))
 
     def stored_units(self, queue: ConsumeQueue, offset: int, max_count: int) -> bytes:
-        """`units` as they lie in the file, with addresses of the extension."""
+        """Return units as they lie in the file, with addresses of the extension; see `units`."""
         if offset >= queue.tail_start:
             return queue.tail_units(offset, max_count)
         count = min(max_count, queue.written - offset)
         return self._reader.units(queue.folder, offset, count)
 
     def read_ext(self, queue: ConsumeQueue, position: int, size: int) -> bytes:
-        """Bytes of a queue's extension; fewer at the end of a file, none when it is not there."""
+        """Return bytes of an extension; fewer at the end of a file, none when it is not there."""
         ext = queue.ext
         if ext is None or position >= ext.end_offset:
             return b""
@@ -208,7 +208,7 @@ class QueueTable:
             return b""
 
     def first_at(self, queue: ConsumeQueue, physical_offset: int) -> int:
-        """Queue offset of the first unit whose record is at or behind `physical_offset`."""
+        """Return the queue offset of the first unit of a record at or after `physical_offset`."""
         return first_unit_at(
             lambda unit: self.stored_units(queue, unit, 1),
             queue.first_offset,
@@ -339,11 +339,11 @@ class QueueTable:
     # Removal of topics: see `topic_removal.py`
 
     def hold(self, topic: str) -> None:
-        """Keep what is put into a topic's new queues in memory."""
+        """Keep what is put into a topic's new queues in memory, until `let_go`."""
         self.held.add(topic)
 
     def let_go(self, topic: str) -> None:
-        """The topic's old files are gone: new ones may be written."""
+        """Write the topic's new units again: its old files are gone."""
         self.held.discard(topic)
         for queue in self._queues_of(topic):
             queue.dirty = queue.unwritten_size > 0
@@ -366,12 +366,12 @@ class QueueTable:
         return [queue for (name, _), queue in self.queues.items() if name == topic]
 
     def forget_written(self, path: Path) -> None:
-        """A file, or a folder, is on its way out. Queues thread."""
+        """Forget a file or folder that is about to be removed. Queues thread."""
         self.writer.forget(path)
         self.ext_writer.forget(path)
 
     def forget_read(self, paths: Iterable[Path]) -> None:
-        """Files are gone."""
+        """Close files that were removed."""
         for path in paths:
             self._reader.forget(path)
             self._ext_reader.forget(path)
@@ -379,16 +379,19 @@ class QueueTable:
     # Expiry: see `queue_cleaner.py`
 
     def expired_end(self, queue: ConsumeQueue) -> int:
-        """Queue offset in front of which no file is needed: never the last file, nor its units."""
+        """Return the queue offset before which no file is needed; the last one always is."""
         per_file = self.units_per_file
         last_unit = max(queue.first_offset, queue.written - 1)
         return min(queue.min_offset, last_unit) // per_file * per_file
 
-    def remove_expired(self, queue: ConsumeQueue, done: Done[int]) -> None:
-        """Delete the files that are not needed, of a queue and its extension, the oldest first.
+    async def remove_expired(self, queue: ConsumeQueue) -> int:
+        """Delete the files that a queue and its extension do not need, the oldest first.
 
-        Args:
-            done: gets the count, or the error of a failed sync.
+        Returns:
+            How many files were deleted.
+
+        Raises:
+            OSError: a sync failed.
         """
         per_file, end = self.units_per_file, self.expired_end(queue)
         first = queue.first_offset // per_file * per_file
@@ -407,22 +410,15 @@ class QueueTable:
                 [path for path in ext_paths if self.ext_writer.remove(path)],
             )
 
-        def removed(
-            found: tuple[list[Path], list[Path]] | None, error: BaseException | None
-        ) -> None:
-            if found is None:
-                done(None, error)
-                return
-            for path in found[0]:
-                self._reader.forget(path)
-            for path in found[1]:
-                self._ext_reader.forget(path)
-            done(len(found[0]) + len(found[1]), None)
-
-        self._worker.submit(job, removed)
+        found = await run_job(self._worker, job)
+        for path in found[0]:
+            self._reader.forget(path)
+        for path in found[1]:
+            self._ext_reader.forget(path)
+        return len(found[0]) + len(found[1])
 
     def _expired_ext_end(self, queue: ConsumeQueue) -> int:
-        """Byte offset in front of which no file of the extension is needed, but for the last."""
+        """Return the byte offset before which no file of the extension is needed."""
         ext = queue.ext
         if ext is None:
             return 0
@@ -458,7 +454,7 @@ class QueueTable:
         queue.found(extent.first_offset, extent.end_offset, extent.last_units)
         self._note_last(queue)
         if extent.has_gap:
-            log.warning("%s lacks a file behind unit %d", folder, extent.end_offset)
+            log.warning("%s lacks a file after unit %d", folder, extent.end_offset)
             self.lacking = True
         self._load_extension(queue, unclean=unclean)
 
@@ -479,7 +475,7 @@ class QueueTable:
         return QueueScanner(self._files, self._ext_file_size, "mappedFileSizeConsumeQueueExt")
 
     def _trim_extension(self, queue: ConsumeQueue) -> bool:
-        """Let the extension end behind the unit of the queue's last unit; False if it lacks it."""
+        """Let the extension end after the unit of the queue's last unit; False if it lacks it."""
         ext = queue.ext
         if queue.max_offset == queue.first_offset:
             if ext is not None:
@@ -510,7 +506,7 @@ class QueueTable:
                 queue.max_physical_offset = commit_offset + record_size
 
     def cut(self, physical_offset: int, is_sound: IsSound) -> None:
-        """Remove the units of records at or behind `physical_offset` from every queue.
+        """Remove the units of records at or after `physical_offset` from every queue.
 
         A unit from there on may be torn, or a hole where its page was lost, and then it says
         nothing about where the others begin. So one stays only if the log confirms it.
@@ -521,7 +517,7 @@ class QueueTable:
                 self._cut_queue(queue, end)
 
     def clear(self, log_min_offset: int) -> None:
-        """Remove the units of all records that the log holds, and what may hide behind them.
+        """Remove the units of all records that the log holds, and what may come after them.
 
         The units of expired records stay: they tell which queue offsets were given out.
         """
@@ -529,7 +525,7 @@ class QueueTable:
         self._rebuilt_size = 0
         self.lacking = False
         for queue in list(self.queues.values()):
-            # Padding that a walk has put in for what is missing is in memory alone.
+            # Padding that a walk has put in for what is missing is only in memory.
             self._cut_queue(queue, min(queue.written, self.first_at(queue, log_min_offset)))
 
     def _cut_queue(self, queue: ConsumeQueue, end: int) -> None:
@@ -544,7 +540,7 @@ class QueueTable:
         self._trim_extension(queue)
 
     def _confirmed_end(self, queue: ConsumeQueue, physical_offset: int, is_sound: IsSound) -> int:
-        """Queue offset behind the last unit of a record below `physical_offset`."""
+        """Return the queue offset after the last unit of a record below `physical_offset`."""
         # Invariant: units below `low` stay, units from `high` on go.
         low, high = queue.first_offset, queue.max_offset
         middle = high - 1  # mostly nothing has to go
@@ -607,7 +603,7 @@ class QueueTable:
 
     def write_now(self, marks: Marks | None = None) -> None:
         """Write all units here and now; with `marks`, sync them and save the checkpoint."""
-        # Of all queues, not of the dirty list alone: a job that was handed to a worker which had
+        # Of all queues, not only of the dirty list: a job that was handed to a worker which had
         # ended took its queues off the list and never ran.
         self.dirty = [queue for queue in self.queues.values() if queue.unwritten_size]
         writes, ext_writes, ends = self._take_unwritten()
@@ -644,7 +640,7 @@ class QueueTable:
 
 
 def mark_written(end: QueueEnd) -> None:
-    """The queue's units, and its extension, are in the files up to here."""
+    """Note that the queue's units, and its extension, are in the files up to here."""
     queue, unit_end, ext_end = end
     if queue.ext is not None and ext_end:
         queue.ext.mark_written(ext_end)

@@ -41,7 +41,8 @@ from typing import Final, NamedTuple
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files, is_no_space
 from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
-from skylarkmq.common.table_file import TableWriter
+from skylarkmq.common.table_file import TableWriter, Written
+from skylarkmq.common.worker import Call, run_job, start
 from skylarkmq.protocol.flags import validate_topic
 from skylarkmq.store.checkpoint import Checkpoint, PointTracker
 from skylarkmq.store.environment import Environment
@@ -149,16 +150,15 @@ def _entries(path: Path, content: dict[str, object]) -> dict[str, Removed]:
     return entries
 
 
-RemovalDone = Callable[[BaseException | None], None]
 HELD_MAX: Final = 1000
-"""Topics that may be on their way out at the same time."""
+"""Topics that may be under removal at the same time."""
 
 
 class TopicRemoval:
-    """Removes topics. Loop thread, but for its jobs and `load`.
+    """Removes topics. Loop thread, except its jobs and `load`.
 
     Attributes:
-        topics: what was removed and lies in the log still.
+        topics: what was removed and is still in the log.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class TopicRemoval:
     # Start: the calls below block
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Read the table, and finish what a crash has cut short. In front of all else."""
+        """Read the table, and finish what a crash has cut short. Before all else."""
         self.topics.load(self._files, self._path)
         for topic in self.topics.unfinished:
             log.warning("finishing the removal of topic %s", topic)
@@ -187,14 +187,14 @@ class TopicRemoval:
             self._queues.hold(topic)
 
     def recovered(self, end_offset: int) -> None:
-        """The log ends here; in front of the first new message."""
+        """Follow the recovered end of the log, before the first new message."""
         if self.topics.recovered(self._log.min_offset, end_offset):
             self.topics.save(self._files, self._path)
 
     # Removing
 
     def refusal(self, topic: str) -> str | None:
-        """Why a topic cannot be removed now, None when it can."""
+        """Return why a topic cannot be removed now, None when it can."""
         held = self._queues.held
         if topic not in held and len(held) >= HELD_MAX:
             return f"{HELD_MAX} topics are being deleted; try again"
@@ -206,12 +206,13 @@ class TopicRemoval:
             )
         return None
 
-    def remove(self, topic: str, done: RemovalDone) -> bool:
+    def remove(self, topic: str, done: Written) -> bool:
         """Remove the queues of a topic; nothing may be put there before `release`.
 
         Args:
-            done: called later on the loop, once nothing brings them back, or with what kept them:
-                after a full disk the call may be repeated, any other error is the store's end.
+            done: called later on the loop, when nothing brings them back anymore, or with the error
+                that kept them: after a full disk the call may be repeated, any other error is the
+                end of the store.
 
         Returns:
             False when there is nothing to remove; `done` is not called then.
@@ -224,34 +225,11 @@ class TopicRemoval:
         self.topics.add(topic, self._log.wrote_offset)
         queues.take_out(topic)
         self._points.forget_totals()
-        self._write(lambda error: self._noted(topic, error, done))
+        start(self._remove_files(topic), lambda _, error: done(error))
         return True
 
-    def release(self, topic: str, done: RemovalDone) -> None:
-        """The topic may be made again; `done` is called when the disk knows."""
-        if topic not in self.topics.unfinished:
-            self._queues.let_go(topic)
-            done(None)
-            return
-        self.topics.gone(topic)
-
-        def written(error: BaseException | None) -> None:
-            if error is None:
-                self._queues.let_go(topic)
-            else:
-                self.topics.add(topic, self.topics.entries[topic].end_offset)
-            done(error)
-
-        self._write(written)
-
-    def _write(self, done: RemovalDone) -> None:
-        text = self.topics.encoded()
-        self._writer.write(self._path, lambda: text, done)
-
-    def _noted(self, topic: str, error: BaseException | None, done: RemovalDone) -> None:
-        if error is not None:
-            done(error)
-            return
+    async def _remove_files(self, topic: str) -> None:
+        await self._write()
         queues = self._queues
         checkpoint, forget = queues.checkpoint, queues.forget_written
 
@@ -259,13 +237,36 @@ class TopicRemoval:
             checkpoint.forget_totals()
             return remove_topic_files(self._files, self._paths, topic, forget)
 
-        def removed(paths: list[Path] | None, error: BaseException | None) -> None:
-            if error is not None and not is_no_space(error):
+        try:
+            queues.forget_read(await run_job(self._worker, job))
+        except Exception as error:
+            if not is_no_space(error):
                 self._fail(error)
-            queues.forget_read(paths or [])
-            done(error)
+            raise
 
-        self._worker.submit(job, removed)
+    def release(self, topic: str, done: Written) -> None:
+        """Let the topic be made again; `done` is called when the disk knows."""
+        start(self._release(topic), lambda _, error: done(error))
+
+    async def _release(self, topic: str) -> None:
+        if topic in self.topics.unfinished:
+            end_offset = self.topics.entries[topic].end_offset
+            self.topics.gone(topic)
+            try:
+                await self._write()
+            except Exception:
+                self.topics.add(topic, end_offset)
+                raise
+        self._queues.let_go(topic)
+
+    def _write(self) -> Call[None]:
+        """Write the table of removed topics; to be awaited."""
+        text = self.topics.encoded()
+        return Call(
+            lambda done: self._writer.write(
+                self._path, lambda: text, lambda error: done(None, error)
+            )
+        )
 
 
 def remove_topic_files(
@@ -274,7 +275,7 @@ def remove_topic_files(
     """Remove all queues and extensions of a topic, durably. Blocks.
 
     Args:
-        forget: called with each file before it goes, and with each folder behind its files.
+        forget: called with each file before it goes, and with each folder after its files.
 
     Returns:
         The files that were removed.
@@ -301,4 +302,4 @@ def remove_topic_files(
 
 
 def _nothing(_: Path) -> None:
-    """Nobody has these files open."""
+    """Do nothing: at the start no files are open."""

@@ -5,7 +5,7 @@ what does not fit so plainly goes through `QueueTable.rebuild_unit`, which knows
 are there, and queues that lost their files.
 
 No checksum covers a record's queue offset. One that leaves a gap waits for the next record of its
-queue: if that goes on behind it, messages are missing; if that goes on in front of it, its queue
+queue. If that has the next number, messages are missing. If that has a number before it, its queue
 offset is damaged, and the record gets the place that it was stored for.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java
@@ -30,7 +30,7 @@ from skylarkmq.store.queue.queue_table import QueueTable
 log = logging.getLogger(__name__)
 
 _COUNT_STEP: Final = 4096  # units between two looks at the memory they take
-_GAP_MAX: Final = 1 << 16  # units that may be missing in front of a queue's last record
+_GAP_MAX: Final = 1 << 16  # units that may be missing before a queue's last record
 _CHECK_STEP: Final = 512  # units of a queue that are looked at together
 
 
@@ -57,7 +57,7 @@ class UnitRebuild:
         """Take the queues.
 
         Args:
-            removed: topic -> place of the log below which its records have no units any more.
+            removed: topic -> place of the log below which its records have no units anymore.
         """
         self._queues = queues
         self._delay_levels = delay_levels
@@ -76,7 +76,7 @@ class UnitRebuild:
         dispatch_from: int | None,
         check: UnitCheck,
     ) -> None:
-        """Walk, and build the units of records at or behind an offset; None builds none.
+        """Walk, and build the units of records at or after an offset; None builds none.
 
         Args:
             check: gets the records before that offset.
@@ -158,7 +158,7 @@ class UnitRebuild:
         """Place the record that waits in a queue.
 
         Args:
-            next_offset: the queue offset of the record behind it, -1 when there is none.
+            next_offset: the queue offset of the record after it, -1 when there is none.
         """
         waiting = self._waiting.pop(key, None)
         if waiting is None:
@@ -183,13 +183,13 @@ class UnitRebuild:
 
 
 class UnitCheck:
-    """Holds records against the units that should speak of them. Loading thread.
+    """Compares records with the units that should speak of them. Loading thread.
 
     A topic that RocketMQ has deleted looks like one whose queues are lost: its records stay in the
     log, and nothing tells of the deletion. Such a queue is built again; ours are in `removed`.
 
     Attributes:
-        is_sound: whether each record so far has its unit.
+        is_sound: each record so far has its unit.
     """
 
     def __init__(

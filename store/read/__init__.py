@@ -1,1 +1,1 @@
-"""Reading messages back: by queue offset, by time, by place; from the disk off the loop."""
+"""Reading messages by queue offset, time or physical offset; from the disk off the loop."""

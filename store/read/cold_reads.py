@@ -1,4 +1,4 @@
-"""Reads of what memory is not taken to hold: the disk's time is spent on the reads worker.
+"""Reads of what is probably not in memory: the reads worker waits for the disk.
 
     1  worker  the queue's units, when its memory tail does not have them
     2  loop    the walk over them, by the same rules as a read from memory (`message_reader.py`);
@@ -7,7 +7,7 @@
     4  loop    the files are let go, the answer is handed over
 
 A record that turns out to be damaged is passed over: the answer has one message less and goes on
-behind it. A file that was removed between the steps answers as it does in memory.
+after it. A file that was removed between the steps answers as it does in memory.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java (getMessage,
 checkInDiskByCommitOffset)
@@ -78,7 +78,7 @@ class ColdReads:
     # Messages of a queue
 
     def is_cold(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether a read from this queue offset on may have to wait for the disk."""
+        """Return whether a read from this queue offset on may have to wait for the disk."""
         if not self._reader.has_cold:
             return False
         queue = self._queues.get(topic, queue_id)
@@ -99,7 +99,7 @@ class ColdReads:
         matches: Filter | None,
         done: GotMessages,
     ) -> None:
-        """As `MessageReader.get_message`; `done` gets the answer, or the disk's error."""
+        """See `MessageReader.get_message`; `done` gets the answer, or the disk's error."""
         self._stats.cold_reads += 1
         queue = self._queues.get(topic, queue_id)
         outside = self._reader.outside(queue, offset)
@@ -236,7 +236,7 @@ class ColdReads:
     # Time
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, done: GotOffset) -> None:
-        """As `MessageReader.offset_by_time`, a search through many places of the log."""
+        """Find an offset as `MessageReader.offset_by_time`, through many places of the log."""
         queue = self._queues.get(topic, queue_id)
         if queue is None or queue.min_offset >= queue.max_offset:
             self._worker.submit(lambda: 0, lambda found, error: done(found or 0, error))
@@ -280,7 +280,7 @@ class _Held:
         self.files: list[MappedFile] = []
 
     def add(self, commit_offset: int, record_size: int, queue_offset: int) -> bool:
-        """Take a record; False when it is refused, or not in the log any more."""
+        """Take a record; False when it is refused, or not in the log anymore."""
         if queue_offset in self._refused:
             return False
         found = self._log.locate(commit_offset)
@@ -317,7 +317,7 @@ class _TimeSearch:
             mapped.release()
 
     def run(self, timestamp_ms: int) -> int:
-        """The offset nearest in time. Blocks; reads worker."""
+        """Return the offset nearest in time. Blocks; reads worker."""
         try:
             return nearest_in_time(self._low, self._high, timestamp_ms, self._time_of)
         finally:
@@ -346,7 +346,7 @@ class _TimeSearch:
 
 
 def _read_places(places: list[Place], owner: tuple[int, bytes] | None) -> list[bytes | None]:
-    """The bytes of each record, None for a damaged one; neighbours are read together."""
+    """Return the bytes of each record, None for a damaged one; neighbours are read together."""
     records: list[bytes | None] = []
     for run in runs(places):
         first, last = run[0], run[-1]

@@ -4,8 +4,8 @@
              looked at
     record   the encoded properties are taken out of the record and shown to the filter
 
-One read spends WORK_MAX at most, so that a dear filter over long properties holds nobody up: what
-it did not look at is left to the next read, which begins there.
+One read spends WORK_MAX at most, so that an expensive filter over long properties delays no other
+work. What it did not look at is left to the next read, which begins there.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java (getMessage),
 broker/.../filter/ExpressionMessageFilter.java
@@ -51,7 +51,7 @@ class RecordFilter:
     key: object = None
 
     def refused(self, bitmaps: Iterable[Bitmap], offset: int) -> frozenset[int]:
-        """Queue offsets that are not wanted, of units that begin at `offset`."""
+        """Return the queue offsets that are not wanted, of units that begin at `offset`."""
         may_match = self.may_match
         if may_match is None:
             return frozenset()

@@ -261,7 +261,7 @@ class MessageReader:
 
     @property
     def cold_below(self) -> int:
-        """Records below this place of the log are taken to be on the disk alone."""
+        """Records below this place of the log are taken to be only on the disk."""
         return self._log.max_offset - self._memory_span
 
     def is_in_memory(self, physical_offset: int) -> bool:
@@ -376,7 +376,7 @@ class _Gathered:
         self._start = self._end = self._file_start = self._file_end = 0
 
     def add(self, commit_offset: int, record_size: int, queue_offset: int) -> bool:
-        """Take a record; False when it is not in the log any more, or damaged."""
+        """Take a record; False when it is not in the log anymore, or damaged."""
         if commit_offset < self._verify_below and not self._is_intact(
             commit_offset, record_size, queue_offset
         ):

@@ -2,7 +2,7 @@
 
 Unlike the broker's own loading it changes nothing and refuses nothing: a file of another size, a
 foreign name or a missing file is for `verify` to tell. Files that are looked at are mapped and kept
-in a bounded cache; what is mapped stays valid as long as somebody holds it.
+in a bounded cache; what is mapped stays valid as long as it is referenced.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class StoppedStore:
     # Files
 
     def view(self, path: Path) -> memoryview:
-        """The bytes of a whole file."""
+        """Return the bytes of a whole file."""
         found = self._views.get(path)
         if found is not None:
             self._views.move_to_end(path)
@@ -134,11 +134,11 @@ class StoppedStore:
             file.close()
 
     def names(self, folder: Path) -> list[str]:
-        """Names in a folder, none when it is no folder."""
+        """Return the names in a folder, none when it is no folder."""
         return self.files.list(folder) if self.files.is_folder(folder) else []
 
     def numbered(self, folder: Path) -> list[NumberedFile]:
-        """The files of a folder whose names are 20 digits, in order."""
+        """Return the files of a folder whose names are 20 digits, in order."""
         return [
             NumberedFile(folder / name, int(name), self.files.size(folder / name))
             for name in self.names(folder)
@@ -211,7 +211,7 @@ class StoppedStore:
         return self.log_files[0].start if self.log_files else 0
 
     def log_file_at(self, offset: int) -> NumberedFile | None:
-        """The log file that holds the byte at `offset`."""
+        """Return the log file that holds the byte at `offset`."""
         files = self.log_files
         low, high = 0, len(files)
         while low < high:
@@ -223,7 +223,7 @@ class StoppedStore:
         return files[low] if low < len(files) and files[low].start <= offset else None
 
     def record_at(self, offset: int, *, check_crc: bool = True) -> RecordView | None:
-        """What stands at a physical offset; None where no file is."""
+        """Return what stands at a physical offset; None where no file is."""
         file = self.log_file_at(offset)
         if file is None:
             return None
@@ -232,7 +232,7 @@ class StoppedStore:
         )
 
     def message_bytes(self, offset: int) -> bytes | None:
-        """The whole record of a sound message, None when there is none."""
+        """Return the whole record of a sound message, None when there is none."""
         file, record = self.log_file_at(offset), self.record_at(offset)
         if file is None or record is None or record.status is not RecordStatus.MESSAGE:
             return None
@@ -254,7 +254,7 @@ class StoppedStore:
         return dict(sorted(found.items()))
 
     def bounds(self, queue: QueueFolder) -> tuple[int, int]:
-        """First and next queue offset by the files; the last ones may be empty."""
+        """Return the first and the next queue offset by the files; the last ones may be empty."""
         if not queue.files:
             return 0, 0
         first = queue.files[0].start // UNIT_SIZE
@@ -276,14 +276,14 @@ class StoppedStore:
         return count
 
     def unit(self, queue: QueueFolder, queue_offset: int) -> ConsumeQueueUnit | None:
-        """A unit as it stands in the file, None where no file is."""
+        """Return a unit as it stands in the file, None where no file is."""
         place = self.unit_place(queue, queue_offset)
         if place is None:
             return None
         return ConsumeQueueUnit(*UNIT.unpack_from(self.view(place[0].path), place[1]))
 
     def unit_place(self, queue: QueueFolder, queue_offset: int) -> tuple[NumberedFile, int] | None:
-        """File and byte place of a unit."""
+        """Return the file of a unit and its byte position there."""
         position = queue_offset * UNIT_SIZE
         files = queue.files
         if not files or position < files[0].start:
@@ -300,7 +300,7 @@ class StoppedStore:
     def units(
         self, queue: QueueFolder, start: int, stop: int
     ) -> Iterator[tuple[int, ConsumeQueueUnit]]:
-        """Queue offsets and units from `start` up to below `stop`, where files hold them."""
+        """Yield queue offsets and units from `start` up to below `stop`, where files hold them."""
         for file in queue.files:
             first = max(start, file.start // UNIT_SIZE)
             last = min(stop, file.end // UNIT_SIZE)
@@ -311,7 +311,7 @@ class StoppedStore:
                     yield queue_offset, ConsumeQueueUnit(*unit)
 
     def tags_code(self, queue: QueueFolder, unit: ConsumeQueueUnit) -> int | None:
-        """A unit's tags code, also when it lies in the extension; None when that has no such."""
+        """Return a unit's tags code, also from the extension; None when that does not have it."""
         if not is_address(unit.tags_code):
             return unit.tags_code
         position = unit.tags_code - LONG_MIN
@@ -330,7 +330,7 @@ class StoppedStore:
         return [name for name in names if name.isascii() and name.isdigit()]
 
     def index_file(self, name: str) -> IndexFile:
-        """One index file, with its header.
+        """Return one index file, with its header.
 
         Raises:
             CorruptFileError: its size is not that of the store's index files.
@@ -369,10 +369,10 @@ class StoppedStore:
 
 
 def is_numbered(name: str) -> bool:
-    """Whether a name is that of a log or queue file."""
+    """Return whether a name is that of a log or queue file."""
     return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
 
 
 def is_queue_id(name: str) -> bool:
-    """Whether a name is that of a queue's folder."""
+    """Return whether a name is that of a queue's folder."""
     return name.isascii() and name.isdigit() and len(name) <= _QUEUE_ID_DIGITS_MAX

@@ -49,7 +49,7 @@ class Sizes:
     origin: dict[str, str]  # field -> profile, files, default or option
 
     def as_dict(self) -> dict[str, int | None]:
-        """RocketMQ's keys and their values."""
+        """Return RocketMQ's keys and their values."""
         return {
             "mappedFileSizeCommitLog": self.log,
             "mappedFileSizeConsumeQueue": self.queue,
@@ -60,7 +60,7 @@ class Sizes:
 
 
 def usual(sizes: Iterable[int]) -> int | None:
-    """The size that most files have, None without files."""
+    """Return the size that most files have, None without files."""
     counts = Counter(size for size in sizes if size > 0)
     return counts.most_common(1)[0][0] if counts else None
 
@@ -81,7 +81,7 @@ def shape_of(data: memoryview) -> IndexShape | None:
 
 
 def _candidates(data: memoryview) -> Iterator[IndexShape]:
-    """Shapes under which the last item has the offset that the header says."""
+    """Yield shapes under which the last item has the offset that the header says."""
     header = IndexHeader(*HEADER.unpack_from(data, 0))
     if header.next_item <= FIRST_ITEM:
         return
@@ -95,7 +95,7 @@ def _candidates(data: memoryview) -> Iterator[IndexShape]:
 
 
 def _places(data: memoryview, wanted: bytes) -> Iterator[int]:
-    """Where some bytes stand behind the header."""
+    """Yield where some bytes stand after the header."""
     for start in range(HEADER_SIZE, len(data), _SEARCH_SIZE):
         chunk = bytes(data[start : start + _SEARCH_SIZE + len(wanted) - 1])
         at = chunk.find(wanted)

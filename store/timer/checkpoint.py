@@ -78,12 +78,12 @@ class TimerState:
             index.rolling_below = physical_offset
 
     def take_number(self) -> int:
-        """A number for a new run."""
+        """Return a number for a new run."""
         self.next_number += 1
         return self.next_number - 1
 
     def encode(self) -> bytes:
-        """The checkpoint's bytes. Only when nothing is being read again."""
+        """Return the checkpoint's bytes. Only when nothing is being read again."""
         return encode_sidecar(
             Kind.TIMER_CHECKPOINT,
             {
@@ -100,7 +100,7 @@ class TimerState:
         """Take over what is in the folder. Blocks; before the loop serves.
 
         Args:
-            queue_end: the queue offset behind the last message of the timer topic.
+            queue_end: the queue offset after the last message of the timer topic.
 
         Returns:
             The numbers of files that are of no use.
@@ -125,7 +125,7 @@ class TimerState:
         self.take_over(state)
         try:
             if not is_newest:
-                raise CorruptFileError(path, 0, "it can not be read, the one before it is used")
+                raise CorruptFileError(path, 0, "it cannot be read, the one before it is used")
             if self.queue_offset > queue_end:
                 why = f"it knows {self.queue_offset} messages, the queue has {queue_end}"
                 raise CorruptFileError(path, 0, why)
@@ -161,7 +161,7 @@ class TimerState:
     def knows(
         self, entry: bytes, queue_offset: int, physical_offset: int, *, is_cancel: bool
     ) -> bool:
-        """Whether what is read from the queue waits already, or needs to wait no more."""
+        """Return whether what is read from the queue waits already, or need not wait anymore."""
         if physical_offset < self.void_below or queue_offset < self.known_bases[is_cancel]:
             return True
         return queue_offset < self.known_below and entry < self.known_positions[is_cancel]
@@ -174,7 +174,7 @@ class TimerState:
 
 
 def read_checkpoint(files: Files, path: Path) -> State | None:
-    """The map of a checkpoint, None when there is none that can be read. Blocks."""
+    """Return the map of a checkpoint, None when there is none that can be read. Blocks."""
     if not files.exists(path):
         return None
     try:
@@ -187,7 +187,7 @@ def read_checkpoint(files: Files, path: Path) -> State | None:
 
 
 def _check(path: Path, state: State) -> None:
-    """Hold a map against what `TimerState` will read.
+    """Check that a map has what `TimerState` will read.
 
     Raises:
         CorruptFileError: it is something else.

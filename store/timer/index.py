@@ -38,29 +38,14 @@ FAN_IN: Final = 16
 class Run:
     """A sorted run, as far as the loop knows it."""
 
-    __slots__ = (
-        "base",
-        "consumed",
-        "count",
-        "entries",
-        "last",
-        "min_physical",
-        "next",
-        "number",
-        "rolled",
-        "taken",
-        "tier",
-        "written",
-    )
-
     def __init__(self, number: int, tier: int, count: int, consumed: int, min_physical: int):
         self.number = number
         self.tier = tier
         self.count = count
-        self.consumed = consumed  # entries in front of it are done with
-        self.taken = consumed  # entries in front of it are done with, or in hand
-        self.min_physical = min_physical  # no entry has a record in front of it
-        self.rolled = 0  # entries in front of it were stored again, while that goes on
+        self.consumed = consumed  # entries before it are done with
+        self.taken = consumed  # entries before it are done with, or in hand
+        self.min_physical = min_physical  # no entry has a record before it
+        self.rolled = 0  # entries before it were stored again, while that goes on
         self.entries: list[bytes] = []  # in memory
         self.next = 0  # among them: the first that was not taken
         self.last = b""  # no entry that was not taken sorts before it
@@ -91,7 +76,7 @@ class TimerIndex:
         self.runs: list[Run] = []
         self.hand: list[Taken] = []
         self.merging: list[Run] = []  # the parts of a merge that is under way
-        self.garbage: list[int] = []  # numbers of written runs that are of no use any more
+        self.garbage: list[int] = []  # numbers of written runs that are not needed anymore
         self.void_below = 0  # entries whose records lie below it in the log have newer copies
         self.rolling_below = 0  # the same as far as the runs' `rolled` says; 0: none
         self.voided = 0  # entries in the runs that have newer copies
@@ -128,7 +113,7 @@ class TimerIndex:
             self.runs.append(run)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint says, of plain values; what lies behind `base` is not in it."""
+        """Return what a checkpoint says, in plain values; what lies after `base` is not in it."""
         return {
             "base": self.base,
             "voided": self.voided,
@@ -141,9 +126,9 @@ class TimerIndex:
         }
 
     def _settled(self) -> list[Run]:
-        """The runs that are written, and all that was read before their entries is, too.
+        """Return the written runs; all that was read before their entries is written, too.
 
-        After a crash, reading begins in front of the entries of others, and they come in once more.
+        After a crash, reading begins before the entries of the others, and they come in once more.
         """
         base = self.base
         return [run for run in self.runs if run.written and run.base < base]
@@ -177,7 +162,7 @@ class TimerIndex:
         heappush(self._memory, entry)
 
     def has_read(self, queue_offset: int) -> None:
-        """Everything of the queue below an offset was inserted, or needs no waiting."""
+        """Note that everything of the queue below an offset was inserted, or need not wait."""
         if not self._memory and not self._holds_memory:
             self._base = queue_offset
 
@@ -191,7 +176,7 @@ class TimerIndex:
         return len(self._memory) < MEMORY_MAX
 
     def must_freeze(self, queue_offset: int) -> bool:
-        """Whether memory should become a run, now that the queue was read up to an offset."""
+        """Return whether memory should become a run, after the queue was read up to an offset."""
         return (
             bool(self._memory)
             and not self._holds_memory
@@ -216,7 +201,7 @@ class TimerIndex:
         return run
 
     def run_written(self, run: Run) -> None:
-        """The file of a run is on the disk; from now on it is read page by page."""
+        """Note that the file of a run is on the disk; from now on it is read page by page."""
         run.written = True
         if run.taken < run.count:
             run.last = run.entries[run.next]
@@ -226,15 +211,15 @@ class TimerIndex:
     # Going out
 
     def unloaded(self) -> list[Run]:
-        """The runs whose next entries must be read before anything can be taken."""
+        """Return the runs whose next entries must be read before anything can be taken."""
         return [run for run in self.runs if run.taken < run.count and not run.loaded]
 
     def run_loaded(self, run: Run, entries: list[bytes]) -> None:
-        """The entries of a run from `taken` on were read."""
+        """Take over entries that were read from a run, from `taken` on."""
         run.entries, run.next = entries, 0
 
     def head(self) -> bytes | None:
-        """The first entry that waits and is not in hand; nothing may be unloaded."""
+        """Return the first entry that waits and is not in hand; nothing may be unloaded."""
         firsts = [run.entries[run.next] for run in self.runs if run.loaded]
         firsts += self._memory[:1]
         return min(firsts, default=None)
@@ -282,7 +267,7 @@ class TimerIndex:
                 heapreplace(heads, (following, place))
 
     def confirm(self, count: int) -> None:
-        """The first entries in hand are done with."""
+        """Drop the first entries in hand: they are done with."""
         for taken in self.hand[:count]:
             if taken.run is not None:
                 taken.run.consumed += 1
@@ -291,7 +276,7 @@ class TimerIndex:
         self._drop_spent()
 
     def give_back(self) -> None:
-        """What is in hand waits again."""
+        """Let what is in hand wait again."""
         for entry, run, _ in reversed(self.hand):
             if run is None:
                 heappush(self._memory, entry)
@@ -316,7 +301,7 @@ class TimerIndex:
     # Merging
 
     def to_merge(self) -> list[Run]:
-        """Runs that should become one; none when there are few, or others are being merged."""
+        """Return runs that should become one; none when there are few, or a merge is under way."""
         if self.merging:
             return []
         tiers: dict[int, list[Run]] = {}
@@ -345,7 +330,7 @@ class TimerIndex:
     # Storing again what lies in a log file that is to go
 
     def has_below(self, physical_offset: int) -> bool:
-        """Whether an entry may wait whose record lies below a place of the log."""
+        """Return whether an entry may wait whose record lies below a place of the log."""
         if self.void_below >= physical_offset:
             return False
         in_memory = self._memory + [taken.entry for taken in self.hand]
@@ -354,13 +339,13 @@ class TimerIndex:
         ) or any(ENTRY.unpack(entry)[2] < physical_offset for entry in in_memory)
 
     def rolled(self, run: Run, end: int, count: int) -> None:
-        """The entries of a run in front of number `end` have newer copies, `count` more of them."""
+        """Note that a run's entries before number `end` have newer copies, `count` more of them."""
         run.rolled = end
         self.voided += count
 
 
 def key(due_ms: int, queue_offset: int) -> bytes:
-    """What orders entries: their first bytes."""
+    """Return what orders entries: their first bytes."""
     return ENTRY.pack(due_ms, queue_offset, 0, 0)[:KEY_SIZE]
 
 

@@ -9,14 +9,14 @@
 
 The due time is rounded up to `timerPrecisionMs`. A message whose time has come is an ordinary one.
 One that waits is stored in queue 0 of rmq_sys_wheel_timer, its due time in TIMER_OUT_MS, its target
-in REAL_TOPIC and REAL_QID. A message with a delay level has that alone: its timer goes.
+in REAL_TOPIC and REAL_QID. A message with a delay level has only that: its timer goes.
 
-What says TIMER_OUT_MS already has waited, and is not delayed again.
+A message that has TIMER_OUT_MS already has waited, and is not delayed again.
 
 Unlike RocketMQ, whose TIMER_OUT_MS is a step of `timerPrecisionMs` below the time at which it
 delivers; both deliver at the same moment.
 
-Pure but for the clock that is handed in. Loop thread.
+Pure, except for the clock that is handed in. Loop thread.
 Source: apache/rocketmq@rocketmq-all-5.3.3 broker/.../util/HookUtils.java (handleScheduleMessage,
 checkIfTimerMessage, transformTimerMessage)
 """
@@ -74,7 +74,7 @@ class TimerRefusedError(ValueError):
 
 
 def asks_for_timer(properties: bytes) -> bool:
-    """Whether an encoded text asks for a delay of its own."""
+    """Return whether an encoded text asks for a delay of its own."""
     return find_property(properties, _OUT_MS) is None and any(
         find_property(properties, prefix) is not None
         for prefix in (_DELAY_SEC, _DELAY_MS, _DELIVER_MS)
@@ -170,7 +170,7 @@ def _parse(prefix: bytes, value: bytes) -> int:
 
 
 def _long(value: bytes | None) -> int | None:
-    """The number of a text, as Java reads a long; None when it is none."""
+    """Return the number of a text, as Java reads a long; None when it is none."""
     if value is None or _LONG.fullmatch(value) is None:
         return None
     number = int(value)

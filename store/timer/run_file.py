@@ -63,7 +63,7 @@ class RunPart(NamedTuple):
 
 
 def run_path(folder: Path, number: int) -> Path:
-    """Where a run lies."""
+    """Return the path of a run."""
     return folder / f"{number:0{_NAME_DIGITS}d}"
 
 
@@ -144,7 +144,7 @@ def _page(entries: bytearray) -> bytes:
 
 
 def check_run(files: Files, path: Path, count: int) -> None:
-    """Hold the head and the length of a run against what the checkpoint says.
+    """Compare the head and the length of a run with what the checkpoint says.
 
     Raises:
         CorruptFileError, OSError: it is not that run, or not there.
@@ -167,7 +167,7 @@ def read_entries(files: Files, part: RunPart, max_pages: int = READ_PAGES) -> by
     """Return whole entries from `part.start` on, up to the end of some page.
 
     Raises:
-        CorruptFileError, OSError: they can not be read.
+        CorruptFileError, OSError: they cannot be read.
     """
     first = part.start // PAGE_ENTRIES
     last = min(first + max_pages, -(-part.entry_count // PAGE_ENTRIES))
@@ -200,7 +200,7 @@ class _Source:
 
     @property
     def has_more(self) -> bool:
-        """Whether there is something behind what is in memory."""
+        """Whether more follows what is in memory."""
         return self._next < self._part.entry_count
 
     def fill(self) -> None:
@@ -229,7 +229,7 @@ class Merge:
         """Go on for a while; the number of entries when all is written and synced, else None.
 
         Raises:
-            CorruptFileError, OSError: a run can not be read, or the new one not written.
+            CorruptFileError, OSError: a run cannot be read, or the new one not written.
         """
         try:
             written = 0
@@ -262,5 +262,5 @@ class Merge:
 
 
 def split(data: bytes) -> list[bytes]:
-    """The single entries of bytes that hold some."""
+    """Return the single entries of bytes that hold some."""
     return [data[at : at + ENTRY_SIZE] for at in range(0, len(data), ENTRY_SIZE)]

@@ -1,42 +1,69 @@
 """Cleaning: what is too old goes, and the disk does not fill up.
 
-Each `cleanResourceInterval` the partitions are measured. Messages are refused while one of them is
-over `diskSpaceWarningLevelRatio`. Then log files go (`log_cleaner.py`), when
+Each `cleanResourceInterval` the partitions of log and queues are measured, each by `df`'s measure:
 
-    expired   older than `fileReservedTime` hours, and it is an hour of `deleteWhen`, or the disk is
-              over `diskMaxUsedSpaceRatio`, or somebody asked for it
-    forced    whatever their age, while the disk is over `diskSpaceCleanForciblyRatio`, unless
-              `cleanFileForciblyEnable` says no; a higher `diskMaxUsedSpaceRatio` counts instead, up
-              to where messages are refused
+    over, percent                    what follows
+    diskMaxUsedSpaceRatio 75         expired log files go at any hour
+    diskSpaceCleanForciblyRatio 85   log files go before they are expired, the oldest first, unless
+                                     `cleanFileForciblyEnable` is false; a higher
+                                     `diskMaxUsedSpaceRatio` counts instead, up to the next ratio
+    diskSpaceWarningLevelRatio 90    messages are refused until it is less
 
-and queues and key index follow the new start of the log (`queue_cleaner.py`). The first files go a
+A log file is expired when it is older than `fileReservedTime` hours. Expired files go in the hours
+of `deleteWhen`, over the first ratio, and when an administrator asks for it. The first ones go a
 minute after the start, so that a wrong configuration can be noticed.
+
+One file at a time, the oldest first, never the last one:
+
+    1  worker  how full the disk is, when the file was last written to
+    2  loop    may the file go: old enough, or forced; synced, and its queue units as well
+    3  worker  unlink, sync of the folder
+    4  loop    the log begins at the next file; queues (`queue_cleaner.py`) and key index follow
+    5  worker  the mapping and the descriptor are dropped, which frees the blocks
+    6          `deleteCommitLogFilesInterval` later the next one, at most FILES_A_RUN
 
 A forced run stops as soon as the disk is back under the ratio. Where only the partition of the
 queues is too full, one log file goes, and the next one when the queues have followed.
 
-Unlike RocketMQ: the two higher ratios are keys, as in RocketMQ 5; forced removal stops in between.
+A reader that holds the file, or bytes of it on their way to a client, keeps the blocks until it is
+done. They count as free already, so that a forced run does not take file after file in vain.
+
+Age does not follow the wall clock while the store runs, because that may step by days. The age of a
+file of an earlier run is, at the start, the difference of the two times (0 if negative), and grows
+with the monotonic clock; a file of this run ages from when the next one was begun.
+
+Crash story: names go in order, each durably before the next one, and before anything that depends
+on it. A crash in between leaves the log one file longer at its start; its queues begin before it.
+
+Unlike RocketMQ: a file stays until the checkpoint says that its queue units are on the disk, so no
+queue offset is lost for good; the two higher ratios are keys, as in RocketMQ 5; forced removal
+stops in between.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java
-(CleanCommitLogService, CleanConsumeQueueService)
+(CleanCommitLogService, CleanConsumeQueueService, isSpaceToDelete), MappedFileQueue.java
+(deleteExpiredFileByTime), common/.../UtilAll.java (getDiskPartitionSpaceUsedPercent)
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import weakref
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from skylarkmq.common.clock import TimerHandle
+from skylarkmq.common.files import DiskSpace, Files
 from skylarkmq.common.repeating import IntervalTimer
+from skylarkmq.common.worker import Call, Done, run_job, start
 from skylarkmq.store.config import StoreConfig, delete_hours
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.log.commit_log import CommitLog
+from skylarkmq.store.log.mapped_file import MappedFile
 from skylarkmq.store.queue.queue_table import QueueTable
-from skylarkmq.store.upkeep.disk_watch import Spaces, clamped_max_used, measure, used_percent
-from skylarkmq.store.upkeep.log_cleaner import LogCleaner
 from skylarkmq.store.upkeep.queue_cleaner import QueueCleaner
 
 log = logging.getLogger(__name__)
@@ -44,6 +71,51 @@ log = logging.getLogger(__name__)
 FIRST_MEASURE_S: Final = 1.0  # after the start
 FIRST_RUN_S: Final = 60.0
 MANUAL_RUNS: Final = 20
+FILES_A_RUN: Final = 10
+# diskMaxUsedSpaceRatio counts as one of these when it lies outside of them.
+MAX_USED_LIMITS: Final = (10, 95)
+
+
+class Spaces(NamedTuple):
+    """The partitions of the log and of the queues; None when the disk did not tell."""
+
+    log: DiskSpace | None
+    queues: DiskSpace | None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether both lie on one partition, as far as its size tells."""
+        return self.log is None or self.queues is None or sum(self.log) == sum(self.queues)
+
+
+def measure(files: Files, log_path: Path, queue_path: Path, root: Path) -> Spaces:
+    """Ask the disk. Blocks; a folder that is not there yet will be made under the root."""
+    return Spaces(_space(files, log_path, root), _space(files, queue_path, root))
+
+
+def _space(files: Files, path: Path, root: Path) -> DiskSpace | None:
+    try:
+        return files.space(path if files.exists(path) else root)
+    except OSError as error:
+        log.error("cannot tell how full the disk is: %s", error)
+        return None
+
+
+def used_percent(space: DiskSpace | None, *, less: int = 0) -> int:
+    """Return the percent of a partition that is used, rounded up; -1 when it is unknown.
+
+    Args:
+        less: so many of the used bytes will come free without further work.
+    """
+    if space is None or sum(space) <= 0:
+        return -1
+    return -(-max(0, space.used - less) * 100 // sum(space))
+
+
+def clamped_max_used(ratio: int) -> int:
+    """Return `diskMaxUsedSpaceRatio` within its limits."""
+    low, high = MAX_USED_LIMITS
+    return min(max(ratio, low), high)
 
 
 class CleanRules(NamedTuple):
@@ -57,7 +129,7 @@ class CleanRules(NamedTuple):
 
     @classmethod
     def of(cls, config: StoreConfig) -> CleanRules:
-        """The rules of a configuration."""
+        """Return the rules of a configuration."""
         max_used = clamped_max_used(config.disk_max_used_space_ratio)
         warning = config.disk_space_warning_level_ratio
         return cls(
@@ -70,7 +142,12 @@ class CleanRules(NamedTuple):
 
 
 class CleanService:
-    """The cleaning of a running store. Loop thread, but for its jobs."""
+    """The cleaning of a running store. Loop thread, except its jobs.
+
+    Attributes:
+        keepers: called before a log file goes, each with the place of the log after it; one that
+            returns False makes sure that it can return True in one of the next rounds.
+    """
 
     def __init__(
         self,
@@ -82,76 +159,71 @@ class CleanService:
         """Make the service.
 
         Args:
-            expire_index: told where the log begins, each time that a file has gone.
+            expire_index: called with the new start of the log after each file that has gone.
         """
-        files, clock, stats, config = env.files, env.clock, env.stats, env.config
-        worker, paths, on_failure = env.workers.tables, env.paths, env.fail
-        self._worker = worker
-        self._clock = clock
-        self._stats = stats
-        self._expire_index = expire_index
-        self._measure = partial(measure, files, paths.commit_log, paths.consume_queue, paths.root)
+        config, paths = env.config, env.paths
+        self._files = env.files
+        self._worker = env.workers.tables
+        self._clock = env.clock
+        self._stats = env.stats
         self._config = config
-        self._logs = LogCleaner(
-            files,
-            worker,
-            clock,
-            stats,
-            commit_log,
-            queues,
-            config,
-            measure=self._measure,
-            is_forced=self._is_forced,
-            may_remove=self._may_remove,
-            on_removed=self._removed,
-            on_failure=on_failure,
+        self._fail = env.fail
+        self._log = commit_log
+        self._queues = queues
+        self._expire_index = expire_index
+        self._queue_cleaner = QueueCleaner(env, queues)
+        self._measure = partial(
+            measure, env.files, paths.commit_log, paths.consume_queue, paths.root
         )
-        self._queues = QueueCleaner(
-            files,
-            worker,
-            clock,
-            stats,
-            queues,
-            interval_s=config.delete_consume_queue_files_interval / 1000,
-            on_failure=on_failure,
-        )
-        # Asked before a log file goes, each with the place of the log behind it; who says no makes
-        # sure that it can say yes in one of the next rounds.
         self.keepers: list[Callable[[int], bool]] = []
-        self._timer = IntervalTimer(clock, config.clean_resource_interval / 1000, self._tick)
-        self._first: TimerHandle | None = None
-        self._first_run_s = 0.0
+        self._timer = IntervalTimer(env.clock, config.clean_resource_interval / 1000, self._tick)
+        self._wait: TimerHandle | None = None  # until the first measuring, or the next file
+        self._first_run_s = self._retry_at_s = 0.0  # monotonic
         self._manual_runs = 0
         self._asked: object | None = None  # the disk, and it has not answered yet
         self._running = False
+        self._removing = False
         self.disk_full = False
+        # Age of files
+        self._started_ms = self._first_of_run = 0
+        self._started_s = 0.0
+        self._full_since: dict[int, float] = {}  # start offset -> monotonic, s; of this run
+        self._lingering: list[tuple[weakref.ref[object], int]] = []  # mappings and their bytes
 
     # Life cycle
 
     def start(self) -> None:
-        """Begin; the log has its last file."""
-        now_s = self._clock.monotonic()
+        """Begin, after the log has its last file."""
         self._running = True
-        self._first_run_s = now_s + FIRST_RUN_S
-        self._logs.begin()
-        self._first = self._clock.call_at(now_s + FIRST_MEASURE_S, self._tick)
+        self._started_ms, self._started_s = self._clock.now_ms(), self._clock.monotonic()
+        self._first_run_s = self._started_s + FIRST_RUN_S
+        last = self._log.mapped_files.last
+        self._first_of_run = 0 if last is None else last.start_offset
+        self._wait = self._clock.call_at(self._started_s + FIRST_MEASURE_S, self._tick)
         self._timer.start()
 
     def stop(self) -> None:
         """Remove nothing more."""
-        self._running = False
-        if self._first is not None:
-            self._first.cancel()
+        self._running = self._removing = False
+        if self._wait is not None:
+            self._wait.cancel()
         self._timer.stop()
-        self._logs.end()
-        self._queues.end()
+        self._queue_cleaner.end()
 
     @property
     def _rules(self) -> CleanRules:
         return CleanRules.of(self._config)  # they may change while the store runs
 
+    def clean_now(self) -> None:
+        """Remove expired log files in the next runs, the first of them now, whatever the hour."""
+        self._manual_runs = MANUAL_RUNS
+        self._first_run_s = self._clock.monotonic()
+        self._tick()
+
+    # How full the disk is
+
     def refusal(self) -> str | None:
-        """Why messages are not taken now, None when they are."""
+        """Return why messages are not taken now, None when they are."""
         return self._why_full() if self.disk_full else None
 
     def _used(self) -> str:
@@ -164,33 +236,22 @@ class CleanService:
             f"{self._rules.warning_ratio}); free some space"
         )
 
-    def clean_now(self) -> None:
-        """Remove expired log files in the next runs, the first of them now, whatever the hour."""
-        self._manual_runs = MANUAL_RUNS
-        self._first_run_s = self._clock.monotonic()
-        self._tick()
-
-    # Looking
-
-    def _tick(self) -> None:
-        self._logs.note_full_files()
-        self._look(self._clean)
-
-    def _look(self, then: Callable[[Spaces], None]) -> None:
+    async def _measured(self) -> Spaces | None:
+        """Measure the disk; None when that fails, is under way already, or comes too late."""
         if self._asked is not None or not self._running:
-            return
+            return None
         asked = self._asked = object()
-
-        def measured(spaces: Spaces | None, error: BaseException | None) -> None:
-            if asked is not self._asked:
-                return
-            self._asked = None
-            if spaces is None:
+        try:
+            spaces = await run_job(self._worker, self._measure)
+        except Exception as error:
+            if asked is self._asked:
+                self._asked = None
                 log.error("the disk cannot be measured: %s", error)
-            elif self._running:
-                then(spaces)
-
-        self._worker.submit(self._measure, measured)
+            return None
+        if asked is not self._asked:
+            return None
+        self._asked = None
+        return spaces if self._running else None
 
     def judge_now(self) -> None:
         """Measure and judge; an answer that is on its way is older, and is not used. Blocks."""
@@ -212,28 +273,39 @@ class CleanService:
         self.disk_full = full
 
     def _percents(self, spaces: Spaces) -> tuple[int, int]:
-        """How full log and queues would be if readers let go what was removed."""
-        lingering = self._logs.lingering_bytes
-        of_log = used_percent(spaces.log, less=lingering)
+        """Return how full log and queues would be if readers let go what was removed."""
+        self._lingering = [(ref, size) for ref, size in self._lingering if ref() is not None]
+        of_log = used_percent(spaces.log, less=sum(size for _, size in self._lingering))
         return of_log, of_log if spaces.is_shared else used_percent(spaces.queues)
 
     def _is_forced(self, spaces: Spaces, removed: int) -> bool:
+        """Judge, and return whether age does not count after a run has removed so many files."""
         self._judge(spaces)
         if not self._rules.may_force:
             return False
         of_log, of_queues = self._percents(spaces)
         if of_log > self._rules.forcible_ratio:
             return True
-        return of_queues > self._rules.forcible_ratio and not removed and not self._queues.running
+        return (
+            of_queues > self._rules.forcible_ratio
+            and not removed
+            and not self._queue_cleaner.running
+        )
 
-    def _may_remove(self, end_offset: int) -> bool:
-        return all([keeper(end_offset) for keeper in self.keepers])
+    # Removing
 
-    # Cleaning
+    def _tick(self) -> None:
+        self._note_full_files()
+        start(self._round())
 
-    def _clean(self, spaces: Spaces) -> None:
+    async def _round(self) -> None:
+        """Judge how full the disk is, and remove what has to go."""
+        spaces = await self._measured()
+        if spaces is None:
+            return
         self._judge(spaces)
-        if self._logs.running or self._clock.monotonic() < self._first_run_s:
+        now_s = self._clock.monotonic()
+        if self._removing or now_s < self._first_run_s:
             return
         hour = datetime.fromtimestamp(self._clock.now_ms() / 1000).hour  # local, as RocketMQ's
         over = max(self._percents(spaces)) > self._rules.max_used_ratio
@@ -241,11 +313,128 @@ class CleanService:
             self._manual_runs -= 1
         elif hour not in self._rules.hours and not over and not self._is_forced(spaces, 0):
             return
-        self._logs.run(self._run_ended)
+        if now_s < self._retry_at_s:
+            return
+        self._removing = True
+        await self._remove_files()
+        self._removing = False
+        spaces = await self._measured()
+        if spaces is not None:
+            self._judge(spaces)  # messages need not wait for the next round
 
-    def _removed(self, log_min_offset: int) -> None:
-        self._queues.expire(log_min_offset)
-        self._expire_index(log_min_offset)
+    async def _remove_files(self) -> None:
+        """Remove log files until no more has to go, or may."""
+        removed = 0
+        while self._running and (mapped := self._candidate(removed)) is not None:
+            self._note_full_files()
+            is_old = mapped.start_offset < self._first_of_run
+            look = partial(self._look, mapped.file.path if is_old else None)
+            try:
+                found = await run_job(self._worker, look)
+            except Exception as error:
+                self._give_up(mapped, error)
+                return
+            if not self._running:
+                return
+            spaces, modified_ms = found
+            forced = self._is_forced(spaces, removed)
+            reserved_s = self._config.file_reserved_time * 3600
+            is_due = forced or self._age_s(mapped, modified_ms) >= reserved_s
+            end = mapped.start_offset + mapped.size
+            if not is_due or not all([keeper(end) for keeper in self.keepers]):
+                return
+            if not await self._remove(mapped, forced=forced):
+                return
+            removed += 1
+            await self._pause(self._config.delete_commit_log_files_interval / 1000)
 
-    def _run_ended(self) -> None:
-        self._look(self._judge)  # messages need not wait for the next round
+    def _candidate(self, removed: int) -> MappedFile | None:
+        """Return the oldest file, when losing it would lose nothing but its messages."""
+        mapped_files = self._log.mapped_files.mapped
+        if len(mapped_files) < 2 or removed >= FILES_A_RUN:
+            return None
+        first = mapped_files[0]
+        covered = self._queues.covered
+        synced = min(self._log.flushed_offset, covered.commit_log_offset if covered else 0)
+        return first if first.start_offset + first.size <= synced else None
+
+    def _look(self, path: Path | None) -> tuple[Spaces, int | None]:
+        """Measure the disk, and read when a file was last written to, ms. Blocks."""
+        spaces = self._measure()
+        if path is None:
+            return spaces, None
+        try:
+            return spaces, self._files.modified_ms(path)
+        except FileNotFoundError:  # removed by hand: long ago
+            return spaces, 0
+
+    def _note_full_files(self) -> None:
+        """Note which files have become full."""
+        now_s = self._clock.monotonic()
+        for mapped in reversed(self._log.mapped_files.mapped[:-1]):
+            start_offset = mapped.start_offset
+            if start_offset < self._first_of_run or start_offset in self._full_since:
+                break
+            self._full_since[start_offset] = now_s
+
+    def _age_s(self, mapped: MappedFile, modified_ms: int | None) -> float:
+        now_s = self._clock.monotonic()
+        if modified_ms is None:
+            return now_s - self._full_since.get(mapped.start_offset, now_s)
+        return max(0, self._started_ms - modified_ms) / 1000 + now_s - self._started_s
+
+    async def _remove(self, mapped: MappedFile, *, forced: bool) -> bool:
+        """Remove the oldest file; False when it could not be removed."""
+        path = mapped.file.path
+        try:
+            refusal = await run_job(self._worker, partial(_unlink, self._files, path))
+        except Exception as error:
+            self._fail(error)
+            return False
+        if refusal is not None:
+            self._give_up(mapped, refusal)
+            return False
+        self._stats.log_files_deleted += 1
+        log.info("removed %s: %s", path, "the disk is too full" if forced else "its time is over")
+        self._log.mapped_files.drop_first()
+        self._full_since.pop(mapped.start_offset, None)
+        with contextlib.suppress(TypeError):  # memory of a kind that cannot be watched
+            self._lingering.append((weakref.ref(mapped.view.obj), mapped.size))
+        mapped.close(lambda drop: self._worker.submit(drop, _closed))  # with the last reader
+        self._queue_cleaner.expire(self._log.min_offset)
+        self._expire_index(self._log.min_offset)
+        return True
+
+    async def _pause(self, seconds: float) -> None:
+        def begin(done: Done[None]) -> None:
+            when_s = self._clock.monotonic() + seconds
+            self._wait = self._clock.call_at(when_s, done, None, None)
+
+        if self._running:
+            await Call(begin)
+
+    def _give_up(self, mapped: MappedFile, error: BaseException) -> None:
+        retry_s = self._config.redelete_hanged_file_interval / 1000
+        log.error("cannot remove %s, trying again in %g s: %s", mapped.file.path, retry_s, error)
+        self._retry_at_s = self._clock.monotonic() + retry_s
+
+
+def _unlink(files: Files, path: Path) -> OSError | None:
+    """Remove a file durably; return the error when it could not be removed. Blocks.
+
+    Raises:
+        OSError: its folder could not be synced.
+    """
+    try:
+        files.unlink(path)
+    except FileNotFoundError:
+        pass  # removed by hand
+    except OSError as error:
+        return error
+    files.sync_folder(path.parent)
+    return None
+
+
+def _closed(_: None, error: BaseException | None) -> None:
+    if error is not None:
+        log.error("closing a removed log file failed: %s", error)

@@ -1,8 +1,8 @@
-"""Queues follow the start of the log: their first readable units, and files that nobody needs.
+"""Queues follow the start of the log: their first readable units, and files that are not needed.
 
     1  worker  for a slice of queues: the first unit whose record is still in the log
-    2  loop    the queue's minimum moves there; units that are in memory alone are looked at here
-    3  queues  its files in front of that unit are removed, never its last one; extensions likewise
+    2  loop    the queue's minimum moves there; units that are only in memory are searched here
+    3  queues  its files before that unit are removed, never its last one; extensions likewise
 
 Between two queues that lose files lie `deleteConsumeQueueFilesInterval` ms.
 
@@ -17,17 +17,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from skylarkmq.common.clock import Clock, TimerHandle
-from skylarkmq.common.files import Files
-from skylarkmq.common.worker import Worker
+from skylarkmq.common.clock import TimerHandle
+from skylarkmq.common.worker import Call, Done, run_job, start
+from skylarkmq.store.environment import Environment
 from skylarkmq.store.queue.consume_queue import UNIT_SIZE, ConsumeQueue, first_unit_at
 from skylarkmq.store.queue.queue_files import QueueReader
 from skylarkmq.store.queue.queue_table import QueueTable
-from skylarkmq.store.stats import StoreStats
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +34,7 @@ SLICE_QUEUES_LOOKED_AT: Final = 1024
 
 
 class _Part(NamedTuple):
-    """The units of a queue that are looked through in its files: [low, high)."""
+    """The units of a queue that are searched in its files: [low, high)."""
 
     queue: ConsumeQueue
     folder: Path
@@ -45,77 +43,57 @@ class _Part(NamedTuple):
 
 
 class QueueCleaner:
-    """Moves the starts of queues. Loop thread, but for its jobs."""
+    """Moves the starts of queues. Loop thread, except its jobs."""
 
-    def __init__(
-        self,
-        files: Files,
-        worker: Worker,
-        clock: Clock,
-        stats: StoreStats,
-        queues: QueueTable,
-        *,
-        interval_s: float,
-        on_failure: Callable[[BaseException], None],
-    ) -> None:
-        self._files = files
-        self._worker = worker
-        self._clock = clock
-        self._stats = stats
+    def __init__(self, env: Environment, queues: QueueTable) -> None:
+        self._files = env.files
+        self._worker = env.workers.tables
+        self._clock = env.clock
+        self._stats = env.stats
+        self._fail = env.fail
         self._queues = queues
-        self._interval_s = interval_s
-        self._on_failure = on_failure
+        self._interval_s = env.config.delete_consume_queue_files_interval / 1000
         self._wanted = 0  # log offset
-        self._offset = 0  # of the run that is under way
-        self._left: deque[ConsumeQueue] = deque()
-        self._shrinking: deque[ConsumeQueue] = deque()  # have files that nobody needs
-        self._timer: TimerHandle | None = None
+        self._wait: TimerHandle | None = None
         self._ended = False
         self.running = False
 
     def expire(self, log_min_offset: int) -> None:
-        """The log begins at this offset now; the queues follow in the background."""
+        """Let the queues follow, in the background, after the log begins at this offset."""
         self._wanted = max(self._wanted, log_min_offset)
         if not self.running and not self._ended:
-            self._begin()
+            start(self._run())
 
     def end(self) -> None:
         """Start no more work."""
         self._ended = True
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._wait is not None:
+            self._wait.cancel()
 
-    def _begin(self) -> None:
+    async def _run(self) -> None:
+        """Correct all minima first, so that they are soon right; then delete files."""
         self.running = True
-        self._offset = self._wanted
-        self._left = deque(self._queues.queues.values())
-        self._correct_some()
+        offset, left = self._wanted, deque(self._queues.queues.values())
+        shrinking: deque[ConsumeQueue] = deque()  # have files that are not needed
+        while not self._ended:
+            if left:
+                shrinking += await self._correct_some(left, offset)
+            elif self._wanted > offset:
+                offset, left = self._wanted, deque(self._queues.queues.values())
+            elif not shrinking or not await self._shrink(shrinking.popleft()):
+                break
+        self.running = False
 
-    def _go_on(self) -> None:
-        """What to do after a step: the minima of all queues first, so that they are soon right."""
-        self._timer = None
-        if self._ended:
-            self.running = False
-        elif self._left:
-            self._correct_some()
-        elif self._wanted > self._offset:
-            self._begin()
-        elif self._shrinking:
-            self._shrink(self._shrinking.popleft())
-        else:
-            self.running = False
-
-    # Minima
-
-    def _correct_some(self) -> None:
+    async def _correct_some(self, left: deque[ConsumeQueue], offset: int) -> list[ConsumeQueue]:
+        """Correct the minima of the next queues; return those that have files to remove."""
         parts: list[_Part] = []
         for _ in range(SLICE_QUEUES_LOOKED_AT):
-            if not self._left or len(parts) == SLICE_QUEUES:
+            if not left or len(parts) == SLICE_QUEUES:
                 break
-            queue = self._left.popleft()
-            if queue.min_physical_offset < self._offset and queue.min_offset < queue.max_offset:
+            queue = left.popleft()
+            if queue.min_physical_offset < offset and queue.min_offset < queue.max_offset:
                 parts.append(_Part(queue, queue.folder, queue.min_offset, queue.written))
-        offset, file_size = self._offset, self._queues.units_per_file * UNIT_SIZE
+        file_size = self._queues.units_per_file * UNIT_SIZE
 
         def search() -> list[int]:
             reader = QueueReader(self._files, file_size, handle_limit=1)
@@ -124,18 +102,18 @@ class QueueCleaner:
             finally:
                 reader.close()
 
-        def found(minima: list[int] | None, error: BaseException | None) -> None:
-            if minima is None:
-                log.error("queues cannot be looked through: %s", error)
-            else:
-                for part, minimum in zip(parts, minima, strict=True):
-                    self._correct(part, minimum)
-            self._go_on()
+        try:
+            minima = await run_job(self._worker, search)
+        except Exception as error:
+            log.error("queues cannot be searched: %s", error)
+            return []
+        for part, minimum in zip(parts, minima, strict=True):
+            self._correct(part, minimum, offset)
+        queues = [part.queue for part in parts]
+        return [queue for queue in queues if self._may_shrink(queue, offset)]
 
-        self._worker.submit(search, found)
-
-    def _correct(self, part: _Part, minimum: int) -> None:
-        queue, offset = part.queue, self._offset
+    def _correct(self, part: _Part, minimum: int, offset: int) -> None:
+        queue = part.queue
         if queue.removed:
             return
         if minimum >= part.high:  # all that was in the files is expired
@@ -145,38 +123,39 @@ class QueueCleaner:
 
             low = max(minimum, queue.min_offset)
             minimum = first_unit_at(tail_unit, low, queue.max_offset, offset)
-        if minimum < queue.min_offset:
-            return
-        queue.min_offset = minimum
-        queue.min_physical_offset = offset
-        if self._queues.expired_end(queue) > queue.first_offset:
-            self._shrinking.append(queue)
+        if minimum >= queue.min_offset:
+            queue.min_offset = minimum
+            queue.min_physical_offset = offset
 
-    # Files
+    def _may_shrink(self, queue: ConsumeQueue, offset: int) -> bool:
+        return (
+            not queue.removed
+            and queue.min_physical_offset == offset
+            and self._queues.expired_end(queue) > queue.first_offset
+        )
 
-    def _shrink(self, queue: ConsumeQueue) -> None:
+    async def _shrink(self, queue: ConsumeQueue) -> bool:
+        """Remove the files that a queue does not need; False when the disk failed."""
         if queue.removed:
-            self._go_on()
-            return
+            return True
+        try:
+            count = await self._queues.remove_expired(queue)
+        except Exception as error:
+            if not self._ended:
+                self._fail(error)
+            return False
+        self._stats.queue_files_deleted += count
+        if count and not self._ended:
+            await Call(self._pause)
+        return True
 
-        def removed(count: int | None, error: BaseException | None) -> None:
-            if count is None:
-                if error is not None and not self._ended:
-                    self._on_failure(error)
-                self.running = False
-                return
-            self._stats.queue_files_deleted += count
-            if self._ended or not count:
-                self._go_on()
-            else:
-                when_s = self._clock.monotonic() + self._interval_s
-                self._timer = self._clock.call_at(when_s, self._go_on)
-
-        self._queues.remove_expired(queue, removed)
+    def _pause(self, done: Done[None]) -> None:
+        when_s = self._clock.monotonic() + self._interval_s
+        self._wait = self._clock.call_at(when_s, done, None, None)
 
 
 def _search(reader: QueueReader, part: _Part, offset: int) -> int:
-    """The first unit of a part whose record is at or behind `offset`. Blocks."""
+    """Return the first unit of a part whose record is at or after `offset`. Blocks."""
     try:
         return first_unit_at(
             lambda unit: reader.units(part.folder, unit, 1), part.low, part.high, offset

@@ -12,17 +12,17 @@ a file: the third newest one after a clean stop, or the newest that is old enoug
 
 The walk checks each record: sizes, magic, body CRC, and the physical offset inside it, so a
 leftover of another place or time is not taken for a record. It ends at the first place that holds
-none. What lies behind was never synced and is cut off, with one exception: when it was on the disk,
-the damage lies inside acknowledged data. Then the start is refused, naming file and byte, and the
+none. What follows was never synced and is cut off, with one exception: when it was on the disk, the
+damage lies inside acknowledged data. Then the start is refused, naming file and byte, and the
 log is not changed. What was on the disk is everything below the flushed offset that our last run
-has left (`flushed_offset.py`), and below the recovery point; without one, whatever has a sound
-record behind it that is older than the checkpoint's time.
+has left (`flushed_offset.py`), and below the recovery point; without one, what lies before a sound
+record that is older than the checkpoint's time.
 
-Sound records may stand behind the end: a power cut leaves holes in what was not synced, and the
+Sound records may stand after the end: a power cut leaves holes in what was not synced, and the
 page cache of a killed process may rot. What is cut there is kept in a file of ours.
 
-An unclean walk that ends early is the normal case after a crash; the bytes behind the end become
-zeros and the tail is synced before anybody reads it. A crash during recovery leaves `abort` in
+An unclean walk that ends early is the normal case after a crash; the bytes after the end become
+zeros, and the tail is synced before it can be read. A crash during recovery leaves `abort` in
 place, and the next start does the same again from the same checkpoint.
 
 Unlike RocketMQ: the physical offset is checked, stale bytes are cleared, queue units of the walked
@@ -57,7 +57,7 @@ from skylarkmq.store.results import ConsumeQueueUnit
 log = logging.getLogger(__name__)
 
 CLEAN_WALK_FILES = 3
-# Bytes in front of a recovery point that are read again, for the disk may have lied.
+# Bytes before a recovery point that are read again, because the disk may have lied.
 CHECK_SIZE = 16 << 20
 
 
@@ -67,14 +67,14 @@ class RecoveryReport:
 
     clean: bool
     end_offset: int = 0
-    truncated_bytes: int = 0  # cut off behind the end: torn or unsynced records
+    truncated_bytes: int = 0  # cut off after the end: torn or unsynced records
     records: int = 0  # walked
     rebuilt: int = 0  # queue units built again
     store_timestamp: int = 0  # of the last record, ms
     keeps_queues: bool = False  # up to the recovery point they are on the disk as they were
 
     def text(self, begin_offset: int) -> str:
-        """One line for the log, of a log that begins at an offset."""
+        """Return one line about a log that begins at an offset."""
         if self.clean and self.end_offset == begin_offset:
             return "the store is empty"
         how = "the store was stopped cleanly" if self.clean else "recovered from an unclean stop"
@@ -173,7 +173,7 @@ class Recovery:
         return files[max(0, len(files) - CLEAN_WALK_FILES)].start_offset if files else 0
 
     def _begin_by_point(self, point: int) -> int:
-        """Where a record begins: before the recovery point, else right there."""
+        """Return where a record begins: before the recovery point, else right there."""
         begin = self._begin_before_point(point)
         if begin is not None:
             return begin
@@ -185,7 +185,7 @@ class Recovery:
         return point if last is not None else 0
 
     def _begin_before_point(self, point: int) -> int | None:
-        """Where a record begins some way before the recovery point, by what the queues say."""
+        """Return where a record begins some way before the recovery point, as the queues say."""
         if point - CHECK_SIZE <= self._log.min_offset < point:
             return self._log.min_offset
         newest = max(
@@ -220,7 +220,7 @@ class Recovery:
         report.truncated_bytes = bytes_behind(self._files, report.end_offset)
         if report.truncated_bytes:
             log.warning(
-                "cutting the log at offset %d: the %d bytes behind it do not go on with a "
+                "cutting the log at offset %d: the %d bytes after it do not go on with a "
                 "whole and sound record%s",
                 report.end_offset,
                 report.truncated_bytes,
@@ -237,7 +237,7 @@ class Recovery:
         behind = next_record(self._files, report.end_offset)
         if behind is None or self._broken_folder is None:
             return ""
-        told = f"; behind the damage sound messages begin at offset {behind.physical_offset}"
+        told = f"; after the damage sound messages begin at offset {behind.physical_offset}"
         try:
             path = self._files.copy_out(
                 report.end_offset, report.truncated_bytes, self._broken_folder
@@ -278,7 +278,7 @@ class Recovery:
                 return
 
     def _unclean_begin(self) -> tuple[int, int]:
-        """Where to begin the walk, and the offset below which log and queues were on the disk."""
+        """Return where to begin the walk, and the offset below which all was on the disk."""
         if self._point is not None:
             return self._begin_by_point(self._point), self._point
         for mapped in reversed(self._files.mapped):
@@ -294,7 +294,7 @@ class Recovery:
 
     @staticmethod
     def _may_begin(mapped: MappedFile, offset: int) -> bool:
-        """Whether a record, a blank one, or nothing begins at an offset."""
+        """Return whether a record, a blank one, or nothing begins at an offset."""
         record = read_record(mapped.view, offset - mapped.start_offset, physical_offset=offset)
         return record.status in (RecordStatus.MESSAGE, RecordStatus.BLANK, RecordStatus.UNWRITTEN)
 
@@ -306,7 +306,7 @@ class Recovery:
         return record.status is RecordStatus.MESSAGE
 
     def _is_sound(self, queue: ConsumeQueue, queue_offset: int, unit: ConsumeQueueUnit) -> bool:
-        """Whether the log holds the record that a unit speaks of; expired ones are believed."""
+        """Return whether the log holds the record that a unit speaks of; trust expired ones."""
         if not is_valid_unit(unit.commit_offset, unit.record_size):
             return False  # a page that never came to the disk, in a file that others follow
         if unit.commit_offset < self._log.min_offset:
@@ -332,7 +332,7 @@ class Recovery:
         """Go over the records from offset `begin` on and note the end of the last sound one.
 
         Args:
-            dispatch_from: build the units of records at or behind this offset; None builds none.
+            dispatch_from: build the units of records at or after this offset; None builds none.
             check_to: compare records below it with their units, and those below the recovery point.
 
         Returns:
@@ -372,12 +372,12 @@ class Recovery:
             if behind is not None and behind.store_timestamp < self._marks.physic_timestamp:
                 raise self._damage(
                     walk,
-                    "messages behind it are sound and were on the disk "
+                    "messages after it are sound and were on the disk "
                     f"(the next one is at offset {behind.physical_offset})",
                 )
 
     def _damage(self, walk: LogWalk, but: str) -> CorruptFileError:
-        """The refusal of a log that lacks what was on the disk."""
+        """Return the refusal of a log that lacks what was on the disk."""
         mapped = self._files.find(walk.end_offset)
         if mapped is None or walk.stop is None:
             start = walk.reached - walk.reached % self._log.file_size

@@ -14,6 +14,22 @@ FUNCTION_LINES_MAX = 80
 COLUMNS_MAX = 100
 DEPTH_MAX = 2  # folders below a package
 FOLDER_FILES_MAX = 25
+CONSTRUCTOR_ARGUMENTS_MAX = 8
+
+# Whose constructors take more; a class leaves this list, none enters it.
+LONG_CONSTRUCTORS = {
+    "broker/controller.py::BrokerController",
+    "broker/net/server.py::RemotingServer",
+    "broker/processor/admin/group.py::AdminGroupProcessor",
+    "broker/processor/pull.py::PullProcessor",
+    "broker/processor/reply.py::ReplyProcessor",
+    "client/consumer/consumer.py::Consumer",
+    "client/consumer/rebalance.py::Rebalance",
+    "client/instance.py::Client",
+    "client/producer/producer.py::Producer",
+    "protocol/remoting_command.py::RemotingCommand",
+    "spark/reading/ranges.py::RangeReader",
+}
 
 CLOCKS = {
     "broker/clock.py",
@@ -85,6 +101,32 @@ def test_functions(files: object) -> None:
         and (size := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_LINES_MAX
     ]
     assert not faults, shown(faults)
+
+
+def test_constructors() -> None:
+    found = {
+        f"{path}::{node.name}": count
+        for path in product_files()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+        if isinstance(method, ast.FunctionDef)
+        and method.name == "__init__"
+        and (count := argument_count(method)) > CONSTRUCTOR_ARGUMENTS_MAX
+    }
+    faults = [
+        f"{name}: its constructor has {count} arguments, at most {CONSTRUCTOR_ARGUMENTS_MAX}"
+        for name, count in found.items()
+        if name not in LONG_CONSTRUCTORS
+    ]
+    assert not faults, shown(faults)
+    assert not LONG_CONSTRUCTORS - found.keys(), "these may leave the list"
+
+
+def argument_count(method: ast.FunctionDef) -> int:
+    """How many arguments a method takes, itself aside."""
+    arguments = method.args
+    return len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs) - 1
 
 
 def test_depth() -> None:

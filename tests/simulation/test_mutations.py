@@ -27,7 +27,7 @@ from skylarkmq.store.log import (
 )
 from skylarkmq.store.queue import queue_files, queue_table, unit_rebuild
 from skylarkmq.store.results import MessageInner, PutMessageStatus
-from skylarkmq.store.upkeep import log_cleaner, queue_cleaner, recovery
+from skylarkmq.store.upkeep import cleaning, queue_cleaner, recovery
 from tests.support import store_machine, store_shape
 from tests.support.crash_disk import CrashDisk, CrashFile
 from tests.support.crash_explorer import CrashFailure, explore
@@ -305,15 +305,15 @@ def index_not_read_again(patch: Patch) -> None:
 
 
 def removal_without_a_sync(patch: Patch) -> None:
-    patch.setattr(log_cleaner, "_unlink", lambda files, path: files.unlink(path))
+    patch.setattr(cleaning, "_unlink", lambda files, path: files.unlink(path))
 
 
 def removed_before_its_units_are_synced(patch: Patch) -> None:
-    def broken(self: log_cleaner.LogCleaner) -> mapped_file.MappedFile | None:
+    def broken(self: cleaning.CleanService, _removed: int) -> mapped_file.MappedFile | None:
         mapped = self._log.mapped_files.mapped
         return mapped[0] if len(mapped) > 1 else None
 
-    patch.setattr(log_cleaner.LogCleaner, "_candidate", broken)
+    patch.setattr(cleaning.CleanService, "_candidate", broken)
     patch.setattr(store_shape, "CLEANED_SHARE", 1)
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.common.config_fields import ConfigError, key_of, types_of
-from skylarkmq.store.config import StoreConfig, index_file_size
-from skylarkmq.store.index.file import IndexShape
+from skylarkmq.store.config import StoreConfig
 
 ROOT = Path("/store")
 
@@ -17,10 +16,6 @@ def test_keys_are_the_attributes_in_camel_case() -> None:
     assert key_of("broker_ip1") == "brokerIP1"
     keys = [key_of(attribute) for attribute in types_of(StoreConfig)]
     assert len(keys) == len(set(keys))
-
-
-def test_the_size_of_an_index_file_is_that_of_its_shape() -> None:
-    assert index_file_size(10, 61) == IndexShape(slot_count=10, item_count=61).file_size
 
 
 @pytest.mark.parametrize(("size", "rounded"), [(20, 20), (1, 20), (21, 40), (6_000_001, 6_000_020)])

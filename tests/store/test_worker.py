@@ -7,8 +7,9 @@ import threading
 
 import pytest
 
-from skylarkmq.common.worker import StoreWorkers, ThreadWorker
+from skylarkmq.common.worker import StoreWorkers, ThreadWorker, run_job, start
 from tests.support.patience import LIMIT_S
+from tests.support.workers import ManualWorker
 
 pytestmark = pytest.mark.timing
 
@@ -103,3 +104,40 @@ async def test_the_stores_threads_have_names_and_end_together() -> None:
     assert names >= {f"skylarkmq-{name}" for name in ("flush", "prepare", "queues", "tables")}
     workers.stop()
     assert not [thread for thread in threading.enumerate() if thread not in others]
+
+
+def test_a_coroutine_goes_on_with_each_outcome_of_its_calls() -> None:
+    first, second = ManualWorker("first"), ManualWorker("second")
+    outcomes: list[tuple[int | None, BaseException | None]] = []
+
+    def fail() -> int:
+        raise OSError("the disk")
+
+    async def work() -> int:
+        found = await run_job(first, lambda: 20)
+        with pytest.raises(OSError, match="the disk"):
+            await run_job(second, fail)
+        return found + 1
+
+    start(work(), lambda result, error: outcomes.append((result, error)))
+    assert not outcomes and second.idle
+    first.run_all()
+    assert not outcomes and not second.idle
+    second.run_all()
+    assert outcomes == [(21, None)]
+
+
+def test_what_a_coroutine_raises_is_told_or_reaches_the_one_who_told_last() -> None:
+    worker = ManualWorker()
+    outcomes: list[BaseException | None] = []
+
+    async def work() -> None:
+        await run_job(worker, lambda: None)
+        raise ValueError("a defect")
+
+    start(work(), lambda _, error: outcomes.append(error))
+    worker.run_all()
+    assert [type(error) for error in outcomes] == [ValueError]
+    start(work())
+    with pytest.raises(ValueError, match="a defect"):
+        worker.run_all()

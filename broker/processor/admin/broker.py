@@ -32,7 +32,7 @@ from skylarkmq.protocol.headers.admin import GetBrokerConfigResponseHeader
 from skylarkmq.protocol.headers.fields import encode_fields
 from skylarkmq.protocol.record import read_record
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.upkeep.disk_watch import Spaces, measure
+from skylarkmq.store.upkeep.cleaning import Spaces, measure
 
 NO_TIME: Final = -1
 UPDATE_SIZE_MAX: Final = 64 << 10
