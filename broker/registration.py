@@ -31,7 +31,7 @@ from skylarkmq.common.crc import body_crc
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.bodies.route import RegisterBrokerBody, encode_compressed_registration
 from skylarkmq.protocol.bodies.text import encode_body
-from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
+from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import ProtocolError, RemoteProtocolError, shown

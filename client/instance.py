@@ -39,7 +39,7 @@ from skylarkmq.client.wire.heartbeat import Heartbeat
 from skylarkmq.client.wire.stream import AsyncioNetwork, Network
 from skylarkmq.client.wire.tls import ClientTls, ServerHostname, SslSetting
 from skylarkmq.common.clock import Clock
-from skylarkmq.protocol.headers.client import UnregisterClientRequestHeader
+from skylarkmq.protocol.headers.group import UnregisterClientRequestHeader
 from skylarkmq.protocol.message_id import UniqueIdGenerator
 
 if TYPE_CHECKING:

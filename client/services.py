@@ -24,7 +24,7 @@ from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.client.wire.route import RouteTable
 from skylarkmq.client.wire.stream import Network
 from skylarkmq.common.clock import Clock
-from skylarkmq.protocol.bodies.heartbeat import ConsumerData, HeartbeatData
+from skylarkmq.protocol.bodies.group import ConsumerData, HeartbeatData
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.frame import SerializeType

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Final
 
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
-from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
-from skylarkmq.protocol.frame import RawFrame, SerializeType, encode_frame
+from skylarkmq.protocol.errors import LocalProtocolError
+from skylarkmq.protocol.frame import BadFrameError, RawFrame, SerializeType, encode_frame
 from skylarkmq.protocol.remoting_command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand
 
 __all__ = ["ONEWAY_FLAG", "RESPONSE_FLAG", "RemotingCommand", "decode_command", "encode_command"]

@@ -5,13 +5,7 @@ one of them at the outermost function. `LocalProtocolError` means that this side
 what the wire cannot carry. `RemoteProtocolError` carries the answer that the peer should get.
 """
 
-from collections.abc import Sequence
-from typing import Final, Literal
-
-from skylarkmq.protocol.codes import ResponseCode
-from skylarkmq.protocol.raw_frame import RawFrame
-
-BadFrameKind = Literal["bad_length", "bad_header", "too_large", "tls"]
+from typing import Final
 
 ECHO_SIZE_MAX: Final = 64
 
@@ -31,19 +25,6 @@ class RemoteProtocolError(ProtocolError):
         super().__init__(remark)
         self.response_code = response_code
         self.remark = remark
-
-
-class BadFrameError(RemoteProtocolError):
-    """The byte stream of a connection can no longer be trusted: close it, answer nothing.
-
-    `kind` is a metric label. `frames` are the sound frames which stood before the bad one in the
-    same piece of input; they are still worth handling.
-    """
-
-    def __init__(self, kind: BadFrameKind, why: str, frames: Sequence[RawFrame] = ()) -> None:
-        super().__init__(ResponseCode.SYSTEM_ERROR, f"{kind}: {why}")
-        self.kind: BadFrameKind = kind
-        self.frames: list[RawFrame] = list(frames)
 
 
 def shown(text: str) -> str:

@@ -15,22 +15,13 @@ remoting/.../protocol/RemotingCommand.java (decode, encodeHeader, markProtocolTy
 """
 
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
 from mmap import ACCESS_COPY, mmap
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
-from skylarkmq.protocol.errors import BadFrameError, BadFrameKind, LocalProtocolError
-from skylarkmq.protocol.raw_frame import RawFrame
-
-__all__ = [
-    "MAX_FRAME_SIZE",
-    "PREFIX_SIZE",
-    "FrameDecoder",
-    "RawFrame",
-    "SerializeType",
-    "bad_length",
-    "encode_frame",
-]
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 
 MAX_FRAME_SIZE: Final = 16_777_216
 LARGE_SIZE: Final = 262_144
@@ -47,6 +38,8 @@ assert PREFIX.size == PREFIX_SIZE == LENGTH_SIZE + 4
 TLS_STARTS: Final = frozenset({0x1503, 0x1603})
 """First bytes of a TLS record: an alert or a handshake, version 3.x; as a length far too large."""
 
+BadFrameKind = Literal["bad_length", "bad_header", "too_large", "tls"]
+
 _unpack_prefix = PREFIX.unpack_from
 _pack_prefix = PREFIX.pack
 # RawFrame(...) does the same at twice the price.
@@ -60,6 +53,30 @@ class SerializeType(IntEnum):
     JSON = 0
     ROCKETMQ = 1
     MSGPACK = 0x4D
+
+
+class RawFrame(NamedTuple):
+    """A complete frame, its header not yet read.
+
+    `serialize_type` is the type byte as received, which may name no codec we know.
+    """
+
+    serialize_type: int
+    header: bytes
+    body: bytes
+
+
+class BadFrameError(RemoteProtocolError):
+    """The byte stream of a connection can no longer be trusted: close it, answer nothing.
+
+    `kind` is a metric label. `frames` are the sound frames which stood before the bad one in the
+    same piece of input; they are still worth handling.
+    """
+
+    def __init__(self, kind: BadFrameKind, why: str, frames: Sequence[RawFrame] = ()) -> None:
+        super().__init__(ResponseCode.SYSTEM_ERROR, f"{kind}: {why}")
+        self.kind: BadFrameKind = kind
+        self.frames: list[RawFrame] = list(frames)
 
 
 class FrameDecoder:

@@ -23,9 +23,10 @@ from typing import Annotated, Any, Final, cast
 
 import msgspec
 
-from skylarkmq.protocol.codes import PULL_CODES, SEND_V2_CODES, LanguageCode
-from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
+from skylarkmq.protocol.codes import CURRENT_VERSION, PULL_CODES, SEND_V2_CODES, LanguageCode
+from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.fast_fields import PullFields, SendFields
+from skylarkmq.protocol.frame import BadFrameError
 from skylarkmq.protocol.remoting_command import (
     EXT_FIELDS_MAX,
     LANGUAGE_BY_NAME,
@@ -34,7 +35,6 @@ from skylarkmq.protocol.remoting_command import (
     RESPONSE_FLAG,
     RemotingCommand,
 )
-from skylarkmq.protocol.version import CURRENT
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 NUMBER_SIZE_MAX: Final = 400
@@ -219,7 +219,7 @@ def decode_pull_fast(header: bytes) -> PullCommand | None:
     return command
 
 
-_TAIL: Final = f'"serializeTypeCurrentRPC":"JSON","version":{CURRENT}}}'
+_TAIL: Final = f'"serializeTypeCurrentRPC":"JSON","version":{CURRENT_VERSION}}}'
 _SEND_RESPONSE: Final = (
     '{"code":%%d,"extFields":{"queueId":"%%d","TRACE_ON":"true","MSG_REGION":%s,"msgId":"%%s",'
     '"queueOffset":"%%d"},"flag":1,"language":"PYTHON","opaque":%%d,' + _TAIL

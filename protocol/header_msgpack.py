@@ -13,10 +13,10 @@ from typing import Any, Final
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
 import msgspec
 
-from skylarkmq.protocol.codes import PULL_CODES, SEND_V2_CODES, LanguageCode
-from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
+from skylarkmq.protocol.codes import CURRENT_VERSION, PULL_CODES, SEND_V2_CODES, LanguageCode
+from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.fast_fields import PullFields, SendFields
-from skylarkmq.protocol.frame import SerializeType
+from skylarkmq.protocol.frame import BadFrameError, SerializeType
 from skylarkmq.protocol.header_json import DECODE_ERRORS, Int32
 from skylarkmq.protocol.remoting_command import (
     EXT_FIELDS_MAX,
@@ -24,7 +24,6 @@ from skylarkmq.protocol.remoting_command import (
     RESPONSE_FLAG,
     RemotingCommand,
 )
-from skylarkmq.protocol.version import CURRENT
 
 # The quick roads look for this byte: one is the remark, and a field must not be nil. UTF-8 text
 # never holds it; where a length or a number does, the generic road has a look.
@@ -197,7 +196,7 @@ def encode_send_response(
         "MSG_REGION": region_id,
         "TRACE_ON": "true",
     }
-    return _pack((code, _PYTHON, CURRENT, opaque, 1, None, fields))
+    return _pack((code, _PYTHON, CURRENT_VERSION, opaque, 1, None, fields))
 
 
 def encode_pull_response(
@@ -216,4 +215,4 @@ def encode_pull_response(
         "minOffset": min_offset,
         "maxOffset": max_offset,
     }
-    return _pack((code, _PYTHON, CURRENT, opaque, 1, remark, fields))
+    return _pack((code, _PYTHON, CURRENT_VERSION, opaque, 1, remark, fields))

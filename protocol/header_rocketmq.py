@@ -23,15 +23,14 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 remoting/.../protocol/RocketMQSeriali
 import struct
 from typing import Final
 
-from skylarkmq.protocol.codes import LanguageCode
-from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
-from skylarkmq.protocol.frame import SerializeType
+from skylarkmq.protocol.codes import CURRENT_VERSION, LanguageCode
+from skylarkmq.protocol.errors import LocalProtocolError
+from skylarkmq.protocol.frame import BadFrameError, SerializeType
 from skylarkmq.protocol.remoting_command import (
     EXT_FIELDS_MAX,
     LANGUAGE_BY_NUMBER,
     RemotingCommand,
 )
-from skylarkmq.protocol.version import CURRENT
 
 FIXED: Final = struct.Struct(">hBhiii")
 FIXED_SIZE: Final = 17
@@ -214,7 +213,9 @@ def encode_send_response(
             _TRACE_ON_TRUE,
         )
     )
-    return _pack_fixed(code, _PYTHON, CURRENT, opaque, 1, 0) + _pack_int32(len(block)) + block
+    return (
+        _pack_fixed(code, _PYTHON, CURRENT_VERSION, opaque, 1, 0) + _pack_int32(len(block)) + block
+    )
 
 
 def encode_pull_response(
@@ -240,5 +241,5 @@ def encode_pull_response(
             _number(max_offset),
         )
     )
-    fixed = _pack_fixed(code, _PYTHON, CURRENT, opaque, 1, len(remark_bytes))
+    fixed = _pack_fixed(code, _PYTHON, CURRENT_VERSION, opaque, 1, len(remark_bytes))
     return b"".join((fixed, remark_bytes, _pack_int32(len(block)), block))

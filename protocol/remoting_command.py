@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from skylarkmq.protocol.codes import LanguageCode
+from skylarkmq.protocol.codes import CURRENT_VERSION, LanguageCode
 from skylarkmq.protocol.frame import SerializeType
-from skylarkmq.protocol.version import CURRENT
 
 RESPONSE_FLAG: Final = 1
 ONEWAY_FLAG: Final = 2
@@ -45,7 +44,7 @@ class RemotingCommand:
         self,
         code: int,
         language: LanguageCode = _PYTHON,
-        version: int = CURRENT,
+        version: int = CURRENT_VERSION,
         opaque: int = 0,
         flag: int = 0,
         remark: str | None = None,

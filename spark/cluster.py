@@ -47,7 +47,7 @@ from skylarkmq.client.wire.api_pull import (
 )
 from skylarkmq.client.wire.connection import Connection
 from skylarkmq.client.wire.route import MASTER_ID, TopicRoute
-from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
+from skylarkmq.protocol.bodies.group import CheckClientRequestBody, SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP

@@ -19,7 +19,7 @@ from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.client.wire.route import MASTER_ID
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
-from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
+from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark.settings import ConnectionSettings

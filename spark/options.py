@@ -36,10 +36,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
 from skylarkmq.client.consumer.subscription import ALL, Selector, Sql92, Subscription, Tag
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.flags import validate_group, validate_topic
-from skylarkmq.protocol.sql92.parser import parse
-from skylarkmq.protocol.sql92.tokens import ExpressionError
+from skylarkmq.protocol.sql92.parser import ExpressionError, parse
 from skylarkmq.spark.offsets import INT32_MAX, QueueKey
 from skylarkmq.spark.option_reading import OptionError, OptionReader
 from skylarkmq.spark.reading.positions import Position, read_ending, read_starting

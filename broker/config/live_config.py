@@ -34,7 +34,7 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.common.config_fields import ConfigError, key_of, types_of
 from skylarkmq.common.files import Files
 from skylarkmq.common.worker import Worker
-from skylarkmq.protocol.bodies.data_version import DataVersion
+from skylarkmq.protocol.bodies.text import DataVersion
 
 log = logging.getLogger(__name__)
 

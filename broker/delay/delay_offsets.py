@@ -20,7 +20,7 @@ from skylarkmq.broker.tables.persist import load_table, table_text
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter, Text
-from skylarkmq.protocol.bodies.offsets import DelayOffsetSerializeWrapper
+from skylarkmq.protocol.bodies.group import DelayOffsetSerializeWrapper
 from skylarkmq.store.message_store import MessageStore
 
 FILE_NAME: Final = "delayOffset.json"

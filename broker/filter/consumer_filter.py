@@ -38,12 +38,12 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.common.table_file import TableWriter, Text
-from skylarkmq.protocol.bodies import consumer_filter as bodies
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.bodies import group as bodies
+from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.flags import validate_group, validate_topic
 from skylarkmq.protocol.sql92.expression import Expression, compile_expression
-from skylarkmq.protocol.sql92.tokens import ExpressionError
+from skylarkmq.protocol.sql92.parser import ExpressionError
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.read.filtering import RecordFilter
 

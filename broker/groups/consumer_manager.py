@@ -25,7 +25,7 @@ from typing import Final
 from skylarkmq.broker.groups.subscription_watch import SubscriptionWatch
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.common.clock import Clock
-from skylarkmq.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
+from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData
 from skylarkmq.protocol.codes import LanguageCode
 
 log = logging.getLogger(__name__)

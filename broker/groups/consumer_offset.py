@@ -26,7 +26,7 @@ from skylarkmq.broker.tables.table_body import TableBody
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter, Text
-from skylarkmq.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
+from skylarkmq.protocol.bodies.group import ConsumerOffsetSerializeWrapper
 from skylarkmq.protocol.flags import CID_RMQ_SYS_TRANS_GROUP, validate_group, validate_topic
 from skylarkmq.store.message_store import MessageStore
 

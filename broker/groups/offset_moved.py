@@ -21,9 +21,8 @@ from typing import Final
 from skylarkmq.broker.allowance import Allowance
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol import properties as names
-from skylarkmq.protocol.bodies.lock import MessageQueueBody
-from skylarkmq.protocol.bodies.offsets import OffsetMovedEvent
-from skylarkmq.protocol.bodies.text import encode_body
+from skylarkmq.protocol.bodies.group import OffsetMovedEvent
+from skylarkmq.protocol.bodies.text import MessageQueueBody, encode_body
 from skylarkmq.protocol.flags import RMQ_SYS_OFFSET_MOVED_EVENT
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
 from skylarkmq.protocol.properties import encode_properties

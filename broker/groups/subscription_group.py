@@ -20,8 +20,8 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter, Text
 from skylarkmq.protocol import flags
-from skylarkmq.protocol.bodies.data_version import DataVersion
-from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from skylarkmq.protocol.bodies.text import DataVersion
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.store.folder import StorePaths

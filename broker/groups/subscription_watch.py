@@ -18,7 +18,7 @@ from typing import Final
 
 from skylarkmq.broker.allowance import Allowance
 from skylarkmq.common.clock import Clock
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.errors import shown
 from skylarkmq.protocol.flags import is_retry_topic
 

@@ -19,8 +19,8 @@ from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
 from skylarkmq.broker.metrics.rates import BrokerRates
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.histogram import Histogram
+from skylarkmq.protocol.codes import CURRENT_VERSION, MQVersion
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
-from skylarkmq.protocol.version import CURRENT, MQVersion
 from skylarkmq.store.delay_levels import schedule_queue_id
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.upkeep.cleaning import Spaces, used_percent
@@ -74,8 +74,8 @@ class RuntimeInfo:
         minutes, hours = seconds // 60, seconds // 3600
         return {
             "bootTimestamp": str(self._boot_ms),
-            "brokerVersion": str(CURRENT),
-            "brokerVersionDesc": MQVersion(CURRENT).name,
+            "brokerVersion": str(CURRENT_VERSION),
+            "brokerVersionDesc": MQVersion(CURRENT_VERSION).name,
             "runtime": (
                 f"[ {hours // 24} days, {hours % 24} hours, {minutes % 60} minutes, "
                 f"{seconds % 60} seconds ]"

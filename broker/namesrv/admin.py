@@ -24,7 +24,7 @@ from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
-from skylarkmq.protocol.headers.namesrv_admin import (
+from skylarkmq.protocol.headers.route import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
     DeleteKVConfigRequestHeader,

@@ -23,14 +23,13 @@ from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.pending_calls import ConnectionClosedError
 from skylarkmq.broker.net.router import Handler
 from skylarkmq.common.crc import body_crc
-from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.route import (
     KVTable,
     RegisterBrokerBody,
     TopicList,
     decode_compressed_registration,
 )
-from skylarkmq.protocol.bodies.text import decode_body, encode_body
+from skylarkmq.protocol.bodies.text import DataVersion, decode_body, encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown

@@ -23,7 +23,6 @@ import msgspec
 
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
-from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.route import (
     BrokerData,
     ClusterInfo,
@@ -31,7 +30,8 @@ from skylarkmq.protocol.bodies.route import (
     RegisterBrokerBody,
     TopicRouteData,
 )
-from skylarkmq.protocol.bodies.topic_config import TopicConfigSerializeWrapper
+from skylarkmq.protocol.bodies.text import DataVersion
+from skylarkmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown

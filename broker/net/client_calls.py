@@ -17,8 +17,8 @@ from skylarkmq.broker.net.fast_failure import OVERLOAD
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.headers.consumer import NotifyConsumerIdsChangedRequestHeader
 from skylarkmq.protocol.headers.fields import encode_fields
+from skylarkmq.protocol.headers.group import NotifyConsumerIdsChangedRequestHeader
 
 CALLS_MAX: Final = 4096
 CALLS_SIZE_MAX: Final = 64 << 20

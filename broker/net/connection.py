@@ -37,8 +37,8 @@ from skylarkmq.broker.net.pending_calls import ConnectionClosedError as Connecti
 from skylarkmq.broker.net.pending_calls import PendingCalls, next_opaque
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.command import RemotingCommand, encode_command
-from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
-from skylarkmq.protocol.frame import FrameDecoder, RawFrame
+from skylarkmq.protocol.errors import LocalProtocolError
+from skylarkmq.protocol.frame import BadFrameError, FrameDecoder, RawFrame
 from skylarkmq.protocol.host_address import HostAddress
 
 log = logging.getLogger(__name__)

@@ -36,8 +36,8 @@ from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection, Gate
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command
-from skylarkmq.protocol.errors import BadFrameError, RemoteProtocolError
-from skylarkmq.protocol.frame import RawFrame
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.frame import BadFrameError, RawFrame
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from skylarkmq.broker.net.pending_calls import ConnectionClosedError, PendingCal
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
-from skylarkmq.protocol.errors import BadFrameError
-from skylarkmq.protocol.frame import FrameDecoder
+from skylarkmq.protocol.frame import BadFrameError, FrameDecoder
 
 log = logging.getLogger(__name__)
 

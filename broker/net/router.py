@@ -29,8 +29,8 @@ from skylarkmq.broker.net.fast_failure import KINDS, OVERLOAD, refusal
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command
-from skylarkmq.protocol.errors import BadFrameError, RemoteProtocolError
-from skylarkmq.protocol.frame import MAX_FRAME_SIZE, RawFrame, SerializeType
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.frame import MAX_FRAME_SIZE, BadFrameError, RawFrame, SerializeType
 
 log = logging.getLogger(__name__)
 

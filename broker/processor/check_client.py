@@ -11,7 +11,7 @@ from skylarkmq.broker.filter.tag_filter import is_tag_type
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.pull_subscription import compile_subscription, no_filter
-from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody
+from skylarkmq.protocol.bodies.group import CheckClientRequestBody
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand

@@ -38,15 +38,15 @@ from skylarkmq.broker.processor.name_checks import (
 )
 from skylarkmq.broker.tables.durable import durable
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
+from skylarkmq.protocol.bodies.group import ConsumerData, HeartbeatData, SubscriptionData
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.protocol.flags import PermName, TopicSysFlag, retry_topic
-from skylarkmq.protocol.headers.client import UnregisterClientRequestHeader
 from skylarkmq.protocol.headers.fields import decode_fields
-from skylarkmq.protocol.sql92.tokens import TEXT_SIZE_MAX
+from skylarkmq.protocol.headers.group import UnregisterClientRequestHeader
+from skylarkmq.protocol.sql92.parser import TEXT_SIZE_MAX
 
 log = logging.getLogger(__name__)
 

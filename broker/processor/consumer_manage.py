@@ -20,18 +20,18 @@ from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.name_checks import check_group, check_offset_group, check_topic
 from skylarkmq.broker.tables.durable import durable
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.protocol.bodies.consumer import GetConsumerListByGroupResponseBody
+from skylarkmq.protocol.bodies.group import GetConsumerListByGroupResponseBody
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.headers.consumer import (
+from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
+from skylarkmq.protocol.headers.group import (
     GetConsumerListByGroupRequestHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 from skylarkmq.store.message_store import MessageStore
 
 

@@ -40,7 +40,7 @@ from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.headers.fields import decode_fields
-from skylarkmq.protocol.headers.transaction import (
+from skylarkmq.protocol.headers.send import (
     EndTransactionRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
 )

@@ -14,13 +14,12 @@ from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.name_checks import CLIENT_ID_SIZE_MAX, check_group
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.protocol.bodies.lock import (
+from skylarkmq.protocol.bodies.group import (
     LockBatchRequestBody,
     LockBatchResponseBody,
-    MessageQueueBody,
     UnlockBatchRequestBody,
 )
-from skylarkmq.protocol.bodies.text import decode_body, encode_body
+from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body, encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 

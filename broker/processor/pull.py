@@ -26,7 +26,7 @@ from skylarkmq.broker.pulling.cold_reads import ColdLine, Finished
 from skylarkmq.broker.pulling.long_polling import HeldPull, PullRequestHoldService
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock
-from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
+from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError

@@ -26,15 +26,14 @@ from skylarkmq.broker.groups.consumer_manager import (
     ConsumerManager,
 )
 from skylarkmq.protocol import properties as names
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
-from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
+from skylarkmq.protocol.bodies.group import SubscriptionData, SubscriptionGroupConfig
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX, PullSysFlag
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
 from skylarkmq.protocol.properties import find_property
 from skylarkmq.protocol.sql92.expression import Expression, compile_expression
-from skylarkmq.protocol.sql92.tokens import ExpressionError
+from skylarkmq.protocol.sql92.parser import ExpressionError
 from skylarkmq.store.read.filtering import RecordFilter
 from skylarkmq.store.read.message_reader import Filter
 

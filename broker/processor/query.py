@@ -18,7 +18,7 @@ from skylarkmq.broker.pulling import cold_reads
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
-from skylarkmq.protocol.headers.query import (
+from skylarkmq.protocol.headers.pull import (
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetRequestHeader,

@@ -20,19 +20,18 @@ from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.pulling import cold_reads
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.protocol.bodies.lock import MessageQueueBody
-from skylarkmq.protocol.bodies.text import encode_body
-from skylarkmq.protocol.bodies.topic_stats import TopicOffset, TopicStatsTable
+from skylarkmq.protocol.bodies.text import MessageQueueBody, encode_body
+from skylarkmq.protocol.bodies.topic import TopicOffset, TopicStatsTable
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
-from skylarkmq.protocol.headers.query import (
-    GetTopicStatsInfoRequestHeader,
+from skylarkmq.protocol.headers.pull import (
     QueryMessageRequestHeader,
     QueryMessageResponseHeader,
     ViewMessageRequestHeader,
 )
+from skylarkmq.protocol.headers.topic import GetTopicStatsInfoRequestHeader
 from skylarkmq.protocol.record import read_record
 from skylarkmq.store.index.keys import message_keys
 from skylarkmq.store.index.service import IndexAnswer

@@ -31,8 +31,8 @@ from skylarkmq.broker.processor.send_checks import check_busy
 from skylarkmq.broker.tables.durable import durable
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol import properties as names
-from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
-from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
+from skylarkmq.protocol.codes import MQVersion, RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import (
@@ -50,7 +50,6 @@ from skylarkmq.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.tags_code import tags_code
-from skylarkmq.protocol.version import MQVersion
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.protocol.bodies.topic_config import TopicConfig
-from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.bodies.topic import TopicConfig
+from skylarkmq.protocol.codes import MQVersion, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import (
     NOT_ALLOWED_SEND_TOPICS,
@@ -24,7 +24,6 @@ from skylarkmq.protocol.flags import (
     is_writeable,
     validate_topic,
 )
-from skylarkmq.protocol.version import MQVersion
 from skylarkmq.store.message_store import MessageStore
 
 DLQ_QUEUE_NUMS = 1

@@ -8,7 +8,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../DataVersion.java (nextVers
 from __future__ import annotations
 
 from skylarkmq.common.clock import Clock
-from skylarkmq.protocol.bodies.data_version import DataVersion
+from skylarkmq.protocol.bodies.text import DataVersion
 
 
 def first_version(clock: Clock) -> DataVersion:

@@ -35,8 +35,7 @@ import msgspec
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter, Text
-from skylarkmq.protocol.bodies.data_version import DataVersion
-from skylarkmq.protocol.bodies.text import decode_body
+from skylarkmq.protocol.bodies.text import DataVersion, decode_body
 from skylarkmq.protocol.errors import RemoteProtocolError
 
 log = logging.getLogger(__name__)

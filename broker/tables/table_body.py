@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from skylarkmq.broker.tables.persist import ROWS_PER_CALL
-from skylarkmq.protocol.bodies.data_version import DataVersion
+from skylarkmq.protocol.bodies.text import DataVersion
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 

@@ -20,7 +20,7 @@ from skylarkmq.broker.transaction.messages import final_of, unique_key_of
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.headers.fields import encode_fields
-from skylarkmq.protocol.headers.transaction import CheckTransactionStateRequestHeader
+from skylarkmq.protocol.headers.send import CheckTransactionStateRequestHeader
 from skylarkmq.protocol.message_id import offset_message_id
 from skylarkmq.protocol.record import encode_record
 

@@ -17,13 +17,15 @@ from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_admin import AdminApi, read_body
 from skylarkmq.client.wire.route import MASTER_ID, parse_route
-from skylarkmq.protocol.bodies.lock import MessageQueueBody
 from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, TopicRouteData
+from skylarkmq.protocol.bodies.text import MessageQueueBody
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import validate_group, validate_topic
-from skylarkmq.protocol.headers.admin import DeleteTopicRequestHeader
-from skylarkmq.protocol.headers.namesrv_admin import DeleteTopicFromNamesrvRequestHeader
-from skylarkmq.protocol.headers.route import GetRouteInfoRequestHeader
+from skylarkmq.protocol.headers.route import (
+    DeleteTopicFromNamesrvRequestHeader,
+    GetRouteInfoRequestHeader,
+)
+from skylarkmq.protocol.headers.topic import DeleteTopicRequestHeader
 from skylarkmq.protocol.message import MessageQueue
 
 FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)})

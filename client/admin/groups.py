@@ -47,20 +47,19 @@ from skylarkmq.client.admin.topics import TopicAdmin, parse_properties
 from skylarkmq.client.clock import floor_ms
 from skylarkmq.client.errors import AlreadyExists, NotFound, NotSupported
 from skylarkmq.client.wire.api_admin import json_body, read_body, read_header
-from skylarkmq.protocol.bodies.group_admin import (
+from skylarkmq.protocol.bodies.group import (
     ConnectionBody,
+    ConsumeMessageDirectlyResult,
     ConsumerConnection,
+    ConsumerRunningInfo,
     ConsumeStats,
     ProducerConnection,
     ProducerTableInfo,
-)
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
-from skylarkmq.protocol.bodies.push import (
-    ConsumeMessageDirectlyResult,
-    ConsumerRunningInfo,
     ResetOffsetBody,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
 )
-from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import (
@@ -71,20 +70,18 @@ from skylarkmq.protocol.flags import (
     dlq_topic,
     retry_topic,
 )
-from skylarkmq.protocol.headers.consumer import (
+from skylarkmq.protocol.headers.group import (
     CloneGroupOffsetRequestHeader,
     ConsumeMessageDirectlyResultRequestHeader,
+    DeleteSubscriptionGroupRequestHeader,
+    GetConsumerConnectionListRequestHeader,
     GetConsumerRunningInfoRequestHeader,
+    GetConsumeStatsRequestHeader,
+    GetProducerConnectionListRequestHeader,
     InvokeBrokerToResetOffsetRequestHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
-)
-from skylarkmq.protocol.headers.group_admin import (
-    DeleteSubscriptionGroupRequestHeader,
-    GetConsumerConnectionListRequestHeader,
-    GetConsumeStatsRequestHeader,
-    GetProducerConnectionListRequestHeader,
 )
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.message_id import decode_offset_message_id

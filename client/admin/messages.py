@@ -58,7 +58,7 @@ from skylarkmq.protocol.flags import (
     retry_topic,
 )
 from skylarkmq.protocol.headers.fields import LONG_MAX
-from skylarkmq.protocol.headers.query import QueryMessageRequestHeader, ViewMessageRequestHeader
+from skylarkmq.protocol.headers.pull import QueryMessageRequestHeader, ViewMessageRequestHeader
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader, encode_send_header_v2
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.message_id import decode_offset_message_id

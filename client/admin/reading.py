@@ -31,12 +31,13 @@ from skylarkmq.client.wire.api_admin import AdminApi, read_header, read_records
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP, PullSysFlag
-from skylarkmq.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
-from skylarkmq.protocol.headers.query import (
+from skylarkmq.protocol.headers.pull import (
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
     GetMinOffsetResponseHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
 )

@@ -23,10 +23,13 @@ from skylarkmq.client.admin.results import (
 from skylarkmq.client.clock import sleep
 from skylarkmq.client.errors import AlreadyExists, NotFound, RequestTimeout, RocketMQError
 from skylarkmq.client.wire.api_admin import read_body, read_header
-from skylarkmq.protocol.bodies.group_admin import GroupList
+from skylarkmq.protocol.bodies.group import GroupList
 from skylarkmq.protocol.bodies.route import KVTable, QueueData, TopicList
-from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
-from skylarkmq.protocol.bodies.topic_stats import TopicStatsTable
+from skylarkmq.protocol.bodies.topic import (
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicStatsTable,
+)
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,
@@ -38,9 +41,8 @@ from skylarkmq.protocol.flags import (
     is_system_topic,
     is_writeable,
 )
-from skylarkmq.protocol.headers.admin import CreateTopicRequestHeader
-from skylarkmq.protocol.headers.group_admin import QueryTopicConsumeByWhoRequestHeader
-from skylarkmq.protocol.headers.namesrv_admin import (
+from skylarkmq.protocol.headers.group import QueryTopicConsumeByWhoRequestHeader
+from skylarkmq.protocol.headers.route import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
     DeleteKVConfigRequestHeader,
@@ -50,7 +52,10 @@ from skylarkmq.protocol.headers.namesrv_admin import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
-from skylarkmq.protocol.headers.query import GetTopicStatsInfoRequestHeader
+from skylarkmq.protocol.headers.topic import (
+    CreateTopicRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+)
 
 ROUTE_POLL_S: Final = 0.05
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"

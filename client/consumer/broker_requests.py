@@ -32,27 +32,25 @@ from skylarkmq.client.consumer.retry_delay import RetryDelay
 from skylarkmq.client.consumer.subscription import Subscription
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.services import Services
-from skylarkmq.protocol.bodies.lock import MessageQueueBody
-from skylarkmq.protocol.bodies.push import (
+from skylarkmq.protocol.bodies.group import (
     ConsumeMessageDirectlyResult,
     GetConsumerStatusBody,
     ResetOffsetBody,
     ResetOffsetBodyForC,
 )
-from skylarkmq.protocol.bodies.text import decode_body, encode_body
-from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body, encode_body
+from skylarkmq.protocol.codes import CURRENT_VERSION, MQVersion, RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.headers.consumer import (
+from skylarkmq.protocol.headers.fields import decode_fields
+from skylarkmq.protocol.headers.group import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,
     ResetOffsetRequestHeader,
 )
-from skylarkmq.protocol.headers.fields import decode_fields
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.protocol.version import CURRENT, MQVersion
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +152,7 @@ class ConsumerPushes:
         """Return what tools show; the first six names are those that they look for."""
         config = self.config
         return {
-            "PROP_CLIENT_VERSION": MQVersion(CURRENT).name,
+            "PROP_CLIENT_VERSION": MQVersion(CURRENT_VERSION).name,
             "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
             "PROP_CONSUMEORDERLY": _text(config.orderly),
             "PROP_CONSUMER_START_TIMESTAMP": str(self.counters.started_ms),

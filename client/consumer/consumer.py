@@ -50,7 +50,7 @@ from skylarkmq.client.errors import (
 from skylarkmq.client.instance import Client, OnClient
 from skylarkmq.client.observe.trace import Tracer, trace_topic
 from skylarkmq.client.producer.request_reply import Replyable, send_reply
-from skylarkmq.protocol.bodies.heartbeat import ConsumerData
+from skylarkmq.protocol.bodies.group import ConsumerData
 from skylarkmq.protocol.flags import is_retry_topic, validate_group, validate_topic
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand

@@ -20,9 +20,13 @@ from typing import Final
 from skylarkmq.client.consumer.process_queue import ProcessQueue
 from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.common.clock import Clock
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
-from skylarkmq.protocol.bodies.lock import MessageQueueBody
-from skylarkmq.protocol.bodies.push import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
+from skylarkmq.protocol.bodies.group import (
+    ConsumerRunningInfo,
+    ConsumeStatus,
+    ProcessQueueInfo,
+    SubscriptionData,
+)
+from skylarkmq.protocol.bodies.text import MessageQueueBody
 from skylarkmq.protocol.message import MessageQueue
 
 MINUTE_S: Final = 60.0

@@ -26,9 +26,8 @@ from typing import Final
 
 from skylarkmq.client.errors import IllegalState, RocketMQError
 from skylarkmq.client.state_folder import file_name, state_folder
-from skylarkmq.protocol.bodies.lock import MessageQueueBody
-from skylarkmq.protocol.bodies.push import ResetOffsetBody
-from skylarkmq.protocol.bodies.text import decode_body, encode_body
+from skylarkmq.protocol.bodies.group import ResetOffsetBody
+from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body, encode_body
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.message import MessageQueue
 

@@ -29,7 +29,7 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.route import MASTER_ID
-from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
+from skylarkmq.protocol.bodies.group import CheckClientRequestBody, SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.tags_code import java_string_hash
 

@@ -36,7 +36,7 @@ from skylarkmq.client.wire.check_router import BROKER_NAME_FIELD, Question
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.headers.fields import encode_fields
-from skylarkmq.protocol.headers.transaction import EndTransactionRequestHeader
+from skylarkmq.protocol.headers.send import EndTransactionRequestHeader
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.properties import TRANSACTION_CHECK_TIMES
 from skylarkmq.protocol.remoting_command import RemotingCommand

@@ -9,6 +9,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 acl/.../common/AclClientRPCHook.java
 from __future__ import annotations
 
 from skylarkmq.client.config import Credentials
+from skylarkmq.protocol.codes import MQVersion
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.protocol.signature import (
@@ -18,7 +19,6 @@ from skylarkmq.protocol.signature import (
     UNIQUE_KEY_QUERY,
     sign,
 )
-from skylarkmq.protocol.version import MQVersion
 
 
 class Signer:

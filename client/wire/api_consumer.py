@@ -13,20 +13,23 @@ import msgspec
 
 from skylarkmq.client.errors import ProtocolError, broker_error
 from skylarkmq.client.wire.remoting import Remoting
-from skylarkmq.protocol.bodies.consumer import GetConsumerListByGroupResponseBody
-from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody, HeartbeatData
+from skylarkmq.protocol.bodies.group import (
+    CheckClientRequestBody,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+)
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.headers.client import UnregisterClientRequestHeader
-from skylarkmq.protocol.headers.consumer import (
+from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
+from skylarkmq.protocol.headers.group import (
     GetConsumerListByGroupRequestHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
+    UnregisterClientRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
-from skylarkmq.protocol.headers.query import (
+from skylarkmq.protocol.headers.pull import (
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,

@@ -11,13 +11,12 @@ from collections.abc import Collection
 
 from skylarkmq.client.errors import ProtocolError, broker_error
 from skylarkmq.client.wire.remoting import Remoting
-from skylarkmq.protocol.bodies.lock import (
+from skylarkmq.protocol.bodies.group import (
     LockBatchRequestBody,
     LockBatchResponseBody,
-    MessageQueueBody,
     UnlockBatchRequestBody,
 )
-from skylarkmq.protocol.bodies.text import decode_body, encode_body
+from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body, encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.message import MessageQueue

@@ -19,7 +19,7 @@ from typing import Final
 
 from skylarkmq.client.errors import ProtocolError, broker_error
 from skylarkmq.client.wire.remoting import Remoting
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import PullSysFlag

@@ -21,7 +21,7 @@ from skylarkmq.client.wire.connection import Connection
 from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.client.wire.send_answer import StoredFields
 from skylarkmq.client.wire.waiter import Waiter
-from skylarkmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from skylarkmq.protocol.codes import CURRENT_VERSION, LanguageCode, RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import AUTO_CREATE_TOPIC_KEY_TOPIC
 from skylarkmq.protocol.frame import PREFIX, SerializeType
@@ -35,7 +35,6 @@ from skylarkmq.protocol.headers.send import (
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import MSG_REGION, TRACE_ON
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.protocol.version import CURRENT
 
 _to_json: Callable[[object], bytes] = msgspec.json.Encoder().encode
 _to_msgpack: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
@@ -47,7 +46,7 @@ _FLAGS_SIZE: Final = 2 * (5 - 1)
 """What two numbers of 32 bits take in msgpack above two zeros."""
 _PYTHON: Final = int(LanguageCode.PYTHON)
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
-_VERSION: Final = CURRENT
+_VERSION: Final = CURRENT_VERSION
 
 
 class SendRequest(msgspec.Struct, frozen=True, gc=False):

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 from skylarkmq.client.wire.connection import Connection
 from skylarkmq.protocol.errors import ProtocolError
 from skylarkmq.protocol.headers.fields import decode_fields
-from skylarkmq.protocol.headers.transaction import CheckTransactionStateRequestHeader
+from skylarkmq.protocol.headers.send import CheckTransactionStateRequestHeader
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.properties import PGROUP
 from skylarkmq.protocol.record import decode_message

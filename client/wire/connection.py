@@ -44,8 +44,7 @@ from skylarkmq.client.wire.tls import TlsFailure
 from skylarkmq.client.wire.waiter import FutureWaiter, Waiter
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.protocol.command import decode_command, encode_command
-from skylarkmq.protocol.errors import BadFrameError
-from skylarkmq.protocol.frame import FrameDecoder, RawFrame, SerializeType
+from skylarkmq.protocol.frame import BadFrameError, FrameDecoder, RawFrame, SerializeType
 from skylarkmq.protocol.remoting_command import RESPONSE_FLAG, RemotingCommand
 
 OPAQUE_MASK: Final = 0x7FFFFFFF

@@ -20,7 +20,7 @@ from skylarkmq.client.errors import BrokerError, RequestTimeout, RocketMQError
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.connection import Connection
 from skylarkmq.client.wire.route import MASTER_ID
-from skylarkmq.protocol.bodies.heartbeat import HeartbeatData, ProducerData
+from skylarkmq.protocol.bodies.group import HeartbeatData, ProducerData
 from skylarkmq.protocol.codes import ResponseCode
 
 log = logging.getLogger(__name__)

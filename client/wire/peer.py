@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from skylarkmq.protocol.codes import MQVersion
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.protocol.version import MQVersion
 
 CODEC_FIELD: Final = "skylarkmq.codec"
 CODEC_OFFER: Final = "msgpack.1"
@@ -22,7 +22,7 @@ class Peer:
     """One broker or name server."""
 
     version: int
-    """Release ordinal, see protocol/version.py; ours says that of RocketMQ 4.9.8."""
+    """Release ordinal, see protocol/codes.py; ours says that of RocketMQ 4.9.8."""
     ours: bool
     """It echoed the codec offer."""
 

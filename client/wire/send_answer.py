@@ -11,10 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from skylarkmq.protocol.codes import LanguageCode
-from skylarkmq.protocol.frame import SerializeType
+from skylarkmq.protocol.frame import RawFrame, SerializeType
 from skylarkmq.protocol.header_json import DECODE_ERRORS
 from skylarkmq.protocol.headers.fields import JavaInt, JavaLong
-from skylarkmq.protocol.raw_frame import RawFrame
 from skylarkmq.protocol.remoting_command import RESPONSE_FLAG, RemotingCommand
 
 MSG_ID_MARK: Final = b"msgId"

@@ -21,33 +21,19 @@ from typing import Any, Final
 
 import msgspec
 
-from skylarkmq.protocol.bodies.data_version import DataVersion
-from skylarkmq.protocol.bodies.text import decode_body, encode_body
-from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
+from skylarkmq.protocol.bodies.text import Body, DataVersion, decode_body, encode_body
+from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 from skylarkmq.protocol.frame import MAX_FRAME_SIZE
 from skylarkmq.protocol.header_json import DECODE_ERRORS
 from skylarkmq.protocol.headers.fields import JavaInt, JavaLong, java_int
 
-__all__ = [
-    "BrokerData",
-    "ClusterInfo",
-    "DataVersion",
-    "KVTable",
-    "QueueData",
-    "RegisterBrokerBody",
-    "TopicList",
-    "TopicRouteData",
-    "decode_compressed_registration",
-    "encode_compressed_registration",
-]
-
 INFLATED_SIZE_MAX: Final = MAX_FRAME_SIZE
 _SIZE: Final = struct.Struct(">i")
 
 
-class QueueData(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+class QueueData(Body, kw_only=True, frozen=True):
     """The queues of one topic on one broker."""
 
     broker_name: str
@@ -57,7 +43,7 @@ class QueueData(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     write_queue_nums: JavaInt
 
 
-class BrokerData(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+class BrokerData(Body, kw_only=True, frozen=True):
     """The addresses (`ip:port`) of one broker by broker id; 0 is the master."""
 
     broker_addrs: dict[JavaLong, str]
@@ -70,7 +56,7 @@ def _no_filter_servers() -> dict[str, list[str]]:
     return {}
 
 
-class TopicRouteData(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
+class TopicRouteData(Body, kw_only=True, frozen=True, omit_defaults=True):
     """Where a topic lives. `order_topic_conf` is `broker:queues;...` for ordered topics."""
 
     broker_datas: list[BrokerData]
@@ -79,27 +65,27 @@ class TopicRouteData(msgspec.Struct, kw_only=True, frozen=True, rename="camel", 
     queue_datas: list[QueueData]
 
 
-class ClusterInfo(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+class ClusterInfo(Body, kw_only=True, frozen=True):
     """All brokers by name, and the names by cluster."""
 
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, list[str]] = {}
 
 
-class TopicList(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
+class TopicList(Body, kw_only=True, frozen=True, omit_defaults=True):
     """Topic names."""
 
     broker_addr: str | None = None
     topic_list: list[str]
 
 
-class KVTable(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+class KVTable(Body, kw_only=True, frozen=True):
     """Text by text; a registration is answered with the order configuration by topic."""
 
     table: dict[str, str] = {}
 
 
-class RegisterBrokerBody(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+class RegisterBrokerBody(Body, kw_only=True, frozen=True):
     """What a broker tells about its topics."""
 
     filter_server_list: list[str] = []

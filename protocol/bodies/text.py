@@ -1,4 +1,4 @@
-"""Between typed bodies and their JSON text.
+"""Between typed bodies and their JSON text, and the parts that several bodies share.
 
 Written as standard JSON, numeric keys quoted (Java reads both). The body classes declare their
 fields in alphabetical order of the names on the wire, because Java writes them so. Read by msgspec
@@ -21,8 +21,32 @@ from skylarkmq.protocol import lenient_json
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 from skylarkmq.protocol.header_json import DECODE_ERRORS
+from skylarkmq.protocol.headers.fields import JavaInt, JavaLong
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Body(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """What every typed body is: fields by name, in Java's spelling on the wire."""
+
+
+class MessageQueueBody(Body, kw_only=True, frozen=True):
+    """A queue as it stands in bodies; hashable."""
+
+    broker_name: str
+    queue_id: JavaInt
+    topic: str
+
+
+class DataVersion(Body, kw_only=True, frozen=True):
+    """The version of a table: how often it changed, and when it last did, ms. Also the body of 322.
+
+    Compared for equality, never for order.
+    """
+
+    counter: JavaLong = 0
+    timestamp: JavaLong = 0
+
 
 _encode: Final = msgspec.json.Encoder().encode
 _decoders: dict[type[msgspec.Struct], Callable[[bytes], Any]] = {}

@@ -32,6 +32,11 @@ JavaLong = Annotated[int, msgspec.Meta(ge=LONG_MIN, le=LONG_MAX)]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+
+class Header(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """What every typed header is: fields by name, in Java's spelling on the wire."""
+
+
 # int() alone would take "1_000", " 1" and the digits of other scripts.
 _is_integer = re.compile(r"[+-]?[0-9]{1,19}").fullmatch
 # The numbers that most fields hold, without a regular expression or a parse.

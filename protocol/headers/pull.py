@@ -1,16 +1,17 @@
-"""Headers of pulling (11, and 361 of 5.x lite consumers, which means the same).
+"""Headers of reading: pulling (11, and 361 of 5.x lite consumers, which means the same), messages
+by key (12) and by place (33), offsets and times of a queue (29, 30, 31, 32).
 
-Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../protocol/header/
-PullMessageRequestHeader.java, PullMessageResponseHeader.java; `maxMsgBytes` from
-apache/rocketmq@rocketmq-all-5.3.3 remoting/.../protocol/header/PullMessageRequestHeader.java
+Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../protocol/header/ (the class of each name);
+`maxMsgBytes` from apache/rocketmq@rocketmq-all-5.3.3
+remoting/.../protocol/header/PullMessageRequestHeader.java
 """
 
 import msgspec
 
-from skylarkmq.protocol.headers.fields import JavaInt, JavaLong
+from skylarkmq.protocol.headers.fields import Header, JavaInt, JavaLong
 
 
-class PullMessageRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+class PullMessageRequestHeader(Header, kw_only=True, frozen=True):
     """What to read from where.
 
     `queue_offset` is where to read, `commit_offset` what the group has done (valid when the
@@ -34,10 +35,89 @@ class PullMessageRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename
     broker_name: str | None = msgspec.field(default=None, name="bname")
 
 
-class PullMessageResponseHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+class PullMessageResponseHeader(Header, kw_only=True, frozen=True):
     """Where to go on; mandatory in answers 0, 19, 20 and 21. All offsets are queue offsets."""
 
     suggest_which_broker_id: JavaLong
     next_begin_offset: JavaLong
     min_offset: JavaLong
     max_offset: JavaLong
+
+
+class QueryMessageRequestHeader(Header, kw_only=True, frozen=True):
+    """Messages of a topic by key, stored between two times in ms.
+
+    The extra `_UNIQUE_KEY_QUERY` stands outside this header, because it is not signed.
+    """
+
+    topic: str
+    key: str
+    max_num: JavaInt
+    begin_timestamp: JavaLong
+    end_timestamp: JavaLong
+
+
+class QueryMessageResponseHeader(Header, kw_only=True, frozen=True):
+    """How far the key index has come: store time in ms and physical offset of its last entry."""
+
+    index_last_update_timestamp: JavaLong
+    index_last_update_phyoffset: JavaLong
+
+
+class SearchOffsetRequestHeader(Header, kw_only=True, frozen=True):
+    """The queue offset whose message was stored nearest to `timestamp`, ms."""
+
+    topic: str
+    queue_id: JavaInt
+    timestamp: JavaLong
+
+
+class SearchOffsetResponseHeader(Header, kw_only=True, frozen=True):
+    """A queue offset."""
+
+    offset: JavaLong
+
+
+class GetMaxOffsetRequestHeader(Header, kw_only=True, frozen=True):
+    """The queue offset that the next message will get."""
+
+    topic: str
+    queue_id: JavaInt
+
+
+class GetMaxOffsetResponseHeader(Header, kw_only=True, frozen=True):
+    """A queue offset; 0 for an unknown queue."""
+
+    offset: JavaLong
+
+
+class GetMinOffsetRequestHeader(Header, kw_only=True, frozen=True):
+    """The first queue offset that can still be read."""
+
+    topic: str
+    queue_id: JavaInt
+
+
+class GetMinOffsetResponseHeader(Header, kw_only=True, frozen=True):
+    """A queue offset; 0 for an unknown queue."""
+
+    offset: JavaLong
+
+
+class GetEarliestMsgStoretimeRequestHeader(Header, kw_only=True, frozen=True):
+    """When the first message of a queue was stored."""
+
+    topic: str
+    queue_id: JavaInt
+
+
+class GetEarliestMsgStoretimeResponseHeader(Header, kw_only=True, frozen=True):
+    """A time in ms; -1 when there is no message."""
+
+    timestamp: JavaLong
+
+
+class ViewMessageRequestHeader(Header, kw_only=True, frozen=True):
+    """The record at a physical offset."""
+
+    offset: JavaLong

@@ -1,12 +1,12 @@
-"""Headers of sending (10, 310, 320, 324, 325), sending back (36) and the reply push (326).
+"""Headers of sending (10, 310, 320, 324, 325), sending back (36), the reply push (326), and
+transactions: the verdict (37), the question (39), another chance (323).
 
 The send request exists under two sets of names for the same fields: long ones (v1, codes 10 and
 324) and single letters (v2, codes 310, 320 and 325). Here it is one type, read and written by
 either set.
 
-Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../protocol/header/
-SendMessageRequestHeader.java, SendMessageRequestHeaderV2.java, SendMessageResponseHeader.java,
-ConsumerSendMsgBackRequestHeader.java, ReplyMessageRequestHeader.java
+Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../protocol/header/ (the class of each name;
+SendMessageRequestHeaderV2.java for the letters)
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ import msgspec
 
 from skylarkmq.protocol.codes import SEND_V2_CODES
 from skylarkmq.protocol.headers.fields import (
+    Header,
     JavaInt,
     JavaLong,
     decode_by_plan,
@@ -24,7 +25,7 @@ from skylarkmq.protocol.headers.fields import (
 )
 
 
-class SendMessageRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+class SendMessageRequestHeader(Header, kw_only=True, frozen=True):
     """What is sent where; fields in the order of the letters a to n.
 
     `queue_id` below 0 lets the broker choose; `born_timestamp` is in ms; `flag` is the
@@ -49,7 +50,7 @@ class SendMessageRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename
     broker_name: str | None = msgspec.field(default=None, name="bname")
 
 
-class SendMessageResponseHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+class SendMessageResponseHeader(Header, kw_only=True, frozen=True):
     """Where the message is. `msg_id` is the offset id, for a batch several joined by commas."""
 
     msg_id: str
@@ -58,7 +59,7 @@ class SendMessageResponseHeader(msgspec.Struct, kw_only=True, frozen=True, renam
     transaction_id: str | None = None
 
 
-class ConsumerSendMsgBackRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+class ConsumerSendMsgBackRequestHeader(Header, kw_only=True, frozen=True):
     """A message that a consumer could not handle; `offset` is physical.
 
     `delay_level` 0 lets the broker choose by the count of attempts, below 0 asks for the dead
@@ -74,7 +75,7 @@ class ConsumerSendMsgBackRequestHeader(msgspec.Struct, kw_only=True, frozen=True
     max_reconsume_times: JavaInt | None = None
 
 
-class ReplyMessageRequestHeader(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+class ReplyMessageRequestHeader(Header, kw_only=True, frozen=True):
     """A reply on its way from the broker to the client that asked; hosts as `ip:port`."""
 
     producer_group: str
@@ -96,7 +97,6 @@ class ReplyMessageRequestHeader(msgspec.Struct, kw_only=True, frozen=True, renam
 V2_LETTERS: Final = "abcdefghijklmn"
 _ATTRIBUTES: Final = SendMessageRequestHeader.__struct_fields__
 assert len(_ATTRIBUTES) == len(V2_LETTERS)
-
 _V1_PLAN: Final = plan_of(SendMessageRequestHeader)
 _V2_PLAN: Final = plan_of(SendMessageRequestHeader, dict(zip(_ATTRIBUTES, V2_LETTERS, strict=True)))
 
@@ -119,3 +119,35 @@ def encode_send_header_v1(header: SendMessageRequestHeader) -> dict[str, str]:
 def encode_send_header_v2(header: SendMessageRequestHeader) -> dict[str, str]:
     """Return the text map for codes 310, 320 and 325."""
     return encode_by_plan(header, _V2_PLAN)
+
+
+class EndTransactionRequestHeader(Header, kw_only=True, frozen=True):
+    """The verdict over a half message.
+
+    `tran_state_table_offset` is its queue offset in the half topic, `commit_log_offset` its
+    physical offset; `commit_or_rollback` is 8 commit, 12 rollback, 0 not known.
+    """
+
+    producer_group: str
+    tran_state_table_offset: JavaLong
+    commit_log_offset: JavaLong
+    commit_or_rollback: JavaInt
+    from_transaction_check: bool = False
+    msg_id: str
+    transaction_id: str | None = None
+
+
+class CheckTransactionStateRequestHeader(Header, kw_only=True, frozen=True):
+    """The question about a half message; offsets as above, ids as the producer knows them."""
+
+    tran_state_table_offset: JavaLong
+    commit_log_offset: JavaLong
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+
+
+class ResumeCheckHalfMessageRequestHeader(Header, kw_only=True, frozen=True):
+    """The offset id of a half message, or of one that was given up."""
+
+    msg_id: str

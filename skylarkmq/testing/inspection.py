@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.tables.durable import durable
 from skylarkmq.broker.topics.topic_config import REPLY_TOPIC_POSTFIX
-from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
-from skylarkmq.protocol.bodies.topic_config import TopicConfig
+from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
+from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.compression import decompress
 from skylarkmq.protocol.flags import is_system_topic
 from skylarkmq.protocol.message import MessageExt

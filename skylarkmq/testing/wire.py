@@ -16,8 +16,7 @@ from typing import Final
 from skylarkmq.broker.net.connection import Connection, ConnectionOwner, FrameHandler
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command
-from skylarkmq.protocol.errors import BadFrameError
-from skylarkmq.protocol.frame import FrameDecoder, RawFrame, encode_frame
+from skylarkmq.protocol.frame import BadFrameError, FrameDecoder, RawFrame, encode_frame
 
 CLOSE_REASON: Final = "fault"
 # Clients send by the code with short names; whoever means sends says SEND_MESSAGE.

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from skylarkmq.client.consumer.subscription import filter_error
 from skylarkmq.client.errors import BrokerError, FilterRefused
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.spark.offsets import QueueKey
 from skylarkmq.spark.options import ReadSettings
 

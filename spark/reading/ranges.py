@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 from skylarkmq.client.errors import BrokerError, ProtocolError, RocketMQError, RouteNotFound
 from skylarkmq.client.wire.api_pull import PulledRecords, PullStatus, pulled_in
 from skylarkmq.client.wire.route import MASTER_ID
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark.cluster import ROUTE_RETRY_AGE_S, BlockingClient, may_repeat

@@ -12,8 +12,8 @@ from skylarkmq.client import Client
 from skylarkmq.client.errors import broker_error
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import AUTO_CREATE_TOPIC_KEY_TOPIC
-from skylarkmq.protocol.headers.admin import CreateTopicRequestHeader
 from skylarkmq.protocol.headers.fields import encode_fields
+from skylarkmq.protocol.headers.topic import CreateTopicRequestHeader
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.interop.servers import Broker
 from tests.support.patience import LIMIT_S, until

@@ -14,7 +14,7 @@ import asyncio
 
 from skylarkmq.client import Client, Consumer, Message, Producer, ReceivedMessage, StartFrom
 from skylarkmq.client.wire.api_pull import PullRequest, pull
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.bodies.group import SubscriptionData
 from tests.bench.client_send import compare, cost_of
 
 TOPIC = "client-consume"

@@ -7,8 +7,7 @@ from typing import Any
 
 from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.pending_calls import ConnectionClosedError, PendingCalls
-from skylarkmq.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
-from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
+from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData, SubscriptionGroupConfig
 from skylarkmq.protocol.codes import LanguageCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command
 from skylarkmq.protocol.frame import FrameDecoder

@@ -16,7 +16,7 @@ from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.table_file import TableWriter
-from skylarkmq.protocol.bodies.topic_config import TopicConfig
+from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError

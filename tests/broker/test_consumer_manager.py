@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from skylarkmq.broker.groups.consumer_manager import ConsumerManager
-from skylarkmq.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
+from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData
 from skylarkmq.protocol.codes import LanguageCode
 from tests.broker.group_rig import FakeConnection
 from tests.support.manual_clock import ManualClock

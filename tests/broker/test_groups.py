@@ -14,7 +14,7 @@ import pytest
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.groups.consumer_manager import ConsumerManager
 from skylarkmq.broker.groups.group_notifier import GroupNotifier
-from skylarkmq.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
+from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData
 from skylarkmq.protocol.codes import LanguageCode, ResponseCode
 from skylarkmq.protocol.record import decode_messages
 from tests.broker.group_rig import FakeConnection

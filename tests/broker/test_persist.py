@@ -9,8 +9,8 @@ import pytest
 from skylarkmq.broker.tables.persist import TableFile, load_table, table_text
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.table_file import Text
-from skylarkmq.protocol.bodies.data_version import DataVersion
-from skylarkmq.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
+from skylarkmq.protocol.bodies.group import ConsumerOffsetSerializeWrapper
+from skylarkmq.protocol.bodies.text import DataVersion
 from tests.support.memory_files import MemoryFiles, Tables
 
 PATH = Path("/store/config/consumerOffset.json")

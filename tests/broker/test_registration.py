@@ -14,10 +14,9 @@ from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.registration import RegistrationService
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.crc import body_crc
-from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.route import RegisterBrokerBody, decode_compressed_registration
-from skylarkmq.protocol.bodies.text import decode_body, encode_body
-from skylarkmq.protocol.bodies.topic_config import TopicConfigSerializeWrapper
+from skylarkmq.protocol.bodies.text import DataVersion, decode_body, encode_body
+from skylarkmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.store.config import StoreConfig

@@ -14,8 +14,8 @@ from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.router import CODEC_FIELD, REMARK_MAX, Router
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
-from skylarkmq.protocol.errors import BadFrameError, RemoteProtocolError
-from skylarkmq.protocol.frame import FrameDecoder, RawFrame, SerializeType
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.frame import BadFrameError, FrameDecoder, RawFrame, SerializeType
 from tests.support.fake_transport import Owner, Transport, connect
 from tests.support.manual_clock import settle
 

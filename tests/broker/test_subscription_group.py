@@ -8,7 +8,7 @@ import pytest
 
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.groups.subscription_group import BUILT_IN_GROUPS, SubscriptionGroupManager
-from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
+from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.store.config import StoreConfig
 from tests.support.manual_clock import ManualClock

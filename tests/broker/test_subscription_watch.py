@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from skylarkmq.broker.groups.subscription_watch import SubscriptionWatch
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.bodies.group import SubscriptionData
 from tests.support.manual_clock import ManualClock
 
 

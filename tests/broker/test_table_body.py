@@ -11,10 +11,9 @@ import pytest
 
 from skylarkmq.broker.tables.persist import ROWS_PER_CALL
 from skylarkmq.broker.tables.table_body import TableBody
-from skylarkmq.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
-from skylarkmq.protocol.bodies.subscription import SubscriptionGroupWrapper
+from skylarkmq.protocol.bodies.group import ConsumerOffsetSerializeWrapper, SubscriptionGroupWrapper
 from skylarkmq.protocol.bodies.text import encode_body
-from skylarkmq.protocol.bodies.topic_config import TopicConfigSerializeWrapper
+from skylarkmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from skylarkmq.protocol.command import RemotingCommand
 from tests.broker.group_rig import GroupRig, request
 from tests.support.manual_clock import settle

@@ -9,7 +9,7 @@ import pytest
 
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.protocol.bodies.topic_config import TopicConfig
+from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.store.config import StoreConfig
 from tests.support.manual_clock import ManualClock

@@ -20,7 +20,7 @@ from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.pulling.long_polling import HeldPull, PullRequestHoldService
 from skylarkmq.broker.topics.topic_deletion import TopicDeletion
 from skylarkmq.common.table_file import TableWriter
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.record import decode_messages
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, begin, request

@@ -10,7 +10,7 @@ import pytest
 from skylarkmq.client import AuthError, Client, Credentials, Message, Producer
 from skylarkmq.client.config import Codec
 from skylarkmq.client.wire.acl_hook import Signer
-from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.codes import MQVersion, RequestCode, ResponseCode
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.protocol.signature import (
@@ -20,7 +20,6 @@ from skylarkmq.protocol.signature import (
     UNIQUE_KEY_QUERY,
     sign,
 )
-from skylarkmq.protocol.version import MQVersion
 from tests.support.fake_cluster import FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async, settle
 from tests.support.scripted_stream import ScriptedStream

@@ -22,14 +22,14 @@ from skylarkmq.client.wire.api_send import send_message_back
 from skylarkmq.client.wire.nameserver import NameServers
 from skylarkmq.client.wire.pushes import PushRouter
 from skylarkmq.client.wire.remoting import Remoting
-from skylarkmq.protocol.bodies.heartbeat import HeartbeatData
+from skylarkmq.protocol.bodies.group import HeartbeatData
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import decode_command
 from skylarkmq.protocol.frame import FrameDecoder
-from skylarkmq.protocol.headers.admin import CreateTopicRequestHeader
-from skylarkmq.protocol.headers.client import UnregisterClientRequestHeader
-from skylarkmq.protocol.headers.query import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
+from skylarkmq.protocol.headers.group import UnregisterClientRequestHeader
+from skylarkmq.protocol.headers.pull import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
 from skylarkmq.protocol.headers.send import ConsumerSendMsgBackRequestHeader
+from skylarkmq.protocol.headers.topic import CreateTopicRequestHeader
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.support.fake_cluster import FakeCluster

@@ -22,9 +22,8 @@ from skylarkmq.client import (
     SendResult,
 )
 from skylarkmq.client.observe.hooks import ClientHook, SendContext
-from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.codes import MQVersion, RequestCode, ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.protocol.version import MQVersion
 from tests.client.support import Setting
 from tests.support.fake_cluster import FakeBroker, FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async, settle

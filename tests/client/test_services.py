@@ -14,9 +14,9 @@ from skylarkmq.client.config import Codec
 from skylarkmq.client.observe.hooks import ClientHook
 from skylarkmq.client.wire.peer import Peer
 from skylarkmq.client.wire.stream import AsyncioNetwork, Receiver
+from skylarkmq.protocol.codes import MQVersion
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.protocol.version import MQVersion
 from tests.support.fake_cluster import FakeBroker, FakeCluster
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.scripted_stream import ScriptedStream

@@ -17,10 +17,10 @@ from skylarkmq.client import (
     SendResult,
     SendStatus,
 )
+from skylarkmq.protocol.codes import MQVersion
 from skylarkmq.protocol.flags import RMQ_SYS_WHEEL_TIMER_TOPIC
 from skylarkmq.protocol.message_id import offset_message_id
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.protocol.version import MQVersion
 from skylarkmq.testing import RunningBroker, run_broker
 from tests.client.consumer.support import Group
 from tests.support.fake_queues import HOST, QUEUE_SPAN, Topic

@@ -14,16 +14,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from skylarkmq.protocol import lenient_json
-from skylarkmq.protocol.bodies.heartbeat import HeartbeatData
-from skylarkmq.protocol.bodies.lock import LockBatchRequestBody
-from skylarkmq.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
-from skylarkmq.protocol.bodies.push import ConsumerRunningInfo, ResetOffsetBody
+from skylarkmq.protocol.bodies.group import (
+    ConsumerOffsetSerializeWrapper,
+    ConsumerRunningInfo,
+    HeartbeatData,
+    LockBatchRequestBody,
+    ResetOffsetBody,
+    SubscriptionGroupWrapper,
+)
 from skylarkmq.protocol.bodies.route import (
     RegisterBrokerBody,
     TopicRouteData,
     decode_compressed_registration,
 )
-from skylarkmq.protocol.bodies.subscription import SubscriptionGroupWrapper
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields, java_int, java_long

@@ -16,8 +16,13 @@ from hypothesis import strategies as st
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.codes import LanguageCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
-from skylarkmq.protocol.errors import BadFrameError
-from skylarkmq.protocol.frame import FrameDecoder, RawFrame, SerializeType, encode_frame
+from skylarkmq.protocol.frame import (
+    BadFrameError,
+    FrameDecoder,
+    RawFrame,
+    SerializeType,
+    encode_frame,
+)
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
 
 # The time of an example says nothing on a busy machine.

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from skylarkmq.protocol.command import RemotingCommand, decode_command
-from skylarkmq.protocol.errors import BadFrameError
-from skylarkmq.protocol.frame import FrameDecoder, RawFrame, encode_frame
+from skylarkmq.protocol.frame import BadFrameError, FrameDecoder, RawFrame, encode_frame
 
 NEXT_FRAME = encode_frame(0, b'{"code":1}', b"next")
 

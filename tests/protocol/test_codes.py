@@ -3,13 +3,14 @@
 import pytest
 
 from skylarkmq.protocol.codes import (
+    CURRENT_VERSION,
     PULL_CODES,
     SEND_V2_CODES,
     LanguageCode,
+    MQVersion,
     RequestCode,
     ResponseCode,
 )
-from skylarkmq.protocol.version import CURRENT, MQVersion
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,6 @@ def test_families() -> None:
 
 
 def test_we_answer_as_a_release_that_may_filter_by_sql() -> None:
-    assert CURRENT == 409
-    assert CURRENT >= MQVersion.V4_0_0
+    assert CURRENT_VERSION == 409
+    assert CURRENT_VERSION >= MQVersion.V4_0_0
     assert int(LanguageCode.PYTHON) == 3

@@ -11,8 +11,8 @@ from skylarkmq.protocol.command import (
     decode_command,
     encode_command,
 )
-from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
-from skylarkmq.protocol.frame import RawFrame, SerializeType
+from skylarkmq.protocol.errors import LocalProtocolError
+from skylarkmq.protocol.frame import BadFrameError, RawFrame, SerializeType
 from tests.protocol.message_vectors import FRAMES
 from tests.protocol.support import decodes_to, frames_of, only_frame
 

@@ -1,14 +1,8 @@
 """The two families of errors, and what a remark may repeat of hostile input."""
 
 from skylarkmq.protocol.codes import ResponseCode
-from skylarkmq.protocol.errors import (
-    BadFrameError,
-    LocalProtocolError,
-    ProtocolError,
-    RemoteProtocolError,
-    shown,
-)
-from skylarkmq.protocol.raw_frame import RawFrame
+from skylarkmq.protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError, shown
+from skylarkmq.protocol.frame import BadFrameError, RawFrame
 
 
 def test_ours_and_theirs_are_apart() -> None:

@@ -5,9 +5,10 @@ import tracemalloc
 
 import pytest
 
-from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
+from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.frame import (
     MAX_FRAME_SIZE,
+    BadFrameError,
     FrameDecoder,
     RawFrame,
     SerializeType,

@@ -8,7 +8,8 @@ import pytest
 from skylarkmq.protocol import header_json
 from skylarkmq.protocol.codes import LanguageCode
 from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
+from skylarkmq.protocol.errors import LocalProtocolError
+from skylarkmq.protocol.frame import BadFrameError
 from skylarkmq.protocol.header_json import decode_header, encode_header
 from tests.protocol.message_vectors import FRAMES
 from tests.protocol.support import only_frame, refused_header

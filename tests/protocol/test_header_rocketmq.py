@@ -7,8 +7,8 @@ import pytest
 from skylarkmq.protocol import header_rocketmq
 from skylarkmq.protocol.codes import LanguageCode
 from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.protocol.errors import BadFrameError, LocalProtocolError
-from skylarkmq.protocol.frame import SerializeType
+from skylarkmq.protocol.errors import LocalProtocolError
+from skylarkmq.protocol.frame import BadFrameError, SerializeType
 from skylarkmq.protocol.header_rocketmq import decode_header, encode_header
 from tests.protocol.message_vectors import FRAMES
 from tests.protocol.support import only_frame, refused_header

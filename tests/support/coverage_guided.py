@@ -19,8 +19,7 @@ from random import Random
 from types import CodeType, FrameType
 from typing import Any
 
-from skylarkmq.protocol.errors import BadFrameError
-from skylarkmq.protocol.frame import FrameDecoder
+from skylarkmq.protocol.frame import BadFrameError, FrameDecoder
 
 Step = tuple[CodeType, int, int]
 SIZE_MAX = 4096  # bytes of an input that is kept

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from skylarkmq.protocol.batch import split_batch
-from skylarkmq.protocol.bodies.consumer import GetConsumerListByGroupResponseBody
-from skylarkmq.protocol.bodies.heartbeat import HeartbeatData
+from skylarkmq.protocol.bodies.group import GetConsumerListByGroupResponseBody, HeartbeatData
 from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode

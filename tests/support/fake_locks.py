@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from skylarkmq.protocol.bodies.lock import (
+from skylarkmq.protocol.bodies.group import (
     LockBatchRequestBody,
     LockBatchResponseBody,
-    MessageQueueBody,
     UnlockBatchRequestBody,
 )
-from skylarkmq.protocol.bodies.text import decode_body, encode_body
+from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body, encode_body
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.support.fake_cluster import FakeBroker

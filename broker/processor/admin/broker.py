@@ -28,8 +28,8 @@ from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
-from skylarkmq.protocol.headers.admin import GetBrokerConfigResponseHeader
 from skylarkmq.protocol.headers.fields import encode_fields
+from skylarkmq.protocol.headers.topic import GetBrokerConfigResponseHeader
 from skylarkmq.protocol.record import read_record
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.upkeep.cleaning import Spaces, measure

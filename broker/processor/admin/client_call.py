@@ -27,17 +27,16 @@ from skylarkmq.broker.net.pending_calls import ConnectionClosedError
 from skylarkmq.broker.net.router import CODEC_FIELD, Handler
 from skylarkmq.broker.processor.name_checks import check_group
 from skylarkmq.protocol import flags
-from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.codes import MQVersion, RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
-from skylarkmq.protocol.headers.consumer import (
+from skylarkmq.protocol.headers.fields import decode_fields
+from skylarkmq.protocol.headers.group import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
 )
-from skylarkmq.protocol.headers.fields import decode_fields
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.record import read_record
-from skylarkmq.protocol.version import MQVersion
 from skylarkmq.store.message_store import MessageStore
 
 CALL_TIMEOUT_S: Final = 10.0

@@ -35,33 +35,30 @@ from skylarkmq.broker.tables.durable import DurableTable, durable
 from skylarkmq.broker.tables.table_body import Answer
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock
-from skylarkmq.protocol.bodies.group_admin import (
+from skylarkmq.protocol.bodies.group import (
     ConnectionBody,
     ConsumerConnection,
     ConsumeStats,
+    DelayOffsetSerializeWrapper,
     DifferingMember,
     GroupList,
     OffsetWrapper,
     ProducerConnection,
     ProducerInfo,
     ProducerTableInfo,
+    SubscriptionGroupConfig,
 )
-from skylarkmq.protocol.bodies.lock import MessageQueueBody
-from skylarkmq.protocol.bodies.offsets import (
-    DelayOffsetSerializeWrapper,
-)
-from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
-from skylarkmq.protocol.bodies.text import decode_body, encode_body
+from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body, encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
-from skylarkmq.protocol.headers.admin import GetSubscriptionGroupConfigRequestHeader
 from skylarkmq.protocol.headers.fields import decode_fields
-from skylarkmq.protocol.headers.group_admin import (
+from skylarkmq.protocol.headers.group import (
     DeleteSubscriptionGroupRequestHeader,
     GetConsumerConnectionListRequestHeader,
     GetConsumeStatsRequestHeader,
     GetProducerConnectionListRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
 from skylarkmq.store.message_store import MessageStore

@@ -34,25 +34,23 @@ from skylarkmq.broker.tables.durable import durable
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol import lenient_json
-from skylarkmq.protocol.bodies.lock import MessageQueueBody
-from skylarkmq.protocol.bodies.push import (
+from skylarkmq.protocol.bodies.group import (
     GetConsumerStatusBody,
     QueryConsumeTimeSpanBody,
     QueryCorrectionOffsetBody,
     QueueTimeSpan,
 )
-from skylarkmq.protocol.bodies.text import decode_body, encode_body
-from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body, encode_body
+from skylarkmq.protocol.codes import MQVersion, RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
-from skylarkmq.protocol.headers.consumer import (
+from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
+from skylarkmq.protocol.headers.group import (
     CloneGroupOffsetRequestHeader,
     GetConsumerStatusRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
     QueryCorrectionOffsetRequestHeader,
 )
-from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
-from skylarkmq.protocol.version import MQVersion
 from skylarkmq.store.message_store import MessageStore
 
 STATUS_TIMEOUT_S: Final = 5.0

@@ -20,17 +20,14 @@ from skylarkmq.broker.groups.consumer_manager import ConsumerManager
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.name_checks import check_group
-from skylarkmq.protocol.bodies.consume_queue import (
-    ConsumeQueueData,
-    QueryConsumeQueueResponseBody,
-)
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.bodies.text import encode_body
+from skylarkmq.protocol.bodies.topic import ConsumeQueueData, QueryConsumeQueueResponseBody
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
-from skylarkmq.protocol.headers.admin import QueryConsumeQueueRequestHeader
 from skylarkmq.protocol.headers.fields import decode_fields
+from skylarkmq.protocol.headers.topic import QueryConsumeQueueRequestHeader
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.queue.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 

@@ -33,18 +33,17 @@ from skylarkmq.broker.processor.name_checks import check_group, check_topic
 from skylarkmq.broker.pulling import cold_reads
 from skylarkmq.broker.tables.durable import durable
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.protocol.bodies.lock import MessageQueueBody
-from skylarkmq.protocol.bodies.push import MessageQueueForC, ResetOffsetBody, ResetOffsetBodyForC
-from skylarkmq.protocol.bodies.text import encode_body
-from skylarkmq.protocol.bodies.topic_config import TopicConfig
+from skylarkmq.protocol.bodies.group import MessageQueueForC, ResetOffsetBody, ResetOffsetBodyForC
+from skylarkmq.protocol.bodies.text import MessageQueueBody, encode_body
+from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.headers.consumer import (
+from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
+from skylarkmq.protocol.headers.group import (
     InvokeBrokerToResetOffsetRequestHeader,
     ResetOffsetRequestHeader,
 )
-from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 from skylarkmq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

@@ -28,17 +28,17 @@ from skylarkmq.broker.topics.topic_config import REPLY_TOPIC_POSTFIX, TopicConfi
 from skylarkmq.broker.topics.topic_deletion import TopicDeletion
 from skylarkmq.protocol.bodies.route import TopicList
 from skylarkmq.protocol.bodies.text import encode_body
-from skylarkmq.protocol.bodies.topic_config import TopicConfig
+from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.protocol.flags import PermName, is_system_topic
-from skylarkmq.protocol.headers.admin import (
+from skylarkmq.protocol.headers.fields import decode_fields
+from skylarkmq.protocol.headers.topic import (
     CreateTopicRequestHeader,
     DeleteTopicRequestHeader,
     GetTopicConfigRequestHeader,
 )
-from skylarkmq.protocol.headers.fields import decode_fields
 
 log = logging.getLogger(__name__)
 

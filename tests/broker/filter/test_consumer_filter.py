@@ -13,7 +13,7 @@ from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.filter import consumer_filter
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.common.table_file import TableWriter
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.properties import encode_properties
 from tests.store.support import StoreRig
 from tests.support.crash_disk import CrashDisk

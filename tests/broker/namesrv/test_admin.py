@@ -12,14 +12,9 @@ import pytest
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config.settings import NamesrvConfig
 from skylarkmq.broker.namesrv.controller import NamesrvController
-from skylarkmq.protocol.bodies.route import (
-    KVTable,
-    RegisterBrokerBody,
-    TopicList,
-    TopicRouteData,
-)
+from skylarkmq.protocol.bodies.route import KVTable, RegisterBrokerBody, TopicList, TopicRouteData
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
-from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
+from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from tests.support.raw_client import RawClient
 
 

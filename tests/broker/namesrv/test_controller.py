@@ -12,15 +12,14 @@ from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.processor import ANSWER_TIMEOUT_S
 from skylarkmq.broker.net.remote_channel import RemoteChannel
 from skylarkmq.common.crc import body_crc
-from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.route import (
     RegisterBrokerBody,
     TopicList,
     TopicRouteData,
     encode_compressed_registration,
 )
-from skylarkmq.protocol.bodies.text import decode_body, encode_body
-from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
+from skylarkmq.protocol.bodies.text import DataVersion, decode_body, encode_body
+from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from tests.support.manual_clock import ManualClock

@@ -4,9 +4,9 @@ import pytest
 
 from skylarkmq.broker.namesrv import route_info
 from skylarkmq.broker.namesrv.route_info import RouteInfoManager
-from skylarkmq.protocol.bodies.data_version import DataVersion
 from skylarkmq.protocol.bodies.route import RegisterBrokerBody
-from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
+from skylarkmq.protocol.bodies.text import DataVersion
+from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.headers.route import (

@@ -14,8 +14,7 @@ from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol import lenient_json
-from skylarkmq.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
-from skylarkmq.protocol.bodies.subscription import SubscriptionGroupConfig
+from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData, SubscriptionGroupConfig
 from skylarkmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, request
 

@@ -11,9 +11,9 @@ from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.processor.admin import queue as admin_queue
 from skylarkmq.broker.processor.admin.queue import AdminQueueProcessor
 from skylarkmq.common.table_file import TableWriter
-from skylarkmq.protocol.bodies.consume_queue import QueryConsumeQueueResponseBody
-from skylarkmq.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
+from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData
 from skylarkmq.protocol.bodies.text import decode_body
+from skylarkmq.protocol.bodies.topic import QueryConsumeQueueResponseBody
 from skylarkmq.protocol.codes import LanguageCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.tags_code import tags_code

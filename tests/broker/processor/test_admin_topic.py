@@ -16,7 +16,7 @@ from skylarkmq.broker.topics.topic_deletion import TopicDeletion
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.route import TopicList
 from skylarkmq.protocol.bodies.text import decode_body
-from skylarkmq.protocol.bodies.topic_config import TopicConfigSerializeWrapper
+from skylarkmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from skylarkmq.protocol.command import RemotingCommand
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, begin, request
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker.processor.consumer_manage import ConsumerManageProcessor
-from skylarkmq.protocol.bodies.heartbeat import ConsumerData
+from skylarkmq.protocol.bodies.group import ConsumerData
 from skylarkmq.protocol.codes import LanguageCode
 from skylarkmq.protocol.command import RemotingCommand
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, request

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.protocol.bodies.topic_config import TopicConfig
+from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.tags_code import tags_code

@@ -10,7 +10,7 @@ import pytest
 from skylarkmq.broker.processor import query_message
 from skylarkmq.broker.processor.query_message import QueryMessageProcessor
 from skylarkmq.protocol.bodies.text import decode_body
-from skylarkmq.protocol.bodies.topic_stats import TopicStatsTable
+from skylarkmq.protocol.bodies.topic import TopicStatsTable
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.record import decode_messages

@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from skylarkmq.broker.processor.send_checks import SendChecks, Target, multi_tag_flag
-from skylarkmq.protocol.bodies.topic_config import TopicConfig
-from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.bodies.topic import TopicConfig
+from skylarkmq.protocol.codes import MQVersion, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.version import MQVersion
 from tests.broker.group_rig import GroupRig
 
 NEW, OLD = MQVersion.V3_4_9, MQVersion.V3_4_9 - 1

@@ -12,7 +12,7 @@ from skylarkmq.broker.processor import send_messages
 from skylarkmq.broker.processor.send_checks import Target
 from skylarkmq.broker.processor.send_messages import SendMessages, take_wait
 from skylarkmq.protocol.batch import encode_batch
-from skylarkmq.protocol.bodies.topic_config import TopicConfig
+from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.compression import compress
 from skylarkmq.protocol.errors import RemoteProtocolError

@@ -9,7 +9,7 @@ import pytest
 from skylarkmq.client import BrokerError, NotFound, RouteNotFound
 from skylarkmq.client.admin.topics import parse_perm, perm_letters
 from skylarkmq.protocol.codes import RequestCode
-from skylarkmq.protocol.headers.namesrv_admin import GetKVConfigRequestHeader
+from skylarkmq.protocol.headers.route import GetKVConfigRequestHeader
 from tests.client.admin.support import Site, site, two_brokers
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.client import Consumer, MessageQueue
-from skylarkmq.protocol.bodies.lock import MessageQueueBody
-from skylarkmq.protocol.bodies.push import (
+from skylarkmq.protocol.bodies.group import (
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
     GetConsumerStatusBody,
@@ -17,7 +16,7 @@ from skylarkmq.protocol.bodies.push import (
     ResetOffsetBody,
     ResetOffsetBodyForC,
 )
-from skylarkmq.protocol.bodies.text import decode_body, encode_body
+from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body, encode_body
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.client.consumer.support import GROUP, Group

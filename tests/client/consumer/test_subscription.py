@@ -10,7 +10,7 @@ import pytest
 from skylarkmq.client import Consumer, MessageQueue
 from skylarkmq.client.consumer.subscription import Sql92, StartFrom, Subscription, Tag, check_filter
 from skylarkmq.client.errors import FilterRefused, RouteNotFound, SystemBusy
-from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody
+from skylarkmq.protocol.bodies.group import CheckClientRequestBody
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.consumer.support import Group

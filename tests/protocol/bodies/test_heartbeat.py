@@ -4,11 +4,7 @@ import json
 
 import pytest
 
-from skylarkmq.protocol.bodies.heartbeat import (
-    CheckClientRequestBody,
-    HeartbeatData,
-    SubscriptionData,
-)
+from skylarkmq.protocol.bodies.group import CheckClientRequestBody, HeartbeatData, SubscriptionData
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.errors import RemoteProtocolError
 from tests.protocol.message_vectors import FRAMES

@@ -20,7 +20,7 @@ from skylarkmq.protocol.bodies.route import (
     encode_compressed_registration,
 )
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
-from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
+from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 from tests.protocol.message_vectors import FRAMES
 from tests.protocol.support import only_frame

@@ -4,31 +4,27 @@ import json
 
 import pytest
 
-from skylarkmq.protocol.bodies.consumer import GetConsumerListByGroupResponseBody
-from skylarkmq.protocol.bodies.lock import (
-    LockBatchResponseBody,
-    MessageQueueBody,
-    UnlockBatchRequestBody,
-)
-from skylarkmq.protocol.bodies.offsets import (
-    ConsumerOffsetSerializeWrapper,
-    DelayOffsetSerializeWrapper,
-)
-from skylarkmq.protocol.bodies.push import (
+from skylarkmq.protocol.bodies.group import (
     ConsumeMessageDirectlyResult,
+    ConsumerOffsetSerializeWrapper,
     ConsumerRunningInfo,
     ConsumeStatus,
+    DelayOffsetSerializeWrapper,
+    GetConsumerListByGroupResponseBody,
     GetConsumerStatusBody,
+    LockBatchResponseBody,
     ProcessQueueInfo,
     ResetOffsetBody,
-)
-from skylarkmq.protocol.bodies.subscription import (
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
+    UnlockBatchRequestBody,
 )
-from skylarkmq.protocol.bodies.text import decode_body, encode_body
-from skylarkmq.protocol.bodies.topic_config import TopicConfig, TopicConfigSerializeWrapper
-from skylarkmq.protocol.bodies.topic_stats import TopicStatsTable
+from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body, encode_body
+from skylarkmq.protocol.bodies.topic import (
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicStatsTable,
+)
 from skylarkmq.protocol.errors import RemoteProtocolError
 from tests.protocol.message_vectors import FRAMES, STORE
 

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.protocol.bodies.consume_queue import (
-    ConsumeQueueData,
-    QueryConsumeQueueResponseBody,
-)
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
+from skylarkmq.protocol.bodies.topic import ConsumeQueueData, QueryConsumeQueueResponseBody
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.headers import admin, namesrv_admin
+from skylarkmq.protocol.headers import route, topic
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 
 FIELDS = [
-    (admin.DeleteTopicRequestHeader, {"topic": "T"}),
-    (admin.GetBrokerConfigResponseHeader, {"version": '{"counter":1,"timestamp":2}'}),
+    (topic.DeleteTopicRequestHeader, {"topic": "T"}),
+    (topic.GetBrokerConfigResponseHeader, {"version": '{"counter":1,"timestamp":2}'}),
     (
-        admin.QueryConsumeQueueRequestHeader,
+        topic.QueryConsumeQueueRequestHeader,
         {"topic": "T", "queueId": "1", "index": "5", "count": "3", "consumerGroup": "g"},
     ),
-    (namesrv_admin.PutKVConfigRequestHeader, {"namespace": "N", "key": "k", "value": ""}),
-    (namesrv_admin.GetKVConfigRequestHeader, {"namespace": "N", "key": "k"}),
-    (namesrv_admin.GetKVConfigResponseHeader, {"value": "v"}),
-    (namesrv_admin.DeleteKVConfigRequestHeader, {"namespace": "N", "key": "k"}),
-    (namesrv_admin.GetKVListByNamespaceRequestHeader, {"namespace": "N"}),
-    (namesrv_admin.DeleteTopicFromNamesrvRequestHeader, {"topic": "T", "clusterName": "C"}),
-    (namesrv_admin.GetTopicsByClusterRequestHeader, {"cluster": "C"}),
-    (namesrv_admin.WipeWritePermOfBrokerRequestHeader, {"brokerName": "b"}),
-    (namesrv_admin.WipeWritePermOfBrokerResponseHeader, {"wipeTopicCount": "3"}),
-    (namesrv_admin.AddWritePermOfBrokerRequestHeader, {"brokerName": "b"}),
-    (namesrv_admin.AddWritePermOfBrokerResponseHeader, {"addTopicCount": "3"}),
+    (route.PutKVConfigRequestHeader, {"namespace": "N", "key": "k", "value": ""}),
+    (route.GetKVConfigRequestHeader, {"namespace": "N", "key": "k"}),
+    (route.GetKVConfigResponseHeader, {"value": "v"}),
+    (route.DeleteKVConfigRequestHeader, {"namespace": "N", "key": "k"}),
+    (route.GetKVListByNamespaceRequestHeader, {"namespace": "N"}),
+    (route.DeleteTopicFromNamesrvRequestHeader, {"topic": "T", "clusterName": "C"}),
+    (route.GetTopicsByClusterRequestHeader, {"cluster": "C"}),
+    (route.WipeWritePermOfBrokerRequestHeader, {"brokerName": "b"}),
+    (route.WipeWritePermOfBrokerResponseHeader, {"wipeTopicCount": "3"}),
+    (route.AddWritePermOfBrokerRequestHeader, {"brokerName": "b"}),
+    (route.AddWritePermOfBrokerResponseHeader, {"addTopicCount": "3"}),
 ]
 OPTIONAL = {"consumerGroup", "clusterName"}
 
@@ -44,7 +41,7 @@ def test_round_trip(header: type, fields: dict[str, str]) -> None:
 def test_what_must_be_there(header: type, fields: dict[str, str]) -> None:
     for name in fields:
         rest = {key: value for key, value in fields.items() if key != name}
-        if name in OPTIONAL or header is namesrv_admin.GetKVConfigResponseHeader:
+        if name in OPTIONAL or header is route.GetKVConfigResponseHeader:
             decode_fields(header, rest)
         else:
             with pytest.raises(RemoteProtocolError, match=name):

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.protocol.sql92.parser import DEPTH_MAX, parse
-from skylarkmq.protocol.sql92.tokens import END, TEXT_SIZE_MAX, ExpressionError, tokenize
+from skylarkmq.protocol.sql92.parser import (
+    DEPTH_MAX,
+    END,
+    TEXT_SIZE_MAX,
+    ExpressionError,
+    parse,
+    tokenize,
+)
 from skylarkmq.protocol.sql92.tree import And, Cast, Or, Property
 
 

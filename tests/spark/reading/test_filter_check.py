@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skylarkmq.client.errors import AuthError, BrokerError, FilterRefused, NoPermission
-from skylarkmq.protocol.bodies.heartbeat import CheckClientRequestBody
+from skylarkmq.protocol.bodies.group import CheckClientRequestBody
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand

@@ -18,7 +18,7 @@ from skylarkmq.client.errors import (
     SystemBusy,
     TopicNotExist,
 )
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark.errors import DataLost, NoProgress

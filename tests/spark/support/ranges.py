@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from skylarkmq.protocol.bodies.heartbeat import SubscriptionData
+from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.spark.errors import DataLost
 from skylarkmq.spark.reading.ranges import RangeReader
 from skylarkmq.spark.reading.record_spans import offsets_of

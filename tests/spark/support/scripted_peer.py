@@ -17,8 +17,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from skylarkmq.protocol.command import decode_command, encode_command
-from skylarkmq.protocol.errors import BadFrameError
-from skylarkmq.protocol.frame import FrameDecoder
+from skylarkmq.protocol.frame import BadFrameError, FrameDecoder
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.support.patience import LIMIT_S
 
