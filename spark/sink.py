@@ -35,13 +35,12 @@ from pyspark.sql.datasource import (
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.writing import batch_writes
 from skylarkmq.spark.writing.batch_writes import BatchWrite
-from skylarkmq.spark.writing.outgoing import Queue
 from skylarkmq.spark.writing.rows import RowReader
 from skylarkmq.spark.writing.sink_columns import RowPlan, plan_rows
 from skylarkmq.spark.writing.sink_options import SinkOptions
-from skylarkmq.spark.writing.sink_task import QueueTotal, SinkTask
-from skylarkmq.spark.writing.task_window import task_window
+from skylarkmq.spark.writing.sink_task import QueueTotal, SinkTask, task_window
 from skylarkmq.spark.writing.unique_keys import PlaceKeys
+from skylarkmq.spark.writing.window import Queue
 
 if TYPE_CHECKING:
     import pyarrow as pa

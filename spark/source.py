@@ -16,8 +16,7 @@ from skylarkmq.spark.options import SourceOptions
 from skylarkmq.spark.schema import ddl, struct_projection
 
 if TYPE_CHECKING:
-    from skylarkmq.spark.reading.batch_reader import BatchReader
-    from skylarkmq.spark.reading.stream_reader import StreamReader
+    from skylarkmq.spark.reading.readers import BatchReader, StreamReader
     from skylarkmq.spark.sink import BatchSink, StreamSink
 
 
@@ -35,7 +34,7 @@ class SkylarkSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of a batch."""
-        from skylarkmq.spark.reading.batch_reader import BatchReader, FilteringBatchReader
+        from skylarkmq.spark.reading.readers import BatchReader, FilteringBatchReader
 
         options = SourceOptions.from_options(self.options, streaming=False)
         kind = FilteringBatchReader if options.filter_pushdown else BatchReader
@@ -43,7 +42,7 @@ class SkylarkSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """Return the reader of a stream."""
-        from skylarkmq.spark.reading.stream_reader import StreamReader
+        from skylarkmq.spark.reading.readers import StreamReader
 
         options = SourceOptions.from_options(self.options, streaming=True)
         return StreamReader(options, struct_projection(schema.fields))

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark.clock import BlockingClock
 from skylarkmq.spark.jobs.replay_ledger import Done, Ledger
-from skylarkmq.spark.writing.outgoing import Window
 from skylarkmq.spark.writing.rows import Addressed, RowError, RowReader
 from skylarkmq.spark.writing.sink_columns import plan_rows
 from skylarkmq.spark.writing.sink_options import SinkOptions
 from skylarkmq.spark.writing.sink_task import SinkTask
+from skylarkmq.spark.writing.window import SendWindow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,7 +98,7 @@ class ReplayTask:
     def __init__(
         self,
         setup: ReplaySetup,
-        window: Window,
+        window: SendWindow,
         write_queues: Callable[[str], list[MessageQueue]],
         clock: BlockingClock,
     ) -> None:
@@ -203,7 +203,7 @@ def _to(target: MessageQueue, item: Addressed) -> Addressed:
 def send_rows(setup: ReplaySetup, batches: Iterable[pa.RecordBatch]) -> None:
     """Send a task's rows with the worker's client; raises what `ReplayTask.run` does."""
     from skylarkmq.spark.clock import SystemClock
-    from skylarkmq.spark.writing.task_window import task_window
+    from skylarkmq.spark.writing.sink_task import task_window
 
     window, write_queues = task_window(setup.sink_options)
     task = ReplayTask(setup, window, write_queues, SystemClock())

@@ -15,14 +15,21 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
-from skylarkmq.client.errors import NotFound, RocketMQError, RouteNotFound, TopicNotExist
+from skylarkmq.client.consumer.subscription import filter_error
+from skylarkmq.client.errors import (
+    BrokerError,
+    FilterRefused,
+    NotFound,
+    RocketMQError,
+    RouteNotFound,
+    TopicNotExist,
+)
 from skylarkmq.spark.clock import BlockingClock
-from skylarkmq.spark.cluster import may_repeat, patiently
+from skylarkmq.spark.cluster import BlockingClient, may_repeat, patiently
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets
-from skylarkmq.spark.options import Subject
-from skylarkmq.spark.reading.filter_check import Asked
+from skylarkmq.spark.options import ReadSettings, Subject
 from skylarkmq.spark.reading.positions import listed
 
 log = logging.getLogger(__name__)
@@ -37,39 +44,6 @@ OWN_TOPIC_MARK: Final = "%"
 """Retry and dead-letter topics begin with it; a pattern finds them only when it names it."""
 _TOPIC_AWAY: Final = (RouteNotFound, TopicNotExist)
 _NO_SUCH_TOPIC: Final = frozenset({"topic_missing", "auto_create_off"})
-
-
-class Brokers(Asked, Protocol):
-    """What is asked of the cluster; the blocking client has it."""
-
-    def topics(self) -> list[str]: ...
-
-    def read_queues(self, topic: str, *, max_age_s: float = 0.0) -> list[QueueKey]: ...
-
-    def min_offsets(
-        self,
-        queues: Iterable[QueueKey],
-        failed: dict[QueueKey, RocketMQError] | None = None,
-        *,
-        master_only: bool = False,
-    ) -> dict[QueueKey, int]: ...
-
-    def max_offsets(
-        self,
-        queues: Iterable[QueueKey],
-        failed: dict[QueueKey, RocketMQError] | None = None,
-        *,
-        master_only: bool = False,
-    ) -> dict[QueueKey, int]: ...
-
-    def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int: ...
-
-    def committed_offsets(
-        self,
-        group: str,
-        queues: Iterable[QueueKey],
-        failed: dict[QueueKey, RocketMQError] | None = None,
-    ) -> dict[QueueKey, int | None]: ...
 
 
 class Away:
@@ -92,7 +66,7 @@ class QueueView:
 
     def __init__(
         self,
-        brokers: Brokers,
+        brokers: BlockingClient,
         subject: Subject,
         clock: BlockingClock,
         *,
@@ -319,3 +293,47 @@ def _place_text(place: tuple[str, str]) -> str:
 def _passing(error: RocketMQError) -> bool:
     """Return whether asking again later may help, as far as the error tells."""
     return may_repeat(error) or isinstance(error, _TOPIC_AWAY)
+
+
+class FilterCheck:
+    """One query's SQL92 expression, and the brokers that have said that they filter by it.
+
+    An Apache broker that cannot read the expression of a pull says so in its log alone, and answers
+    with every message. So the driver reads the expression itself (options.py), and asks each broker
+    by the question that consumers ask before they start (46), once in a run of the query. Tags need
+    no question.
+    Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProcessor.java
+    (processRequest), broker/.../filter/ConsumerFilterManager.java (build)
+    """
+
+    def __init__(self, brokers: BlockingClient, reading: ReadSettings) -> None:
+        """Ask nobody yet."""
+        self._brokers = brokers
+        self._reading = reading
+        self._willing: set[str] = set()
+
+    def show(self, queues: Iterable[QueueKey]) -> None:
+        """Ask the brokers of these queues that were not asked before.
+
+        Raises:
+            FilterRefused: a broker does not filter by SQL92, or cannot read the expression.
+            RocketMQError: a broker refuses the reader for another reason, or does not answer.
+        """
+        reading = self._reading
+        if not reading.sql92:
+            return
+        for queue in queues:
+            subscription = reading.subscription(queue.topic)
+            if subscription is None or queue.broker_name in self._willing:
+                continue
+            try:
+                self._brokers.check_filter(queue, subscription, group=reading.group)
+            except BrokerError as error:
+                raise self._named(filter_error(error)) from error
+            self._willing.add(queue.broker_name)
+
+    def _named(self, error: BrokerError) -> BrokerError:
+        if not isinstance(error, FilterRefused):
+            return error
+        remark = f"{error.remark} (option subExpression: {self._reading.expression!r:.200})"
+        return FilterRefused(error.code, remark, error.broker_addr, hint=error.hint)

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from collections.abc import Mapping
+from typing import Final
 
 from skylarkmq.client.errors import BrokerError, RocketMQError
 from skylarkmq.protocol.codes import ResponseCode
@@ -35,22 +35,6 @@ THREAD_NAME: Final = "skylarkmq-write-back"
 Failed = dict[MessageQueue, RocketMQError]
 
 
-class Committer(Protocol):
-    """What is asked of the brokers; the blocking client has it."""
-
-    def committed_offsets(
-        self, group: str, queues: Iterable[MessageQueue], failed: Failed | None = None
-    ) -> dict[MessageQueue, int | None]: ...
-
-    def commit_offsets(
-        self, group: str, offsets: dict[MessageQueue, int], failed: Failed | None = None
-    ) -> None: ...
-
-    def pull(
-        self, queue: MessageQueue, offset: int, max_count: int, max_bytes: int, *, group: str
-    ) -> object: ...
-
-
 def may_write(wanted: int, current: int | None, last_written: int | None) -> bool:
     """Return whether the broker's offset `current` may become `wanted`."""
     if current is None or current < wanted:
@@ -61,7 +45,7 @@ def may_write(wanted: int, current: int | None, last_written: int | None) -> boo
 class GroupOffsets:
     """Writes a group's offsets, best effort; one thread."""
 
-    def __init__(self, brokers: Committer, group: str) -> None:
+    def __init__(self, brokers: BlockingClient, group: str) -> None:
         self._brokers = brokers
         self._group = group
         self._written: dict[MessageQueue, int] = {}
@@ -118,13 +102,13 @@ class OffsetWriteBack:
         settings: ConnectionSettings,
         group: str,
         interval_s: float = INTERVAL_S,
-        brokers: Committer | None = None,
+        brokers: BlockingClient | None = None,
     ) -> None:
         """Start nothing yet.
 
         Args:
             interval_s: between two writes.
-            brokers: in place of a client made of `settings`; used by one thread alone.
+            brokers: in place of a client made of `settings`; closed at the end of the thread.
         """
         self._settings = settings
         self._group = group
@@ -157,9 +141,7 @@ class OffsetWriteBack:
 
     def _run(self) -> None:
         """The thread."""
-        client = None if self._brokers is not None else BlockingClient(self._settings)
-        brokers = client if client is not None else self._brokers
-        assert brokers is not None, "one of the two is there"
+        brokers = self._brokers or BlockingClient(self._settings)
         offsets = GroupOffsets(brokers, self._group)
         try:
             while (wanted := self._next()) is not None:
@@ -171,8 +153,7 @@ class OffsetWriteBack:
             with self._changed:
                 self._thread = None
         finally:
-            if client is not None:
-                client.close()
+            brokers.close()
 
     def _next(self) -> dict[MessageQueue, int] | None:
         """Return what is to be written, waiting for it; None at the end."""

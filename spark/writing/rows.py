@@ -26,10 +26,10 @@ from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.compression import compress, compression_flags
 from skylarkmq.protocol.flags import is_retry_topic
 from skylarkmq.protocol.properties import MAX_PROPERTIES_SIZE, encode_properties
-from skylarkmq.spark.writing.outgoing import Outgoing
 from skylarkmq.spark.writing.sink_columns import RowPlan
 from skylarkmq.spark.writing.sink_options import SinkOptions, check_topic
 from skylarkmq.spark.writing.unique_keys import Value, key_of_values
+from skylarkmq.spark.writing.window import Outgoing
 
 if TYPE_CHECKING:
     import pyarrow as pa

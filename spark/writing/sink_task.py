@@ -20,9 +20,10 @@ from typing import Final
 from skylarkmq.client.config import MIB
 from skylarkmq.client.producer.queue_selector import by_hash
 from skylarkmq.protocol.batch import MIN_BATCH_ITEM_SIZE
-from skylarkmq.spark.writing.outgoing import Outgoing, Queue, Receipt, Window
+from skylarkmq.spark.cluster import BlockingClient, client_for, patiently
 from skylarkmq.spark.writing.rows import Addressed, RowError
 from skylarkmq.spark.writing.sink_options import SinkOptions
+from skylarkmq.spark.writing.window import Outgoing, Queue, Receipt, SendWindow
 
 OPEN_SIZE_MAX: Final = 8 * MIB
 """Bytes of all batches that are being filled; beyond it the largest goes as it is."""
@@ -68,7 +69,7 @@ class SinkTask:
 
     def __init__(
         self,
-        window: Window,
+        window: SendWindow,
         write_queues: Callable[[str], list[Queue]],
         options: SinkOptions,
         error: Errors,
@@ -216,4 +217,33 @@ def _shown(queues: Iterable[Queue]) -> str:
         ids.setdefault(queue.broker_name, []).append(queue.queue_id)
     return ", ".join(
         f"{min(found)} to {max(found)} on {broker}" for broker, found in sorted(ids.items())
+    )
+
+
+def task_window(options: SinkOptions) -> tuple[SendWindow, Callable[[str], list[Queue]]]:
+    """Return what a task of the sink, or of the job replay, sends with, and what finds queues.
+
+    That is a window over the worker's client, and a function that returns the queues of a topic.
+
+    The latter waits `retryTimeoutMs` for a name server that is away, as sending waits for brokers;
+    it raises as `BlockingClient.write_queues`.
+    """
+    client = client_for(options.connection)
+    window = SendWindow(
+        client,
+        group=options.producer_group,
+        max_in_flight=options.requests_max,
+        max_in_flight_bytes=options.unacknowledged_size,
+        accepted=options.accepted,
+    )
+    return window, lambda topic: lasting_write_queues(client, topic)
+
+
+def lasting_write_queues(client: BlockingClient, topic: str) -> list[Queue]:
+    """Return the queues of a topic, trying again while no name server answers."""
+    return patiently(
+        lambda: client.write_queues(topic),
+        client.clock,
+        client.settings.retry_timeout_s,
+        f"topic {topic}",
     )

@@ -5,6 +5,8 @@
              sent again does not overtake the next
     flush    waits until nothing is left, and returns what every request came to
 
+    sink  --Outgoing, per queue-->  SendWindow  --Receipt per request-->  sink
+
 A request that was refused for a reason that passes, that has no answer, or whose status is not
 accepted, is sent again: to the same queue, or to one of `others` on another broker. A broker that
 refuses or is away is left alone for a doubling time, for all requests. What was sent again after no
@@ -22,7 +24,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from skylarkmq.client.errors import (
     DEFAULT_RETRY_CODES,
@@ -37,15 +40,16 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.producer.send_result import STORED_CODES, SendStatus
 from skylarkmq.client.wire.api_send import stored_fields
-from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.batch import BatchItem, encode_batch
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.flags import AUTO_CREATE_TOPIC_KEY_TOPIC
+from skylarkmq.protocol.headers.send import SendMessageRequestHeader, encode_send_header_v2
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.errors import SendFailed
 from skylarkmq.spark.offsets import describe
 from skylarkmq.spark.own_loop import Pending
-from skylarkmq.spark.writing.outgoing import Outgoing, Queue, Receipt
-from skylarkmq.spark.writing.send_requests import SendRequests, Unsent
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +67,105 @@ ELSEWHERE_CODES: Final = frozenset(
 )
 """Of these the answers that waiting does not change: only another broker may give another one."""
 ILLEGAL_HINT: Final = "See maxMessageSize of the broker and the message's topic, keys and tags"
+
+
+Queue = MessageQueue
+"""Its topic as the application knows it, without the namespace."""
+
+
+class Outgoing(NamedTuple):
+    """One message ready for the wire."""
+
+    body: bytes
+    """As it is stored: compressed when `sys_flag` says so."""
+    properties: bytes
+    """The encoded text, UNIQ_KEY in it; at most 32,767 bytes."""
+    unique_key: str
+    flag: int = 0
+    sys_flag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one acknowledged request stored; all its messages lie in a row in `queue`."""
+
+    queue: Queue
+    """Where they are: one of `others` when the first queue's broker was away."""
+    count: int
+    size: int
+    """Bytes of bodies."""
+    first_unique_key: str
+    last_unique_key: str
+    first_queue_offset: int
+    resent: int = 0
+    """Tries before without an answer: each may have left a copy with the same unique keys."""
+
+
+class _Unsent:
+    """One request that has no acknowledgement yet, encoded once.
+
+    Several messages are one batch (320), stored together or not at all; one message goes alone
+    (310), which is the only way for compressed and delayed ones.
+    """
+
+    __slots__ = (
+        "batch",
+        "body",
+        "body_size",
+        "count",
+        "failed_s",
+        "first_unique_key",
+        "flag",
+        "index",
+        "last_unique_key",
+        "others",
+        "properties",
+        "queue",
+        "refused",
+        "resent",
+        "sys_flag",
+        "unconfirmed",
+    )
+
+    def __init__(
+        self, index: int, queue: Queue, messages: Sequence[Outgoing], others: Sequence[Queue]
+    ) -> None:
+        """Encode the messages.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if not messages:
+            raise ValueError("a request has at least one message")
+        first = messages[0]
+        self.index = index
+        self.queue = MessageQueue(*queue)
+        self.others = tuple(MessageQueue(*other) for other in others)
+        self.count = len(messages)
+        self.body_size = sum(len(message.body) for message in messages)
+        self.first_unique_key = first.unique_key
+        self.last_unique_key = messages[-1].unique_key
+        self.batch = len(messages) > 1
+        self.flag, self.sys_flag = (0, 0) if self.batch else (first.flag, first.sys_flag)
+        self.properties = "" if self.batch else first.properties.decode()
+        self.body = (
+            encode_batch([BatchItem(it.flag, it.body, it.properties) for it in messages])
+            if self.batch
+            else first.body
+        )
+        self.resent = 0
+        """Tries that may have stored it without saying so."""
+        self.unconfirmed = 0
+        """How often it was stored with a status that is not accepted."""
+        self.refused = 0
+        """How often a broker refused it for a reason that waiting does not change."""
+        self.failed_s: float | None = None
+        """When it first failed."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds in memory."""
+        return len(self.body) + len(self.properties)
 
 
 class _Quiet:
@@ -84,7 +187,7 @@ class _Quiet:
 
 
 class SendWindow:
-    """Implements `outgoing.Window`; one thread."""
+    """Sends requests of one producer group; one thread."""
 
     def __init__(
         self,
@@ -104,14 +207,15 @@ class SendWindow:
             default_queue_count: queues of a topic that a broker creates on demand.
         """
         self._client = client
-        self._requests = SendRequests(group, client.namespace, default_queue_count)
+        self._group = client.namespace.wrap(group)
+        self._default_queue_count = default_queue_count
         self._count_max, self._size_max = max_in_flight, max_in_flight_bytes
         self._accepted = accepted
         # Invariant: a request is in _lines from `send` to its receipt when it has no others, in
         # _due while it is to be sent, in _under_way while it waits for its answer.
-        self._lines: dict[Queue, deque[Unsent]] = {}
-        self._due: deque[Unsent] = deque()
-        self._under_way: dict[Unsent, Pending] = {}
+        self._lines: dict[Queue, deque[_Unsent]] = {}
+        self._due: deque[_Unsent] = deque()
+        self._under_way: dict[_Unsent, Pending] = {}
         self._count = self._size = 0
         self._receipts: list[tuple[int, Receipt]] = []
         self._sent_count = 0
@@ -123,11 +227,15 @@ class SendWindow:
     ) -> None:
         """Put one request on its way: a batch, or a single send when there is one message.
 
+        Waits while the window is full. Without `others` the requests of a queue follow one
+        another, each after the acknowledgement of the one before, so a resend changes no order;
+        with them several are under way and one that fails goes to another of them.
+
         Raises:
             SendFailed: one of the requests has failed for good; no more can be sent.
             ValueError: no message.
         """
-        request = self._requests.of(self._sent_count, queue, messages, others)
+        request = _Unsent(self._sent_count, queue, messages, others)
         self._sent_count += 1
         while self._count and (
             self._count >= self._count_max or self._size + request.size > self._size_max
@@ -182,13 +290,29 @@ class SendWindow:
                 continue
             try:
                 address = self._client.master_of(request.queue)
-                self._under_way[request] = self._client.begin(
-                    address, self._requests.command(request, self._client.clock.now_ms())
-                )
+                self._under_way[request] = self._client.begin(address, self._command(request))
             except RocketMQError as error:
                 self._failed(request, error)
 
-    def _choose(self, request: Unsent, now_s: float) -> None:
+    def _command(self, request: _Unsent) -> RemotingCommand:
+        """Return the command of one try, to the queue that the request stands at."""
+        header = SendMessageRequestHeader(
+            producer_group=self._group,
+            topic=self._client.wire_name(request.queue.topic),
+            default_topic=AUTO_CREATE_TOPIC_KEY_TOPIC,
+            default_topic_queue_nums=self._default_queue_count,
+            queue_id=request.queue.queue_id,
+            sys_flag=request.sys_flag,
+            born_timestamp=self._client.clock.now_ms(),
+            flag=request.flag,
+            properties=request.properties,
+            batch=request.batch,
+            broker_name=request.queue.broker_name,
+        )
+        code = RequestCode.SEND_BATCH_MESSAGE if request.batch else RequestCode.SEND_MESSAGE_V2
+        return RemotingCommand(code, ext_fields=encode_send_header_v2(header), body=request.body)
+
+    def _choose(self, request: _Unsent, now_s: float) -> None:
         """Turn to another of the queues when the request's own is on a broker left alone."""
         if request.others and self._quiet_until_s(request) > now_s:
             for queue in request.others:
@@ -197,7 +321,7 @@ class SendWindow:
                     request.queue = queue
                     return
 
-    def _take(self, request: Unsent, pending: Pending) -> None:
+    def _take(self, request: _Unsent, pending: Pending) -> None:
         """Take the answer to a request, waiting for it if need be."""
         client = self._client
         try:
@@ -227,7 +351,7 @@ class SendWindow:
             else:
                 del self._lines[request.queue]
 
-    def _receipt(self, request: Unsent, answer: RemotingCommand, address: str) -> Receipt:
+    def _receipt(self, request: _Unsent, answer: RemotingCommand, address: str) -> Receipt:
         where = stored_fields(answer)
         topic, broker_name, _ = request.queue
         return Receipt(
@@ -240,7 +364,7 @@ class SendWindow:
             request.resent,
         )
 
-    def _failed(self, request: Unsent, error: RocketMQError) -> None:
+    def _failed(self, request: _Unsent, error: RocketMQError) -> None:
         """Plan to send it again; note the window's failure when that helps no more."""
         client, settings = self._client, self._client.settings
         now_s = client.clock.monotonic()
@@ -264,7 +388,7 @@ class SendWindow:
         client.forget_routes(request.queue)
         self._due.append(request)
 
-    def _final(self, request: Unsent, error: RocketMQError, tried_s: float) -> SendFailed:
+    def _final(self, request: _Unsent, error: RocketMQError, tried_s: float) -> SendFailed:
         hint = error.hint or (ILLEGAL_HINT if isinstance(error, MessageIllegal) else "")
         keys = request.first_unique_key
         if request.count > 1:
@@ -276,7 +400,7 @@ class SendWindow:
             hint="" if hint in str(error) else hint,
         )
 
-    def _quiet_until_s(self, request: Unsent) -> float:
+    def _quiet_until_s(self, request: _Unsent) -> float:
         quiet = self._quiet.get(request.queue.broker_name)
         return 0.0 if quiet is None else quiet.until_s
 

@@ -15,8 +15,7 @@ from skylarkmq.spark.errors import DataLost, SendFailed
 from skylarkmq.spark.reading.ranges import RangeReader
 from skylarkmq.spark.reading.write_back import OffsetWriteBack
 from skylarkmq.spark.settings import ConnectionSettings
-from skylarkmq.spark.writing.outgoing import Outgoing
-from skylarkmq.spark.writing.window import SendWindow
+from skylarkmq.spark.writing.window import Outgoing, SendWindow
 from tests.interop.servers import Broker
 
 pytestmark = pytest.mark.interop

@@ -8,7 +8,7 @@ from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark.errors import DataLost
-from skylarkmq.spark.reading.record_spans import offsets_of
+from skylarkmq.spark.reading.ranges import offsets_of
 from tests.spark.support.queue_model import FakePending, FakePullClient, QueueModel, record
 from tests.spark.support.ranges import TAG_A, read
 

@@ -21,10 +21,10 @@ from skylarkmq.spark import cluster
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.schema import SchemaError
 from skylarkmq.spark.sink import BatchSink, SendReceipt, StreamSink, batch_sink, stream_sink
-from skylarkmq.spark.writing.outgoing import Queue
 from skylarkmq.spark.writing.rows import RowError
 from skylarkmq.spark.writing.sink_task import QueueTotal
 from skylarkmq.spark.writing.unique_keys import PlaceKeys
+from skylarkmq.spark.writing.window import Queue
 from skylarkmq.testing.threaded import SyncBroker
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark import cluster
 from skylarkmq.spark.sink import batch_sink
-from skylarkmq.spark.writing.outgoing import Queue
+from skylarkmq.spark.writing.window import Queue
 from tests.spark.support.scripted_brokers import scripted_brokers
 from tests.spark.support.scripted_peer import CLOSE, Said
 

@@ -20,7 +20,7 @@ from skylarkmq.client.errors import RocketMQError
 from skylarkmq.spark.errors import DataLost
 from skylarkmq.spark.offsets import OffsetRange, QueueKey, QueueOffsets
 from skylarkmq.spark.options import SourceOptions
-from skylarkmq.spark.reading.stream_planner import NO_LIMIT, StreamPlanner
+from skylarkmq.spark.reading.planning import NO_LIMIT, StreamPlanner
 from tests.spark.support.fake_brokers import FakeBrokers, FakeClock, FakeQueue
 
 QUEUES = [QueueKey("T", "a", 0), QueueKey("T", "b", 0), QueueKey("T", "a", 1)]

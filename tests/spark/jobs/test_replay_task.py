@@ -25,10 +25,10 @@ from skylarkmq.spark.jobs.replay_task import (
 )
 from skylarkmq.spark.schema import arrow_schema
 from skylarkmq.spark.settings import ConnectionSettings
-from skylarkmq.spark.writing.outgoing import Outgoing, Queue, Receipt
 from skylarkmq.spark.writing.rows import RowError
 from skylarkmq.spark.writing.sink_options import SinkOptions
 from skylarkmq.spark.writing.unique_keys import key_of_values
+from skylarkmq.spark.writing.window import Outgoing, Queue, Receipt
 
 SCHEMA = arrow_schema([name for name, _ in COLUMNS])
 OPTIONS = SinkOptions(

@@ -11,8 +11,8 @@ from skylarkmq.spark.errors import DataLost
 from skylarkmq.spark.offsets import OffsetRange, QueueKey
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.options import SourceOptions
-from skylarkmq.spark.reading.batch_planner import BatchPlanner
 from skylarkmq.spark.reading.narrowing import EVERYTHING, Narrowing
+from skylarkmq.spark.reading.planning import BatchPlanner
 from tests.spark.support.fake_brokers import FakeBrokers, FakeClock
 
 A0, A1, B0 = QueueKey("T", "a", 0), QueueKey("T", "a", 1), QueueKey("T", "b", 0)

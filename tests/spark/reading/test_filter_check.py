@@ -13,9 +13,8 @@ from skylarkmq.spark.clock import SystemClock
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.offsets import QueueKey
 from skylarkmq.spark.options import ReadSettings, SourceOptions
-from skylarkmq.spark.reading.batch_planner import BatchPlanner
-from skylarkmq.spark.reading.filter_check import FilterCheck
-from skylarkmq.spark.reading.stream_planner import StreamPlanner
+from skylarkmq.spark.reading.planning import BatchPlanner, StreamPlanner
+from skylarkmq.spark.reading.queue_view import FilterCheck
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.fake_brokers import FakeBrokers

@@ -19,9 +19,9 @@ from skylarkmq.spark.cluster import BlockingClient, close_all
 from skylarkmq.spark.errors import DataLost, NoProgress
 from skylarkmq.spark.offsets import OffsetRange, QueueKey
 from skylarkmq.spark.options import OnCorruption, ReadSettings, SourceOptions
-from skylarkmq.spark.reading.batch_planner import BatchPlanner
-from skylarkmq.spark.reading.range_read import OnLoss, Open, read_range
+from skylarkmq.spark.reading.planning import BatchPlanner
 from skylarkmq.spark.reading.ranges import Block
+from skylarkmq.spark.reading.readers import OnLoss, Open, read_range
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.records import Written, block

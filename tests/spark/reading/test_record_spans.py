@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.spark.reading.record_spans import (
+from skylarkmq.spark.reading.ranges import (
     Span,
     SpanError,
     cut,

@@ -8,7 +8,7 @@ import pytest
 
 from skylarkmq.spark.errors import DataLost
 from skylarkmq.spark.offsets import OffsetRange, QueueKey
-from skylarkmq.spark.reading.stream_planner import Limit
+from skylarkmq.spark.reading.planning import Limit
 from tests.spark.support.fake_brokers import FakeQueue
 from tests.spark.support.stream_place import A0, A1, B0, Place
 

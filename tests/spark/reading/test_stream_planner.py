@@ -7,7 +7,7 @@ import pytest
 from skylarkmq.client.errors import ConnectionFailed, NotFound
 from skylarkmq.spark.errors import DataLost
 from skylarkmq.spark.offsets import OffsetRange, QueueOffsets
-from skylarkmq.spark.reading.stream_planner import NO_LIMIT, Limit
+from skylarkmq.spark.reading.planning import NO_LIMIT, Limit
 from tests.spark.support.fake_brokers import FakeQueue
 from tests.spark.support.stream_place import A0, A1, A2, B0, Place
 

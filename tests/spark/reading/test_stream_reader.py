@@ -18,9 +18,8 @@ from skylarkmq.client import Message
 from skylarkmq.client.sync import Producer
 from skylarkmq.spark.cluster import close_all
 from skylarkmq.spark.option_reading import OptionError
-from skylarkmq.spark.reading.batch_reader import BatchReader, FilteringBatchReader
-from skylarkmq.spark.reading.stream_planner import NO_LIMIT, Limit
-from skylarkmq.spark.reading.stream_reader import StreamReader
+from skylarkmq.spark.reading.planning import NO_LIMIT, Limit
+from skylarkmq.spark.reading.readers import BatchReader, FilteringBatchReader, StreamReader
 from skylarkmq.spark.schema import SchemaError
 from skylarkmq.spark.source import SkylarkSource
 from skylarkmq.testing.threaded import SyncBroker

@@ -57,6 +57,8 @@ class FakeOffsets:
         self.offsets.update(offsets)
         self.wrote.set()
 
+    def close(self) -> None: ...
+
     def pull(
         self, queue: MessageQueue, offset: int, max_count: int, max_bytes: int, *, group: str
     ) -> object:

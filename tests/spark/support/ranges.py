@@ -6,8 +6,7 @@ from typing import Any
 
 from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.spark.errors import DataLost
-from skylarkmq.spark.reading.ranges import RangeReader
-from skylarkmq.spark.reading.record_spans import offsets_of
+from skylarkmq.spark.reading.ranges import RangeReader, offsets_of
 from tests.spark.support.queue_model import QUEUE, FakePullClient
 
 TAG_A = SubscriptionData(topic="T", sub_string="a", tags_set=["a"], code_set=[97])

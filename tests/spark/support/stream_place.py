@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from skylarkmq.spark.offsets import OffsetRange, QueueKey, QueueOffsets
 from skylarkmq.spark.options import SourceOptions
-from skylarkmq.spark.reading.stream_planner import Limit, StreamPlanner
+from skylarkmq.spark.reading.planning import Limit, StreamPlanner
 from tests.spark.support.fake_brokers import FakeBrokers, FakeClock
 
 A0, A1, A2 = (QueueKey("T", "a", number) for number in range(3))

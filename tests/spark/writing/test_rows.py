@@ -16,11 +16,11 @@ from skylarkmq.protocol.compression import CompressionKind
 from skylarkmq.protocol.properties import RESERVED_NAMES, decode_properties
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.spark.writing import rows as rows_module
-from skylarkmq.spark.writing.outgoing import Outgoing
 from skylarkmq.spark.writing.rows import Addressed, RowError, RowReader
 from skylarkmq.spark.writing.sink_columns import SINK_TYPES, plan_rows
 from skylarkmq.spark.writing.sink_options import SinkOptions
 from skylarkmq.spark.writing.unique_keys import key_of_values
+from skylarkmq.spark.writing.window import Outgoing
 
 WINDOW = "struct<start:timestamp,end:timestamp>"
 TYPES: dict[str, pa.DataType] = {

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from skylarkmq.client.producer.queue_selector import by_hash
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.spark.writing import sink_task as sink_task_module
-from skylarkmq.spark.writing.outgoing import Outgoing, Queue, Receipt
 from skylarkmq.spark.writing.rows import Addressed, RowError
 from skylarkmq.spark.writing.sink_options import SinkOptions
 from skylarkmq.spark.writing.sink_task import SinkTask
+from skylarkmq.spark.writing.window import Outgoing, Queue, Receipt
 
 OPTIONS = SinkOptions(
     ConnectionSettings(name_servers=("127.0.0.1:9876",)), batch_size=300, batch_count=4

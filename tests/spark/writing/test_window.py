@@ -28,8 +28,7 @@ from skylarkmq.protocol.remoting_command import RESPONSE_FLAG, RemotingCommand
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.errors import SendFailed
 from skylarkmq.spark.settings import ConnectionSettings
-from skylarkmq.spark.writing.outgoing import Outgoing, Receipt
-from skylarkmq.spark.writing.window import SendWindow
+from skylarkmq.spark.writing.window import Outgoing, Receipt, SendWindow
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.blocking_clock import TestClock
 
@@ -76,6 +75,9 @@ class FakeBrokers:
     @property
     def typed(self) -> BlockingClient:
         return cast(BlockingClient, self)
+
+    def wire_name(self, name: str) -> str:
+        return self.namespace.wrap(name)
 
     def master_of(self, queue: MessageQueue) -> str:
         return queue.broker_name

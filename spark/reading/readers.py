@@ -1,0 +1,245 @@
+# pyright: reportUnknownMemberType=false
+"""The source as Spark calls it: a batch, a stream, and the range that one task reads.
+
+    BatchReader     `spark.read.format("skylarkmq")`
+        __init__, pushFilters, partitions   planner, a short-lived Python process at the driver
+    StreamReader    `spark.readStream.format("skylarkmq")`, on the planner's decisions
+        offsets, partitions, commit         the query's runner, one Python process at the driver
+    read_range      executors: pulls, records, Arrow batches; the client is the thread's own
+
+Every action on a data frame plans anew, so "latest" is where the queues end at that time. Spark
+builds a stream's reader twice, and pickles the one that plans nothing: nothing is opened before the
+first question. Offsets are JSON objects, see offsets.py.
+Source: apache/spark@v4.3.0 python/pyspark/sql/worker/plan_data_source_read.py,
+python/pyspark/sql/streaming/python_streaming_source_runner.py
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from skylarkmq.client.namespace import Namespace
+from skylarkmq.spark.batches import BatchBuilder
+from skylarkmq.spark.cluster import BlockingClient, client_for
+from skylarkmq.spark.errors import DataLost, NoProgress
+from skylarkmq.spark.offsets import OffsetRange, QueueOffsets
+from skylarkmq.spark.options import ReadSettings, SourceOptions
+from skylarkmq.spark.reading.narrowing import EVERYTHING, Narrowing, narrowing_of
+from skylarkmq.spark.reading.planning import NO_LIMIT, BatchPlanner, Limit, StreamPlanner
+from skylarkmq.spark.reading.ranges import Block, RangeReader
+from skylarkmq.spark.reading.write_back import OffsetWriteBack
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
+log = logging.getLogger(__name__)
+OnLoss = Callable[[DataLost], None] | None
+
+
+class Open(Protocol):
+    """Opens a range: blocks in order that together cover it."""
+
+    def __call__(
+        self, wanted: OffsetRange, settings: ReadSettings, on_loss: OnLoss
+    ) -> Iterable[Block]: ...
+
+
+def read_range(
+    wanted: OffsetRange | None,
+    settings: ReadSettings,
+    columns: Sequence[str],
+    tags: frozenset[str] | None = None,
+    open_range: Open | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a range, in order, in batches of bounded rows and bytes.
+
+    Args:
+        wanted: None for the one task of a read that has nothing to read.
+        tags: compared as text, beside those of the settings; None: no more than those.
+
+    Raises:
+        DataLost: with failOnDataLoss, when messages are gone.
+        CorruptRecordError: a record is damaged, or with onCorruption=fail its body cannot be read.
+        RocketMQError: refused, or no broker answered for `retryTimeoutMs`.
+    """
+    if wanted is None:
+        return
+
+    def on_loss(loss: DataLost) -> None:
+        log.warning("failOnDataLoss=false, going on: %s", loss)
+
+    builder = BatchBuilder(
+        columns,
+        max_rows=settings.batch_rows,
+        max_bytes=settings.batch_bytes,
+        topic_name=Namespace(settings.connection.namespace).unwrap,
+        on_corruption=settings.on_corruption,
+    )
+    blocks = (open_range or _pull)(
+        wanted, settings, None if settings.fail_on_data_loss else on_loss
+    )
+    own_tags = settings.tags
+    both = own_tags if tags is None else tags if own_tags is None else tags & own_tags
+    at = wanted.start
+    for block in blocks:
+        yield from builder.add(
+            block.records,
+            broker_name=wanted.broker_name,
+            start=max(at, block.start),
+            end=min(block.end, wanted.end),
+            tags=both,
+        )
+        at = max(at, block.end)
+    last = builder.finish()
+    if last is not None:
+        yield last
+    if not settings.filters and tags is None and settings.fail_on_data_loss:
+        _check_count(wanted, builder.rows + builder.skipped)
+
+
+def _pull(wanted: OffsetRange, settings: ReadSettings, on_loss: OnLoss) -> Iterable[Block]:
+    return RangeReader(
+        client_for(settings.connection),
+        wanted.key,
+        wanted.start,
+        wanted.end,
+        group=settings.group,
+        subscription=settings.subscription(wanted.topic),
+        batch_size=settings.pull_count,
+        max_bytes=settings.pull_bytes,
+        in_flight=settings.pulls_in_flight,
+        on_data_loss=on_loss,
+    )
+
+
+def _check_count(wanted: OffsetRange, count: int) -> None:
+    """Refuse to end a range with fewer messages than it has: the last line of defence."""
+    if count == wanted.message_count:
+        return
+    raise NoProgress(
+        f"{wanted} gave {count} messages instead of {wanted.message_count}",
+        hint="Its broker's consume queue and log disagree: see `skylarkmq store verify`, or set "
+        "failOnDataLoss=false to go on",
+    )
+
+
+class BatchReader(DataSourceReader):
+    """Reads what lies between two positions of each queue. Picklable; connected to nobody."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._narrowing: Narrowing = EVERYTHING
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition for each range of messages. Asks name servers and brokers."""
+        client = BlockingClient(self._options.connection)
+        try:
+            planner = BatchPlanner(client, self._options, client.clock)
+            return [InputPartition(each) for each in planner.plan(self._narrowing)]
+        finally:
+            client.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a range; a read without any has one partition of None."""
+        tags = self._narrowing.tags
+        reading = self._options.reading.narrowed_to(tags)
+        return read_range(partition.value, reading, self._columns, tags)
+
+
+class FilteringBatchReader(BatchReader):
+    """Lets Spark's filters narrow what is read, with option filterPushdown=true.
+
+    A reader that has `pushFilters` cannot be planned unless the session's
+    spark.sql.python.filterPushdown.enabled is true, so this is a class of its own.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take the bounds of the filters, and leave them all to Spark as well."""
+        self._narrowing = narrowing_of(filters)
+        return filters
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One query's source. Picklable; connected to nobody before the first question."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._made: StreamPlanner | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query starts."""
+        return self._planner().initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return what the options allow; a minimum beside a maximum is kept in the planner."""
+        high = self._options.max_offsets_per_trigger
+        low = self._options.min_offsets_per_trigger
+        if high is not None:
+            return ReadMaxRows(high)
+        return ReadMinRows(low) if low is not None else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return how far the next batch goes; `start` when there is nothing for it."""
+        found = self._planner().latest(QueueOffsets.from_json(start), self._limit(limit))
+        return found.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return where the queues end, for the progress of the query."""
+        found = self._planner().report()
+        return found.to_json() if found is not None else None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Let the run end where the queues end now."""
+        self._planner().freeze()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return one partition for each range of messages in a batch."""
+        ranges = self._planner().plan(QueueOffsets.from_json(start), QueueOffsets.from_json(end))
+        return [InputPartition(each) for each in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a range."""
+        return read_range(partition.value, self._options.reading, self._columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Take note that all below `end` is in the sink."""
+        self._planner().commit(QueueOffsets.from_json(end))
+
+    def stop(self) -> None:
+        """Write the group's offsets, if Spark says at all that the query ends."""
+        if self._made is not None:
+            self._made.close()
+
+    def _limit(self, limit: ReadLimit) -> Limit:
+        """Return Spark's limit as ours: a minimum of the options goes with their maximum."""
+        if isinstance(limit, ReadMaxRows):
+            low = self._options.min_offsets_per_trigger
+            return Limit(limit.max_rows, low)
+        return Limit(None, limit.min_rows) if isinstance(limit, ReadMinRows) else NO_LIMIT
+
+    def _planner(self) -> StreamPlanner:
+        if self._made is None:
+            options = self._options
+            client = BlockingClient(options.connection)
+            write_back = None
+            if options.commit_offsets:
+                write_back = OffsetWriteBack(options.connection, options.reading.group)
+            self._made = StreamPlanner(client, options, client.clock, write_back)
+        return self._made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": None}
