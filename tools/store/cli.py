@@ -1,4 +1,4 @@
-"""The commands `skylarkmq store ...`: looking at stopped stores, and mending them.
+"""The commands `skylarkmq store ...`: look at stopped stores, repair them, compare them.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 sound or done,
 1 findings, 2 wrong use, or refused.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -20,7 +20,9 @@ from skylarkmq.store.stopped.reader import StoppedStore
 from skylarkmq.tools.store import cat as cats
 from skylarkmq.tools.store import dump as dumps
 from skylarkmq.tools.store import info as infos
-from skylarkmq.tools.store.change_commands import diff, rebuild, salvage, truncate
+from skylarkmq.tools.store import rebuild as rebuilds
+from skylarkmq.tools.store import truncate as truncations
+from skylarkmq.tools.store.diff import Comparison
 from skylarkmq.tools.store.options import (
     EXIT_CODES,
     FINDINGS,
@@ -30,15 +32,16 @@ from skylarkmq.tools.store.options import (
     show,
     time_option,
 )
-from skylarkmq.tools.store.output import as_json
-from skylarkmq.tools.store.ownership import reading
-from skylarkmq.tools.store.progress import ProgressBar
+from skylarkmq.tools.store.output import ProgressBar, as_json
+from skylarkmq.tools.store.ownership import reading, refuse_running
+from skylarkmq.tools.store.salvage import Salvage
+from skylarkmq.tools.store.salvage import lines as salvage_lines
 from skylarkmq.tools.store.verify import Verification
 
 
 @click.group(epilog=EXIT_CODES)
 def store() -> None:
-    """Look at, check and mend stopped stores, ours or Apache RocketMQ's.
+    """Look at, check and repair stopped stores, ours or Apache RocketMQ's.
 
     Nothing is changed without --write. A store that a broker runs on is refused.
     """
@@ -63,11 +66,11 @@ def info(opened: StoppedStore, json_output: bool) -> None:
     "--as",
     "kind",
     type=click.Choice(["log", "queue", "ext", "index", "checkpoint", "json", "own"]),
-    help="What the file is, where its name does not tell.",
+    help="What the file is, if its name does not tell.",
 )
-@click.option("--from", "start", type=click.IntRange(0), default=0, help="Byte to begin at.")
-@click.option("--max", "max_rows", type=click.IntRange(1), help="End after so many rows.")
-@click.option("--with-slots", is_flag=True, help="Of an index file print the slots in use too.")
+@click.option("--from", "start", type=click.IntRange(0), default=0, help="Begin at this byte.")
+@click.option("--max", "max_rows", type=click.IntRange(1), help="Stop after this many rows.")
+@click.option("--with-slots", is_flag=True, help="Also print the slots in use of an index file.")
 @json_option
 def dump(
     opened: StoppedStore,
@@ -103,23 +106,23 @@ def _row_text(row: dict[str, Any]) -> str:
     return f"{place:>12}  {kind:<10} {rest}"
 
 
-@store.command(epilog=EXIT_CODES, short_help="Hold everything against everything else.")
+@store.command(epilog=EXIT_CODES, short_help="Check all files against each other.")
 @common
 @click.option(
     "--limit",
     type=click.IntRange(1),
     default=100,
     show_default=True,
-    help="Findings of each kind that are printed; all are counted.",
+    help="Print at most this many findings of each kind; all are counted.",
 )
 @levels_option
 @json_option
 def verify(opened: StoppedStore, limit: int, levels: DelayLevels, json_output: bool) -> None:
-    """Hold everything in the store in DIR against everything else.
+    """Check all files of the store in DIR against each other.
 
-    Every record of the log, each unit of each queue, each entry of the index, the checkpoint and
-    the tables. Each finding names file, byte, cause and cure. An error is lost or damaged data or
-    keeps a broker from starting; a warning is mended or worked around by brokers.
+    Checked are every record of the log, each unit of each queue, each entry of the index, the
+    checkpoint and the tables. Each finding names file, byte, cause and cure. An error is lost or
+    damaged data, or keeps a broker from starting; brokers repair or work around a warning.
     """
     with reading(opened.files, opened.paths), ProgressBar() as progress:
         found = Verification(opened, levels, limit=limit, progress=progress).run()
@@ -140,7 +143,7 @@ def verify(opened: StoppedStore, limit: int, levels: DelayLevels, json_output: b
 @click.option("--scan", is_flag=True, help="Look for the key in the whole log, not in the index.")
 @time_option("--begin", "begin_ms", text="Stored at this time or later; ms, or ISO 8601.")
 @time_option("--end", "end_ms", text="Stored at this time or earlier.")
-@click.option("--max", "max_count", type=click.IntRange(1), help="End after so many messages.")
+@click.option("--max", "max_count", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option(
     "--body",
     type=click.Choice(["text", "base64", "raw", "none"]),
@@ -148,7 +151,9 @@ def verify(opened: StoppedStore, limit: int, levels: DelayLevels, json_output: b
     show_default=True,
     help="How bodies are shown; raw prints them alone, byte by byte.",
 )
-@click.option("--json", is_flag=True, expose_value=False, help="Nothing: it is JSON already.")
+@click.option(
+    "--json", is_flag=True, expose_value=False, help="No effect: the output is JSON already."
+)
 def cat(
     opened: StoppedStore,
     message_id: str | None,
@@ -157,9 +162,9 @@ def cat(
     offset: int | None,
     **wanted: Any,
 ) -> None:
-    """Print messages, one JSON object a line; without any option all of the log.
+    """Print messages, one JSON object a line; without any option all messages of the log.
 
-    What should be shown and cannot, because its record is damaged, is told on standard error. The
+    A message that cannot be shown because its record is damaged is named on standard error. The
     exit code is 1 when that happens, or when there is no such message.
     """
     if message_id is not None:
@@ -194,5 +199,115 @@ def _print_message(record: bytes, body: str) -> None:
         click.echo(as_json(cats.row(record, body), indent=None))
 
 
-for command in (rebuild, truncate, diff, salvage):
-    store.add_command(command)
+write_option = click.option(
+    "--write", is_flag=True, help="Make the change; without this option it is only shown."
+)
+
+
+def _done(
+    opened: StoppedStore, work: rebuilds.Rebuild | truncations.Truncation, write: bool
+) -> dict[str, Any]:
+    """Return what a change did, or would do without `write`."""
+    if write:
+        return work.write()
+    with reading(opened.files, opened.paths):
+        return work.plan()
+
+
+@store.command(epilog=EXIT_CODES, short_help="Build queues and index again from the log.")
+@common
+@click.option("--only", type=click.Choice(["queues", "index"]), help="Build only this one.")
+@levels_option
+@write_option
+@json_option
+def rebuild(
+    opened: StoppedStore,
+    only: Literal["queues", "index"] | None,
+    levels: DelayLevels,
+    write: bool,
+    json_output: bool,
+) -> None:
+    """Build consume queues and key index of the store in DIR again from its log.
+
+    Units of expired messages stay. Extension files of queues are removed: the units then hold the
+    tags codes themselves. Damaged parts of the log are skipped and reported (exit code 1).
+    """
+    with ProgressBar() as progress:
+        work = rebuilds.Rebuild(
+            opened,
+            levels,
+            queues=only != "index",
+            index=only != "queues",
+            progress=progress,
+        )
+        result = _done(opened, work, write)
+    show([as_json(result)] if json_output else rebuilds.lines(result))
+    if result["damages"] or result["passed_over"]:
+        raise SystemExit(FINDINGS)
+
+
+@store.command(epilog=EXIT_CODES, short_help="End the log at an offset.")
+@common
+@click.option(
+    "--to",
+    "end",
+    type=click.IntRange(0),
+    required=True,
+    help="Physical offset at which the log is to end; a record must begin there.",
+)
+@levels_option
+@write_option
+@json_option
+def truncate(
+    opened: StoppedStore, end: int, levels: DelayLevels, write: bool, json_output: bool
+) -> None:
+    """Cut the log of the store in DIR at an offset, and queues and index with it.
+
+    Messages after it are lost for good; without --write they are only counted, by queue.
+    """
+    with ProgressBar() as progress:
+        refuse_running(opened.files, opened.paths)  # the look at the log comes first
+        work = truncations.Truncation(opened, end, levels, progress)
+        result = _done(opened, work, write)
+    show([as_json(result)] if json_output else truncations.lines(result))
+
+
+@store.command(epilog=EXIT_CODES, short_help="Compare the messages of two stores.")
+@common
+@click.argument("other", metavar="OTHER", type=click.Path(path_type=Path))
+@json_option
+def diff(opened: StoppedStore, other: Path, json_output: bool) -> None:
+    """Compare the messages of the stores in DIR and OTHER, queue by queue.
+
+    Body, properties, flags, times, producer and retries count; the place in the log does not. The
+    exit code is 1 when they differ; the first difference of each queue is shown.
+    """
+    right = StoppedStore(other)
+    with (
+        reading(opened.files, opened.paths),
+        reading(right.files, right.paths),
+        ProgressBar() as progress,
+    ):
+        found = Comparison(opened, right, progress).run()
+    show([as_json(found.as_dict())] if json_output else found.lines())
+    if not found.is_same:
+        raise SystemExit(FINDINGS)
+
+
+@store.command(epilog=EXIT_CODES, short_help="Copy all sound messages into a new store.")
+@common
+@click.argument("target", metavar="NEW", type=click.Path(path_type=Path))
+@levels_option
+@json_option
+def salvage(opened: StoppedStore, target: Path, levels: DelayLevels, json_output: bool) -> None:
+    """Copy every sound message of the store in DIR into a sound store in the new folder NEW.
+
+    DIR is only read. Messages keep their offsets. Where a message is lost and others of its queue
+    follow, a message with an empty body and the property SKYLARKMQ_LOST takes its place. The exit
+    code is 1 when something was lost; the output names all of it.
+    """
+    with reading(opened.files, opened.paths), ProgressBar() as progress:
+        result = Salvage(opened, target, levels, progress).run()
+    show([as_json(result)] if json_output else salvage_lines(result))
+    if not result["complete"]:
+        raise SystemExit(FINDINGS)

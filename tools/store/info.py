@@ -9,14 +9,17 @@ from typing import Any
 
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.sidecar import Kind, decode_sidecar
+from skylarkmq.protocol.flags import RMQ_SYS_WHEEL_TIMER_TOPIC
+from skylarkmq.protocol.record import RecordStatus
 from skylarkmq.store.index.file import HEADER, HEADER_SIZE, IndexHeader
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE
 from skylarkmq.store.stopped.reader import QueueFolder, StoppedStore
-from skylarkmq.store.timer.checkpoint import CHECKPOINT_NAME
+from skylarkmq.store.timer.checkpoint import CHECKPOINT_NAME, TimerState, read_checkpoint
+from skylarkmq.store.timer.rules import TIMER_QUEUE_ID, cancelled_key, due_of
+from skylarkmq.store.timer.run_file import ENTRY
 from skylarkmq.tools.store.output import size_text, table, when
 from skylarkmq.tools.store.ownership import owner_of
 from skylarkmq.tools.store.tables import BACKUP, TABLES, read_table
-from skylarkmq.tools.store.timers import waiting_timers
 from skylarkmq.tools.store.walk import PlaceKind, walk
 
 Info = dict[str, Any]
@@ -212,3 +215,33 @@ def lines(info: Info) -> list[str]:
         if rows:
             text += ["", *table(columns, [[row[column] for column in columns] for row in rows])]
     return text
+
+
+def waiting_timers(store: StoppedStore) -> int:
+    """Messages of the timer topic that wait; all that are there without a checkpoint."""
+    queue = store.queues.get((RMQ_SYS_WHEEL_TIMER_TOPIC, TIMER_QUEUE_ID))
+    if queue is None:
+        return 0
+    state = TimerState()
+    newest = store.paths.timer / CHECKPOINT_NAME
+    content = read_checkpoint(store.files, newest)
+    if content is not None:
+        state.take_over(content)
+    else:
+        content = read_checkpoint(store.files, newest.with_name(CHECKPOINT_NAME + BACKUP))
+        if content is not None:
+            state.take_over(content)
+            state.rebuild()  # as the broker will: the runs may be newer
+    count = state.messages.waiting_count
+    first, end = store.bounds(queue)
+    for queue_offset, unit in store.units(queue, max(first, state.queue_offset), end):
+        record = store.record_at(unit.commit_offset, check_crc=False)
+        if record is None or record.status is not RecordStatus.MESSAGE:
+            continue
+        text = record.properties
+        due_ms = max(0, due_of(text) or 0)
+        entry = ENTRY.pack(due_ms, queue_offset, unit.commit_offset, unit.record_size)
+        if cancelled_key(text) is None:
+            known = state.knows(entry, queue_offset, unit.commit_offset, is_cancel=False)
+            count += not known
+    return count

@@ -1,20 +1,28 @@
-"""Who has a store: tools read and change stopped ones alone.
+"""Who has a store: tools read and change stopped stores only.
 
 A running broker, ours or RocketMQ's, holds a lock on the first byte of `lock`. Readers only ask for
-it, so they never keep a broker from starting; one that starts while they read makes what they saw
-worthless, so they ask again at their end.
+it, so they never keep a broker from starting. A broker that starts while they read makes what they
+saw worthless, so they ask again at their end.
+
+A crash in the middle of a change costs nothing but a longer start. Before the first change the
+store gets the mark of a running broker and a checkpoint that covers nothing, so the next broker,
+ours or RocketMQ's, recovers all of it from the log. Both are set right when everything is on the
+disk. A store that was not stopped cleanly keeps the mark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from skylarkmq.common.files import Files
+from skylarkmq.common.files import DiskFiles, Files
 from skylarkmq.common.read_only_files import ReadOnlyFiles
+from skylarkmq.store.checkpoint import Checkpoint, Marks
 from skylarkmq.store.errors import StoreLockedError
-from skylarkmq.store.folder import StoreLock, StorePaths, is_held_here
+from skylarkmq.store.folder import AbortFile, StoreLock, StorePaths, is_held_here
+from skylarkmq.store.stopped.reader import StoppedStore
 
 _PROCESSES = Path("/proc")
 
@@ -75,3 +83,40 @@ def _command_of(files: ReadOnlyFiles, process: int) -> str:
         return ""
     name = words[0].decode("utf-8", "replace").rpartition("/")[2]
     return f" ({name})" if name else ""
+
+
+@dataclass(slots=True)
+class Change:
+    """A change under way; set the times once everything is synced."""
+
+    files: Files
+    store_timestamp: int = 0  # of the newest message in log and queues, ms
+    index_timestamp: int = 0
+
+
+@contextmanager
+def changing(store: StoppedStore, files: Files | None = None) -> Generator[Change]:
+    """Own the store while it is changed.
+
+    Raises:
+        StoreLockedError: a broker runs on it.
+    """
+    disk = files or DiskFiles()
+    paths = store.paths
+    with writing(store.files, disk, paths):
+        store.refresh()  # a broker may have run since it was opened
+        abort = AbortFile(disk, paths)
+        was_unclean = abort.exists()
+        checkpoint = Checkpoint(disk, paths.checkpoint, paths.recovery_point)
+        abort.create()
+        checkpoint.save(Marks())
+        for path in (paths.recovery_point, paths.flushed_offset):
+            if disk.exists(path):
+                disk.unlink(path)
+                disk.sync_folder(paths.own)
+        change = Change(disk)
+        yield change
+        if not was_unclean:
+            time = change.store_timestamp
+            checkpoint.save(Marks(time, time, change.index_timestamp))
+            abort.remove()

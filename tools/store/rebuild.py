@@ -11,8 +11,8 @@ from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.index.keys import record_entries
 from skylarkmq.store.progress import Progress
 from skylarkmq.store.stopped.reader import QueueFolder, StoppedStore
-from skylarkmq.tools.store.changing import changing
 from skylarkmq.tools.store.derive import IndexWriter, QueueBuilder, remove_files
+from skylarkmq.tools.store.ownership import changing
 from skylarkmq.tools.store.walk import Place, PlaceKind, no_progress, queue_places, walk
 
 Result = dict[str, Any]

@@ -16,9 +16,9 @@ from skylarkmq.store.progress import Progress
 from skylarkmq.store.queue.consume_queue import UNIT_SIZE
 from skylarkmq.store.queue.queue_scanner import QueueScanner
 from skylarkmq.store.stopped.reader import QueueKey, StoppedStore
-from skylarkmq.tools.store.changing import Change, changing
 from skylarkmq.tools.store.derive import IndexWriter, expired_end, remove_files
 from skylarkmq.tools.store.output import size_text, table
+from skylarkmq.tools.store.ownership import Change, changing
 from skylarkmq.tools.store.walk import PlaceKind, no_progress, queue_places, walk
 
 Result = dict[str, Any]

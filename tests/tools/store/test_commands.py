@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.common.read_only_files import ReadOnlyFiles
-from skylarkmq.tools.store import progress as progress_bars
-from skylarkmq.tools.store.progress import ProgressBar
+from skylarkmq.tools.store import output
+from skylarkmq.tools.store.output import ProgressBar
 from tests.support.archives import unpack
 from tests.support.patience import LIMIT_S
 from tests.tools.store.support import Sample, flip, run, run_json
@@ -141,7 +141,7 @@ def test_progress_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     with ProgressBar(rich) as bar:
         bar("reading", 1, 2)
     assert "reading" in rich.getvalue()
-    monkeypatch.setattr(progress_bars, "_rich_bar", lambda _stream: None)
+    monkeypatch.setattr(output, "_rich_bar", lambda _stream: None)
     with ProgressBar(plain) as bar:
         bar("reading", 1, 2)
         bar("reading", 2, 2)

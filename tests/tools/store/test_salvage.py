@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.protocol.record import RecordStatus, read_record
-from skylarkmq.tools.store.salvage_plan import Hole, Lost, filling
+from skylarkmq.tools.store.salvage import Hole, Lost, filling
 from tests.support.disk_store import DiskStore
 from tests.support.store_samples import SIZES, Fields, by_key, by_queue
 from tests.tools.store.support import Sample, flip, overwrite, run, run_json, run_lines
