@@ -15,11 +15,9 @@ from skylarkmq.client.observe.hooks import ClientHook, each
 from skylarkmq.client.producer.reply_table import ReplyTable
 from skylarkmq.client.wire.acl_hook import Signer
 from skylarkmq.client.wire.api_consumer import ConsumerApi
-from skylarkmq.client.wire.check_router import CheckRouter
-from skylarkmq.client.wire.connection import Connection
+from skylarkmq.client.wire.connection import CODEC_FIELD, CODEC_OFFER, Connection, Peer, peer_of
 from skylarkmq.client.wire.nameserver import NameServers
-from skylarkmq.client.wire.peer import CODEC_FIELD, CODEC_OFFER, Peer, peer_of
-from skylarkmq.client.wire.pushes import Answer, PushRouter
+from skylarkmq.client.wire.pushes import Answer, CheckRouter, PushRouter
 from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.client.wire.route import RouteTable
 from skylarkmq.client.wire.stream import Network

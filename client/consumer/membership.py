@@ -60,7 +60,7 @@ from skylarkmq.client.consumer.subscription import Selector, StartFrom, Subscrip
 from skylarkmq.client.errors import IllegalState, RocketMQError
 from skylarkmq.client.instance import Client
 from skylarkmq.client.services import Member, Services
-from skylarkmq.client.wire.api_lock import LockApi
+from skylarkmq.client.wire.api_consumer import LockApi
 from skylarkmq.protocol.flags import is_retry_topic, retry_topic
 from skylarkmq.protocol.message import MessageQueue
 

@@ -61,7 +61,7 @@ from skylarkmq.client.wire.api_pull import (
     PullStatus,
     pull,
 )
-from skylarkmq.client.wire.peer import Peer
+from skylarkmq.client.wire.connection import Peer
 from skylarkmq.client.wire.route import MASTER_ID, RouteTable
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageExt, MessageQueue

@@ -35,7 +35,7 @@ from skylarkmq.client.config import (
 )
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.services import Services
-from skylarkmq.client.wire.api_lock import LockApi
+from skylarkmq.client.wire.api_consumer import LockApi
 from skylarkmq.protocol.message import MessageQueue
 
 log = logging.getLogger(__name__)

@@ -51,8 +51,7 @@ from skylarkmq.client.producer.send import Choice, Send, SendStats
 from skylarkmq.client.producer.send_result import SendResult, SendStatus
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_send import SendRequest
-from skylarkmq.client.wire.connection import Connection
-from skylarkmq.client.wire.peer import Peer
+from skylarkmq.client.wire.connection import Connection, Peer
 from skylarkmq.protocol.errors import LocalProtocolError
 
 RETRY_FIRST_S: Final = 0.05

@@ -32,7 +32,7 @@ from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.message_view import MessageView
 from skylarkmq.client.observe.hooks import TransactionEnd, each
 from skylarkmq.client.services import Services
-from skylarkmq.client.wire.check_router import BROKER_NAME_FIELD, Question
+from skylarkmq.client.wire.pushes import BROKER_NAME_FIELD, Question
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.headers.fields import encode_fields

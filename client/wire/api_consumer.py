@@ -1,5 +1,5 @@
 """Typed calls of group members: heartbeat 34, farewell 35, filter check 46, members 38, offsets 14,
-15, 29, 30, 31.
+15, 29, 30, 31, locks of queues 41, 42.
 
 Each raises a RocketMQError when there is no answer or a refusal.
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/MQClientAPIImpl.java
@@ -7,6 +7,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/MQClientAPIImpl.java
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TypeVar
 
 import msgspec
@@ -17,8 +18,11 @@ from skylarkmq.protocol.bodies.group import (
     CheckClientRequestBody,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    UnlockBatchRequestBody,
 )
-from skylarkmq.protocol.bodies.text import decode_body, encode_body
+from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body, encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
@@ -46,7 +50,7 @@ BROKER_NAME_FIELD = "bname"
 
 
 class ConsumerApi:
-    """The calls, over one client's connections."""
+    """The calls but those for locks, over one client's connections."""
 
     def __init__(self, remoting: Remoting) -> None:
         self._remoting = remoting
@@ -177,3 +181,62 @@ def _header(kind: type[T], answer: RemotingCommand, address: str) -> T:
         return decode_fields(kind, answer.ext_fields)
     except RemoteProtocolError as error:
         raise ProtocolError(f"{address} sent an answer that cannot be read: {error}") from error
+
+
+class LockApi:
+    """Locks and unlocks queues for one member: a client in a group.
+
+    A broker forgets a lock 60 s after it was last asked for.
+    """
+
+    def __init__(self, remoting: Remoting, client_id: str, group: str) -> None:
+        self._remoting = remoting
+        self._client_id = client_id
+        self._group = group
+
+    async def lock(
+        self, address: str, queues: Collection[MessageQueue], timeout_s: float
+    ) -> set[MessageQueue]:
+        """Return those of the broker's queues that this member owns now.
+
+        Raises:
+            RocketMQError: refused, no answer, or one that cannot be read.
+        """
+        body = LockBatchRequestBody(
+            client_id=self._client_id, consumer_group=self._group, mq_set=_bodies(queues)
+        )
+        answer = await self._call(address, RequestCode.LOCK_BATCH_MQ, encode_body(body), timeout_s)
+        try:
+            granted = decode_body(LockBatchResponseBody, answer.body).lock_ok_mq_set
+        except RemoteProtocolError as error:
+            raise ProtocolError(f"{address} sent a body that cannot be read: {error}") from error
+        return {MessageQueue(each.topic, each.broker_name, each.queue_id) for each in granted}
+
+    async def unlock(
+        self, address: str, queues: Collection[MessageQueue], timeout_s: float
+    ) -> None:
+        """Give the locks of these queues up.
+
+        Raises:
+            RocketMQError: refused, or no answer.
+        """
+        body = UnlockBatchRequestBody(
+            client_id=self._client_id, consumer_group=self._group, mq_set=_bodies(queues)
+        )
+        await self._call(address, RequestCode.UNLOCK_BATCH_MQ, encode_body(body), timeout_s)
+
+    async def _call(
+        self, address: str, code: int, body: bytes, timeout_s: float
+    ) -> RemotingCommand:
+        request = RemotingCommand.request(code, {}, body)
+        answer = await self._remoting.call(address, request, timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise broker_error(answer.code, answer.remark, address)
+        return answer
+
+
+def _bodies(queues: Collection[MessageQueue]) -> list[MessageQueueBody]:
+    return [
+        MessageQueueBody(broker_name=each.broker_name, queue_id=each.queue_id, topic=each.topic)
+        for each in sorted(queues)
+    ]

@@ -17,10 +17,9 @@ from typing import Final
 import msgspec
 
 from skylarkmq.client.errors import ProtocolError, broker_error
-from skylarkmq.client.wire.connection import Connection
+from skylarkmq.client.wire.connection import Connection, Waiter
 from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.client.wire.send_answer import StoredFields
-from skylarkmq.client.wire.waiter import Waiter
 from skylarkmq.protocol.codes import CURRENT_VERSION, LanguageCode, RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import AUTO_CREATE_TOPIC_KEY_TOPIC

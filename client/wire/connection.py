@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from skylarkmq.client.clock import within
 from skylarkmq.client.config import Codec
@@ -37,12 +38,11 @@ from skylarkmq.client.errors import (
     RocketMQError,
 )
 from skylarkmq.client.wire.acl_hook import Signer
-from skylarkmq.client.wire.peer import CODEC_FIELD, CODEC_OFFER, Peer, peer_of
-from skylarkmq.client.wire.send_answer import MSG_ID_MARK, decode_stored
+from skylarkmq.client.wire.send_answer import MSG_ID_MARK, StoredAnswer, as_command, decode_stored
 from skylarkmq.client.wire.stream import Stream
 from skylarkmq.client.wire.tls import TlsFailure
-from skylarkmq.client.wire.waiter import FutureWaiter, Waiter
 from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.protocol.codes import MQVersion
 from skylarkmq.protocol.command import decode_command, encode_command
 from skylarkmq.protocol.frame import BadFrameError, FrameDecoder, RawFrame, SerializeType
 from skylarkmq.protocol.remoting_command import RESPONSE_FLAG, RemotingCommand
@@ -53,6 +53,89 @@ UNSENT_MAX: Final = 64 * 1024 * 1024
 MUTE_HINT: Final = "It never answered: is it a broker, does it want TLS or a client certificate?"
 SILENCE_MAX_S: Final = 3.0
 """A peer that lets requests time out and says nothing else for so long is given up."""
+CODEC_FIELD: Final = "skylarkmq.codec"
+CODEC_OFFER: Final = "msgpack.1"
+
+
+class Waiter(Protocol):
+    """Waits for the answer to one request; exactly one of these is called, once."""
+
+    @property
+    def deadline_s(self) -> float:
+        """When to give up, on the clock's monotonic time; then it fails with RequestTimeout."""
+        ...
+
+    def answered(self, answer: RemotingCommand) -> None:
+        """The answer is there, whatever its code."""
+        ...
+
+    def stored(self, answer: StoredAnswer) -> None:
+        """The answer is there, and it has the fields of an answer to a send."""
+        ...
+
+    def failed(self, error: RocketMQError) -> None:
+        """There will be no answer."""
+        ...
+
+
+class FutureWaiter:
+    """A waiter for a coroutine."""
+
+    __slots__ = ("deadline_s", "future")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> None:
+        self.deadline_s = deadline_s
+        self.future: asyncio.Future[RemotingCommand] = loop.create_future()
+
+    def answered(self, answer: RemotingCommand) -> None:
+        if not self.future.done():
+            self.future.set_result(answer)
+
+    def stored(self, answer: StoredAnswer) -> None:
+        self.answered(as_command(answer))
+
+    def failed(self, error: RocketMQError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What a connection's other end is: its release, and whether it is a broker of ours.
+
+    Both are known once it has answered the first two-way request under `codec="auto"`; else, and
+    earlier, an empty heartbeat asks. Kept per connection, because the broker behind an address may
+    have been replaced when it is connected again.
+    """
+
+    version: int
+    """Release ordinal, see protocol/codes.py; ours says that of RocketMQ 4.9.8."""
+    ours: bool
+    """It echoed the codec offer."""
+
+    @property
+    def has_timers(self) -> bool:
+        """It delivers at any time; RocketMQ does since 5.0, before it knows levels only."""
+        return self.ours or self.version >= MQVersion.V5_0_0
+
+    @property
+    def has_big_pulls(self) -> bool:
+        """It gives more than 256 KiB at once to those who ask for it; RocketMQ does since 5.0."""
+        return self.ours or self.version >= MQVersion.V5_0_0
+
+    @property
+    def release(self) -> str:
+        """The release in words, for messages to people."""
+        if self.ours:
+            return "SkylarkMQ"
+        known = [version for version in MQVersion if version <= self.version]
+        name = max(known).name.removeprefix("V").replace("_", ".") if known else "unknown"
+        return f"RocketMQ {name}{'' if self.version in known else ' or later'}"
+
+
+def peer_of(answer: RemotingCommand) -> Peer:
+    """Return what an answer to a request with the codec offer says about its sender."""
+    return Peer(answer.version, answer.ext_fields.get(CODEC_FIELD) == CODEC_OFFER)
 
 
 class Connection:

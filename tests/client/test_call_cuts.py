@@ -15,8 +15,7 @@ import pytest
 from skylarkmq.client.config import Codec
 from skylarkmq.client.errors import ConnectionFailed
 from skylarkmq.client.wire.api_admin import AdminApi
-from skylarkmq.client.wire.api_consumer import ConsumerApi
-from skylarkmq.client.wire.api_lock import LockApi
+from skylarkmq.client.wire.api_consumer import ConsumerApi, LockApi
 from skylarkmq.client.wire.api_pull import PullRequest, pull
 from skylarkmq.client.wire.api_send import send_message_back
 from skylarkmq.client.wire.nameserver import NameServers

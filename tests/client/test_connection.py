@@ -8,8 +8,7 @@ import pytest
 
 from skylarkmq.client.config import Codec
 from skylarkmq.client.errors import ConnectionFailed, ProtocolError, RequestTimeout
-from skylarkmq.client.wire.connection import Connection
-from skylarkmq.client.wire.peer import CODEC_FIELD, CODEC_OFFER
+from skylarkmq.client.wire.connection import CODEC_FIELD, CODEC_OFFER, Connection
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import encode_command
 from skylarkmq.protocol.frame import SerializeType

@@ -12,7 +12,7 @@ import pytest
 from skylarkmq.client import Client, ConnectionFailed
 from skylarkmq.client.config import Codec
 from skylarkmq.client.observe.hooks import ClientHook
-from skylarkmq.client.wire.peer import Peer
+from skylarkmq.client.wire.connection import Peer
 from skylarkmq.client.wire.stream import AsyncioNetwork, Receiver
 from skylarkmq.protocol.codes import MQVersion
 from skylarkmq.protocol.frame import SerializeType

@@ -13,7 +13,7 @@ from skylarkmq.client.errors import ConnectionFailed
 from skylarkmq.client.producer import transaction_check
 from skylarkmq.client.producer.transaction_check import Check, Checks, HalfMessage, TransactionState
 from skylarkmq.client.services import Services
-from skylarkmq.client.wire.check_router import CheckRouter
+from skylarkmq.client.wire.pushes import CheckRouter
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.record import encode_record
