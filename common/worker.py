@@ -130,9 +130,10 @@ class Call(Generic[T]):
         return (yield self._begin)
 
 
-def run_job(worker: Worker, job: Callable[[], T]) -> Call[T]:
-    """Run a job on a worker; to be awaited for its result or its error."""
-    return Call(lambda done: worker.submit(job, done))
+async def run_job(worker: Worker, job: Callable[[], T]) -> T:
+    """Run a job on a worker, and return its result or raise its error."""
+    call: Call[T] = Call(lambda done: worker.submit(job, done))
+    return await call
 
 
 def start(work: Coroutine[Any, Any, T], done: Done[T] | None = None) -> None:

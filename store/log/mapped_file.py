@@ -39,6 +39,11 @@ def file_name(start_offset: int) -> str:
     return f"{start_offset:0{NAME_DIGITS}d}"
 
 
+def is_file_name(name: str) -> bool:
+    """Return whether a name is that of a log or queue file."""
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+
+
 class MappedFile:
     """An allocated log file, written on one of three roads and read through a mapping."""
 

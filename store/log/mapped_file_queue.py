@@ -12,11 +12,11 @@ from skylarkmq.common.files import Files
 from skylarkmq.store.errors import StoreProfileError
 from skylarkmq.store.log.mapped_file import (
     BLOCK_SIZE,
-    NAME_DIGITS,
     MappedFile,
     file_name,
     first_written,
     is_blank,
+    is_file_name,
 )
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class MappedFileQueue:
         """
         names = [name for name in self._files.list(self.folder) if name != LOST_AND_FOUND]
         for name in names:
-            if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
+            if not is_file_name(name):
                 raise StoreProfileError(
                     f"{self.folder / name} is not a log file; move it out of the folder"
                 )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from skylarkmq.common.files import Files, StoreFile
 from skylarkmq.store.errors import StoreProfileError
-from skylarkmq.store.log.mapped_file import NAME_DIGITS, file_name
+from skylarkmq.store.log.mapped_file import file_name, is_file_name
 from skylarkmq.store.queue.consume_queue import (
     EXT_UNIT_MAX,
     UNIT,
@@ -122,7 +122,7 @@ class QueueScanner:
         found: dict[int, Path] = {}
         for name in self._files.list(folder):
             path = folder / name
-            if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
+            if not is_file_name(name):
                 raise StoreProfileError(f"{path} is not a queue file; move it out of the folder")
             size = self._files.size(path)
             if size != self._file_size:

@@ -48,7 +48,7 @@ from skylarkmq.store.checkpoint import Checkpoint, PointTracker
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.log.commit_log import CommitLog
-from skylarkmq.store.log.mapped_file import NAME_DIGITS
+from skylarkmq.store.log.mapped_file import is_file_name
 from skylarkmq.store.queue.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
@@ -286,7 +286,7 @@ def remove_topic_files(
         folders = [base / name for name in files.list(base)]
         for folder in folders:
             for name in reversed(files.list(folder)):
-                if len(name) == NAME_DIGITS and name.isascii() and name.isdigit():
+                if is_file_name(name):
                     forget(folder / name)
                     files.unlink(folder / name)
                     removed.append(folder / name)

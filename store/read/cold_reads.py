@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from skylarkmq.common.files import Files
+from skylarkmq.common.worker import Done, run_job, start
 from skylarkmq.protocol.record import (
     FIXED_IPV6,
     SYS_FLAG_POSITION,
@@ -51,12 +52,11 @@ from skylarkmq.store.read.message_reader import (
     nearest_in_time,
     owner_of,
 )
-from skylarkmq.store.results import GetMessageResult, GetMessageStatus
+from skylarkmq.store.results import GetMessageResult
 
-GotMessages = Callable[[GetMessageResult | None, BaseException | None], None]
+GotMessages = Done[GetMessageResult]
 GotRecords = Callable[[list[bytes | None]], None]
 GotOffset = Callable[[int, BaseException | None], None]
-GotTime = GotOffset
 
 RECORD_SIZE_MAX = 1 << 30
 _ALL = 1 << 62, 1 << 62  # of what a walk may take, where the worker keeps the limits
@@ -165,7 +165,8 @@ class ColdReads:
             for place, record in zip(places, records, strict=True):
                 if record is None:
                     self._report(place)
-            done(_filled(result, [record for record in records if record is not None]), None)
+            settle(result, [record for record in records if record is not None])
+            done(result, None)
 
         self._worker.submit(lambda: _read_places(places, take.owner), finished)
 
@@ -195,7 +196,10 @@ class ColdReads:
             for place in found.damaged:
                 self._report(place)
             count_filtered(self._stats, found.examined, len(found.records), len(refused))
-            done(settle(result, found), None)
+            settle(result, found.records)
+            if found.stopped_at >= 0:
+                result.next_begin_offset = found.stopped_at
+            done(result, None)
 
         self._worker.submit(lambda: read_matching(places, take.owner, by_record, *limits), finished)
 
@@ -222,46 +226,61 @@ class ColdReads:
             limit = min(mapped.committed_position, end_offset - mapped.start_offset)
             found.append((mapped, position, limit))
 
+        def finished(records: list[bytes | None] | None, _: BaseException | None) -> None:
+            done([None] * len(found) if records is None else records)
+
+        start(self._read_found(found), finished)
+
+    async def _read_found(
+        self, found: list[tuple[MappedFile, int, int] | None]
+    ) -> list[bytes | None]:
+        """Read records at (file, position, limit) and let their files go."""
+
         def read() -> list[bytes | None]:
             return [None if place is None else _read_record(*place) for place in found]
 
-        def finished(records: list[bytes | None] | None, error: BaseException | None) -> None:
+        try:
+            return await run_job(self._worker, read)
+        finally:
             for place in found:
                 if place is not None:
                     place[0].release()
-            done(records if records is not None else [None] * len(found))
-
-        self._worker.submit(read, finished)
 
     # Time
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, done: GotOffset) -> None:
         """Find an offset as `MessageReader.offset_by_time`, through many places of the log."""
         queue = self._queues.get(topic, queue_id)
-        if queue is None or queue.min_offset >= queue.max_offset:
-            self._worker.submit(lambda: 0, lambda found, error: done(found or 0, error))
-            return
-        search = _TimeSearch(self._log, self._queues, queue, self._files)
+        if queue is not None and queue.min_offset >= queue.max_offset:
+            queue = None
 
-        def finished(offset: int | None, error: BaseException | None) -> None:
-            search.release()
-            done(offset or 0, error)
+        def find(times: _Times) -> int:
+            return nearest_in_time(times.low, times.high, timestamp_ms, times.of)
 
-        self._worker.submit(lambda: search.run(timestamp_ms), finished)
+        start(self._search(queue, find), lambda found, error: done(found or 0, error))
 
-    def message_time(self, topic: str, queue_id: int, offset: int, done: GotTime) -> None:
-        """Store time of one message in ms, -1 when it is not there."""
+    def message_time(self, topic: str, queue_id: int, offset: int, done: GotOffset) -> None:
+        """Find the store time of one message in ms, -1 when it is not there."""
         queue = self._queues.get(topic, queue_id)
-        if queue is None or not queue.min_offset <= offset < queue.max_offset:
-            self._worker.submit(lambda: None, lambda _, error: done(-1, error))
-            return
-        search = _TimeSearch(self._log, self._queues, queue, self._files)
+        if queue is not None and not queue.min_offset <= offset < queue.max_offset:
+            queue = None
+        start(
+            self._search(queue, lambda times: times.of(offset)),
+            lambda found, error: done(-1 if found is None else found, error),
+        )
 
-        def finished(timestamp: int | None, error: BaseException | None) -> None:
-            search.release()
-            done(-1 if timestamp is None else timestamp, error)
-
-        self._worker.submit(lambda: search.time_of(offset), finished)
+    async def _search(
+        self, queue: ConsumeQueue | None, find: Callable[[_Times], int]
+    ) -> int | None:
+        """Return what a search through the times of a queue finds; None without a queue."""
+        if queue is None:
+            await run_job(self._worker, lambda: None)
+            return None
+        times = _Times(self._log, self._queues, queue, self._files)
+        try:
+            return await run_job(self._worker, lambda: times.search(find))
+        finally:
+            times.release()
 
 
 class _Held:
@@ -294,13 +313,13 @@ class _Held:
         return True
 
 
-class _TimeSearch:
-    """What a search by time needs of the store, for a worker."""
+class _Times:
+    """The store times of a queue's messages, for a worker."""
 
     def __init__(
         self, commit_log: CommitLog, queues: QueueTable, queue: ConsumeQueue, files: Files
     ) -> None:
-        self._low, self._high = queue.min_offset, queue.max_offset
+        self.low, self.high = queue.min_offset, queue.max_offset
         self._folder: Path = queue.folder
         self._tail_start = queue.tail_start
         self._tail = queue.tail_units(queue.tail_start, queue.max_offset - queue.tail_start)
@@ -316,21 +335,15 @@ class _TimeSearch:
         for mapped in self._held:
             mapped.release()
 
-    def run(self, timestamp_ms: int) -> int:
-        """Return the offset nearest in time. Blocks; reads worker."""
+    def search(self, find: Callable[[_Times], int]) -> int:
+        """Find something, and close the queue's files. Blocks; reads worker."""
         try:
-            return nearest_in_time(self._low, self._high, timestamp_ms, self._time_of)
+            return find(self)
         finally:
             self._units.close()
 
-    def time_of(self, offset: int) -> int:
-        """Store time of the message at an offset, -1 when its record is gone. Blocks."""
-        try:
-            return self._time_of(offset)
-        finally:
-            self._units.close()
-
-    def _time_of(self, offset: int) -> int:
+    def of(self, offset: int) -> int:
+        """Return the store time of the message at an offset, -1 when its record is gone. Blocks."""
         if offset >= self._tail_start:
             (commit_offset, _, _) = UNIT.unpack_from(
                 self._tail, (offset - self._tail_start) * UNIT.size
@@ -370,12 +383,3 @@ def _read_record(mapped: MappedFile, position: int, limit: int) -> bytes | None:
 
 def _raise(error: OSError) -> GetMessageResult:
     raise error
-
-
-def _filled(result: GetMessageResult, records: list[bytes]) -> GetMessageResult:
-    result.views = list(records)
-    result.count = len(records)
-    result.size = sum(map(len, records))
-    if not records and result.status is GetMessageStatus.FOUND:
-        result.status = GetMessageStatus.NO_MATCHED_MESSAGE  # all that were wanted are damaged
-    return result

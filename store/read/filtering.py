@@ -228,13 +228,10 @@ def runs(places: Iterable[Place], size_max: int = 1 << 62) -> list[list[Place]]:
     return result
 
 
-def settle(result: GetMessageResult, found: ColdMatches) -> GetMessageResult:
-    """Put what was read into the answer of the walk that chose the places."""
-    if found.stopped_at >= 0:
-        result.next_begin_offset = found.stopped_at
-    result.views = list(found.records)
-    result.count = len(found.records)
-    result.size = sum(map(len, found.records))
-    if not found.records and result.status is GetMessageStatus.FOUND:
-        result.status = GetMessageStatus.NO_MATCHED_MESSAGE
-    return result
+def settle(result: GetMessageResult, records: list[bytes]) -> None:
+    """Put the records that were read into the answer of the walk that chose them."""
+    result.views = list(records)
+    result.count = len(records)
+    result.size = sum(map(len, records))
+    if not records and result.status is GetMessageStatus.FOUND:
+        result.status = GetMessageStatus.NO_MATCHED_MESSAGE  # all that were wanted are damaged

@@ -22,7 +22,7 @@ from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint, Marks
 from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.index.file import IndexFile, IndexShape
 from skylarkmq.store.log.flushed_offset import FlushedOffset
-from skylarkmq.store.log.mapped_file import NAME_DIGITS, first_written
+from skylarkmq.store.log.mapped_file import first_written, is_file_name
 from skylarkmq.store.queue.consume_queue import (
     EXT_UNIT_MAX,
     LONG_MIN,
@@ -142,7 +142,7 @@ class StoppedStore:
         return [
             NumberedFile(folder / name, int(name), self.files.size(folder / name))
             for name in self.names(folder)
-            if is_numbered(name)
+            if is_file_name(name)
         ]
 
     @cached_property
@@ -366,11 +366,6 @@ class StoppedStore:
     def is_unclean(self) -> bool:
         """Whether the last stop left the mark of a running broker."""
         return self.files.exists(self.paths.abort)
-
-
-def is_numbered(name: str) -> bool:
-    """Return whether a name is that of a log or queue file."""
-    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
 
 
 def is_queue_id(name: str) -> bool:

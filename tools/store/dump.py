@@ -34,7 +34,7 @@ from skylarkmq.store.index.file import (
     IndexHeader,
     IndexShape,
 )
-from skylarkmq.store.log.mapped_file import is_blank
+from skylarkmq.store.log.mapped_file import is_blank, is_file_name
 from skylarkmq.store.queue.consume_queue import (
     EXT_UNIT,
     EXT_UNIT_SIZE,
@@ -46,7 +46,7 @@ from skylarkmq.store.queue.consume_queue import (
     is_valid_unit,
     unit_size_at,
 )
-from skylarkmq.store.stopped.reader import StoppedStore, is_numbered
+from skylarkmq.store.stopped.reader import StoppedStore
 from skylarkmq.tools.store.tables import parse
 from skylarkmq.tools.store.walk import find_sound
 
@@ -86,7 +86,7 @@ def kind_of(path: Path) -> str:
         StoreError: nothing that a store has.
     """
     folder = path.parent.name
-    if is_numbered(path.name):
+    if is_file_name(path.name):
         above = path.parent.parent.parent.name
         if above in ("consumequeue", "consumequeue_ext"):
             return "queue" if above == "consumequeue" else "ext"
@@ -130,7 +130,7 @@ def rows(store: StoppedStore, path: Path, kind: str, *, start: int, slots: bool 
 
 
 def _start_of(path: Path) -> int:
-    return int(path.name) if is_numbered(path.name) else 0
+    return int(path.name) if is_file_name(path.name) else 0
 
 
 def record_row(view: memoryview | bytes, position: int) -> Row:

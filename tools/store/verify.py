@@ -15,13 +15,13 @@ from skylarkmq.protocol.flags import validate_topic
 from skylarkmq.protocol.record import RecordStatus
 from skylarkmq.store.checkpoint import FIELDS, FILE_SIZE
 from skylarkmq.store.delay_levels import DelayLevels
+from skylarkmq.store.log.mapped_file import is_file_name
 from skylarkmq.store.progress import Progress
 from skylarkmq.store.queue.consume_queue import UNIT_SIZE
 from skylarkmq.store.stopped.reader import (
     NumberedFile,
     QueueKey,
     StoppedStore,
-    is_numbered,
     is_queue_id,
 )
 from skylarkmq.tools.store.findings import Findings
@@ -254,7 +254,7 @@ def _check_log(store: StoppedStore, findings: Findings) -> None:
 
 def _check_names(store: StoppedStore, findings: Findings, folder: Path, kind: str) -> None:
     for name in store.names(folder):
-        if not is_numbered(name):
+        if not is_file_name(name):
             findings.error(kind, folder / name, 0, "its name is not 20 digits", MOVE)
 
 
