@@ -1,30 +1,19 @@
-"""The client: what its producers and consumers share.
+"""The client: connections and names that producers and consumers share; services.py is its inside.
 
-One connection to each broker, one route table, one heartbeat for all groups, one client id. Three
-tasks run while it is started: heartbeats, the refresh of all routes, and the search for routes that
-are still missing.
-
-Runs in the caller's loop only; makes no loop, no thread, and no signal handler.
-Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/factory/MQClientInstance.java
-(startScheduledTask, sendHeartbeatToAllBroker), client/.../ClientConfig.java (buildMQClientId)
+It runs in the caller's loop only; it makes no loop, no thread, and no signal handler.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Coroutine
-from ipaddress import ip_address
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Self
 
-from skylarkmq.client.clock import SystemClock, sleep
+from skylarkmq.client.clock import SystemClock
 from skylarkmq.client.config import (
-    MISSING_ROUTE_REFRESH_S,
     AddressMap,
     ClientConfig,
     Codec,
@@ -34,13 +23,10 @@ from skylarkmq.client.config import (
 from skylarkmq.client.errors import NOT_STARTED, IllegalState, NotSupported
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.observe.hooks import ClientHook
-from skylarkmq.client.services import Member, Services
-from skylarkmq.client.wire.heartbeat import Heartbeat
+from skylarkmq.client.services import Services
 from skylarkmq.client.wire.stream import AsyncioNetwork, Network
 from skylarkmq.client.wire.tls import ClientTls, ServerHostname, SslSetting
 from skylarkmq.common.clock import Clock
-from skylarkmq.protocol.headers.group import UnregisterClientRequestHeader
-from skylarkmq.protocol.message_id import UniqueIdGenerator
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -49,8 +35,6 @@ if TYPE_CHECKING:
     from skylarkmq.client.services import Services
 
 log = logging.getLogger(__name__)
-
-JITTER: Final = 0.1
 
 
 class Started(ABC):
@@ -153,10 +137,6 @@ class Client(Started):
         self._starting = asyncio.Lock()
         self._closed = False
         self._client_id = ""
-        self._unique_ids: UniqueIdGenerator | None = None
-        self._producer_groups: Counter[str] = Counter()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._heartbeat: Heartbeat | None = None
 
     async def start(self) -> None:
         """Connect to a name server; does nothing when started already.
@@ -173,47 +153,23 @@ class Client(Started):
             clock = self._clock or SystemClock(asyncio.get_running_loop())
             services = Services(self._config, self._network, clock, self._random)
             try:
-                local_ip = await services.name_servers.connect()
+                await services.connect()
                 if self._closed:  # while it connected
                     raise IllegalState("the client is closed")
+                services.hooks += _hooks_of(services, *self._observers)
             except BaseException:
                 await services.remoting.stop()
                 raise
-            self._name_client(local_ip, clock)
-            services.client_id = self._client_id
-            services.hooks += hooks_of(services, *self._observers)
+            services.begin()
+            self._client_id = services.client_id
             self._services = services
-            config = self._config
-            self._heartbeat = heartbeat = Heartbeat(
-                services, self._client_id, self._producer_groups, config.heartbeat_interval_s
-            )
-            self._tasks = [
-                self._run(heartbeat.run(), "heartbeat"),
-                self._run(
-                    self._refresh(services, config.route_refresh_s, missing_only=False), "routes"
-                ),
-                self._run(
-                    self._refresh(services, MISSING_ROUTE_REFRESH_S, missing_only=True),
-                    "missing-routes",
-                ),
-            ]
 
     async def stop(self) -> None:
         """End the tasks and close all connections. Stop producers and consumers before."""
         self._closed = True
         services, self._services = self._services, None
-        # What needs no waiting comes first, so that a cancelled stop has closed all the same.
-        for task in self._tasks:
-            task.cancel()
         if services is not None:
-            services.pushes.cancel()
-            services.routes.cancel()
-            services.remoting.close()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if services is not None:
-            await services.pushes.stop()
-            await services.routes.stop()
-            await services.remoting.stop()
+            await services.stop()
 
     @property
     def client_id(self) -> str:
@@ -225,124 +181,17 @@ class Client(Started):
         """Wraps and unwraps names of topics and groups; false when there is none."""
         return self._namespace
 
-    @property
-    def services(self) -> Services:
-        """The inside of a started client.
 
-        Raises:
-            IllegalState: not started, or closed.
-        """
-        if self._services is None:
-            raise IllegalState(f"the client is {'closed' if self._closed else NOT_STARTED}")
-        return self._services
+def services_of(client: Client) -> Services:
+    """Return the inside of a started client.
 
-    @property
-    def unique_ids(self) -> UniqueIdGenerator:
-        """The ids that its messages get.
-
-        Raises:
-            IllegalState: not started.
-        """
-        if self._unique_ids is None:
-            raise IllegalState(f"the client is {NOT_STARTED}")
-        return self._unique_ids
-
-    # For producers and consumers
-
-    def join_producer(self, group: str) -> None:
-        """Name the producer group in heartbeats from now on; the next one goes out soon."""
-        self._producer_groups[group] += 1
-        self.want_heartbeat()
-
-    async def leave_producer(self, group: str) -> None:
-        """Undo one `join_producer`; the last one tells the brokers."""
-        self._producer_groups[group] -= 1
-        if self._producer_groups[group] <= 0:
-            del self._producer_groups[group]
-            await self._unregister(
-                UnregisterClientRequestHeader(client_id=self._client_id, producer_group=group)
-            )
-
-    def join_consumer(self, member: Member) -> None:
-        """Add a consumer.
-
-        Raises:
-            IllegalState: this client is in that group already. Members of one group are told apart
-                by the client id, so a second one needs a client of its own.
-        """
-        members = self.services.members
-        if member.group in members:
-            raise IllegalState(
-                f"this client has a consumer in group {member.group} already",
-                hint="Give the second consumer a Client of its own",
-            )
-        members[member.group] = member
-
-    async def leave_consumer(self, member: Member) -> None:
-        """Take a consumer out and tell the brokers."""
-        services = self.services
-        if services.members.get(member.group) is member:
-            del services.members[member.group]
-            await self._unregister(
-                UnregisterClientRequestHeader(
-                    client_id=self._client_id, consumer_group=member.group
-                )
-            )
-
-    def want_heartbeat(self) -> None:
-        """Let a heartbeat go out soon instead of at its time."""
-        self.services.beat_wanted.set()
-
-    async def send_heartbeats(self) -> None:
-        """Send a heartbeat to every broker of the known routes now; failures are logged.
-
-        Pure producers speak to masters only, as in Java.
-        """
-        if self._heartbeat is None:
-            raise IllegalState(f"the client is {NOT_STARTED}")
-        await self._heartbeat.send()
-
-    # Inside
-
-    def _name_client(self, local_ip: str, clock: Clock) -> None:
-        ip = self._config.client_ip or local_ip
-        try:
-            address = ip_address(ip.partition("%")[0])
-        except ValueError:  # a name does for the client id; message ids want an address
-            address = ip_address(local_ip.partition("%")[0])
-        instance = self._config.instance_name or f"{os.getpid()}#{self._random.getrandbits(48):x}"
-        parts = [ip, instance, self._config.unit_name]
-        self._client_id = "@".join(part for part in parts if part)
-        seed = self._random.getrandbits(32)
-        self._unique_ids = UniqueIdGenerator(address.packed, os.getpid(), seed, clock)
-
-    def _run(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        return asyncio.create_task(work, name=f"skylarkmq-client-{name}")
-
-    async def _refresh(self, services: Services, interval_s: float, *, missing_only: bool) -> None:
-        while True:
-            jitter = self._random.uniform(1 - JITTER, 1 + JITTER)
-            await sleep(services.clock, interval_s * jitter)
-            try:
-                await services.routes.refresh_all(missing_only=missing_only)
-            except Exception:
-                log.exception("route refresh failed, the next one comes in its time")
-
-    async def _unregister(self, header: UnregisterClientRequestHeader) -> None:
-        """Tell the brokers that are connected; who does not hear it finds out by time."""
-        services = self._services
-        if services is None:
-            return  # closed: its connections have told the brokers
-        timeout_s = self._config.request_timeout_s
-        calls = [
-            services.consumer_api.unregister(address, header, timeout_s)
-            for broker in services.routes.brokers().values()
-            for address in broker.values()
-            if services.remoting.ready(address) is not None
-        ]
-        for outcome in await asyncio.gather(*calls, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                log.debug("unregistering: %s", outcome)
+    Raises:
+        IllegalState: not started, or stopped.
+    """
+    services, closed = client._services, client._closed  # pyright: ignore[reportPrivateUsage]
+    if services is None:
+        raise IllegalState(f"the client is {'closed' if closed else NOT_STARTED}")
+    return services
 
 
 class OnClient(Started):
@@ -371,7 +220,7 @@ class OnClient(Started):
             await self._client.stop()
 
 
-def hooks_of(
+def _hooks_of(
     services: Services, metrics: CollectorRegistry | None, tracer_provider: TracerProvider | None
 ) -> list[ClientHook]:
     """Return the hooks for a registry of metrics and for a provider of tracers, if given.

@@ -1,15 +1,30 @@
-"""What a started client offers to its producers and consumers."""
+"""The inside of a started client, which its producers and consumers share.
+
+One connection to each broker, one route table, one heartbeat for all groups, one client id. Three
+tasks run: heartbeats, the refresh of all routes, and the search for routes that are still missing.
+
+A broker that refuses heartbeats does not know the client: its consumers receive nothing from it.
+After REFUSALS_MIN refusals in a row, over REFUSED_S or longer, a consumer's reader gets the refusal
+as an error.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/factory/MQClientInstance.java
+(startScheduledTask, sendHeartbeatToAllBroker), client/.../ClientConfig.java (buildMQClientId)
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from ipaddress import ip_address
 from random import Random
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
-from skylarkmq.client.config import ClientConfig
-from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.clock import sleep, wait_event
+from skylarkmq.client.config import MISSING_ROUTE_REFRESH_S, ClientConfig
+from skylarkmq.client.errors import BrokerError, IllegalState, RequestTimeout, RocketMQError
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.observe.hooks import ClientHook, each
 from skylarkmq.client.producer.reply_table import ReplyTable
@@ -19,13 +34,15 @@ from skylarkmq.client.wire.connection import CODEC_FIELD, CODEC_OFFER, Connectio
 from skylarkmq.client.wire.nameserver import NameServers
 from skylarkmq.client.wire.pushes import Answer, CheckRouter, PushRouter
 from skylarkmq.client.wire.remoting import Remoting
-from skylarkmq.client.wire.route import RouteTable
+from skylarkmq.client.wire.route import MASTER_ID, RouteTable
 from skylarkmq.client.wire.stream import Network
 from skylarkmq.common.clock import Clock
-from skylarkmq.protocol.bodies.group import ConsumerData, HeartbeatData
+from skylarkmq.protocol.bodies.group import ConsumerData, HeartbeatData, ProducerData
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.frame import SerializeType
+from skylarkmq.protocol.headers.group import UnregisterClientRequestHeader
+from skylarkmq.protocol.message_id import UniqueIdGenerator
 from skylarkmq.protocol.remoting_command import RemotingCommand
 
 log = logging.getLogger(__name__)
@@ -37,6 +54,20 @@ MEMBER_CODES: Final = (
     RequestCode.CONSUME_MESSAGE_DIRECTLY,
 )
 """What brokers ask one member of a group for."""
+JITTER: Final = 0.1
+HEARTBEAT_DELAY_S: Final = 0.2
+"""A wish for a heartbeat waits that long for others to join it."""
+REFUSED_S: Final = 10.0
+"""A broker that starts, or reads its access control again, has that long to change its mind."""
+REFUSALS_MIN: Final = 3
+LATER_CODES: Final[frozenset[int]] = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+    }
+)
+"""Answers about the state of the broker, not about the client."""
 
 
 class Member(Protocol):
@@ -56,11 +87,11 @@ class Member(Protocol):
         ...
 
     def wake(self) -> None:
-        """The group's members or a route may have changed: rebalance soon."""
+        """Rebalance soon: the group's members or a route may have changed."""
         ...
 
     def refused(self, error: RocketMQError) -> None:
-        """A broker refuses this client for good: who waits for messages should hear of it."""
+        """Give the error to a task that waits for messages: a broker refuses this client."""
         ...
 
     def buffered(self) -> dict[str, tuple[int, int]]:
@@ -69,7 +100,7 @@ class Member(Protocol):
 
 
 class Services:
-    """The parts that all producers and consumers of one client share. Loop thread."""
+    """What all producers and consumers of one client share. Loop thread."""
 
     def __init__(self, config: ClientConfig, network: Network, clock: Clock, random: Random):
         self.config = config
@@ -90,6 +121,14 @@ class Services:
         self.namespace = Namespace(config.namespace)
         """Wraps names of topics and groups on their way in, and unwraps them on their way out."""
         self.client_id = ""
+        """`<ip>@<instance>[@<unit>]`, as brokers know this client."""
+        self.unique_ids: UniqueIdGenerator
+        """The ids that its messages get; from `connect` on."""
+        self._producer_groups: Counter[str] = Counter()
+        # By address, since the last heartbeat that was taken: refusals, and the time of the first.
+        self._refusals: dict[str, tuple[int, float]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
         self.replies = ReplyTable(clock, self.namespace.unwrap)
         self.pushes.on(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self.replies.take)
         self.remoting = Remoting(
@@ -107,6 +146,111 @@ class Services:
         )
         self.routes = RouteTable(self.name_servers, config.mapped, clock, self._route_changed)
         self.consumer_api = ConsumerApi(self.remoting)
+
+    # Life
+
+    async def connect(self) -> None:
+        """Connect to a name server, and take the name that brokers know this client by.
+
+        Raises:
+            ConnectionFailed: no name server can be reached; a TlsError when a check of TLS is why.
+        """
+        config, random = self.config, self.random
+        local_ip = await self.name_servers.connect()
+        ip = config.client_ip or local_ip
+        try:
+            address = ip_address(ip.partition("%")[0])
+        except ValueError:  # the client id may have a name in it; message ids need an address
+            address = ip_address(local_ip.partition("%")[0])
+        instance = config.instance_name or f"{os.getpid()}#{random.getrandbits(48):x}"
+        parts = [ip, instance, config.unit_name]
+        self.client_id = "@".join(part for part in parts if part)
+        seed = random.getrandbits(32)
+        self.unique_ids = UniqueIdGenerator(address.packed, os.getpid(), seed, self.clock)
+
+    def begin(self) -> None:
+        """Start the tasks."""
+        self._run(self._beat(), "heartbeat")
+        self._run(self._refresh(self.config.route_refresh_s, missing_only=False), "routes")
+        self._run(self._refresh(MISSING_ROUTE_REFRESH_S, missing_only=True), "missing-routes")
+
+    async def stop(self) -> None:
+        """End the tasks and close all connections; cancelled, it has closed all the same."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        self.pushes.cancel()
+        self.routes.cancel()
+        self.remoting.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.pushes.stop()
+        await self.routes.stop()
+        await self.remoting.stop()
+
+    # Groups
+
+    def join_producer(self, group: str) -> None:
+        """Name the producer group in heartbeats; the next one goes out soon."""
+        self._producer_groups[group] += 1
+        self.beat_wanted.set()
+
+    async def leave_producer(self, group: str) -> None:
+        """Undo one `join_producer`; the last one tells the brokers."""
+        self._producer_groups[group] -= 1
+        if self._producer_groups[group] <= 0:
+            del self._producer_groups[group]
+            await self._unregister(
+                UnregisterClientRequestHeader(client_id=self.client_id, producer_group=group)
+            )
+
+    def join_consumer(self, member: Member) -> None:
+        """Add a consumer.
+
+        Raises:
+            IllegalState: this client is in that group already. Brokers tell the members of a group
+                apart by the client id, so a second one needs a client of its own.
+        """
+        if member.group in self.members:
+            raise IllegalState(
+                f"this client has a consumer in group {member.group} already",
+                hint="Give the second consumer a Client of its own",
+            )
+        self.members[member.group] = member
+
+    async def leave_consumer(self, member: Member) -> None:
+        """Remove a consumer and tell the brokers."""
+        if self.members.get(member.group) is member:
+            del self.members[member.group]
+            header = UnregisterClientRequestHeader(
+                client_id=self.client_id, consumer_group=member.group
+            )
+            await self._unregister(header)
+
+    async def send_heartbeats(self) -> None:
+        """Send a heartbeat to every broker of the known routes now; failures are logged.
+
+        A client that has only producers sends to masters only, as in Java.
+        """
+        self.beat_wanted.clear()
+        everyone = [member.consumer_data() for member in self.members.values()]
+        consumers = [data for data in everyone if data is not None]
+        producers = [ProducerData(group_name=name) for name in self._producer_groups]
+        if not consumers and not producers:
+            return
+        data = HeartbeatData(
+            client_id=self.client_id, consumer_data_set=consumers, producer_data_set=producers
+        )
+        addresses = {
+            address
+            for broker in self.routes.brokers().values()
+            for broker_id, address in broker.items()
+            if consumers or broker_id == MASTER_ID
+        }
+        for address in self._refusals.keys() - addresses:
+            del self._refusals[address]
+        await asyncio.gather(*(self._beat_to(address, data) for address in addresses))
+
+    # Brokers
 
     def known_peer(self, address: str) -> Peer | None:
         """Return what is known of the broker that is connected there; no I/O."""
@@ -168,3 +312,71 @@ class Services:
         self.beat_wanted.set()  # there may be a broker that does not know this client yet
         for member in self.members.values():
             member.wake()
+
+    # Inside
+
+    def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._tasks.append(asyncio.create_task(work, name=f"skylarkmq-client-{name}"))
+
+    async def _refresh(self, interval_s: float, *, missing_only: bool) -> None:
+        while True:
+            jitter = self.random.uniform(1 - JITTER, 1 + JITTER)
+            await sleep(self.clock, interval_s * jitter)
+            try:
+                await self.routes.refresh_all(missing_only=missing_only)
+            except Exception:
+                log.exception("route refresh failed, the next one comes in its time")
+
+    async def _beat(self) -> None:
+        while True:
+            if await wait_event(self.clock, self.beat_wanted, self.config.heartbeat_interval_s):
+                # Several wishes at the same time are one, and somebody may have fulfilled it.
+                await sleep(self.clock, HEARTBEAT_DELAY_S)
+                if not self.beat_wanted.is_set():
+                    continue
+            try:
+                await self.send_heartbeats()
+            except Exception:
+                log.exception("heartbeat failed, the next one goes out in its time")
+
+    async def _beat_to(self, address: str, data: HeartbeatData) -> None:
+        connection: Connection | None = None
+        seen_count = 0
+        try:
+            connection = await self.remoting.connection(address)
+            seen_count = connection.answers_count
+            timeout_s = self.config.request_timeout_s
+            await self.consumer_api.heartbeat(address, data, timeout_s)
+            self._refusals.pop(address, None)
+        except RequestTimeout as error:
+            log.warning("heartbeat to %s: %s", address, error)
+            if connection is not None and connection.answers_count == seen_count:
+                # Half open: no answer at all came back. A new connection finds out.
+                connection.give_up("no answer to a heartbeat")
+        except RocketMQError as error:
+            log.warning("heartbeat to %s: %s", address, error)
+            if isinstance(error, BrokerError) and error.code not in LATER_CODES:
+                self._note_refusal(address, error)
+
+    def _note_refusal(self, address: str, error: BrokerError) -> None:
+        now_s = self.clock.monotonic()
+        count, since_s = self._refusals.get(address, (0, now_s))
+        self._refusals[address] = count + 1, since_s
+        if count + 1 >= REFUSALS_MIN and now_s - since_s >= REFUSED_S:
+            for member in list(self.members.values()):
+                if member.consumer_data() is not None:
+                    member.refused(error)
+
+    async def _unregister(self, header: UnregisterClientRequestHeader) -> None:
+        """Tell the connected brokers; the others forget the client after a while."""
+        if self._closed:
+            return  # its closed connections have told the brokers
+        calls = [
+            self.consumer_api.unregister(address, header, self.config.request_timeout_s)
+            for broker in self.routes.brokers().values()
+            for address in broker.values()
+            if self.remoting.ready(address) is not None
+        ]
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                log.debug("unregistering: %s", outcome)

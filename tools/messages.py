@@ -33,7 +33,7 @@ from skylarkmq.client.errors import (
     RouteNotFound,
     TopicNotExist,
 )
-from skylarkmq.client.instance import Client
+from skylarkmq.client.instance import Client, services_of
 from skylarkmq.client.producer.producer import Producer
 from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.protocol.errors import ProtocolError
@@ -153,7 +153,7 @@ def consume(
                 ack="manual",
             )
             async with consumer:
-                known = client.services.routes.known
+                known = services_of(client).routes.known
                 if known(topic) is None:
                     click.echo(f"topic {topic} does not exist yet, waiting", err=True)
                 count = await _print_messages(consumer, max_count, timeout)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from skylarkmq.client.errors import IllegalState, NotFound, RouteNotFound
-from skylarkmq.client.instance import Client
+from skylarkmq.client.instance import Client, services_of
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_admin import AdminApi, read_body
@@ -56,7 +56,7 @@ class AdminBase:
 
     @property
     def _services(self) -> Services:
-        return self._client.services
+        return services_of(self._client)
 
     @property
     def _api(self) -> AdminApi:

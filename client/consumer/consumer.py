@@ -24,20 +24,12 @@ from skylarkmq.client.clock import ceil_ms
 from skylarkmq.client.config import MIB, AckMode, ConsumerConfig, Model
 from skylarkmq.client.consumer.allocate import Assignment
 from skylarkmq.client.consumer.handlers import Handler, Workers, acting_task
-from skylarkmq.client.consumer.membership import (
-    Inside,
-    Membership,
-    Parts,
-    put_together,
-    subscribe_to,
-)
-from skylarkmq.client.consumer.process_queue import ProcessQueue
+from skylarkmq.client.consumer.membership import Membership
 from skylarkmq.client.consumer.rebalance import Callbacks, QueuesCallback
 from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.consumer.subscription import (
     Selector,
     StartFrom,
-    Subscription,
     require_selector,
 )
 from skylarkmq.client.errors import (
@@ -47,13 +39,11 @@ from skylarkmq.client.errors import (
     RequestTimeout,
     RocketMQError,
 )
-from skylarkmq.client.instance import Client, OnClient
+from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.observe.trace import Tracer, trace_topic
 from skylarkmq.client.producer.request_reply import Replyable, send_reply
-from skylarkmq.protocol.bodies.group import ConsumerData
 from skylarkmq.protocol.flags import is_retry_topic, validate_group, validate_topic
 from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.protocol.remoting_command import RemotingCommand
 
 
 class Consumer(OnClient):
@@ -155,28 +145,24 @@ class Consumer(OnClient):
             consume_timeout_s=consume_timeout,
             offsets_folder=None if offsets_folder is None else Path(offsets_folder),
         )
-        self._ack: AckMode = ack
-        self._inside: Inside | None = None
-        self._closed = False
-        self._given: list[ReceivedMessage] = []
-        self._tracer: Tracer | None = None
-        self._trace_topic = trace_topic(trace)
-        self._start_from = start_from
-        self._callbacks = Callbacks(on_assigned, on_revoked)
-        self._subscriptions: dict[str, Subscription] = {}
         require_selector(selector)
         if not isinstance(start_from, StartFrom):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(
                 f"start_from is StartFrom.LAST, NOW, FIRST or timestamp, not {start_from!r}"
             )
+        self._start_from = start_from
+        self._callbacks = Callbacks(on_assigned, on_revoked)
         self._selectors = {_checked(wrap(topic)): selector for topic in topics}
-        self._workers: Workers | None = None
-        self._parts: Parts | None = None
+        self._trace_topic = trace_topic(trace)
+        self._tracer: Tracer | None = None
         self._membership: Membership | None = None
+        self._workers: Workers | None = None
+        self._given: list[ReceivedMessage] = []
         self._starting = asyncio.Lock()
         self._ending: asyncio.Task[None] | None = None
         self._started = False
         self._stopped = False
+        self._closed = False
 
     async def start(self) -> None:
         """Join the group and take a share of the queues; does nothing when started.
@@ -193,25 +179,19 @@ class Consumer(OnClient):
 
     async def _start(self) -> None:
         await self._client.start()
-        for topic, selector in self._selectors.items():
-            subscribe_to(self._client, self._subscriptions, topic, selector)
-        parts = put_together(
-            self._client, self._config, self._subscriptions, self._start_from, self._callbacks
-        )
         try:
-            if parts.local_offsets is not None:
-                await parts.local_offsets.open()
-            self._client.join_consumer(self)
+            services = services_of(self._client)
+            membership = Membership(services, self._config, self._start_from, self._callbacks)
+            await membership.open(self._selectors.items())
         except BaseException:
-            if parts.local_offsets is not None:
-                parts.local_offsets.close()
             await self._stop_own_client()
             raise
-        self._parts = parts
-        self._inside = parts.inside
-        membership = Membership(self._client, self._config, self._subscriptions, parts)
         self._membership = membership
-        self._start_trace(self.group, self._trace_topic)
+        if self._trace_topic is not None:
+            group = services.namespace.unwrap(self.group)
+            self._tracer = Tracer.join(
+                services, services.unique_ids, group, "CONSUME", self._trace_topic
+            )
         try:
             await membership.join()
         except BaseException as error:
@@ -223,7 +203,7 @@ class Consumer(OnClient):
         if self._stopped:
             await self.stop()
             raise ConsumerClosed("the consumer was stopped while it started")
-        membership.begin(self._commit_assigned)
+        membership.begin()
         self._started = True
 
     async def stop(self, drain: bool = True, timeout: float = 30.0) -> None:  # noqa: ASYNC109
@@ -261,11 +241,13 @@ class Consumer(OnClient):
         finally:
             try:
                 if membership is not None:
-                    await membership.leave(self)
+                    await membership.leave()
             finally:
                 self._closed = True
                 try:
-                    await self._stop_trace()
+                    tracer, self._tracer = self._tracer, None
+                    if tracer is not None:
+                        await tracer.leave()
                 finally:
                     await self._stop_own_client()
 
@@ -287,17 +269,17 @@ class Consumer(OnClient):
                 that nothing would ever come; handlers at work are cancelled.
             IllegalState: not started, or `run` is under way already.
         """
-        inside = self._running
+        running = self._running
         if self._workers is not None:
             raise IllegalState("run is under way already")
         if concurrency < 1 or max_batch < 1:
             raise ValueError("concurrency and max_batch are 1 or more")
-        self._workers = Workers(
+        self._workers = running.requests.workers = Workers(
             handler,
-            inside.buffer,
-            inside.services,
+            running.buffer,
+            running.services,
             self._config,
-            inside.pulls.counters,
+            running.pulls.counters,
             concurrency=concurrency,
             max_batch=max_batch,
         )
@@ -305,7 +287,7 @@ class Consumer(OnClient):
             await self._workers.wait()
         finally:
             if not self._stopped:
-                self._workers = None
+                self._workers = running.requests.workers = None
 
     async def subscribe(self, topic: str, selector: Selector | None = None) -> None:
         """Add a topic, or change what is wanted of it from the next pull on.
@@ -318,19 +300,10 @@ class Consumer(OnClient):
         require_selector(selector)
         self._check_open()
         known = _checked(self._client.namespace.wrap(topic))
-        inside = self._inside
-        membership = self._membership
-        if inside is not None and membership is not None:
-            inside.standing.check_member()
-            await membership.check(known, selector)
-        self._selectors[known] = selector
-        if membership is not None:
-            subscribe_to(self._client, self._subscriptions, known, selector)
-            try:
-                await membership.join()
-            finally:
-                if inside is not None:
-                    inside.pulls.renew(known, inside.rebalance)
+        if self._membership is not None:
+            await self._membership.subscribe(known, selector)
+        else:
+            self._selectors[known] = selector
 
     async def unsubscribe(self, topic: str) -> None:
         """Give a topic up.
@@ -340,12 +313,13 @@ class Consumer(OnClient):
             ConsumerClosed: the consumer has stopped.
         """
         self._check_open()
-        if self._inside is not None:
-            self._inside.standing.check_member()
-        known = self._client.namespace.wrap(topic)
-        self._selectors.pop(known, None)
-        if self._subscriptions.pop(known, None) is not None and self._membership is not None:
-            await self._membership.join()
+        known, membership = self._client.namespace.wrap(topic), self._membership
+        if membership is None:
+            self._selectors.pop(known, None)
+            return
+        membership.check_member()
+        if membership.shares.subscriptions.pop(known, None) is not None:
+            await membership.join()
 
     def _check_open(self) -> None:
         if self._stopped:
@@ -416,18 +390,18 @@ class Consumer(OnClient):
             RocketMQError: a broker did not take it; tried again at the next interval.
             RebalanceInProgress: a queue is not assigned, or its lock not held at the moment.
         """
-        inside = self._running
+        running = self._running
         if offsets is None:
             self._ack_given()
-            await self._commit_assigned()
+            await running.commit_assigned()
             return
         known = {self._wrapped(queue): offset for queue, offset in offsets.items()}
-        held = {queue: inside.rebalance.held(queue) for queue in known}
+        held = {queue: running.rebalance.held(queue) for queue in known}
         for queue, process_queue in held.items():
             for message in process_queue.given():
                 if message.queue_offset < known[queue]:
                     message.finish()
-        errors = await inside.offsets.commit(known)
+        errors = await running.offsets.commit(known)
         if errors:
             raise errors[0]
 
@@ -530,9 +504,9 @@ class Consumer(OnClient):
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues that this member owns now, its group's retry topic apart."""
-        inside = self._running
-        unwrap = inside.services.namespace.unwrap_queue
-        assigned = inside.rebalance.assigned
+        running = self._running
+        unwrap = running.services.namespace.unwrap_queue
+        assigned = running.rebalance.assigned
         return sorted(unwrap(queue) for queue in assigned if not is_retry_topic(queue.topic))
 
     async def assign(
@@ -555,9 +529,9 @@ class Consumer(OnClient):
             RocketMQError: no name server knows where the topics are, or a broker cannot be asked
                 whether it filters so; nothing has changed.
         """
-        inside = self._running
+        running = self._running
         wanted = {self._wrapped(queue) for queue in queues}
-        await inside.standing.assign(wanted, selector, inside.pulls, inside.rebalance)
+        await running.assign(wanted, selector)
 
     def pause(self, *queues: MessageQueue) -> None:
         """Give and pull nothing of these queues until `resume`."""
@@ -565,26 +539,22 @@ class Consumer(OnClient):
 
     def resume(self, *queues: MessageQueue) -> None:
         """Undo `pause`."""
-        inside = self._running
-        for process_queue in inside.rebalance.resume([self._wrapped(queue) for queue in queues]):
-            inside.buffer.offer(process_queue)
+        running = self._running
+        for process_queue in running.rebalance.resume([self._wrapped(queue) for queue in queues]):
+            running.buffer.offer(process_queue)
 
     def paused(self) -> set[MessageQueue]:
         """Return the paused queues."""
-        inside = self._running
-        return {inside.services.namespace.unwrap_queue(queue) for queue in inside.rebalance.paused}
+        running = self._running
+        return {
+            running.services.namespace.unwrap_queue(queue) for queue in running.rebalance.paused
+        }
 
     def buffered(self) -> dict[str, tuple[int, int]]:
         """Return how many messages are held here of each topic, those at work included, and their
         stored bytes. Any thread.
         """
-        held: dict[str, tuple[int, int]] = {}
-        if self._inside is not None:
-            for queue, process_queue in list(self._inside.rebalance.assigned.items()):
-                count, size = held.get(queue.topic, (0, 0))
-                count, size = count + process_queue.held_count, size + process_queue.held_bytes
-                held[queue.topic] = count, size
-        return held
+        return {} if self._membership is None else self._membership.buffered()
 
     async def reply(
         self,
@@ -609,8 +579,8 @@ class Consumer(OnClient):
             RequestTimeout: no broker took it in time.
         """
         await send_reply(
-            self._client.services,
-            self._client.unique_ids.next(),
+            services_of(self._client),
+            services_of(self._client).unique_ids.next(),
             request,
             body,
             tags=tags,
@@ -619,49 +589,20 @@ class Consumer(OnClient):
             timeout_s=timeout,
         )
 
-    # What the client asks for
-
     @property
     def group(self) -> str:
         """The consumer group, as brokers know it: with the client's namespace."""
         return self._config.group
 
-    def consumer_data(self) -> ConsumerData | None:
-        """Return this consumer's part of the heartbeat; None when it is no member of its group."""
-        if self._inside is None or self._inside.standing.alone or not self._subscriptions:
-            return None
-        return ConsumerData(
-            consume_from_where=self._start_from.wire_name,
-            consume_type="CONSUME_PASSIVELY",
-            group_name=self.group,
-            message_model=self._config.model.upper(),
-            subscription_data_set=[each.data for each in self._subscriptions.values()],
-        )
-
-    def wake(self) -> None:
-        """The group's members or a route may have changed: rebalance soon."""
-        if self._inside is not None:
-            self._inside.rebalance.wake()
-
-    def refused(self, error: RocketMQError) -> None:
-        """A broker refuses this client for good: `run` or the next `getone` raises the error."""
-        if self._inside is not None:
-            self._inside.buffer.refuse(error)
-
-    async def pushed(self, push: RemotingCommand) -> RemotingCommand | None:
-        """Answer a broker that asks this member for something."""
-        assert self._parts is not None, "a member has been started"
-        return await self._parts.pushes.answer(push, self._workers)
-
     # Inside
 
     @property
-    def _running(self) -> Inside:
+    def _running(self) -> Membership:
         if self._closed:
             raise ConsumerClosed("the consumer has stopped")
-        if self._inside is None:
+        if self._membership is None:
             raise IllegalState(f"the consumer is {NOT_STARTED}")
-        return self._inside
+        return self._membership
 
     def _wrapped(self, queue: MessageQueue) -> MessageQueue:
         return self._running.services.namespace.wrap_queue(queue)
@@ -693,8 +634,8 @@ class Consumer(OnClient):
 
     def _give(self, messages: list[ReceivedMessage]) -> None:
         # Should several tasks wait at the same time, none's message is forgotten.
-        self._given = [*self._given, *messages] if self._ack != "manual" else []
-        if self._ack == "none":
+        self._given = [*self._given, *messages] if self._config.ack != "manual" else []
+        if self._config.ack == "none":
             self._ack_given()
 
     def take_back(self, messages: Sequence[ReceivedMessage]) -> None:
@@ -707,27 +648,6 @@ class Consumer(OnClient):
         for message in messages:
             if message.outcome is None and message.process_queue.put_back(message):
                 self._running.buffer.offer(message.process_queue)
-
-    async def _commit_assigned(self, anew: bool = False) -> None:
-        inside = self._running
-        held: dict[MessageQueue, ProcessQueue[ReceivedMessage]] = inside.rebalance.assigned
-        offsets = {queue: process_queue.commit_offset for queue, process_queue in held.items()}
-        errors = await inside.offsets.commit(offsets, anew=anew)
-        if errors:
-            raise errors[0]
-
-    def _start_trace(self, group: str, topic: str | None) -> None:
-        """Tell the topic, if there is one, what handlers of `run` do from now on."""
-        if topic is None:
-            return
-        client = self._client
-        name = client.services.namespace.unwrap(group)
-        self._tracer = Tracer.join(client.services, client.unique_ids, name, "CONSUME", topic)
-
-    async def _stop_trace(self) -> None:
-        tracer, self._tracer = self._tracer, None
-        if tracer is not None:
-            await tracer.leave()
 
 
 def _look(ending: asyncio.Task[None]) -> None:

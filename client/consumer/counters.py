@@ -1,4 +1,4 @@
-"""What a consumer is doing, for those who ask (307): counters that cost nothing, and the answer.
+"""Counters of what a consumer is doing, for request 307 (broker_requests.py).
 
     per topic   messages pulled and handled, their times: over the last minute; failures: an hour
     per queue   when it was pulled and handled last, what is held of it
@@ -6,35 +6,23 @@
 A counter is a few additions a pull or a call of a handler; no timer, no task. Loop thread.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../stat/ConsumerStatsManager.java,
-client/.../impl/consumer/DefaultMQPushConsumerImpl.java (consumerRunningInfo), ProcessQueue.java
-(fillProcessQueueInfo), common/.../protocol/body/ConsumerRunningInfo.java
+client/.../impl/consumer/ProcessQueue.java (fillProcessQueueInfo)
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from skylarkmq.client.consumer.process_queue import ProcessQueue
-from skylarkmq.client.consumer.received_message import ReceivedMessage
+from skylarkmq.client.consumer.received_message import ProcessQueue
 from skylarkmq.common.clock import Clock
-from skylarkmq.protocol.bodies.group import (
-    ConsumerRunningInfo,
-    ConsumeStatus,
-    ProcessQueueInfo,
-    SubscriptionData,
-)
-from skylarkmq.protocol.bodies.text import MessageQueueBody
+from skylarkmq.protocol.bodies.group import ConsumeStatus, ProcessQueueInfo
 from skylarkmq.protocol.message import MessageQueue
 
 MINUTE_S: Final = 60.0
 HOUR_S: Final = 3600.0
 SLICES: Final = 6
 MIB: Final = 1024 * 1024
-TASKS_SHOWN_MAX: Final = 200
-FRAMES_SHOWN_MAX: Final = 8
 
 
 class Window:
@@ -122,7 +110,7 @@ class ConsumerCounters:
 
     def handled(
         self,
-        process_queue: ProcessQueue[ReceivedMessage],
+        process_queue: ProcessQueue,
         count: int,
         began_s: float,
         *,
@@ -147,7 +135,7 @@ class ConsumerCounters:
 
     def queue_info(
         self,
-        process_queue: ProcessQueue[ReceivedMessage],
+        process_queue: ProcessQueue,
         commit_offset: int,
         locked: bool,
         locked_ms: int,
@@ -183,48 +171,3 @@ class ConsumerCounters:
         if counters is None:
             counters = self._topics[topic] = TopicCounters()
         return counters
-
-
-def running_info(
-    counters: ConsumerCounters,
-    queues: Iterable[tuple[MessageQueue, ProcessQueueInfo]],
-    subscriptions: Iterable[SubscriptionData],
-    properties: dict[str, str],
-    *,
-    with_tasks: bool,
-) -> ConsumerRunningInfo:
-    """Return the answer to 307.
-
-    Args:
-        with_tasks: in place of Java's threads: the tasks of the loop and where each of them waits.
-    """
-    wanted = sorted(subscriptions, key=lambda data: data.topic)
-    return ConsumerRunningInfo(
-        jstack=task_stacks() if with_tasks else None,
-        mq_table=[(queue_body(queue), info) for queue, info in sorted(queues, key=_queue)],
-        properties=properties,
-        status_table={data.topic: counters.status(data.topic) for data in wanted},
-        subscription_set=wanted,
-    )
-
-
-def task_stacks() -> str:
-    """Return the loop's tasks as text: names and places in the code, no values."""
-    lines: list[str] = []
-    for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name())[:TASKS_SHOWN_MAX]:
-        lines.append(f"TASK {task.get_name()}")
-        for frame in task.get_stack(limit=FRAMES_SHOWN_MAX):
-            code = frame.f_code
-            lines.append(f"    {code.co_filename}:{frame.f_lineno} {code.co_qualname}")
-    return "\n".join(lines)
-
-
-def queue_body(queue: MessageQueue) -> MessageQueueBody:
-    """Return the queue as it stands in bodies."""
-    return MessageQueueBody(
-        broker_name=queue.broker_name, queue_id=queue.queue_id, topic=queue.topic
-    )
-
-
-def _queue(row: tuple[MessageQueue, ProcessQueueInfo]) -> MessageQueue:
-    return row[0]

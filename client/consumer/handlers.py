@@ -10,14 +10,6 @@ same workers over another buffer (orderly.py).
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/
 ConsumeMessageConcurrentlyService.java (processConsumeResult, submitConsumeRequestLater)
-
-A line in the log for messages whose handler takes longer than `consume_timeout`.
-
-Only that: the message stays with its handler and its lease goes on, so nothing runs twice. The
-committed offset of its queue waits for it, and pulling stops when `max_span` is reached.
-
-Unlike RocketMQ: the Java client (DefaultMQPushConsumerImpl, cleanExpiredMsg of ProcessQueue.java)
-sends a message back after 15 minutes, so that two handlers work on it.
 """
 
 from __future__ import annotations
@@ -34,10 +26,9 @@ from skylarkmq.client.clock import sleep, within
 from skylarkmq.client.config import CLOSE_TIMEOUT_S, ConsumerConfig
 from skylarkmq.client.consumer.counters import ConsumerCounters
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
-from skylarkmq.client.consumer.process_queue import ProcessQueue
-from skylarkmq.client.consumer.received_message import ReceivedMessage
+from skylarkmq.client.consumer.received_message import ConsumeOutcome, ProcessQueue, ReceivedMessage
 from skylarkmq.client.errors import ConsumerClosed
-from skylarkmq.client.observe.hooks import ConsumeContext, ConsumeOutcome, each
+from skylarkmq.client.observe.hooks import ConsumeContext, each
 from skylarkmq.client.services import Services
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import MessageQueue
@@ -46,6 +37,10 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Awaitable[object] | object]
 """Gets one message, or a list of them with `max_batch` above 1."""
+
+SLOW_CHECKS: Final = 10
+"""Checks in a timeout: a line comes a tenth of it late at most."""
+SLOW_CHECK_MAX_S: Final = 15.0
 
 acting_task: ContextVar[asyncio.Task[Any] | None] = ContextVar("acting_task", default=None)
 """In a thread that a handler runs in: the worker that waits for it."""
@@ -125,7 +120,7 @@ class Workers:
     ) -> tuple[ConsumeOutcome, BaseException | None]:
         """Call the handler in the task of the caller, with one message or several of one queue.
 
-        What the messages' fate is follows from it, and is returned with the handler's error.
+        Return what became of the messages, and the handler's error.
 
         Raises:
             asyncio.CancelledError: this task was cancelled; the messages are handed out again.
@@ -213,36 +208,24 @@ class Workers:
         return True
 
 
-LOOKS: Final = 10
-"""How often a timeout's length is looked at: a line comes a tenth of it late at most."""
-INTERVAL_MAX_S: Final = 15.0
+async def watch_slow_handlers(
+    clock: Clock,
+    assigned: Mapping[MessageQueue, ProcessQueue],
+    consume_timeout_s: float,
+    group: str,
+) -> None:
+    """Log a line, once, for messages whose handler takes longer than `consume_timeout_s`.
 
+    The message stays with its handler, so it is not handled twice. The committed offset of its
+    queue waits for it, and pulling stops when `max_span` is reached. Runs until it is cancelled.
 
-class SlowHandlers:
-    """Looks at what is handed out now and then. Loop thread."""
-
-    def __init__(
-        self,
-        clock: Clock,
-        assigned: Mapping[MessageQueue, ProcessQueue[ReceivedMessage]],
-        consume_timeout_s: float,
-        group: str,
-    ) -> None:
-        self._clock = clock
-        self._assigned = assigned
-        self._interval_s = min(consume_timeout_s / LOOKS, INTERVAL_MAX_S)
-        self._group = group
-
-    async def run(self) -> None:
-        """Look for ever; the consumer cancels it."""
-        while True:
-            await sleep(self._clock, self._interval_s)
-            self.look()
-
-    def look(self) -> None:
-        """Name what is overdue, each message once: a line a queue."""
-        now_s = self._clock.monotonic()
-        for queue, process_queue in self._assigned.items():
+    Unlike RocketMQ: the Java client (DefaultMQPushConsumerImpl, cleanExpiredMsg of
+    ProcessQueue.java) sends a message back after 15 minutes, so that two handlers work on it.
+    """
+    while True:
+        await sleep(clock, min(consume_timeout_s / SLOW_CHECKS, SLOW_CHECK_MAX_S))
+        now_s = clock.monotonic()
+        for queue, process_queue in assigned.items():
             overdue = [each for each in process_queue.held if -inf < each.overdue_s <= now_s]
             for message in overdue:
                 message.overdue_s = -inf
@@ -251,5 +234,5 @@ class SlowHandlers:
                     "group %s: %d messages of %s have been with their handlers for longer than "
                     "consume_timeout, the first at offset %d; they stay there, and the committed "
                     "offset waits",
-                    self._group, len(overdue), queue, min(each.queue_offset for each in overdue),
+                    group, len(overdue), queue, min(each.queue_offset for each in overdue),
                 )  # fmt: skip

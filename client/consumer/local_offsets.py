@@ -49,8 +49,7 @@ class LocalOffsets:
         self._table: dict[MessageQueue, int] = {}
         self._opened = False
         self._version = 0
-        # Both under _writing: a write that a cancelled commit left behind must not win over a
-        # newer one.
+        # Both under _writing: an old write, of a cancelled commit, must not replace a newer one.
         self._writing = threading.Lock()
         self._written_version = 0
 
@@ -96,7 +95,7 @@ class LocalOffsets:
         """
         self._table.update(offsets)
         self._version += 1
-        rows = [(_body(queue), offset) for queue, offset in sorted(self._table.items())]
+        rows = [(queue_body(queue), offset) for queue, offset in sorted(self._table.items())]
         data = encode_body(ResetOffsetBody(offset_table=rows))
         try:
             await asyncio.to_thread(self._write, data, self._version)
@@ -149,13 +148,16 @@ def _parse(data: bytes | None, path: Path) -> dict[MessageQueue, int]:
     except RemoteProtocolError as error:
         log.error("%s holds no offsets, started without: %s", path, error)
         return {}
-    return {
-        MessageQueue(queue.topic, queue.broker_name, queue.queue_id): offset
-        for queue, offset in body.offset_table
-    }
+    return {queue_of(queue): offset for queue, offset in body.offset_table}
 
 
-def _body(queue: MessageQueue) -> MessageQueueBody:
+def queue_body(queue: MessageQueue) -> MessageQueueBody:
+    """Return the queue as it stands in bodies."""
     return MessageQueueBody(
         broker_name=queue.broker_name, queue_id=queue.queue_id, topic=queue.topic
     )
+
+
+def queue_of(body: MessageQueueBody) -> MessageQueue:
+    """Return the queue that stands in a body."""
+    return MessageQueue(body.topic, body.broker_name, body.queue_id)

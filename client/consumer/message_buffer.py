@@ -11,8 +11,7 @@ from collections import deque
 from math import inf
 
 from skylarkmq.client.clock import fail_after
-from skylarkmq.client.consumer.process_queue import ProcessQueue
-from skylarkmq.client.consumer.received_message import ReceivedMessage
+from skylarkmq.client.consumer.received_message import ProcessQueue, ReceivedMessage
 from skylarkmq.client.errors import ConsumerClosed, RocketMQError
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import MessageQueue
@@ -26,12 +25,12 @@ class MessageBuffer:
         self._clock = clock
         self._consume_timeout_s = consume_timeout_s
         # Invariant: each queue once at most. It may hold queues that have nothing any more.
-        self._turn: deque[ProcessQueue[ReceivedMessage]] = deque()
+        self._turn: deque[ProcessQueue] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._closed = False
         self._refusal: RocketMQError | None = None  # until somebody has raised it
 
-    def offer(self, process_queue: ProcessQueue[ReceivedMessage]) -> None:
+    def offer(self, process_queue: ProcessQueue) -> None:
         """Say that the queue has messages to hand out; wakes those who wait."""
         if process_queue not in self._turn:
             self._turn.append(process_queue)
@@ -113,7 +112,7 @@ class MessageBuffer:
         self._closed = True
         self._wake(len(self._waiters))
 
-    def _may_give(self, process_queue: ProcessQueue[ReceivedMessage]) -> bool:
+    def _may_give(self, process_queue: ProcessQueue) -> bool:
         return True
 
     def _wake(self, count: int) -> None:

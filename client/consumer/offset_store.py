@@ -3,41 +3,30 @@
     clustering     on the brokers, two-way (15)
     broadcasting   in a file of this machine (local_offsets.py)
 
-What could not be committed is told to the caller and stays different from what is remembered as
-committed, so the next commit tries it again. One commit follows another's answer, also when the
-caller of the first was cancelled: a broker with many threads may take two that are under way in any
-order, and the older one would move the group back. And the first commit of a topic to a broker goes
-alone: 4.9 and 5.x make the group's table with it, and of several that come at once, each makes one,
-and the last table stays (broker/.../offset/ConsumerOffsetManager.java, commitOffset).
+An offset that could not be committed is reported to the caller; the next commit tries it again.
+A commit waits for the answer of the one before it, also when the caller of that one was cancelled:
+a broker with many threads may take two that are under way in any order, and the older one would
+move the group back. The first commit of a topic to a broker goes alone: 4.9 and 5.x make the
+group's table with it; if several come at once, each makes a table, and the last one stays
+(broker/.../offset/ConsumerOffsetManager.java, commitOffset).
 
-Unlike RocketMQ: commits are two-way, because a one-way one that is lost moves the group back
-without a word.
+Unlike RocketMQ: commits are two-way. A one-way commit that is lost moves the group back unnoticed.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../consumer/store/RemoteBrokerOffsetStore.java,
-client/.../impl/consumer/RebalancePushImpl.java (computePullFromWhereWithException)
-
-The first message of a queue that was stored at a time or later.
-
-A broker's own search (29) gives the nearest message, which may lie before or after the one that is
-wanted, and any of several that were stored in the same millisecond. So the millisecond before is
-searched for: what that finds lies never behind the wanted one, and from there on the messages'
-times are read until it is reached.
-
-A broker stamps messages in the order of its log, so times ascend within a queue, unless its clock
-was set back: then a message that was stored in between may be passed over.
-
-Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../ConsumeQueue.java (getOffsetInQueueByTime)
+client/.../impl/consumer/RebalancePushImpl.java (computePullFromWhereWithException),
+store/.../ConsumeQueue.java (getOffsetInQueueByTime)
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from skylarkmq.client.config import OFFSET_TIMEOUT_S
 from skylarkmq.client.consumer.local_offsets import LocalOffsets
+from skylarkmq.client.consumer.queue_locks import QueueLocks
 from skylarkmq.client.consumer.subscription import StartFrom, Subscription
 from skylarkmq.client.errors import RebalanceInProgress, RocketMQError, RouteNotFound
 from skylarkmq.client.services import Services
@@ -52,6 +41,11 @@ log = logging.getLogger(__name__)
 
 COMMITS_MAX: Final = 64
 """Commits under way at the same time."""
+NEAR_COUNT: Final = 2
+"""Mostly the found message or the next one is the wanted one."""
+FAR_COUNT: Final = 32
+PULLS_MAX: Final = 32
+"""After as many pulls of messages from one millisecond the search ends, early and never late."""
 
 
 class OffsetStore:
@@ -62,19 +56,20 @@ class OffsetStore:
         services: Services,
         group: str,
         local: LocalOffsets | None = None,
-        may_tell: Callable[[MessageQueue], bool] | None = None,
+        locks: QueueLocks | None = None,
     ) -> None:
         """Take the group.
 
         Args:
             local: open; the offsets are kept there.
-            may_tell: whether this member's word on a queue counts at the moment; default always.
+            locks: of an ordered consumer; without its lock a queue may be another member's, who
+                has come further, so no offset of it is committed.
         """
         self._services = services
         self._api = services.consumer_api
         self._group = group
         self._local = local
-        self._may_tell = may_tell
+        self._locks = locks
         self._committed: dict[MessageQueue, int] = {}
         self._begun: set[tuple[str, str]] = set()
         """Tables of offsets that brokers have by now."""
@@ -187,7 +182,7 @@ class OffsetStore:
         return errors
 
     async def _commit(self, queue: MessageQueue, offset: int) -> RocketMQError | None:
-        if self._may_tell is not None and not self._may_tell(queue):
+        if self._locks is not None and not self._locks.holds(queue):
             return RebalanceInProgress(f"the lock of {queue} is not held at the moment")
         try:
             # The master alone: a slave's offsets are overwritten by the next copy of the master's.
@@ -227,13 +222,6 @@ def _table(queue: MessageQueue) -> tuple[str, str]:
     return queue.topic, queue.broker_name
 
 
-NEAR_COUNT: Final = 2
-"""Mostly the found message or the one behind it is the wanted one."""
-FAR_COUNT: Final = 32
-PULLS_MAX: Final = 32
-"""Beyond as many pulls of messages from one millisecond the search ends early, never too late."""
-
-
 async def first_since(
     api: ConsumerApi,
     remoting: Remoting,
@@ -245,6 +233,12 @@ async def first_since(
     """Return the queue offset of the first message stored at `when_ms` or later.
 
     Without such a message it is the offset that the next one will get.
+
+    A broker's own search (29) gives the nearest message, which may come before or after the wanted
+    one, and any of several that were stored in the same millisecond. So this searches for the
+    millisecond before, which finds no message after the wanted one, and reads the messages' times
+    from there on. A broker stamps messages in the order of its log, so times ascend within a queue
+    unless its clock was set back: then a message of that time may be missed.
 
     Args:
         address: the broker's master.

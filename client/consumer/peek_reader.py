@@ -32,7 +32,7 @@ from skylarkmq.client.errors import (
     RocketMQError,
     RouteNotFound,
 )
-from skylarkmq.client.instance import Client, OnClient
+from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.message_view import StoredView
 from skylarkmq.client.wire.api_pull import PullRequest, PullResult, PullStatus, pull
 from skylarkmq.protocol.codes import ResponseCode
@@ -207,7 +207,7 @@ class PeekReader(OnClient):
         return None
 
     async def _open_feeds(self) -> list[_Feed]:
-        services = self._client.services
+        services = services_of(self._client)
         offsets = OffsetStore(services, TOOLS_CONSUMER_GROUP)
         route = await services.routes.refresh(self._subscription.data.topic)
         if route is None:
@@ -249,7 +249,7 @@ class PeekReader(OnClient):
 
     async def _read(self, feed: _Feed) -> None:
         """Read one queue to its end; the root of a task."""
-        sources = PullSources(self._client.services.routes)
+        sources = PullSources(services_of(self._client).routes)
         try:
             while not feed.at_end:
                 await feed.room.wait()
@@ -257,7 +257,7 @@ class PeekReader(OnClient):
                 self._take(feed, await self._patient_pull(feed, sources))
                 self._look_for_new_queues()
                 if feed.offset == offset:
-                    await sleep(self._client.services.clock, EMPTY_DELAY_S)
+                    await sleep(services_of(self._client).clock, EMPTY_DELAY_S)
         except RocketMQError as error:
             self._failure = self._failure or error
         except Exception as error:
@@ -273,7 +273,7 @@ class PeekReader(OnClient):
         Raises:
             RocketMQError: the last failure.
         """
-        services, queue = self._client.services, feed.queue
+        services, queue = services_of(self._client), feed.queue
         suspend_ms = PULL_SUSPEND_MS if feed.end is None else 0
         data = self._subscription.data
         wish = PullRequest(
@@ -320,7 +320,7 @@ class PeekReader(OnClient):
 
     def _look_for_new_queues(self) -> None:
         """Take in queues that were made meanwhile, from their beginning."""
-        route = self._client.services.routes.known(self._subscription.data.topic)
+        route = services_of(self._client).routes.known(self._subscription.data.topic)
         if self._stop is not None or not isinstance(self._start, StartFrom) or route is None:
             return
         if self._failure is not None or self._stopped:

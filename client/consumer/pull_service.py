@@ -11,16 +11,8 @@ Unlike RocketMQ's client, which tells it with every pull: the Java broker's thre
 after a commit that was sent behind it, and so move the group back.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/DefaultMQPushConsumerImpl.java
-(pullMessage), PullMessageService.java, PullAPIWrapper.java (pullKernelImpl)
-
-Which broker of a set a queue is pulled from: the master, or the one that a broker suggests.
-
-A master that would read from its disk suggests a slave; the queue is pulled there until that broker
-suggests another. While the master is away any slave will do.
-
-Loop thread.
-Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/PullAPIWrapper.java
-(recalculatePullFromWhichNode), client/.../impl/factory/MQClientInstance.java
+(pullMessage), PullMessageService.java, PullAPIWrapper.java (pullKernelImpl,
+recalculatePullFromWhichNode), client/.../impl/factory/MQClientInstance.java
 (findBrokerAddressInSubscribe)
 """
 
@@ -29,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from skylarkmq.client.clock import sleep
 from skylarkmq.client.config import (
@@ -41,8 +33,8 @@ from skylarkmq.client.config import (
 )
 from skylarkmq.client.consumer.counters import ConsumerCounters
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
-from skylarkmq.client.consumer.process_queue import ProcessQueue
-from skylarkmq.client.consumer.received_message import ReceivedMessage, Returner
+from skylarkmq.client.consumer.queue_locks import QueueLocks
+from skylarkmq.client.consumer.received_message import ProcessQueue, ReceivedMessage, Returner
 from skylarkmq.client.consumer.subscription import Subscription
 from skylarkmq.client.errors import (
     BrokerError,
@@ -64,7 +56,7 @@ from skylarkmq.client.wire.api_pull import (
 from skylarkmq.client.wire.connection import Peer
 from skylarkmq.client.wire.route import MASTER_ID, RouteTable
 from skylarkmq.protocol.codes import ResponseCode
-from skylarkmq.protocol.message import MessageExt, MessageQueue
+from skylarkmq.protocol.message import MessageQueue
 
 log = logging.getLogger(__name__)
 
@@ -86,313 +78,12 @@ EMPTY_FAST_S: Final = 0.01
 EMPTY_DELAY_S: Final = 0.05
 
 
-class Repositioner(Protocol):
-    """Starts a queue anew at another offset."""
-
-    def reposition(self, queue: MessageQueue, offset: int) -> None:
-        """Drop what is held of the queue and go on at `offset`."""
-        ...
-
-
-class PullService:
-    """The pulling tasks of one consumer. Loop thread."""
-
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        services: Services,
-        subscriptions: Mapping[str, Subscription],
-        buffer: MessageBuffer,
-        returner: Returner,
-        want_heartbeat: Callable[[], None],
-        may_tell: Callable[[MessageQueue], bool] | None = None,
-    ) -> None:
-        """Take the parts.
-
-        Args:
-            may_tell: whether pulls may carry the group's offset of a queue; default always.
-        """
-        self._config = config
-        self._services = services
-        self._subscriptions = subscriptions
-        self._buffer = buffer
-        self.counters = ConsumerCounters(services.clock)
-        self._returner = returner
-        self._inline = False
-        self._want_heartbeat = want_heartbeat
-        self._may_tell = may_tell or _always
-        self._sources = PullSources(services.routes)
-        self._tasks: dict[ProcessQueue[ReceivedMessage], asyncio.Task[None]] = {}
-        self._room_events: dict[ProcessQueue[ReceivedMessage], asyncio.Event] = {}
-
-    def new_queue(self, queue: MessageQueue, offset: int) -> ProcessQueue[ReceivedMessage]:
-        """Return a process queue that wakes its puller when there is room."""
-        event = asyncio.Event()
-        on_idle = self._buffer.offer if self._config.orderly else None
-        process_queue: ProcessQueue[ReceivedMessage] = ProcessQueue(
-            queue, offset, event.set, on_idle
-        )
-        self._room_events[process_queue] = event
-        return process_queue
-
-    def stand_alone(self, returner: Returner) -> None:
-        """From now on ask as one that is no member of the group: each pull says what it wants.
-
-        Args:
-            returner: takes messages that their handlers could not use.
-        """
-        self._inline = True
-        self._returner = returner
-
-    def start(
-        self, process_queue: ProcessQueue[ReceivedMessage], repositioner: Repositioner
-    ) -> None:
-        """Pull for the queue until it is dropped."""
-        queue = process_queue.queue
-        task = asyncio.create_task(
-            self._pull_loop(process_queue, repositioner),
-            name=f"skylarkmq-pull-{queue.topic}-{queue.broker_name}-{queue.queue_id}",
-        )
-        self._tasks[process_queue] = task
-        task.add_done_callback(lambda ended: self._ended(process_queue, ended))
-
-    def renew(self, topic: str, repositioner: Repositioner) -> None:
-        """Pull anew for the topic's queues, because what is wanted of it has changed.
-
-        A pull that the broker holds since before would lead beyond what it does not select.
-        """
-        for process_queue, task in list(self._tasks.items()):
-            if process_queue.queue.topic == topic and not task.cancelling():
-                task.cancel()
-                self.start(process_queue, repositioner)
-
-    def is_started(self, process_queue: ProcessQueue[ReceivedMessage]) -> bool:
-        """Return whether the queue is being pulled."""
-        return process_queue in self._tasks
-
-    def cancel(self, process_queue: ProcessQueue[ReceivedMessage]) -> None:
-        """Drop the queue and end its task; a pull that the broker holds is forgotten."""
-        process_queue.drop()
-        self._room_events.pop(process_queue, None)
-        task = self._tasks.get(process_queue)
-        if task is not None:
-            task.cancel()
-
-    def keep(self, process_queue: ProcessQueue[ReceivedMessage]) -> None:
-        """The queue, which was to go, stays after all."""
-        process_queue.on_drained = None
-        self._buffer.offer(process_queue)
-
-    def wake(self, process_queue: ProcessQueue[ReceivedMessage]) -> None:
-        """The queue is not paused any more."""
-        event = self._room_events.get(process_queue)
-        if event is not None:
-            event.set()
-
-    def halt(self) -> None:
-        """Pull nothing more; what is held stays and can still be acknowledged."""
-        for task in self._tasks.values():
-            task.cancel()
-
-    async def stop(self) -> None:
-        """End all tasks and drop their queues."""
-        tasks = list(self._tasks.values())
-        for process_queue in list(self._tasks):
-            self.cancel(process_queue)
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _ended(
-        self, process_queue: ProcessQueue[ReceivedMessage], task: asyncio.Task[None]
-    ) -> None:
-        if self._tasks.get(process_queue) is not task:
-            return  # another one has taken its place
-        del self._tasks[process_queue]
-        self._sources.forget(process_queue.queue)
-
-    async def _pull_loop(
-        self, process_queue: ProcessQueue[ReceivedMessage], repositioner: Repositioner
-    ) -> None:
-        clock = self._services.clock
-        while not process_queue.dropped:
-            await self._wait_for_room(process_queue)
-            subscription = self._subscriptions.get(process_queue.queue.topic)
-            if subscription is None:
-                return  # unsubscribed: the rebalance that follows gives the queue up
-            offset, asked_s = process_queue.pull_offset, clock.monotonic()
-            try:
-                result = await self._pull(process_queue, subscription)
-            except RocketMQError as error:
-                if self._is_deleted(process_queue, error, repositioner):
-                    return
-                await sleep(clock, self._delay_after(error, process_queue.queue))
-                continue
-            except Exception:
-                log.exception("pulling %s failed, tried again later", process_queue.queue)
-                await sleep(clock, PULL_ERROR_DELAY_S)
-                continue
-            if process_queue.dropped:
-                return
-            if result.status is PullStatus.OFFSET_MOVED:
-                if self._moved(process_queue, result, repositioner):
-                    return
-            else:
-                self._take(process_queue, subscription, result)
-            stood_still = process_queue.pull_offset == offset
-            if stood_still and clock.monotonic() - asked_s < EMPTY_FAST_S:
-                await sleep(clock, EMPTY_DELAY_S)
-
-    async def _wait_for_room(self, process_queue: ProcessQueue[ReceivedMessage]) -> None:
-        while not process_queue.dropped and (
-            process_queue.paused or self._room(process_queue) <= 0
-        ):
-            event = self._room_events[process_queue]
-            event.clear()
-            await event.wait()
-
-    def _room(self, process_queue: ProcessQueue[ReceivedMessage]) -> int:
-        """Return how many messages the queue may still hold; 0 or less means wait."""
-        config = self._config
-        queue_count = max(1, len(self._tasks))
-        share = max(1, config.prefetch // queue_count)
-        if process_queue.held_bytes >= self._bytes_share() or process_queue.span >= config.max_span:
-            return 0
-        room = share - process_queue.held_count
-        # A nearly full queue waits for a worthwhile pull instead of asking message by message.
-        return room if room * 2 >= min(share, config.batch_size) else 0
-
-    def _bytes_share(self) -> int:
-        return max(1, self._config.prefetch_bytes // max(1, len(self._tasks)))
-
-    def _bytes_wish(self, process_queue: ProcessQueue[ReceivedMessage], peer: Peer | None) -> int:
-        """Return how many bytes to ask for; 0 leaves it to a broker that knows no such wish."""
-        asks = self._config.batch_size > PLAIN_PULL_COUNT or (
-            peer is not None and peer.has_big_pulls
-        )
-        return self._bytes_share() - process_queue.held_bytes if asks else 0
-
-    async def _pull(
-        self, process_queue: ProcessQueue[ReceivedMessage], subscription: Subscription
-    ) -> PullResult:
-        queue = process_queue.queue
-        address, is_master = self._sources.of(queue)
-        peer = self._services.known_peer(address)
-        commits = is_master and peer is not None and peer.ours and not self._config.broadcasting
-        commits = commits and self._may_tell(queue)
-        wish = PullRequest(
-            self._config.group,
-            queue,
-            process_queue.pull_offset,
-            min(self._config.batch_size, self._room(process_queue)),
-            0 if self._inline else subscription.data.sub_version,
-            process_queue.commit_offset if commits else 0,
-            PULL_SUSPEND_MS,
-            self._bytes_wish(process_queue, peer),
-            subscription.data if self._inline else None,
-        )
-        asked_s = process_queue.asked_s = self._services.clock.monotonic()
-        try:
-            result = await pull(self._services.remoting, address, wish, PULL_TIMEOUT_S)
-        except RocketMQError:
-            self._sources.forget(queue)
-            raise
-        if result.messages:
-            self.counters.pulled(queue, len(result.messages), asked_s)
-        self._sources.suggested(queue, result.suggested_broker_id)
-        return result
-
-    def _take(
-        self,
-        process_queue: ProcessQueue[ReceivedMessage],
-        subscription: Subscription,
-        result: PullResult,
-    ) -> None:
-        messages = [
-            self._received(message, process_queue)
-            for message in result.messages
-            if subscription.wants(message.tags)
-        ]
-        hooks = self._services.hooks
-        if hooks and messages:
-            each(hooks, lambda hook: hook.received(self._config.group, messages))
-        if process_queue.add(messages, result.next_offset):
-            self._buffer.offer(process_queue)
-
-    def _received(
-        self, message: MessageExt, process_queue: ProcessQueue[ReceivedMessage]
-    ) -> ReceivedMessage:
-        return ReceivedMessage(message, process_queue, self._returner)
-
-    def _moved(
-        self,
-        process_queue: ProcessQueue[ReceivedMessage],
-        result: PullResult,
-        repositioner: Repositioner,
-    ) -> bool:
-        """Follow an offset that the broker moved; True when the queue starts anew.
-
-        Forward: the messages in between are gone from the broker; what is held here still counts.
-        Back: the queue was cut or made anew, so offsets held here mean other messages now.
-        """
-        queue, offset = process_queue.queue, process_queue.pull_offset
-        following = result.next_offset
-        log.warning(
-            "offset %d is outside %s, which has %d to %d; going on at %d",
-            offset, queue, result.min_offset, result.max_offset, following,
-        )  # fmt: skip
-        if following < offset:
-            repositioner.reposition(queue, following)
-            return True
-        process_queue.add([], following)
-        return False
-
-    def _is_deleted(
-        self,
-        process_queue: ProcessQueue[ReceivedMessage],
-        error: RocketMQError,
-        repositioner: Repositioner,
-    ) -> bool:
-        """Follow a topic that its broker has no more; true when the queue starts anew.
-
-        Its messages are gone, and offsets go on from 0 should it be created again.
-        """
-        queue = process_queue.queue
-        if not isinstance(error, BrokerError) or error.code != ResponseCode.TOPIC_NOT_EXIST:
-            return False
-        if process_queue.dropped or not process_queue.pull_offset:
-            return False
-        if error.broker_addr != self._services.routes.master_address(queue.broker_name):
-            return False  # a slave may not have heard of the topic yet
-        log.warning("%s is gone from its broker; should it come again, it is read from 0", queue)
-        repositioner.reposition(queue, 0)
-        return True
-
-    def _delay_after(self, error: RocketMQError, queue: MessageQueue) -> float:
-        """Log the failure and return how long to wait, in seconds."""
-        random = self._services.random
-        if isinstance(error, ConnectionFailed | RequestTimeout):
-            log.debug("pulling %s: %s", queue, error)
-            return LOST_DELAY_S * random.uniform(0.5, 1.5)
-        if isinstance(error, BrokerError):
-            if error.code in NOT_KNOWN_YET:
-                log.debug("pulling %s: %s", queue, error)
-                self._want_heartbeat()
-                return NOT_KNOWN_DELAY_S
-            if isinstance(error, FilterRefused):
-                self._buffer.refuse(error)
-            if error.code == ResponseCode.FLOW_CONTROL:
-                return PULL_FLOW_CONTROL_DELAY_S
-            if error.code == ResponseCode.SYSTEM_BUSY:
-                return BUSY_DELAY_S * random.uniform(0.5, 1.5)
-        log.warning("pulling %s: %s", queue, error)
-        return PULL_ERROR_DELAY_S
-
-
-def _always(queue: MessageQueue) -> bool:
-    return True
-
-
 class PullSources:
-    """The brokers that the queues of one reader are pulled from."""
+    """The brokers that the queues of one reader are pulled from.
+
+    A master that would have to read from its disk suggests a slave; the queue is pulled there until
+    that broker suggests another. While the master is away any slave will do.
+    """
 
     def __init__(self, routes: RouteTable) -> None:
         self._routes = routes
@@ -413,7 +104,7 @@ class PullSources:
         raise RouteNotFound(queue.topic, "no_broker", hint)
 
     def suggested(self, queue: MessageQueue, broker_id: int) -> None:
-        """An answer names the broker to ask next."""
+        """Note the broker that an answer names to be asked next."""
         if broker_id == MASTER_ID:
             self._broker_ids.pop(queue, None)
         else:
@@ -422,3 +113,267 @@ class PullSources:
     def forget(self, queue: MessageQueue) -> None:
         """Begin with the master again: the queue is gone, or its source failed."""
         self._broker_ids.pop(queue, None)
+
+
+class PullService:
+    """The pulling tasks of one consumer. Loop thread."""
+
+    def __init__(
+        self,
+        services: Services,
+        config: ConsumerConfig,
+        subscriptions: Mapping[str, Subscription],
+        buffer: MessageBuffer,
+        returner: Returner,
+        locks: QueueLocks | None,
+    ) -> None:
+        self.subscriptions = subscriptions
+        self.counters = ConsumerCounters(services.clock)
+        self.inline = False
+        """Each pull says what it wants: the consumer is no member of the group."""
+        self.reposition: Callable[[MessageQueue, int], None] | None = None
+        """Starts a queue anew at another offset; set by the rebalance."""
+        self._config = config
+        self._services = services
+        self._buffer = buffer
+        self._returner = returner
+        self._locks = locks
+        self._sources = PullSources(services.routes)
+        self._tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
+        self._room_events: dict[ProcessQueue, asyncio.Event] = {}
+
+    def new_queue(self, queue: MessageQueue, offset: int) -> ProcessQueue:
+        """Return a process queue that wakes its puller when there is room."""
+        event = asyncio.Event()
+        on_idle = self._buffer.offer if self._config.orderly else None
+        process_queue: ProcessQueue = ProcessQueue(queue, offset, event.set, on_idle)
+        self._room_events[process_queue] = event
+        return process_queue
+
+    def start(self, process_queue: ProcessQueue) -> None:
+        """Pull for the queue until it is dropped."""
+        queue = process_queue.queue
+        task = asyncio.create_task(
+            self._pull_loop(process_queue),
+            name=f"skylarkmq-pull-{queue.topic}-{queue.broker_name}-{queue.queue_id}",
+        )
+        self._tasks[process_queue] = task
+        task.add_done_callback(lambda ended: self._ended(process_queue, ended))
+
+    def renew(self, topic: str) -> None:
+        """Pull anew for the topic's queues, because what is wanted of it has changed.
+
+        A pull that the broker holds since before would lead beyond what it does not select.
+        """
+        for process_queue, task in list(self._tasks.items()):
+            if process_queue.queue.topic == topic and not task.cancelling():
+                task.cancel()
+                self.start(process_queue)
+
+    def is_started(self, process_queue: ProcessQueue) -> bool:
+        """Return whether the queue is being pulled."""
+        return process_queue in self._tasks
+
+    def cancel(self, process_queue: ProcessQueue) -> None:
+        """Drop the queue and end its task; a pull that the broker holds is forgotten."""
+        process_queue.drop()
+        self._room_events.pop(process_queue, None)
+        task = self._tasks.get(process_queue)
+        if task is not None:
+            task.cancel()
+
+    def keep(self, process_queue: ProcessQueue) -> None:
+        """Let a queue that was about to go stay after all."""
+        process_queue.on_drained = None
+        self._buffer.offer(process_queue)
+
+    def wake(self, process_queue: ProcessQueue) -> None:
+        """Pull for a queue again that was paused."""
+        event = self._room_events.get(process_queue)
+        if event is not None:
+            event.set()
+
+    def halt(self) -> None:
+        """Stop pulling; messages that are held stay and can still be acknowledged."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def stop(self) -> None:
+        """End all tasks and drop their queues."""
+        tasks = list(self._tasks.values())
+        for process_queue in list(self._tasks):
+            self.cancel(process_queue)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, process_queue: ProcessQueue, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(process_queue) is not task:
+            return  # another one has taken its place
+        del self._tasks[process_queue]
+        self._sources.forget(process_queue.queue)
+
+    async def _pull_loop(self, process_queue: ProcessQueue) -> None:
+        clock = self._services.clock
+        while not process_queue.dropped:
+            await self._wait_for_room(process_queue)
+            subscription = self.subscriptions.get(process_queue.queue.topic)
+            if subscription is None:
+                return  # unsubscribed: the rebalance that follows gives the queue up
+            offset, asked_s = process_queue.pull_offset, clock.monotonic()
+            try:
+                result = await self._pull(process_queue, subscription)
+            except RocketMQError as error:
+                if self._is_deleted(process_queue, error):
+                    return
+                await sleep(clock, self._delay_after(error, process_queue.queue))
+                continue
+            except Exception:
+                log.exception("pulling %s failed, tried again later", process_queue.queue)
+                await sleep(clock, PULL_ERROR_DELAY_S)
+                continue
+            if process_queue.dropped:
+                return
+            if result.status is PullStatus.OFFSET_MOVED:
+                if self._moved(process_queue, result):
+                    return
+            else:
+                self._take(process_queue, subscription, result)
+            stood_still = process_queue.pull_offset == offset
+            if stood_still and clock.monotonic() - asked_s < EMPTY_FAST_S:
+                await sleep(clock, EMPTY_DELAY_S)
+
+    async def _wait_for_room(self, process_queue: ProcessQueue) -> None:
+        while not process_queue.dropped and (
+            process_queue.paused or self._room(process_queue) <= 0
+        ):
+            event = self._room_events[process_queue]
+            event.clear()
+            await event.wait()
+
+    def _room(self, process_queue: ProcessQueue) -> int:
+        """Return how many messages the queue may still hold; 0 or less means wait."""
+        config = self._config
+        queue_count = max(1, len(self._tasks))
+        share = max(1, config.prefetch // queue_count)
+        if process_queue.held_bytes >= self._bytes_share() or process_queue.span >= config.max_span:
+            return 0
+        room = share - process_queue.held_count
+        # A nearly full queue waits for a worthwhile pull instead of asking message by message.
+        return room if room * 2 >= min(share, config.batch_size) else 0
+
+    def _bytes_share(self) -> int:
+        return max(1, self._config.prefetch_bytes // max(1, len(self._tasks)))
+
+    def _bytes_wish(self, process_queue: ProcessQueue, peer: Peer | None) -> int:
+        """Return how many bytes to ask for; 0 leaves it to a broker that knows no such wish."""
+        asks = self._config.batch_size > PLAIN_PULL_COUNT or (
+            peer is not None and peer.has_big_pulls
+        )
+        return self._bytes_share() - process_queue.held_bytes if asks else 0
+
+    async def _pull(self, process_queue: ProcessQueue, subscription: Subscription) -> PullResult:
+        queue = process_queue.queue
+        address, is_master = self._sources.of(queue)
+        peer = self._services.known_peer(address)
+        commits = is_master and peer is not None and peer.ours and not self._config.broadcasting
+        commits = commits and self._may_tell(queue)
+        wish = PullRequest(
+            self._config.group,
+            queue,
+            process_queue.pull_offset,
+            min(self._config.batch_size, self._room(process_queue)),
+            0 if self.inline else subscription.data.sub_version,
+            process_queue.commit_offset if commits else 0,
+            PULL_SUSPEND_MS,
+            self._bytes_wish(process_queue, peer),
+            subscription.data if self.inline else None,
+        )
+        asked_s = process_queue.asked_s = self._services.clock.monotonic()
+        try:
+            result = await pull(self._services.remoting, address, wish, PULL_TIMEOUT_S)
+        except RocketMQError:
+            self._sources.forget(queue)
+            raise
+        if result.messages:
+            self.counters.pulled(queue, len(result.messages), asked_s)
+        self._sources.suggested(queue, result.suggested_broker_id)
+        return result
+
+    def _take(
+        self,
+        process_queue: ProcessQueue,
+        subscription: Subscription,
+        result: PullResult,
+    ) -> None:
+        messages = [
+            ReceivedMessage(message, process_queue, self._returner)
+            for message in result.messages
+            if subscription.wants(message.tags)
+        ]
+        hooks = self._services.hooks
+        if hooks and messages:
+            each(hooks, lambda hook: hook.received(self._config.group, messages))
+        if process_queue.add(messages, result.next_offset):
+            self._buffer.offer(process_queue)
+
+    def _may_tell(self, queue: MessageQueue) -> bool:
+        """Return whether pulls may carry the group's offset of the queue."""
+        # Without its lock a queue may be another member's, who has come further.
+        return self._locks is None or self._locks.holds(queue)
+
+    def _start_anew(self, queue: MessageQueue, offset: int) -> None:
+        assert self.reposition is not None, "the rebalance sets it before it starts a queue"
+        self.reposition(queue, offset)
+
+    def _moved(self, process_queue: ProcessQueue, result: PullResult) -> bool:
+        """Follow an offset that the broker moved; True when the queue starts anew.
+
+        Forward: the messages in between are gone from the broker; what is held here still counts.
+        Back: the queue was cut or made anew, so offsets held here mean other messages now.
+        """
+        queue, offset = process_queue.queue, process_queue.pull_offset
+        following = result.next_offset
+        log.warning(
+            "offset %d is outside %s, which has %d to %d; going on at %d",
+            offset, queue, result.min_offset, result.max_offset, following,
+        )  # fmt: skip
+        if following < offset:
+            self._start_anew(queue, following)
+            return True
+        process_queue.add([], following)
+        return False
+
+    def _is_deleted(self, process_queue: ProcessQueue, error: RocketMQError) -> bool:
+        """Follow a topic that its broker has no more; true when the queue starts anew.
+
+        Its messages are gone, and offsets go on from 0 should it be created again.
+        """
+        queue = process_queue.queue
+        if not isinstance(error, BrokerError) or error.code != ResponseCode.TOPIC_NOT_EXIST:
+            return False
+        if process_queue.dropped or not process_queue.pull_offset:
+            return False
+        if error.broker_addr != self._services.routes.master_address(queue.broker_name):
+            return False  # a slave may not have heard of the topic yet
+        log.warning("%s is gone from its broker; should it come again, it is read from 0", queue)
+        self._start_anew(queue, 0)
+        return True
+
+    def _delay_after(self, error: RocketMQError, queue: MessageQueue) -> float:
+        """Log the failure and return how long to wait, in seconds."""
+        random = self._services.random
+        if isinstance(error, ConnectionFailed | RequestTimeout):
+            log.debug("pulling %s: %s", queue, error)
+            return LOST_DELAY_S * random.uniform(0.5, 1.5)
+        if isinstance(error, BrokerError):
+            if error.code in NOT_KNOWN_YET:
+                log.debug("pulling %s: %s", queue, error)
+                self._services.beat_wanted.set()
+                return NOT_KNOWN_DELAY_S
+            if isinstance(error, FilterRefused):
+                self._buffer.refuse(error)
+            if error.code == ResponseCode.FLOW_CONTROL:
+                return PULL_FLOW_CONTROL_DELAY_S
+            if error.code == ResponseCode.SYSTEM_BUSY:
+                return BUSY_DELAY_S * random.uniform(0.5, 1.5)
+        log.warning("pulling %s: %s", queue, error)
+        return PULL_ERROR_DELAY_S

@@ -2,12 +2,12 @@
 
     wanted --granted--> held --refreshed every 20 s--> held
            --refused--> asked for again every second
-    held   --30 s without a word of the broker--> asleep: nothing is handed out
+    held   --30 s without an answer of the broker--> asleep: nothing is handed out
     asleep --granted--> held again      --refused--> lost: another member has the queue
 
 The broker forgets a lock 60 s after it was last asked for, and all of them when it restarts. So a
-member that cannot reach its broker stops 30 s before anybody else may begin; and when a lost
-connection stands again, what is held is asked for at once and what is wanted 10 s later. (A member
+member that cannot reach its broker stops 30 s before another member may begin; and after a lost
+connection is back, held locks are asked for at once and wanted ones 10 s later. (A member
 that first starts within those seconds knows of no restart, and may be given a queue that its owner
 is still at work with.)
 
@@ -22,8 +22,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 
 from skylarkmq.client.clock import wait_event
 from skylarkmq.client.config import (
@@ -41,24 +41,20 @@ from skylarkmq.protocol.message import MessageQueue
 log = logging.getLogger(__name__)
 
 
-class LockListener(Protocol):
-    """What has to follow when locks come and go."""
+@dataclass(frozen=True, slots=True)
+class LockChange:
+    """What one refresh has found out."""
 
-    def acquired(self) -> None:
-        """Queues that were wanted are this member's now."""
-        ...
-
-    async def waking(self, queues: Collection[MessageQueue]) -> None:
-        """These were asleep and are this member's still; awaited before they are held again."""
-        ...
-
-    def awake(self, queues: Collection[MessageQueue]) -> None:
-        """These are held again."""
-        ...
-
-    def lost(self, queues: Collection[MessageQueue]) -> None:
-        """Another member has these."""
-        ...
+    complete: bool
+    """False when a broker did not answer."""
+    lost: set[MessageQueue]
+    """Another member has these."""
+    asleep: set[MessageQueue]
+    """These are this member's still, and are held again after `wake_up`."""
+    acquired: bool
+    """True when queues that were wanted are this member's now."""
+    asked_s: float
+    """When the brokers were asked, monotonic."""
 
 
 class QueueLocks:
@@ -85,7 +81,7 @@ class QueueLocks:
         return until_s is not None and self._clock.monotonic() < until_s
 
     async def acquire(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        """Return those of the queues that are locked now; the others are asked for on and on."""
+        """Return those of the queues that are locked now; go on asking for the others."""
         fresh = set(queues) - self._wanted
         self._wanted.update(fresh - self._until_s.keys())
         asked_s = self._clock.monotonic()
@@ -102,7 +98,7 @@ class QueueLocks:
         await self.release((self._until_s.keys() | self._wanted).difference(queues))
 
     async def release(self, queues: Collection[MessageQueue]) -> None:
-        """Give locks up; who does not hear it finds out by time."""
+        """Give locks up; a broker that does not hear of it forgets them after a minute."""
         for queue in queues:
             self._wanted.discard(queue)
             self._until_s.pop(queue, None)
@@ -115,11 +111,11 @@ class QueueLocks:
                 log.debug("group %s: unlocking: %s", self._group, outcome)
 
     async def release_all(self) -> None:
-        """Give everything up that is held, or may be held because it was asked for."""
+        """Give up all locks that are held, or may be held because they were asked for."""
         await self.release(self._until_s.keys() | self._wanted)
 
-    async def run(self, listener: LockListener) -> None:
-        """Refresh for ever; the consumer cancels it."""
+    async def run(self, follow: Callable[[LockChange], Awaitable[None]]) -> None:
+        """Refresh until cancelled; `follow` is awaited with what each refresh has found out."""
         listeners = self._services.reconnect_listeners
         listeners.add(self._reconnected)
         try:
@@ -131,7 +127,9 @@ class QueueLocks:
                         continue
                 self._in_a_hurry = False
                 try:
-                    complete = await self.refresh(listener)
+                    change = await self.refresh()
+                    await follow(change)
+                    complete = change.complete
                 except Exception:
                     complete = False
                     log.exception("group %s: locks not refreshed, tried again soon", self._group)
@@ -139,8 +137,8 @@ class QueueLocks:
         finally:
             listeners.discard(self._reconnected)
 
-    async def refresh(self, listener: LockListener) -> bool:
-        """Ask for all that is held or wanted once; False when a broker did not answer."""
+    async def refresh(self) -> LockChange:
+        """Ask once for all that is held or wanted."""
         held = set(self._until_s)
         wanted = {queue for queue in self._wanted if self._may_ask(queue)}
         asked_s = self._clock.monotonic()
@@ -157,16 +155,14 @@ class QueueLocks:
             log.warning("group %s: another member has %s now", self._group, sorted(lost))
             for queue in lost:
                 del self._until_s[queue]
-            listener.lost(lost)
         waking = granted & asleep & self._until_s.keys()
-        if waking:
-            await listener.waking(waking)
-            awake = waking & self._until_s.keys()
-            self._note(awake, asked_s)
-            listener.awake(awake)
-        if granted & wanted:
-            listener.acquired()
-        return not unknown
+        return LockChange(not unknown, lost, waking, bool(granted & wanted), asked_s)
+
+    def wake_up(self, change: LockChange) -> set[MessageQueue]:
+        """Hold the queues that were asleep again; return them without those released since."""
+        awake = change.asleep & self._until_s.keys()
+        self._note(awake, change.asked_s)
+        return awake
 
     async def _ask(
         self, queues: Collection[MessageQueue]
@@ -186,7 +182,7 @@ class QueueLocks:
         return granted, unknown
 
     def _note(self, queues: Collection[MessageQueue], asked_s: float) -> None:
-        """These are held from the moment at which the broker was asked."""
+        """Note that these are held from the moment at which the broker was asked."""
         for queue in queues:
             self._wanted.discard(queue)
             self._until_s[queue] = asked_s + LOCK_LOST_S

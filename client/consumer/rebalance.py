@@ -1,20 +1,20 @@
 """Which queues this member of the group owns, and the change from one division to the next.
 
     each round:     this member's share of every topic (shares.py)
-    revoked queues: gate -> on_revoked awaited -> drained -> acked offsets committed -> dropped
-    new queues:     gate -> start offset asked for -> on_assigned awaited -> pulled
+    revoked queues: on_revoked awaited -> drained -> acked offsets committed -> dropped
+    new queues:     start offset asked for -> on_assigned awaited -> pulled
 
-Without a gate nothing tells a queue's next owner when the one of before is done with it. So the one
-hands out nothing more and waits for its handlers, REVOKE_DRAIN_S at most; and the other, when a
-member has joined and so queues come from members that are there, asks for its start offsets only
+Nothing tells a queue's next owner when the owner before is done with it. So a member that gives a
+queue up hands out nothing more of it and waits for its handlers, REVOKE_DRAIN_S at most; and after
+a member has joined, a member that gets queues of members that stay asks for its start offsets only
 after HANDOVER_S. Unlike RocketMQ: the Java client does neither, and what is at work runs twice.
+An ordered consumer (orderly.py) has locks on the broker instead.
 
 A round comes when the broker says that members changed (40), when a route changed, and every 20 s.
-What cannot be found out (no broker answers) leaves the queues of that topic as they are. The gate
-is for ordered consumption, whose queues are locked on the broker.
+While no broker answers, the queues of its topics stay as they are.
 
-A queue that comes into being while the group is at work is read from its beginning, whatever
-`start_from` says of older ones: what is in it was sent after this member had joined.
+A queue that is made while the group is at work is read from its beginning, whatever `start_from`
+says of older ones: its messages were sent after this member had joined.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/RebalanceImpl.java
 (rebalanceByTopic, updateProcessQueueTableInRebalance)
@@ -25,9 +25,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from skylarkmq.client.clock import sleep, wait_event
 from skylarkmq.client.config import (
@@ -37,13 +37,12 @@ from skylarkmq.client.config import (
     REVOKE_DRAIN_S,
 )
 from skylarkmq.client.consumer.offset_store import OffsetStore
-from skylarkmq.client.consumer.process_queue import ProcessQueue
 from skylarkmq.client.consumer.pull_service import PullService
-from skylarkmq.client.consumer.received_message import ReceivedMessage
+from skylarkmq.client.consumer.received_message import ProcessQueue
 from skylarkmq.client.consumer.shares import Shares
-from skylarkmq.client.consumer.subscription import StartFrom, Subscription
+from skylarkmq.client.consumer.subscription import StartFrom
 from skylarkmq.client.errors import RebalanceInProgress, RocketMQError
-from skylarkmq.client.observe.hooks import ClientHook, each
+from skylarkmq.client.observe.hooks import each
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.flags import is_retry_topic
 from skylarkmq.protocol.message import MessageQueue
@@ -53,27 +52,6 @@ log = logging.getLogger(__name__)
 QueuesCallback = Callable[[list[MessageQueue]], Awaitable[None] | None]
 LATE_SLACK_MS: Final = 30_000
 """How far the clocks of a broker and of this client may lie apart, for queues that come late."""
-
-
-class QueueGate(Protocol):
-    """Lets queues in and out, for those who need more than a share to own one."""
-
-    async def admit(self, queues: Sequence[MessageQueue]) -> Collection[MessageQueue]:
-        """Return those that this member may take; for the others the gate wakes the rebalance."""
-        ...
-
-    async def may_go(
-        self, gone: Sequence[MessageQueue], share: Collection[MessageQueue]
-    ) -> list[MessageQueue]:
-        """Return those of the queues beyond the share that nobody is at work with.
-
-        For the others the gate wakes the rebalance.
-        """
-        ...
-
-    async def release(self, queues: Sequence[MessageQueue]) -> None:
-        """These queues have been given up, their offsets committed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +69,21 @@ class Rebalance:
         self,
         services: Services,
         group: str,
-        topics: Mapping[str, Subscription],
         offsets: OffsetStore,
         pulls: PullService,
         shares: Shares,
         start_from: StartFrom,
         callbacks: Callbacks,
-        gate: QueueGate | None = None,
     ) -> None:
-        self.assigned: dict[MessageQueue, ProcessQueue[ReceivedMessage]] = {}
+        self.assigned: dict[MessageQueue, ProcessQueue] = {}
         self._services = services
         self._group = group
-        self._topics = topics
         self._offsets = offsets
         self._pulls = pulls
         self._shares = shares
         self._start_from = start_from
         self._callbacks = callbacks
-        self._gate = gate
+        pulls.reposition = self.reposition
         self._wanted = asyncio.Event()
         self._closed = False
         self._turn = asyncio.Lock()
@@ -187,8 +162,7 @@ class Rebalance:
             if process_queue is not None:
                 self._pulls.cancel(process_queue)
             self._offsets.forget(queue)
-        if self._gate is not None:
-            await self._gate.release(queues)
+        await self._release(queues)
 
     def reposition(self, queue: MessageQueue, offset: int) -> None:
         """Drop what is held of the queue and go on at `offset`.
@@ -201,7 +175,7 @@ class Rebalance:
         self._offsets.forget(queue)
         self._start(queue, offset)
 
-    def held(self, queue: MessageQueue) -> ProcessQueue[ReceivedMessage]:
+    def held(self, queue: MessageQueue) -> ProcessQueue:
         """Return the process queue of an assigned queue.
 
         Raises:
@@ -213,15 +187,15 @@ class Rebalance:
         return process_queue
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out and pull nothing of these queues, also when they go away and come back."""
+        """Stop handing out and pulling these queues, also when they go away and come back."""
         for queue in queues:
             self._paused.add(queue)
             if queue in self.assigned:
                 self.assigned[queue].paused = True
 
-    def resume(self, queues: Iterable[MessageQueue]) -> list[ProcessQueue[ReceivedMessage]]:
+    def resume(self, queues: Iterable[MessageQueue]) -> list[ProcessQueue]:
         """Undo `pause`; return the queues that may have something to hand out."""
-        resumed: list[ProcessQueue[ReceivedMessage]] = []
+        resumed: list[ProcessQueue] = []
         for queue in queues:
             self._paused.discard(queue)
             process_queue = self.assigned.get(queue)
@@ -241,7 +215,7 @@ class Rebalance:
         complete = True
         share: set[MessageQueue] = set()
         handed_over: set[str] = set()
-        for topic in list(self._topics):
+        for topic in list(self._shares.subscriptions):
             mine = await self._shares.of(topic)
             if self._shares.takes_over:
                 handed_over.add(topic)
@@ -253,15 +227,13 @@ class Rebalance:
                 self._note(topic)
                 share.update(mine)
         before = set(self.assigned)
-        gone = [queue for queue in self.assigned if queue not in share]
-        if self._gate is not None:
-            gone = await self._gate.may_go(gone, share)
-        await self._give_up(gone)
+        await self._give_up([queue for queue in self.assigned if queue not in share], share)
         fresh = sorted(queue for queue in share if queue not in self.assigned)
-        if self._gate is None and any(queue.topic in handed_over for queue in fresh):
-            await sleep(self._services.clock, HANDOVER_S)
+        if any(queue.topic in handed_over for queue in fresh):
+            await self._wait_for_owners()
         complete = await self._assign(fresh) and complete
-        self._changed({queue.topic for queue in before ^ set(self.assigned)})
+        for topic in sorted({queue.topic for queue in before ^ set(self.assigned)}):
+            self._tell_hooks(topic)
         return complete
 
     async def _commit_held(self, queues: Iterable[MessageQueue], *, anew: bool = False) -> None:
@@ -271,20 +243,34 @@ class Rebalance:
         for error in await self._offsets.commit(offsets, anew=anew):
             log.warning("group %s: offset not committed at revoke: %s", self._group, error)
 
-    async def _give_up(self, queues: Sequence[MessageQueue]) -> None:
-        """Revoke queues that another member gets."""
-        alone = self._gate is None
+    async def _give_up(
+        self, queues: Sequence[MessageQueue], share: Collection[MessageQueue]
+    ) -> None:
+        """Revoke queues that another member gets.
+
+        Args:
+            share: the queues that this member is to have.
+        """
         try:
-            await self.revoke(queues, drain=alone)
+            await self.revoke(queues, drain=True)
         except BaseException:
             for queue in queues:
-                if alone and queue in self.assigned:
+                if queue in self.assigned:
                     self._pulls.keep(self.assigned[queue])
             raise
 
-    async def _drain(
-        self, leaving: Sequence[ProcessQueue[ReceivedMessage]], changed: asyncio.Event
-    ) -> None:
+    async def _wait_for_owners(self) -> None:
+        """Let the owners before finish with their queues."""
+        await sleep(self._services.clock, HANDOVER_S)
+
+    async def _admit(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
+        """Return the queues that this member may take now."""
+        return queues
+
+    async def _release(self, queues: Sequence[MessageQueue]) -> None:
+        """Let others have queues that were given up, their offsets committed."""
+
+    async def _drain(self, leaving: Sequence[ProcessQueue], changed: asyncio.Event) -> None:
         """Wait until nothing is at work of queues that hand out no more, for a while."""
         clock = self._services.clock
         end_s = clock.monotonic() + REVOKE_DRAIN_S
@@ -301,17 +287,13 @@ class Rebalance:
 
     async def _assign(self, queues: Sequence[MessageQueue]) -> bool:
         """Take new queues over; False when a start offset could not be found out."""
-        admitted = queues
-        if queues and self._gate is not None:
-            allowed = await self._gate.admit(queues)
-            admitted = [queue for queue in queues if queue in allowed]
+        admitted = await self._admit(queues) if queues else queues
         starts = await asyncio.gather(
             *(self._offsets.start_offset(queue, self._start_of(queue)) for queue in admitted),
             return_exceptions=True,
         )
         if self._closed:
-            if self._gate is not None:
-                await self._gate.release(admitted)
+            await self._release(admitted)
             return False
         taken: list[MessageQueue] = []
         for queue, start in zip(admitted, starts, strict=True):
@@ -334,8 +316,8 @@ class Rebalance:
         return len(taken) == len(admitted)
 
     async def _settle_starts(self, queues: Sequence[MessageQueue]) -> None:
-        """Commit where the group starts: should this member die now, the next one, which may start
-        at the end, passes nothing over."""
+        """Commit where the group starts: if this member died now, the next one, which may start at
+        the end, would miss messages."""
         starts = {
             queue: self.assigned[queue].commit_offset
             for queue in queues
@@ -345,7 +327,7 @@ class Rebalance:
             log.warning("group %s: start not committed, tried again: %s", self._group, error)
 
     def _note(self, topic: str) -> None:
-        """Remember which queues came into being since this member joined."""
+        """Remember which queues were made after this member joined."""
         route = self._services.routes.known(topic)
         queues = set(route.subscribe_queues) if route is not None else set[MessageQueue]()
         seen = self._seen.setdefault(topic, queues)
@@ -357,27 +339,21 @@ class Rebalance:
             return StartFrom("timestamp", self._joined_ms - LATE_SLACK_MS)
         return self._start_from
 
-    def _changed(self, topics: Iterable[str]) -> None:
-        hooks = self._services.hooks
-        if hooks:
-            for topic in sorted(topics):
-                self._told(hooks, topic)
-
-    def _told(self, hooks: Sequence[ClientHook], topic: str) -> None:
-        each(hooks, lambda hook: hook.rebalanced(self._group, topic))
-
     def _start(self, queue: MessageQueue, offset: int) -> None:
         process_queue = self._pulls.new_queue(queue, offset)
         self.assigned[queue] = process_queue
         self._begin(process_queue)
 
-    def _begin(self, process_queue: ProcessQueue[ReceivedMessage]) -> None:
+    def _begin(self, process_queue: ProcessQueue) -> None:
         queue = process_queue.queue
         process_queue.paused = queue in self._paused
-        self._pulls.start(process_queue, self)
+        self._pulls.start(process_queue)
+
+    def _tell_hooks(self, topic: str) -> None:
+        each(self._services.hooks, lambda hook: hook.rebalanced(self._group, topic))
 
     async def _tell(self, callback: QueuesCallback | None, queues: Sequence[MessageQueue]) -> None:
-        """Call the user's callback; retry topics are the consumer's own affair."""
+        """Call the user's callback, with all queues but those of the retry topic."""
         unwrap = self._services.namespace.unwrap_queue
         visible = [unwrap(queue) for queue in queues if not is_retry_topic(queue.topic)]
         if callback is None or not visible:

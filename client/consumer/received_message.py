@@ -1,63 +1,80 @@
-"""A message as a consumer gets it, with its acknowledgement.
+"""The messages of one queue between the broker and the handlers, and how far the group has come.
 
-    handed out -> ack          done; the group's offset moves once all before it are done as well
-               -> nack         the group gets it again after a while: from the broker, or for an
-                               ordered or broadcasting consumer here
-               -> dead_letter  given up
-               -> nothing      stays this member's however long it takes, and holds the offset
+    pulled -> ready -> handed out -> done           put_back: handed out -> ready, for another try
 
-Nothing is ever handed out a second time while the first one is at work with it: RocketMQ brokers
-give no leases, and unlike the Java client this one sends nothing back behind a slow handler.
+    offsets   ... 41 | 42  43  44  45  46 | 47
+                  done  not done (43, 45 done)  pull_offset, the next to ask for
+    commit_offset = 42: everything below it is done, even if something above it is done too
+
+Acks may come in any order; the commit offset moves only to the lowest offset that is not done.
+A queue that is revoked or repositioned is dropped and never used again. Acks that come later reach
+the dropped object and change nothing.
+
+What a handler makes of a message:
+
+    ack          done
+    nack         the group gets it again after a while: from the broker, or for an ordered or
+                 broadcasting consumer from here
+    dead_letter  given up
+    nothing      it stays with this member, however long that takes, and holds the offset
+
+No message is handed out a second time while a handler has it. RocketMQ's brokers give no leases,
+and unlike the Java client this one does not send a message back while a slow handler works on it.
+
+Pure state; only a `Returner` does I/O.
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/ProcessQueue.java
+(putMessage, removeMessage)
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from math import inf
-from typing import Protocol
+from typing import Literal
 
-from skylarkmq.client.consumer.process_queue import ProcessQueue
 from skylarkmq.client.consumer.retry_delay import RetryDelay, retry_delay
 from skylarkmq.client.message_view import StoredView
 from skylarkmq.client.namespace import Namespace
-from skylarkmq.client.observe.hooks import ConsumeOutcome
+from skylarkmq.common.clock import Clock
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 
+ConsumeOutcome = Literal["ok", "retry", "dead_letter", "suspended", "cancelled"]
 
-class Returner(Protocol):
-    """What becomes of messages that their handlers could not use."""
 
-    @property
-    def namespace(self) -> Namespace:
-        """The client's, for the names that the application sees."""
-        ...
+class Returner:
+    """Takes messages that their handlers could not use.
 
-    @property
-    def clock_s(self) -> float:
-        """Monotonic seconds of the client's clock."""
-        ...
+    This one gives them to nobody: for a message that a broker had handled outside its queue.
+    `retry.py` has the one that lets the group get them again.
+    """
+
+    def __init__(self, clock: Clock, namespace: Namespace) -> None:
+        self.clock = clock
+        self.namespace = namespace
 
     async def give_back(
         self, message: ReceivedMessage, delay: RetryDelay, reason: str | None = None
     ) -> None:
-        """Let the group get the message again; too many tries make it a dead letter.
+        """Let the group get the message again; after too many tries it is a dead letter.
+
+        Args:
+            reason: kept with a message that becomes a dead letter now.
 
         Raises:
             RocketMQError: no broker took it; it stays with its handler.
         """
-        ...
+        message.finish("retry")
 
     async def retry(self, message: ReceivedMessage, reason: str | None) -> None:
-        """Do so, after the consumer's `retry_delays`; when no broker takes it let it come again
-        here, after a while.
+        """Give the message back after the consumer's `retry_delays`.
 
-        Args:
-            reason: kept with a message that becomes a dead letter by it.
+        When no broker takes it, it comes again here, after a while.
         """
-        ...
+        message.finish("retry")
 
     async def give_up(self, message: ReceivedMessage, reason: str | None) -> None:
         """Make the message a dead letter.
@@ -65,11 +82,187 @@ class Returner(Protocol):
         Raises:
             RocketMQError: no broker took it; it stays with its handler.
         """
-        ...
+        message.finish("dead_letter")
+
+
+class ProcessQueue:
+    """One assigned queue. Loop thread."""
+
+    __slots__ = (
+        "_done_ahead",
+        "_held",
+        "_on_idle",
+        "_on_room",
+        "_ready",
+        "_unacked",
+        "asked_s",
+        "dropped",
+        "handled_s",
+        "held_bytes",
+        "on_drained",
+        "paused",
+        "pull_offset",
+        "queue",
+    )
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        start_offset: int,
+        on_room: Callable[[], None] | None = None,
+        on_idle: Callable[[ProcessQueue], None] | None = None,
+    ) -> None:
+        """Start at `start_offset`, the first queue offset to ask for.
+
+        Args:
+            on_room: called after each message that is done: there may be room for more.
+            on_idle: called when all messages that were handed out are done.
+        """
+        self.queue = queue
+        self.pull_offset = start_offset
+        self.dropped = False
+        self.paused = False
+        self.held_bytes = 0
+        # When its last pull began and its last handler ended, monotonic: for request 307.
+        self.asked_s: float | None = None
+        self.handled_s: float | None = None
+        self.on_drained: Callable[[], None] | None = None
+        """Set while the queue is about to go and hands out nothing more; called when no message
+        is at work any more."""
+        self._on_room = on_room
+        self._on_idle = on_idle
+        # Invariant: ascending, a part of what is not done.
+        self._ready: deque[ReceivedMessage] = deque()
+        # Invariant: ascending, each offset once, all below pull_offset; its first is not done.
+        self._unacked: deque[int] = deque()
+        # Invariant: a subset of _unacked, without its first.
+        self._done_ahead: set[int] = set()
+        # Invariant: the keys are _unacked without _done_ahead; _ready is a part of the values.
+        self._held: dict[int, ReceivedMessage] = {}
+
+    @property
+    def commit_offset(self) -> int:
+        """The queue offset below which everything is done."""
+        return self._unacked[0] if self._unacked else self.pull_offset
+
+    @property
+    def position(self) -> int:
+        """The queue offset of the next message to be handed out."""
+        return self._ready[0].queue_offset if self._ready else self.pull_offset
+
+    @property
+    def ready_count(self) -> int:
+        """Messages that wait to be handed out."""
+        return len(self._ready)
+
+    @property
+    def held_count(self) -> int:
+        """Messages pulled and not done, handed out or not."""
+        return len(self._held)
+
+    @property
+    def out_count(self) -> int:
+        """Messages handed out and not done."""
+        return len(self._held) - len(self._ready)
+
+    @property
+    def held(self) -> Iterable[ReceivedMessage]:
+        """The messages pulled and not done, handed out or not."""
+        return self._held.values()
+
+    @property
+    def span(self) -> int:
+        """How far the messages not done reach from the lowest of them, in offsets."""
+        return self.pull_offset - self._unacked[0] if self._unacked else 0
+
+    def add(self, messages: Sequence[ReceivedMessage], next_offset: int) -> int:
+        """Take what a pull brought; return how many messages were new.
+
+        Args:
+            messages: ascending by offset; those below `pull_offset` are known and left out.
+            next_offset: where to go on, above all of them.
+        """
+        added = 0
+        for message in messages:
+            offset = message.queue_offset
+            if offset < self.pull_offset:
+                continue
+            self._ready.append(message)
+            self._unacked.append(offset)
+            self._held[offset] = message
+            self.held_bytes += message.size
+            self.pull_offset = offset + 1
+            added += 1
+        self.pull_offset = max(self.pull_offset, next_offset)
+        return added
+
+    def take(self, max_count: int) -> list[ReceivedMessage]:
+        """Hand out the next messages; none while paused, dropped or about to go."""
+        if self.paused or self.dropped or self.on_drained is not None:
+            return []
+        ready = self._ready
+        return [ready.popleft() for _ in range(min(max_count, len(ready)))]
+
+    def done(self, offset: int) -> bool:
+        """Note that the message at `offset` needs no more work; False when known, or dropped."""
+        message = self._held.pop(offset, None)
+        if message is None or self.dropped:
+            return False
+        self.held_bytes -= message.size
+        unacked, ahead = self._unacked, self._done_ahead
+        if offset == unacked[0]:
+            unacked.popleft()
+            while unacked and unacked[0] in ahead:
+                ahead.discard(unacked.popleft())
+        else:
+            ahead.add(offset)
+        if self._on_room is not None:
+            self._on_room()
+        if self._on_idle is not None and not self.out_count:
+            self._on_idle(self)
+        if self.on_drained is not None and not self.out_count:
+            self.on_drained()
+        return True
+
+    def given(self) -> list[ReceivedMessage]:
+        """Return the messages that were handed out and are not done."""
+        waiting = {message.queue_offset for message in self._ready}
+        return [message for at, message in self._held.items() if at not in waiting]
+
+    def holds(self, offset: int) -> bool:
+        """Return whether the message at `offset` is here and not done."""
+        return not self.dropped and offset in self._held
+
+    def put_back(self, message: ReceivedMessage) -> bool:
+        """Hand a message out again, in the order of the offsets.
+
+        It may be another object of the same offset, which replaces the first one. False when it
+        is done, or the queue dropped.
+        """
+        if not self.holds(message.queue_offset):
+            return False
+        place = 0
+        for waiting in self._ready:
+            if waiting.queue_offset > message.queue_offset:
+                break
+            place += 1
+        self._ready.insert(place, message)
+        self._held[message.queue_offset] = message
+        if self.on_drained is not None and not self.out_count:
+            self.on_drained()
+        return True
+
+    def drop(self) -> None:
+        """End it: from now on no message is handed out, acknowledged or pulled."""
+        self.dropped = True
+        self._ready.clear()
+        self._held.clear()
+        if self._on_room is not None:
+            self._on_room()
 
 
 class ReceivedMessage(StoredView):
-    """One message of one queue. Made by the consumer; not to be made or changed by users."""
+    """One message of one queue. The consumer makes it; users do not make or change one."""
 
     __slots__ = (
         "_local_tries",
@@ -83,27 +276,27 @@ class ReceivedMessage(StoredView):
     def __init__(
         self,
         message: MessageExt,
-        process_queue: ProcessQueue[ReceivedMessage],
+        process_queue: ProcessQueue,
         returner: Returner,
         local_tries: int = 0,
     ) -> None:
-        # One a message: the bases' attributes are set here, without their constructors.
+        # Hot path, once a message: the attributes of the bases are set without their constructors.
         self.queue_offset = message.queue_offset
         # A retried message lies in the group's retry topic; its own topic stands in a property.
         topic = message.properties.get(names.RETRY_TOPIC, message.topic)
         namespace = returner.namespace
         self.topic = namespace.unwrap(topic) if namespace else topic
         self.overdue_s = inf
-        """When its handler will have been at work for too long, monotonic. The consumer's own."""
+        """When its handler will have had it for too long, monotonic. For the consumer's use."""
         self.received_s = 0.0
-        """When it came, monotonic; only with metrics. The consumer's own."""
+        """When it came, monotonic; only with metrics. For the consumer's use."""
         self._message = message
         self._process_queue = process_queue
         self._returner = returner
         self._local_tries = local_tries
         self._body: bytes | None = None
         self.outcome: ConsumeOutcome | None = None
-        """What became of it; None as long as that is its handler's to say. The consumer's own."""
+        """What became of it; None while its handler decides. For the consumer's use."""
 
     @property
     def queue(self) -> MessageQueue:
@@ -118,18 +311,18 @@ class ReceivedMessage(StoredView):
     # What becomes of it
 
     async def ack(self) -> None:
-        """It is done. The group's offset moves on once all before it are done as well.
+        """Say that it is done. The group's offset moves on when all before it are done too.
 
-        Nothing happens when it was done or handed back before, or when its queue is not this
-        consumer's any more. It is committed with the next `commit_interval`, or by `commit()`.
+        This changes nothing when it was done or handed back before, or when its queue has gone to
+        another consumer. The next `commit_interval`, or `commit()`, commits it.
         """
         self.finish()
 
     async def nack(self, delay_level: int | None = None, *, delay: timedelta | None = None) -> None:
-        """Let the group get it again, after a while; beyond `max_reconsume` it is a dead letter.
+        """Let the group get it again after a while; beyond `max_reconsume` it is a dead letter.
 
-        An ordered consumer waits with the whole queue (1 s unless told), so that nothing overtakes
-        the message. A broadcasting one tries again by itself.
+        An ordered consumer lets the whole queue wait (1 s by default), so that no message overtakes
+        this one. A broadcasting consumer tries again by itself.
 
         Args:
             delay_level: 1 to 18 (1 s to 2 h); by default the delay grows with each try: 10 s,
@@ -138,7 +331,7 @@ class ReceivedMessage(StoredView):
 
         Raises:
             RocketMQError: no broker took it; it stays unacknowledged.
-            ValueError: the delay is none.
+            ValueError: no such delay is possible.
         """
         wish = retry_delay(delay_level, delay)
         if self.is_mine:
@@ -147,9 +340,8 @@ class ReceivedMessage(StoredView):
     async def dead_letter(self, reason: str | None = None) -> None:
         """Give it up: it goes to the group's dead letter topic, `%DLQ%<group>`.
 
-        So does what its handler failed on too often, with the last error as its reason.
-
-        A broadcasting consumer has no such topic: the message is done, and a line logged.
+        A message whose handler failed too often goes there too, with the last error as reason.
+        A broadcasting consumer has no such topic: the message is done, and a line is logged.
 
         Args:
             reason: kept with the message, as property `DEAD_LETTER_REASON`.
@@ -161,16 +353,16 @@ class ReceivedMessage(StoredView):
             await self._returner.give_up(self, reason)
 
     async def extend(self, seconds: float) -> None:
-        """Say that it takes longer: `consume_timeout` counts anew, as `seconds` from now.
+        """Let `consume_timeout` end `seconds` from now.
 
-        Nothing but the warning depends on it; the message stays with its handler in any case.
+        Only the warning in the log depends on it: the message stays with its handler in any case.
         """
         if seconds <= 0:
             raise ValueError(f"seconds is above 0, not {seconds}")
-        self.overdue_s = self._returner.clock_s + seconds
+        self.overdue_s = self._returner.clock.monotonic() + seconds
 
     def process(self, *, requeue: bool = True) -> AbstractAsyncContextManager[ReceivedMessage]:
-        """Acknowledge when the block ends; on an error hand it back and let the error through.
+        """Acknowledge it when the block ends; after an error hand it back, and raise the error.
 
         Args:
             requeue: false makes a failed message a dead letter at once.
@@ -187,24 +379,24 @@ class ReceivedMessage(StoredView):
     # For the consumer's own use
 
     @property
-    def process_queue(self) -> ProcessQueue[ReceivedMessage]:
+    def process_queue(self) -> ProcessQueue:
         """Where it waits for its ack."""
         return self._process_queue
 
     @property
     def is_mine(self) -> bool:
-        """Whether its handler still has a say: not done, not handed back, not revoked."""
+        """True while its handler decides: it is not done, not handed back, not revoked."""
         return self.outcome is None and self._process_queue.holds(self.queue_offset)
 
     def finish(self, outcome: ConsumeOutcome = "ok") -> bool:
-        """No more work with it; False when its handler had no say any more."""
+        """Note that the work with it has ended; False when that was noted before, or is void."""
         if self.outcome is not None:
             return False
         self.outcome = outcome
         return self._process_queue.done(self.queue_offset)
 
     def again(self) -> ReceivedMessage:
-        """Return what stands for it at the next try here; this object has no say any more."""
+        """Return the message for its next try here; this object counts no more."""
         self.outcome = "suspended"
         self.overdue_s = inf  # it waits for its time, not for its handler
         return ReceivedMessage(
@@ -212,7 +404,7 @@ class ReceivedMessage(StoredView):
         )
 
     async def retry(self, error: BaseException | None = None) -> None:
-        """Do as `nack`, but when no broker takes it let it come again here, after a while.
+        """Do as `nack`; when no broker takes it, it comes again here, after a while.
 
         Args:
             error: what the handler raised; the reason of a message that becomes a dead letter.

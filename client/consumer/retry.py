@@ -1,21 +1,17 @@
-"""Handing a message back for another try: code 36, or a send to the retry topic when that fails.
+"""When a handler fails: the next try, from the broker or from here, and the dead letters.
+
+    a member of a group      code 36 hands the message back; should that fail, a copy is sent to the
+                             retry topic. Should that fail too, it is tried again here.
+    an ordered consumer      the queue waits here with the message: no later one is handed out
+    a broadcasting consumer  it waits here, the others go on; after the last try it is dropped
+    queues by hand           it waits here: no one reads the retry topic of a group without members
+
+A message that waits here has a timer; the prefetch limit bounds their number. It counts as handed
+out, so it holds the offset.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/DefaultMQPushConsumerImpl.java
-(sendMessageBack)
-
-Trying a message again here, after a while, without a broker.
-
-    an ordered consumer      the queue waits with the message: nothing behind it is handed out
-    a broadcasting consumer  the others go on; when the tries are used up the message is dropped
-    any, when no broker takes a message back
-
-A timer a waiting message; their number is bounded by the prefetch limit. What waits counts as
-handed out, so it holds the offset.
-
-Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/
-ConsumeMessageOrderlyService.java (processConsumeResult, checkReconsumeTimes)
-Unlike RocketMQ: a message that a broadcasting consumer failed on is tried again before it is
-dropped.
+(sendMessageBack), ConsumeMessageOrderlyService.java (processConsumeResult, checkReconsumeTimes)
+Unlike RocketMQ: a broadcasting consumer tries a message again before it drops it.
 """
 
 from __future__ import annotations
@@ -23,7 +19,13 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from skylarkmq.client.config import SEND_BACK_TIMEOUT_S, SUSPEND_S, ProducerConfig
+from skylarkmq.client.config import (
+    MAX_RECONSUME,
+    SEND_BACK_TIMEOUT_S,
+    SUSPEND_S,
+    ConsumerConfig,
+    ProducerConfig,
+)
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.consumer.received_message import ReceivedMessage, Returner
 from skylarkmq.client.consumer.retry_delay import (
@@ -33,11 +35,10 @@ from skylarkmq.client.consumer.retry_delay import (
     RetryDelays,
 )
 from skylarkmq.client.errors import RocketMQError
-from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.producer.send_pipeline import SendPipeline
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_send import SendRequest, send_message_back
-from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.common.clock import TimerHandle
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.flags import CLIENT_INNER_PRODUCER_GROUP, MessageSysFlag, retry_topic
 from skylarkmq.protocol.headers.send import ConsumerSendMsgBackRequestHeader
@@ -51,46 +52,36 @@ DEAD_LETTER_REASON: Final = "DEAD_LETTER_REASON"
 REASON_SIZE_MAX: Final = 1000
 """Characters; all properties of a message have 32,767 bytes."""
 COMPRESSION_BITS: Final = MessageSysFlag.COMPRESSED_FLAG | MessageSysFlag.COMPRESSION_MASK
+LOCAL_RETRY_S: Final = 5.0
+"""The wait before the next try here, when no broker takes a message."""
+BROADCAST_DELAY_MAX_S: Final = 60.0
+"""The growing delay of a broadcasting consumer ends here: the message holds its offset."""
 
 
-class SendBack:
-    """Hands back the messages of one consumer; implements `Returner`."""
+class Retries(Returner):
+    """The failed messages of one consumer. Loop thread."""
 
-    def __init__(
-        self,
-        services: Services,
-        group: str,
-        tries_max: int,
-        retries: LocalRetries,
-        delays: RetryDelays,
-    ) -> None:
-        """Take the parts.
-
-        Args:
-            tries_max: how often a message is tried again before it is a dead letter.
-            delays: before the tries of what a handler failed on.
-        """
-        self._delays = delays
+    def __init__(self, services: Services, config: ConsumerConfig, buffer: MessageBuffer) -> None:
+        super().__init__(services.clock, services.namespace)
+        self.here = config.orderly or config.broadcasting
+        """Messages wait here for their next try, not at the broker."""
         self._services = services
-        self._group = group
-        self._tries_max = tries_max
-        self._retries = retries
+        self._config = config
+        self._buffer = buffer
+        self._delays = RetryDelays(config.retry_delays_s)
+        self._broker_tries_max = MAX_RECONSUME if config.tries_max is None else config.tries_max
+        self._timers: set[TimerHandle] = set()
         self._pipeline = SendPipeline(
             ProducerConfig(group=CLIENT_INNER_PRODUCER_GROUP), services, services.random
         )
 
-    @property
-    def namespace(self) -> Namespace:
-        return self._services.namespace
-
-    @property
-    def clock_s(self) -> float:
-        return self._services.clock.monotonic()
-
     async def give_back(
         self, message: ReceivedMessage, delay: RetryDelay, reason: str | None = None
     ) -> None:
-        dead = message.stored.reconsume_times >= self._tries_max
+        if self.here:
+            await self._wait_here(message, delay, reason)
+            return
+        dead = message.stored.reconsume_times >= self._broker_tries_max
         if dead and reason:  # a broker that makes it a dead letter by itself keeps no reason
             await self.give_up(message, reason)
             return
@@ -107,10 +98,14 @@ class SendBack:
         except RocketMQError as error:
             log.warning("%r could not be handed back, retried here: %s", message, error)
             if message.is_mine:
-                self._retries.later(message, LOCAL_RETRY_S)
+                self._later(message, LOCAL_RETRY_S)
 
     async def give_up(self, message: ReceivedMessage, reason: str | None) -> None:
-        # A reason travels with a copy alone, because code 36 has no place for it.
+        if self._config.broadcasting:
+            log.error("%r is given up%s", message, f": {reason}" if reason else "")
+            message.finish("dead_letter")
+            return
+        # Only a copy can carry a reason: code 36 has no field for it.
         first, second = self._call_back, self._send_again
         if reason:
             first, second = second, first
@@ -121,9 +116,40 @@ class SendBack:
             await second(message, DEAD_LETTER_LEVEL, reason)
         message.finish("dead_letter")
 
+    def cancel(self) -> None:
+        """Forget the messages that wait here; they are not acknowledged, so the group gets them."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
     async def stop(self) -> None:
-        """End what is under way."""
+        """End the sends that are under way."""
         await self._pipeline.stop()
+
+    async def _wait_here(
+        self, message: ReceivedMessage, delay: RetryDelay, reason: str | None
+    ) -> None:
+        config, tries = self._config, message.reconsume_times
+        if config.tries_max is not None and tries >= config.tries_max:
+            await self.give_up(message, reason)
+            return
+        wait_s = delay.seconds(tries, SUSPEND_S if config.orderly else None)
+        if not config.orderly and delay == GROWING:
+            wait_s = min(wait_s, BROADCAST_DELAY_MAX_S)
+        self._later(message, wait_s)
+
+    def _later(self, message: ReceivedMessage, delay_s: float) -> None:
+        """Hand the message out again after `delay_s`, unless its queue has gone by then."""
+        following = message.again()
+
+        def again() -> None:
+            self._timers.discard(timer)
+            process_queue = following.process_queue
+            if process_queue.put_back(following):
+                self._buffer.offer(process_queue)
+
+        timer = self.clock.call_at(self.clock.monotonic() + delay_s, again)
+        self._timers.add(timer)
 
     async def _call_back(
         self, message: ReceivedMessage, delay_level: int, reason: str | None = None
@@ -131,11 +157,11 @@ class SendBack:
         stored = message.stored
         header = ConsumerSendMsgBackRequestHeader(
             offset=stored.physical_offset,
-            group=self._group,
+            group=self._config.group,
             delay_level=delay_level,
             origin_msg_id=message.msg_id,
             origin_topic=_own_topic(stored),
-            max_reconsume_times=self._tries_max,
+            max_reconsume_times=self._broker_tries_max,
         )
         services = self._services
         queue = message.process_queue.queue
@@ -162,7 +188,7 @@ class SendBack:
         properties.pop(names.TRAN_MSG, None)
         properties.pop(names.DELAY, None)
         tries = stored.reconsume_times + 1
-        tries_max = self._tries_max
+        tries_max = self._broker_tries_max
         if delay_level < 0:
             tries_max = min(stored.reconsume_times, tries_max)
             if reason:
@@ -171,7 +197,7 @@ class SendBack:
             level = delay_level or FIRST_RETRY_LEVEL + stored.reconsume_times
             properties[names.DELAY] = str(level)
         request = SendRequest(
-            retry_topic(self._group),
+            retry_topic(self._config.group),
             stored.body,
             names.encode_properties(properties),
             message.msg_id,
@@ -196,99 +222,3 @@ def _own_topic(stored: MessageExt) -> str:
 def _plain(reason: str) -> str:
     """The text without what parts properties from each other."""
     return "".join(char if char.isprintable() else " " for char in reason[:REASON_SIZE_MAX])
-
-
-LOCAL_RETRY_S: Final = 5.0
-"""The wait when a message could not even be given up."""
-BROADCAST_DELAY_MAX_S: Final = 60.0
-"""The growing delay of a broadcasting consumer ends here, because the message holds its offset."""
-
-
-class LocalRetries:
-    """Messages of one consumer that wait here for their next try. Loop thread."""
-
-    def __init__(self, clock: Clock, buffer: MessageBuffer) -> None:
-        self._clock = clock
-        self._buffer = buffer
-        self._timers: set[TimerHandle] = set()
-
-    def later(self, message: ReceivedMessage, delay_s: float) -> None:
-        """Hand the message out again after `delay_s`, unless its queue is gone by then."""
-        following = message.again()
-
-        def again() -> None:
-            self._timers.discard(timer)
-            process_queue = following.process_queue
-            if process_queue.put_back(following):
-                self._buffer.offer(process_queue)
-
-        timer = self._clock.call_at(self._clock.monotonic() + delay_s, again)
-        self._timers.add(timer)
-
-    def stop(self) -> None:
-        """Forget all that wait; they are not acknowledged, so the group gets them again."""
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
-
-
-class LocalReturner:
-    """Tries again here; implements `Returner`."""
-
-    def __init__(
-        self,
-        retries: LocalRetries,
-        dead_letters: Returner,
-        tries_max: int | None,
-        *,
-        orderly: bool,
-        broadcasting: bool,
-        delays: RetryDelays,
-    ) -> None:
-        """Take the parts.
-
-        Args:
-            delays: before the tries of what a handler failed on.
-            dead_letters: makes dead letters of what is given up.
-            tries_max: how often a message is tried again; None is without end.
-        """
-        self._retries = retries
-        self._dead_letters = dead_letters
-        self._tries_max = tries_max
-        self._orderly = orderly
-        self._broadcasting = broadcasting
-        self._delays = delays
-
-    @property
-    def namespace(self) -> Namespace:
-        return self._dead_letters.namespace
-
-    @property
-    def clock_s(self) -> float:
-        return self._dead_letters.clock_s
-
-    async def give_back(
-        self, message: ReceivedMessage, delay: RetryDelay, reason: str | None = None
-    ) -> None:
-        tries = message.reconsume_times
-        if self._tries_max is not None and tries >= self._tries_max:
-            await self.give_up(message, reason)
-            return
-        wait_s = delay.seconds(tries, SUSPEND_S if self._orderly else None)
-        if not self._orderly and delay == GROWING:
-            wait_s = min(wait_s, BROADCAST_DELAY_MAX_S)
-        self._retries.later(message, wait_s)
-
-    async def retry(self, message: ReceivedMessage, reason: str | None) -> None:
-        try:
-            await self.give_back(message, self._delays.after(message.reconsume_times), reason)
-        except RocketMQError as error:
-            log.warning("%r could not be made a dead letter, retried here: %s", message, error)
-            self._retries.later(message, LOCAL_RETRY_S)
-
-    async def give_up(self, message: ReceivedMessage, reason: str | None) -> None:
-        if self._broadcasting:
-            log.error("%r is given up%s", message, f": {reason}" if reason else "")
-            message.finish("dead_letter")
-        else:
-            await self._dead_letters.give_up(message, reason)

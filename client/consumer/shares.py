@@ -1,8 +1,8 @@
-"""Which queues of a topic are this member's: by the group's division, all of them, or as assigned.
+"""Which queues of a topic belong to this consumer.
 
-    clustering    GroupShares   the members (38) and the route's queues, through a strategy
-    broadcasting  AllShares     every queue; each member receives everything
-    assign()      FixedShares   what the application named; no group is asked
+    clustering     its share of the route's queues among the members (38), by a strategy
+    broadcasting   all of them
+    assign()       those that the application named; no group is asked
 
 Loop thread.
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/RebalanceImpl.java
@@ -12,12 +12,12 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/RebalanceImp
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
-from typing import Final, Protocol
+from typing import Final
 
-from skylarkmq.client.consumer.allocate import Allocation, allocate
+from skylarkmq.client.config import ConsumerConfig
+from skylarkmq.client.consumer.allocate import allocate, find_allocation
+from skylarkmq.client.consumer.subscription import Selector, Subscription
 from skylarkmq.client.errors import RocketMQError
-from skylarkmq.client.instance import Client
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.route import MASTER_ID, TopicRoute
 from skylarkmq.protocol.message import MessageQueue
@@ -28,69 +28,80 @@ MEMBERS_TRIES: Final = 3
 """How many brokers of a topic are asked for the members before the round gives up on it."""
 
 
-class Shares(Protocol):
-    """Tells this member's queues."""
+class Shares:
+    """The queues of one consumer, topic by topic."""
 
-    async def of(self, topic: str) -> set[MessageQueue] | None:
-        """Return this member's queues of the topic, None when that cannot be found out now."""
-        ...
-
-    @property
-    def settled(self) -> bool:
-        """False when the last answer may be better soon, so that the next round comes early."""
-        ...
-
-    @property
-    def takes_over(self) -> bool:
-        """True when queues may come from members that are still there, since one has joined."""
-        ...
-
-
-class GroupShares:
-    """Queues divided among the members of a group."""
-
-    def __init__(self, client: Client, group: str, strategy: Allocation) -> None:
+    def __init__(self, services: Services, config: ConsumerConfig) -> None:
+        self.subscriptions: dict[str, Subscription] = {}
+        """What is wanted of each topic."""
+        self.assigned: frozenset[MessageQueue] | None = None
+        """Queues that the application assigned by hand; None: the consumer is a member."""
         self.settled = True
+        """False when a later answer may be better, so that the next round comes early."""
         self.takes_over = False
-        self._client = client
-        self._group = group
-        self._strategy = strategy
+        """True when a member has joined, so that queues may come from members that stay."""
+        self._services = services
+        self._group = config.group
+        self._allocation = None if config.broadcasting else find_allocation(config.assignment)
         # The members of the round before; at first all but this one.
         self._former: dict[str, set[str]] = {}
 
+    def subscribe(self, topic: str, selector: Selector | None) -> None:
+        """Note what is wanted of a topic, under a version above the last one."""
+        version = self._services.clock.now_ms()
+        old = self.subscriptions.get(topic)
+        if old is not None:
+            version = max(version, old.data.sub_version + 1)
+        self.subscriptions[topic] = Subscription(topic, selector, version)
+
     async def of(self, topic: str) -> set[MessageQueue] | None:
-        """Ask for the members and divide; a strategy that fails leaves things as they are."""
-        self.settled = True
-        self.takes_over = False
-        services = self._client.services
-        known, route = await route_of(services, topic)
-        if not known:
-            return None
+        """Return this consumer's queues of the topic, None when that cannot be found out now.
+
+        Queues that were assigned by hand are returned even if they do not exist.
+        """
+        self.settled, self.takes_over = True, False
+        if self.assigned is not None:
+            return {queue for queue in self.assigned if queue.topic == topic}
+        route = self._services.routes.known(topic)
         if route is None:
-            return set()  # nobody has the topic yet; the missing routes are asked for regularly
+            try:
+                route = await self._services.routes.refresh(topic)
+            except RocketMQError as error:
+                log.warning("no route of %s: %s", topic, error)
+                return None
+        if route is None:
+            return set()  # no broker has the topic yet; missing routes are asked for regularly
+        if self._allocation is None:
+            return set(route.subscribe_queues)
+        return await self._share_of(topic, route)
+
+    async def _share_of(self, topic: str, route: TopicRoute) -> set[MessageQueue] | None:
+        """Ask for the members and divide; a strategy that fails leaves things as they are."""
+        services = self._services
         ids = await self._member_ids(route)
         if ids is None:
             return None
-        client_id = self._client.client_id
+        client_id = services.client_id
         if client_id not in ids:
-            await self._client.send_heartbeats()
+            await services.send_heartbeats()
             ids = await self._member_ids(route) or ids
         if client_id not in ids:
-            # As in Java: who is not in the list owns nothing, because the others divide without it.
+            # As in Java: a client that is not listed owns nothing: the others divide without it.
             log.warning("group %s: the broker does not list this client", self._group)
             self.settled = False
         former = self._former.get(topic, set(ids) - {client_id})
         self._former[topic] = set(ids)
         stayed = former.intersection(ids) - {client_id}
         self.takes_over = bool(stayed and set(ids) - former)
+        assert self._allocation is not None, "a broadcasting consumer owns all queues"
         try:
-            return set(allocate(self._strategy, route.subscribe_queues, ids, client_id))
+            return set(allocate(self._allocation, route.subscribe_queues, ids, client_id))
         except Exception:
             log.exception("group %s: the allocation strategy failed on %s", self._group, topic)
             return None
 
     async def _member_ids(self, route: TopicRoute) -> list[str] | None:
-        services = self._client.services
+        services = self._services
         addresses = [broker[MASTER_ID] for broker in route.brokers.values() if MASTER_ID in broker]
         services.random.shuffle(addresses)
         timeout_s = services.config.request_timeout_s
@@ -99,52 +110,5 @@ class GroupShares:
                 return await services.consumer_api.consumer_ids(address, self._group, timeout_s)
             except RocketMQError as error:
                 log.debug("group %s: members not known: %s", self._group, error)
-        self._client.want_heartbeat()
+        services.beat_wanted.set()
         return None
-
-
-class AllShares:
-    """Every queue is this member's."""
-
-    settled = True
-    takes_over = False
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def of(self, topic: str) -> set[MessageQueue] | None:
-        """Return all readable queues of the topic."""
-        known, route = await route_of(self._client.services, topic)
-        if not known:
-            return None
-        return set(route.subscribe_queues) if route is not None else set()
-
-
-class FixedShares:
-    """The queues that the application assigned."""
-
-    settled = True
-    takes_over = False
-
-    def __init__(self) -> None:
-        self._queues: frozenset[MessageQueue] = frozenset()
-
-    def fix(self, queues: Collection[MessageQueue]) -> None:
-        """Take these from the next round on, in place of all others."""
-        self._queues = frozenset(queues)
-
-    async def of(self, topic: str) -> set[MessageQueue] | None:
-        """Return the assigned queues of the topic, whether they exist or not."""
-        return {queue for queue in self._queues if queue.topic == topic}
-
-
-async def route_of(services: Services, topic: str) -> tuple[bool, TopicRoute | None]:
-    """Return whether the topic's route is known, and the route; None when nobody has the topic."""
-    route = services.routes.known(topic)
-    if route is None:
-        try:
-            route = await services.routes.refresh(topic)
-        except RocketMQError as error:
-            log.warning("no route of %s: %s", topic, error)
-            return False, None
-    return True, route

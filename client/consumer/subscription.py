@@ -1,13 +1,11 @@
-"""What a group wants of a topic: all of it, messages with some tags, or those that SQL92 selects.
+"""What a group wants of a topic, and where it starts.
 
-The broker filters by the hash of a tag alone, so a consumer looks at the tag's text again. An
-expression is the broker's affair; whether it can be is asked before the first pull (46).
+It wants all messages, those with some tags, or those that an SQL92 expression selects. The broker
+compares only the hash of a tag, so a consumer compares its text again. Expressions are evaluated by
+the broker; before the first pull it is asked whether it can (46).
 Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../filter/FilterAPI.java (buildSubscriptionData,
-build), client/.../impl/factory/MQClientInstance.java (checkClientInBroker)
-
-Where a group starts in a queue for which it has committed nothing yet.
-
-Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/RebalancePushImpl.java
+build), client/.../impl/factory/MQClientInstance.java (checkClientInBroker),
+client/.../impl/consumer/RebalancePushImpl.java
 (computePullFromWhereWithException), common/.../consumer/ConsumeFromWhere.java
 """
 
@@ -44,6 +42,14 @@ FILTER_HINTS: Final[dict[int, str]] = {
     ResponseCode.SYSTEM_ERROR: "Set enablePropertyFilter=true on the broker",
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: "Correct the expression",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The broker is older than 4.1 and knows tags only",
+}
+
+
+WHERE_NAMES: Final = {
+    "last": "CONSUME_FROM_LAST_OFFSET",
+    "now": "CONSUME_FROM_LAST_OFFSET",
+    "first": "CONSUME_FROM_FIRST_OFFSET",
+    "timestamp": "CONSUME_FROM_TIMESTAMP",
 }
 
 
@@ -88,6 +94,45 @@ def require_selector(given: object) -> None:
     """Raise a TypeError for what is no selector, with what to write."""
     if given is not None and not isinstance(given, Tag | Sql92):
         raise TypeError(f"a selector is Tag('a', 'b') or Sql92('n > 3'), not {given!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class StartFrom:
+    """Where a group starts in a queue for which it has committed nothing yet.
+
+    `FIRST`: with all messages there are; `timestamp`: from a time on; `LAST`, `NOW`: from now on.
+
+    With `LAST` and a time the broker decides first, as in RocketMQ: a new group on a queue that is
+    still young (its first message is there and in memory) starts at that first message. `NOW` asks
+    it not to; Apache brokers before 5.0 do so all the same. A queue that is made while the consumer
+    is at work is read from its beginning.
+    """
+
+    where: Literal["last", "first", "now", "timestamp"]
+    timestamp_ms: int = 0
+
+    LAST: ClassVar[StartFrom]
+    FIRST: ClassVar[StartFrom]
+    NOW: ClassVar[StartFrom]
+
+    @classmethod
+    def timestamp(cls, when: datetime) -> StartFrom:
+        """Start with what was stored at `when` or later.
+
+        Raises:
+            ValueError: the time names no zone.
+        """
+        return cls("timestamp", ceil_ms(when))
+
+    @property
+    def wire_name(self) -> str:
+        """RocketMQ's name, for the heartbeat."""
+        return WHERE_NAMES[self.where]
+
+
+StartFrom.LAST = StartFrom("last")
+StartFrom.FIRST = StartFrom("first")
+StartFrom.NOW = StartFrom("now")
 
 
 class Subscription:
@@ -165,48 +210,3 @@ async def check_filter(
         if not passes or isinstance(meaning, AuthError | FilterRefused):
             raise meaning from (None if meaning is error else error)
         log.warning("filter of %s not checked: %s", data.topic, meaning)
-
-
-WHERE_NAMES: Final = {
-    "last": "CONSUME_FROM_LAST_OFFSET",
-    "now": "CONSUME_FROM_LAST_OFFSET",
-    "first": "CONSUME_FROM_FIRST_OFFSET",
-    "timestamp": "CONSUME_FROM_TIMESTAMP",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class StartFrom:
-    """`FIRST`: all messages there are; `timestamp`: from a time on; `LAST` and `NOW`: from now on.
-
-    With `LAST` and a time the broker decides first, as in RocketMQ: a new group on a queue that is
-    still young (its first message is there and in memory) starts at that first message. `NOW` asks
-    it not to; Apache brokers before 5.0 do so all the same. A queue that is made while the consumer
-    is at work is read from its beginning.
-    """
-
-    where: Literal["last", "first", "now", "timestamp"]
-    timestamp_ms: int = 0
-
-    LAST: ClassVar[StartFrom]
-    FIRST: ClassVar[StartFrom]
-    NOW: ClassVar[StartFrom]
-
-    @classmethod
-    def timestamp(cls, when: datetime) -> StartFrom:
-        """Start with what was stored at `when` or later.
-
-        Raises:
-            ValueError: the time names no zone.
-        """
-        return cls("timestamp", ceil_ms(when))
-
-    @property
-    def wire_name(self) -> str:
-        """RocketMQ's name, for the heartbeat."""
-        return WHERE_NAMES[self.where]
-
-
-StartFrom.LAST = StartFrom("last")
-StartFrom.FIRST = StartFrom("first")
-StartFrom.NOW = StartFrom("now")

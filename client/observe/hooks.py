@@ -1,11 +1,11 @@
-"""Where metrics, spans and traces look on: a hook overrides what it wants to see.
+"""What metrics, spans and traces are told: a hook overrides the methods that it needs.
 
     send       before_send -> (send_retried)* -> after_send        one-way: after_send with neither
     consume    received -> before_consume -> the handler -> after_consume
 
 Without hooks (the default) each place costs one truth test. Hooks are called on the loop thread, in
-the order in which they were added, `after_*` in the opposite one; they must not block, and what
-they raise is logged and changes nothing else.
+the order in which they were added, `after_*` in the opposite order. They must not block. What a
+hook raises is logged and changes nothing else.
 """
 
 from __future__ import annotations
@@ -13,17 +13,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from skylarkmq.client.consumer.received_message import ConsumeOutcome, ReceivedMessage
+from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.protocol.message import Message, MessageQueue
-
-if TYPE_CHECKING:
-    from skylarkmq.client.consumer.received_message import ReceivedMessage
-    from skylarkmq.client.producer.send_result import SendResult
 
 log = logging.getLogger(__name__)
 
-ConsumeOutcome = Literal["ok", "retry", "dead_letter", "suspended", "cancelled"]
 SendKind = Literal["normal", "oneway", "batch", "half", "delayed", "request", "reply"]
 
 
@@ -79,7 +76,7 @@ class TransactionEnd:
 
 
 class ClientHook:
-    """Sees everything and does nothing; base of all hooks."""
+    """Base of all hooks: it is told everything and does nothing."""
 
     def before_send(self, context: SendContext) -> None:
         """A send begins; nothing is encoded yet."""

@@ -18,18 +18,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from skylarkmq.client.observe.hooks import ClientHook, ConsumeContext, ConsumeOutcome, SendContext
-
-if TYPE_CHECKING:
-    from skylarkmq.client.consumer.received_message import ReceivedMessage
-    from skylarkmq.client.producer.send_result import SendResult
-    from skylarkmq.client.services import Services
+from skylarkmq.client.consumer.received_message import ConsumeOutcome, ReceivedMessage
+from skylarkmq.client.observe.hooks import ClientHook, ConsumeContext, SendContext
+from skylarkmq.client.producer.send_result import SendResult
+from skylarkmq.client.services import Services
 
 PREFIX: Final = "skylarkmq_client_"
 BUCKETS: Final = (

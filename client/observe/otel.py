@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextvars import Token
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from opentelemetry import context as otel_context
 from opentelemetry import propagate
@@ -27,16 +27,14 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.trace import get_current_span as span_of
 from opentelemetry.trace import set_span_in_context as with_span
 
+from skylarkmq.client.consumer.received_message import ConsumeOutcome, ReceivedMessage
 from skylarkmq.client.errors import BrokerError
-from skylarkmq.client.observe.hooks import ClientHook, ConsumeContext, ConsumeOutcome, SendContext
+from skylarkmq.client.observe.hooks import ClientHook, ConsumeContext, SendContext
+from skylarkmq.client.producer.send_result import SendResult
+from skylarkmq.client.services import Services
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import Message
-
-if TYPE_CHECKING:
-    from skylarkmq.client.consumer.received_message import ReceivedMessage
-    from skylarkmq.client.producer.send_result import SendResult
-    from skylarkmq.client.services import Services
 
 SCOPE: Final = "skylarkmq.client"
 PREFIX: Final = "messaging.rocketmq."

@@ -45,14 +45,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from skylarkmq.client.clock import within
 from skylarkmq.client.config import ProducerConfig
+from skylarkmq.client.consumer.received_message import ConsumeOutcome, ReceivedMessage
 from skylarkmq.client.observe.hooks import (
     ClientHook,
     ConsumeContext,
-    ConsumeOutcome,
     SendContext,
     TransactionEnd,
 )
@@ -64,9 +64,6 @@ from skylarkmq.common.clock import TimerHandle
 from skylarkmq.protocol.compression import CompressionKind, compress, compression_flags
 from skylarkmq.protocol.message_id import UniqueIdGenerator
 from skylarkmq.protocol.properties import KEYS, MSG_REGION, TRACE_ON, UNIQ_KEY, encode_properties
-
-if TYPE_CHECKING:
-    from skylarkmq.client.consumer.received_message import ReceivedMessage
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Literal
 from skylarkmq.client.clock import within
 from skylarkmq.client.config import DEFAULT_PRODUCER_GROUP, MIB, ProducerConfig
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES, NOT_STARTED, IllegalState
-from skylarkmq.client.instance import Client, OnClient
+from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.observe.trace import trace_topic
 from skylarkmq.client.producer.batch import batch_results, common_key
 from skylarkmq.client.producer.calls import Calling, ProducerCalls
@@ -30,6 +30,7 @@ from skylarkmq.client.producer.send_pipeline import SendPipeline
 from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.client.producer.sender import Sender
 from skylarkmq.client.producer.transaction_check import Check
+from skylarkmq.client.services import Services
 from skylarkmq.protocol.flags import validate_producer_group
 from skylarkmq.protocol.message import Message, MessageQueue, require_message
 
@@ -109,6 +110,7 @@ class Producer(Calling, OnClient):
             try_timeout_s=try_timeout,
         )
         super().__init__(client, namesrv_addr)
+        self._services: Services | None = None
         self._sender: Sender | None = None
         self._calls: ProducerCalls | None = None
         self._check = check
@@ -132,21 +134,21 @@ class Producer(Calling, OnClient):
             raise IllegalState("the producer has stopped")
         if self._sender is not None:  # somebody else has started it meanwhile
             return
-        services = self._client.services
+        self._services = services = services_of(self._client)
         self._group = services.namespace.wrap(self._config.group)
         config = replace(self._config, group=self._group)
         pipeline = SendPipeline(config, services, services.random)
-        self._sender = Sender(self._config, services, pipeline, self._client.unique_ids)
+        self._sender = Sender(self._config, services, pipeline, services.unique_ids)
         self._calls = ProducerCalls(
             services,
             self._sender,
-            self._client.unique_ids,
+            services.unique_ids,
             self._config.group,
             self._check,
             self._trace_topic,
-            self._client.send_heartbeats,
+            services.send_heartbeats,
         )
-        self._client.join_producer(self._group)
+        services.join_producer(self._group)
 
     async def stop(self, timeout: float = 10.0) -> None:  # noqa: ASYNC109 - by our clock
         """Take no more sends, wait for those in flight, `timeout` seconds at most, and close.
@@ -305,7 +307,7 @@ class Producer(Calling, OnClient):
             ValueError: a topic's name is illegal; of a list or tuple nothing was sent then.
         """
         sender = self._running
-        routes = self._client.services.routes
+        routes = services_of(self._client).routes
         many = SendMany(sender, routes, self._config, selector, timeout)
         return await many.run(messages)
 
@@ -315,7 +317,7 @@ class Producer(Calling, OnClient):
         Raises:
             RouteNotFound: nobody takes messages of this topic.
         """
-        services = self._client.services
+        services = services_of(self._client)
         wrapped = self._running.topic(topic)
         route = await services.routes.for_publish(wrapped, self._config.default_topic_queues)
         return [services.namespace.unwrap_queue(queue) for queue in route.publish_queues]
@@ -336,7 +338,8 @@ class Producer(Calling, OnClient):
                 if calls is not None:
                     await calls.stop()
             finally:
-                await self._client.leave_producer(self._group)
+                if self._services is not None:
+                    await self._services.leave_producer(self._group)
 
     @property
     def _callers(self) -> ProducerCalls:

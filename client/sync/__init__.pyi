@@ -1016,7 +1016,7 @@ class ReceivedMessage(StoredView):
     """One message of one queue; `skylarkmq.client.ReceivedMessage` without await. Any thread."""
 
     def ack(self) -> None:
-        """It is done. The group's offset moves on once all before it are done as well."""
+        """Say that it is done. The group's offset moves on when all before it are done too."""
 
     def dead_letter(self, reason: str | None = None) -> None:
         """Give it up: it goes to the group's dead letter topic, `%DLQ%<group>`.
@@ -1029,10 +1029,10 @@ class ReceivedMessage(StoredView):
         """
 
     def extend(self, seconds: float) -> None:
-        """Say that it takes longer: `consume_timeout` counts anew, as `seconds` from now."""
+        """Let `consume_timeout` end `seconds` from now."""
 
     def nack(self, delay_level: int | None = None, *, delay: timedelta | None = None) -> None:
-        """Let the group get it again, after a while; beyond `max_reconsume` it is a dead letter.
+        """Let the group get it again after a while; beyond `max_reconsume` it is a dead letter.
 
         Args:
             delay_level: 1 to 18 (1 s to 2 h); by default the delay grows with each try: 10 s,
@@ -1041,7 +1041,7 @@ class ReceivedMessage(StoredView):
 
         Raises:
             RocketMQError: no broker took it; it stays unacknowledged.
-            ValueError: the delay is none.
+            ValueError: no such delay is possible.
         """
 
     @contextmanager

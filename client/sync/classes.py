@@ -29,11 +29,8 @@ Handler = Callable[[Any], object]
 QueuesCallback = Callable[[list[MessageQueue]], None]
 Received = AsyncReceivedMessage | Sequence[AsyncReceivedMessage]
 
-OF_THE_CLIENT = {
-    "join_consumer", "join_producer", "leave_consumer", "leave_producer", "namespace",
-    "send_heartbeats", "services", "unique_ids", "want_heartbeat",
-}  # fmt: skip
-OF_THE_CONSUMER = {"consumer_data", "pushed", "refused", "take_back", "wake"}
+OF_THE_CLIENT = {"namespace"}
+OF_THE_CONSUMER = {"take_back"}
 OF_A_MESSAGE = {
     "again", "finish", "is_mine", "outcome", "overdue_s", "process_queue", "received_s", "retry",
 }  # fmt: skip

@@ -24,7 +24,6 @@ LONG_CONSTRUCTORS = {
     "broker/processor/pull.py::PullProcessor",
     "broker/processor/reply.py::ReplyProcessor",
     "client/consumer/consumer.py::Consumer",
-    "client/consumer/rebalance.py::Rebalance",
     "client/instance.py::Client",
     "client/producer/producer.py::Producer",
     "protocol/remoting_command.py::RemotingCommand",

@@ -10,6 +10,7 @@ import pytest
 
 from skylarkmq.client import Client
 from skylarkmq.client.errors import broker_error
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import AUTO_CREATE_TOPIC_KEY_TOPIC
 from skylarkmq.protocol.headers.fields import encode_fields
@@ -107,12 +108,12 @@ class Cluster:
         request = RemotingCommand.request(
             RequestCode.UPDATE_AND_CREATE_TOPIC, encode_fields(header)
         )
-        answer = await client.services.remoting.call(self.address, request, LIMIT_S)
+        answer = await services_of(client).remoting.call(self.address, request, LIMIT_S)
         if answer.code != ResponseCode.SUCCESS:
             raise broker_error(answer.code, answer.remark, self.address)
 
         async def known() -> bool:
-            route = await client.services.routes.refresh(topic)
+            route = await services_of(client).routes.refresh(topic)
             return route is not None and len(route.publish_queues) == queues
 
         await until(known, f"the route of {topic}")

@@ -16,6 +16,7 @@ from skylarkmq.client import (
     RouteNotFound,
     StartFrom,
 )
+from skylarkmq.client.instance import services_of
 from tests.behaviour.cluster import QUEUES, Cluster
 from tests.behaviour.support import (
     Inbox,
@@ -163,7 +164,7 @@ async def test_offsets_of_a_group_at_work(
 async def test_connections(
     admin: Admin, client: Client, producer: Producer, topic: str, group: str
 ) -> None:
-    await client.send_heartbeats()
+    await services_of(client).send_heartbeats()
     async with consuming(client, topic, group) as inbox:
         await inbox.holds(QUEUES)
         members = await admin.consumers(group)

@@ -6,6 +6,7 @@ import pytest
 
 from skylarkmq.client import Client, Message, Producer
 from skylarkmq.client.config import Codec
+from skylarkmq.client.instance import services_of
 from tests.behaviour.cluster import Cluster
 from tests.behaviour.support import Inbox, bodies, consuming, numbered, received, send_numbered
 
@@ -15,7 +16,7 @@ NAMESPACE = "shop"
 @pytest.mark.parametrize("codec", ["auto", "json", "rocketmq"])
 async def test_the_client_learns_what_the_broker_is(cluster: Cluster, codec: Codec) -> None:
     async with cluster.client(codec=codec) as client:
-        peer = await client.services.peer(cluster.address)
+        peer = await services_of(client).peer(cluster.address)
     assert peer.ours == cluster.is_ours
     assert peer.has_timers == cluster.has("timers")
 

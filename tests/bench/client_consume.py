@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 
 from skylarkmq.client import Client, Consumer, Message, Producer, ReceivedMessage, StartFrom
+from skylarkmq.client.instance import services_of
 from skylarkmq.client.wire.api_pull import PullRequest, pull
 from skylarkmq.protocol.bodies.group import SubscriptionData
 from tests.bench.client_send import compare, cost_of
@@ -25,8 +26,8 @@ TIMEOUT_S = 10.0
 
 async def bare(client: Client, count: int) -> None:
     """Pull every queue of the topic to its end and decode."""
-    remoting = client.services.remoting
-    route = await client.services.routes.refresh(TOPIC)
+    remoting = services_of(client).remoting
+    route = await services_of(client).routes.refresh(TOPIC)
     assert route is not None
     address = next(iter(route.brokers.values()))[0]
     everything = SubscriptionData(topic=TOPIC, sub_string="*")

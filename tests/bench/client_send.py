@@ -27,6 +27,7 @@ import msgspec
 import uvloop
 
 from skylarkmq.client import Client, Message, Producer, TooManyInFlight
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.frame import FrameDecoder
 from tests.bench import peers
 
@@ -153,7 +154,7 @@ async def measure(namesrv: str, count: int, size: int) -> dict[str, list[float]]
     costs: dict[str, list[float]] = {}
     async with Client(namesrv) as client, Producer(client=client, max_in_flight=WINDOW) as producer:
         await producer.send(Message(TOPIC, body, tags="A"))
-        route = client.services.routes.known(TOPIC)
+        route = services_of(client).routes.known(TOPIC)
         assert route is not None
         host, _, port = next(iter(route.brokers.values()))[0].rpartition(":")
 

@@ -6,8 +6,9 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-from skylarkmq.client import Consumer, MessageQueue, PeekReader, ReceivedMessage, StartFrom
+from skylarkmq.client import Consumer, MessageQueue, PeekReader, ReceivedMessage
 from skylarkmq.client.config import SUSPEND_S
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.flags import retry_topic
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.client.cancel_place import Place, Row
@@ -69,26 +70,24 @@ async def unsubscribed(place: Place) -> Consumer:
 
 async def new(place: Place) -> Consumer:
     place.broker.add("orders", 0, *(b"%d" % n for n in range(6)))
-    return Consumer("orders", client=place.client, group=GROUP, start_from=StartFrom.FIRST)
+    return place.new_consumer("orders")
 
 
 async def new_ordered(place: Place) -> Consumer:
-    consumer = await new(place)
-    return Consumer(
-        "orders", client=consumer._client, group=GROUP, start_from=StartFrom.FIRST, orderly=True
-    )
+    await new(place)
+    return place.new_consumer("orders", orderly=True)
 
 
 def held_count(consumer: Consumer) -> int:
-    inside = consumer._inside
+    inside = consumer._membership
     return 0 if inside is None else sum(q.held_count for q in inside.rebalance.assigned.values())
 
 
 async def consumes(place: Place, consumer: Consumer, _: Driven) -> None:
     """Every message comes, in order, once more at most; and all is committed."""
-    if consumer._inside is not None and not consumer._closed:
-        inside = consumer._inside
-        if not inside.standing.alone and "orders" not in consumer._subscriptions:
+    if consumer._membership is not None and not consumer._closed:
+        inside = consumer._membership
+        if not inside.alone and "orders" not in inside.shares.subscriptions:
             await place.run(consumer.subscribe("orders"))
         if FIRST in consumer.assignment():
             consumer.seek(FIRST, 0)
@@ -113,7 +112,7 @@ async def member_ended(place: Place, consumer: Consumer, driven: Driven) -> None
     await place.run(consumer.stop())
     if place.client._services is None:
         await place.run(place.client.start())
-    assert place.client.services.members == {}
+    assert services_of(place.client).members == {}
     await consumes(place, await place.consumer("orders"), driven)
 
 
@@ -122,7 +121,7 @@ async def left_by_itself(place: Place, consumer: Consumer, driven: Driven) -> No
     await place.it.pass_time(10)
     if place.client._services is None:
         await place.run(place.client.start())
-    assert place.client.services.members == {}
+    assert services_of(place.client).members == {}
     await consumes(place, await place.consumer("orders"), driven)
 
 
@@ -262,9 +261,8 @@ async def settled(place: Place, message: ReceivedMessage, _: Driven) -> None:
         for body in place.broker.bodies(name)
     ]
     assert len(copies) <= 2, "once, and once more when the answer was not waited for"
-    (member,) = place.client.services.members.values()
-    assert isinstance(member, Consumer)
-    await place.run(member.stop())
+    consumer = place.consumers[-1]
+    await place.run(consumer.stop())
     assert place.it.offset(0) == 1
 
 
@@ -293,14 +291,14 @@ async def reply(place: Place, consumer: Consumer) -> None:
 
 
 async def still_a_member(place: Place, consumer: Consumer, _: Driven) -> None:
-    assert place.client.services.members[GROUP] is consumer
+    assert services_of(place.client).members[GROUP] is consumer._membership
     assert consumer.assignment()
 
 
 def reset(_: Place, consumer: Consumer) -> Any:
     fields = {"topic": "orders", "group": GROUP, "timestamp": "-1", "isForce": "true"}
     body = b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"orders"}:0}}'
-    return consumer.pushed(RemotingCommand.request(220, fields, body))
+    return consumer._running.pushed(RemotingCommand.request(220, fields, body))
 
 
 # PeekReader
@@ -367,7 +365,7 @@ CONSUMES = [
     Row(C + "unsubscribe", manual, lambda _, c: c.unsubscribe("orders"), consumes),
     Row(C + "assign", unsubscribed, lambda _, c: c.assign(BOTH), consumes),
     Row(C + "reply", a_replier, reply, still_a_member),
-    Row(C + "pushed", manual, reset, consumes),
+    Row("Membership.pushed", manual, reset, consumes),
     Row(R + "ack", a_message, lambda _, m: m.ack(), settled),
     Row(R + "nack", a_message, lambda _, m: m.nack(3), settled),
     Row(R + "nack (broker away)", unreachable, lambda _, m: m.nack(3), settled),

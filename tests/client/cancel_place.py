@@ -12,6 +12,7 @@ from typing import Any
 from skylarkmq.client import Client, Consumer, HalfMessage, Message, Producer, StartFrom
 from skylarkmq.client import TransactionState as State
 from skylarkmq.client.clock import sleep
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.flags import reply_topic
 from tests.client.consumer.support import GROUP
 from tests.client.consumer.test_orderly import Ordered
@@ -37,6 +38,7 @@ class Place:
         if slow:
             self.broker.later = self.cluster.name_server.later = self._on_its_way
         self.producers: list[Producer] = []
+        self.consumers: list[Consumer] = []
         self.problems: list[str] = []
         self._begun = False
         self._planned: list[tuple[int, Callable[[], object]]] = []
@@ -89,9 +91,14 @@ class Place:
         self.producers.append(producer)
         return producer
 
-    async def consumer(self, *topics: str, **settings: Any) -> Consumer:
+    def new_consumer(self, *topics: str, **settings: Any) -> Consumer:
         settings = {"group": GROUP, "start_from": StartFrom.FIRST, **settings}
         consumer = Consumer(*topics, client=self.client, **settings)
+        self.consumers.append(consumer)
+        return consumer
+
+    async def consumer(self, *topics: str, **settings: Any) -> Consumer:
+        consumer = self.new_consumer(*topics, **settings)
         await self.run(consumer.start())
         return consumer
 
@@ -106,7 +113,7 @@ class Place:
         """What hung on the call alone is gone, while everything else runs on."""
         await settle()
         if self.client._services is not None:
-            for connection in self.client.services.remoting.connections:
+            for connection in services_of(self.client).remoting.connections:
                 for waiter in connection._pending.values():
                     future = getattr(waiter, "future")  # noqa: B009 - of either kind of waiter
                     assert not future.done(), "an opaque that nobody waits for"
@@ -118,13 +125,13 @@ class Place:
         assert "skylarkmq-admin-call" not in names
         assert self._open_count() <= others, "opaques that nobody waits for"
         if self.client._services is not None:
-            assert len(self.client.services.replies) == 0
+            assert len(services_of(self.client).replies) == 0
 
     def _open_count(self) -> int:
         """Requests under way, apart from pulls that the broker holds."""
         if self.client._services is None:
             return 0
-        connections = self.client.services.remoting.connections
+        connections = services_of(self.client).remoting.connections
         streams = {id(connection._stream) for connection in connections}
         held = sum(id(pull.stream) in streams for pull in self.broker.held)
         return sum(connection.pending_count for connection in connections) - held
@@ -133,13 +140,13 @@ class Place:
         """Everything ends, and nothing is left."""
         for producer in self.producers:
             await self.run(producer.stop())
-        members = dict(self.client.services.members) if self.client._services else {}
-        for member in members.values():
-            assert isinstance(member, Consumer)
-            await self.run(member.stop())
+        members = dict(services_of(self.client).members) if self.client._services else {}
+        for consumer in self.consumers:
+            if consumer._membership in members.values():
+                await self.run(consumer.stop())
         if self.client._services is not None:
-            assert self.client.services.members == {}
-            assert not self.client._producer_groups
+            assert services_of(self.client).members == {}
+            assert not services_of(self.client)._producer_groups
         await self.run(self.client.stop())
         await settle()
         self.check_nothing_left()

@@ -18,6 +18,7 @@ from skylarkmq.client import (
     Transaction,
 )
 from skylarkmq.client.instance import Client as Instance
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.flags import RMQ_SYS_WHEEL_TIMER_TOPIC
 from skylarkmq.protocol.message_id import offset_message_id
@@ -48,17 +49,17 @@ async def no_client(place: Place) -> Instance:
 
 async def a_client(place: Place) -> Client:
     await place.run(place.client.start())
-    await place.run(place.client.services.routes.refresh("orders"))
-    place.client.join_producer("G")
+    await place.run(services_of(place.client).routes.refresh("orders"))
+    services_of(place.client).join_producer("G")
     return place.client
 
 
 async def client_works(place: Place, client: Client, _: Driven) -> None:
     await place.run(client.start())
-    assert await place.run(client.services.routes.refresh("orders")) is not None
-    while client._producer_groups["G"] > 0:
-        await place.run(client.leave_producer("G"))
-    client._producer_groups.clear()
+    assert await place.run(services_of(client).routes.refresh("orders")) is not None
+    while services_of(client)._producer_groups["G"] > 0:
+        await place.run(services_of(client).leave_producer("G"))
+    services_of(client)._producer_groups.clear()
 
 
 async def client_closed(place: Place, client: Client, _: Driven) -> None:
@@ -259,8 +260,18 @@ SENDS = [
     Row("Client.__aenter__", no_client, entered, client_closed),
     Row("Client.__aexit__", a_client, entered, client_closed),
     Row("Client.stop", a_client, lambda _, client: client.stop(), client_closed),
-    Row("Client.leave_producer", a_client, lambda _, c: c.leave_producer("G"), client_works),
-    Row("Client.send_heartbeats", a_client, lambda _, c: c.send_heartbeats(), client_works),
+    Row(
+        "Services.leave_producer",
+        a_client,
+        lambda _, c: services_of(c).leave_producer("G"),
+        client_works,
+    ),
+    Row(
+        "Services.send_heartbeats",
+        a_client,
+        lambda _, c: services_of(c).send_heartbeats(),
+        client_works,
+    ),
     Row("Producer.start", not_started, lambda _, producer: producer.start(), producer_starts),
     Row("Producer.__aenter__", not_started, entered, producer_stopped),
     Row("Producer.__aexit__", a_producer, entered, producer_stopped),

@@ -9,6 +9,7 @@ import pytest
 
 from skylarkmq.client import AuthError, Client, Credentials, Message, Producer
 from skylarkmq.client.config import Codec
+from skylarkmq.client.instance import services_of
 from skylarkmq.client.wire.acl_hook import Signer
 from skylarkmq.protocol.codes import MQVersion, RequestCode, ResponseCode
 from skylarkmq.protocol.frame import SerializeType
@@ -70,8 +71,8 @@ async def test_all_requests_to_a_broker_are_signed(codec: Codec, *, echo: bool) 
         await producer.send(Message("orders", body, tags="a", keys="k"))
     await producer.send_batch([Message("orders", b"three"), Message("orders", b"four")])
     await producer.send_oneway(Message("orders", b"five"))
-    await client.services.peer(cluster.guard.address)
-    await client.send_heartbeats()
+    await services_of(client).peer(cluster.guard.address)
+    await services_of(client).send_heartbeats()
     stopping = asyncio.create_task(producer.stop(timeout=1))
     await advance_async(clock, 60)
     await stopping
@@ -111,8 +112,8 @@ async def test_without_credentials_nothing_is_added() -> None:
     cluster, clock = FakeCluster(), ManualClock()
     broker = cluster.broker("broker-a", {"orders": 1})
     async with Client(cluster.namesrv, network=cluster.network, clock=clock) as client:
-        await client.services.peer(broker.address)
-        connection = client.services.remoting.ready(broker.address)
+        await services_of(client).peer(broker.address)
+        connection = services_of(client).remoting.ready(broker.address)
         assert connection is not None
         assert not connection.by_start, "later sends come from templates"
         assert set(broker.requests[0].ext_fields) == {"skylarkmq.codec"}

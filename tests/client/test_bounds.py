@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.client import Consumer, Message, PeekReader, Producer, ReceivedMessage
+from skylarkmq.client.instance import services_of
 from tests.client.cancel_place import Place
 from tests.client.consumer.support import GROUP, Group
 from tests.client.consumer.test_orderly import Ordered
@@ -79,7 +80,7 @@ async def test_requests_in_flight_have_no_tasks_of_their_own() -> None:
     most = await busiest(place, asyncio.gather(*futures, return_exceptions=True))
     assert most <= before + 8
     assert len(place.broker.bodies("rpc")) == FEWER
-    assert len(place.client.services.replies) == 0
+    assert len(services_of(place.client).replies) == 0
     await place.end()
 
 
@@ -88,7 +89,7 @@ async def test_requests_in_flight_have_no_tasks_of_their_own() -> None:
 
 def held(consumer: Consumer) -> tuple[int, int]:
     """Messages and bytes."""
-    inside = consumer._inside
+    inside = consumer._membership
     assert inside is not None
     queues = list(inside.rebalance.assigned.values())
     return sum(q.held_count for q in queues), sum(q.held_bytes for q in queues)
@@ -180,7 +181,7 @@ async def joined(it: Group, kind: str, settings: dict[str, Any]) -> Consumer:
         return await it.consumer(**settings)
     consumer._client = it.client()
     await it.wait(consumer.start())
-    route = await it.wait(consumer._client.services.routes.refresh("orders"))
+    route = await it.wait(services_of(consumer._client).routes.refresh("orders"))
     assert route is not None
     await it.wait(consumer.assign(route.subscribe_queues))
     for queue in route.subscribe_queues:

@@ -13,6 +13,7 @@ import pytest
 from skylarkmq.client import Admin, Client, Consumer, RocketMQError, StartFrom
 from skylarkmq.client.admin.messages import DeadLetterReplay
 from skylarkmq.client.admin.reading import MessageScan
+from skylarkmq.client.instance import services_of
 from tests.client.admin.support import Site, site
 from tests.support.cancelling import Cut, Way, drive
 from tests.support.patience import until
@@ -105,7 +106,7 @@ async def nothing_left(it: Site, before: list[str], where: str) -> None:
     names = {task.get_name() for task in asyncio.all_tasks()}
     assert "skylarkmq-admin-call" not in names
     await asyncio.sleep(0)
-    connections = it.client.services.remoting.connections
+    connections = services_of(it.client).remoting.connections
     waiters = [waiter for one in connections for waiter in one._pending.values()]
     assert not [waiter for waiter in waiters if getattr(waiter, "future").done()]  # noqa: B009
     await until(

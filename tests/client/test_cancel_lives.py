@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from skylarkmq.client import Consumer, Producer, StartFrom
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.client.cancel_place import Place
 from tests.client.consumer.support import GROUP
@@ -20,9 +21,9 @@ async def test_closing_ends_the_answers_to_pushes_also_when_it_is_cancelled() ->
             place = Place()
             client = place.client
             await client.start()
-            await client.services.peer(place.broker.address)
+            await services_of(client).peer(place.broker.address)
             never = asyncio.Event()
-            client.services.pushes.on(999, lambda _, __, never=never: never.wait())
+            services_of(client).pushes.on(999, lambda _, __, never=never: never.wait())
             (stream,) = place.broker.streams
             stream.say(RemotingCommand.request(999))
             await settle()
@@ -56,8 +57,8 @@ async def test_two_who_start_at_the_same_time_start_once() -> None:
     place = Place()
     producer = Producer(client=place.client, group="P")
     await place.run(asyncio.wait_for(asyncio.gather(producer.start(), producer.start()), None))
-    assert place.client._producer_groups["P"] == 1
-    consumer = Consumer("orders", client=place.client, group=GROUP)
+    assert services_of(place.client)._producer_groups["P"] == 1
+    consumer = place.new_consumer("orders", start_from=StartFrom.LAST)
     both = asyncio.gather(consumer.start(), consumer.start(), return_exceptions=True)
     assert await place.run(asyncio.wait_for(both, None)) == [None, None]
     await place.run(producer.stop())

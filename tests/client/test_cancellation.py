@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.client import Client, Consumer, Message, Producer, StartFrom
+from skylarkmq.client.instance import services_of
 from tests.client.consumer.support import GROUP, Group
 from tests.support.manual_clock import settle
 
@@ -62,7 +63,7 @@ async def test_send() -> None:
         await it.wait(producer.send(Message("orders", b"next")))
         assert it.broker.bodies("orders").count(b"next") == 1
         assert it.broker.bodies("orders").count(b"cancelled") <= 1
-        connection = client.services.remoting.ready(it.broker.address)
+        connection = services_of(client).remoting.ready(it.broker.address)
         assert connection is not None
         assert connection.pending_count == 0
         await it.wait(producer.stop())

@@ -6,6 +6,7 @@ import asyncio
 from random import Random
 
 from skylarkmq.client import Client, Credentials
+from skylarkmq.client.instance import services_of
 from skylarkmq.client.wire.connection import Connection
 from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.protocol.codes import RequestCode
@@ -47,7 +48,7 @@ async def test_starting_a_client() -> None:
         it = Place()
         ended = await cancelled_after(turns, it.client.start())
         await it.client.start()
-        assert await it.client.services.routes.refresh("orders") is not None
+        assert await services_of(it.client).routes.refresh("orders") is not None
         await it.end()
         return ended
 
@@ -58,7 +59,7 @@ async def test_closing_a_client() -> None:
     async def run(turns: int) -> bool:
         it = Place()
         await it.client.start()
-        await it.client.services.peer(it.broker.address)
+        await services_of(it.client).peer(it.broker.address)
         ended = await cancelled_after(turns, it.client.stop())
         await it.end()
         return ended
@@ -70,7 +71,7 @@ async def test_asking_what_a_broker_is() -> None:
     async def run(turns: int) -> bool:
         it = Place()
         await it.client.start()
-        services = it.client.services
+        services = services_of(it.client)
         ended = await cancelled_after(turns, services.peer(it.broker.address))
         connection = services.remoting.ready(it.broker.address)
         assert connection is None or connection.pending_count == 0

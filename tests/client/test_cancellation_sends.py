@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.client import Message, Producer
+from skylarkmq.client.instance import services_of
 from tests.client.consumer.support import Group
 from tests.client.test_cancellation import (
     cancelled_after,
@@ -48,7 +49,7 @@ async def test_a_cancelled_call_leaves_nothing(name: str) -> None:
         await it.wait(producer.flush())
         await it.wait(producer.send(Message("orders", b"next")))
         assert it.broker.bodies("orders").count(b"next") == 1
-        connection = client.services.remoting.ready(it.broker.address)
+        connection = services_of(client).remoting.ready(it.broker.address)
         assert connection is not None
         assert connection.pending_count == 0
         assert not producer._running.pipeline.in_flight._room_waiters

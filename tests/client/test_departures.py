@@ -15,6 +15,7 @@ from skylarkmq.client import (
     RouteNotFound,
     SendResult,
 )
+from skylarkmq.client.instance import services_of
 from skylarkmq.client.wire.connection import UNSENT_MAX
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.support import Setting
@@ -76,7 +77,7 @@ def hang(it: Setting, broker: FakeBroker) -> asyncio.Event:
             await released.wait()
         return await connect(address, receiver)
 
-    it.client.services.remoting._network.connect = slow  # type: ignore[method-assign]
+    services_of(it.client).remoting._network.connect = slow  # type: ignore[method-assign]
     return released
 
 
@@ -230,7 +231,7 @@ async def test_a_next_try_that_is_rounded_away_is_not_tried_over_and_over() -> N
         await it.producer.send(Message("orders", b"x"))
         await advance_async(it.clock, 17)
         it.clock._monotonic_s = 1017.41  # the next number is rounded to it
-        connection = it.client.services.remoting.ready(broker.address)
+        connection = services_of(it.client).remoting.ready(broker.address)
         assert connection is not None
         connection.pause_writing()
         connection._unsent_size = UNSENT_MAX + 1

@@ -30,6 +30,7 @@ from skylarkmq.client import (
     Tag,
 )
 from skylarkmq.client.config import Codec
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.frame import SerializeType
 from tests.support.live_broker import live_broker, namesrv_of
 from tests.support.patience import LIMIT_S
@@ -93,7 +94,7 @@ async def test_a_message_goes_around_in_every_codec(
         assert got.properties["name"] == 'va"l\\ü'
         assert (got.msg_id, got.offset_msg_id) == (result.msg_id, result.offset_msg_id)
         assert (got.queue, got.queue_offset) == (result.queue, result.queue_offset)
-        kinds = {c.serialize_type for c in client.services.remoting.connections}
+        kinds = {c.serialize_type for c in services_of(client).remoting.connections}
         assert kinds == {kind}, "name server and broker alike"
 
 

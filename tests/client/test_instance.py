@@ -19,6 +19,7 @@ from skylarkmq.client import (
     Producer,
 )
 from skylarkmq.client.config import ClientConfig, ConsumerConfig, ProducerConfig
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.support.fake_cluster import FakeCluster
@@ -41,7 +42,7 @@ async def test_the_client_id_tells_host_process_and_unit() -> None:
         async with client:
             assert re.fullmatch(expected, client.client_id)
             address = "C0000201" if not settings else "0A010203"
-            assert client.unique_ids.next().startswith(address)
+            assert services_of(client).unique_ids.next().startswith(address)
 
 
 async def test_two_clients_of_one_process_differ() -> None:
@@ -50,7 +51,7 @@ async def test_two_clients_of_one_process_differ() -> None:
     for client in clients:
         await client.start()
     assert len({client.client_id for client in clients}) == 2
-    assert len({client.unique_ids.next() for client in clients}) == 2
+    assert len({services_of(client).unique_ids.next() for client in clients}) == 2
     for client in clients:
         await client.stop()
     assert clock.pending_count == 0
@@ -93,7 +94,7 @@ async def test_a_silent_broker_loses_its_connection_and_a_slow_one_keeps_it() ->
         await producer.send(Message("orders", b"x"))
         await advance_async(clock, 1)
         broker.silent = True
-        client.want_heartbeat()
+        services_of(client).beat_wanted.set()
         await advance_async(clock, 2)
         for stream in broker.streams:  # something else still comes: slow, not gone
             stream.say(
@@ -102,7 +103,7 @@ async def test_a_silent_broker_loses_its_connection_and_a_slow_one_keeps_it() ->
         await advance_async(clock, 2)
         assert broker.connect_count == 1
         assert broker.streams
-        client.want_heartbeat()
+        services_of(client).beat_wanted.set()
         await advance_async(clock, 4)
         assert not broker.streams
         broker.silent = False
@@ -121,7 +122,7 @@ async def test_heartbeats_come_each_interval_and_wishes_are_merged() -> None:
         await advance_async(clock, 1)
         assert len(broker.heartbeats) == 1
         for _ in range(5):
-            client.want_heartbeat()
+            services_of(client).beat_wanted.set()
         await advance_async(clock, 1)
         assert len(broker.heartbeats) == 2
         await advance_async(clock, 30)
@@ -137,7 +138,7 @@ async def test_unknown_pushes_are_left_unanswered() -> None:
         broker.push(RemotingCommand.request(31_999))
         await settle()
         assert len(broker.requests) == before
-        assert client.services.remoting.ready(broker.address) is not None
+        assert services_of(client).remoting.ready(broker.address) is not None
 
 
 async def test_start_may_be_tried_again_and_close_is_final() -> None:
@@ -147,7 +148,7 @@ async def test_start_may_be_tried_again_and_close_is_final() -> None:
     with pytest.raises(ConnectionFailed):
         await client.start()
     with pytest.raises(IllegalState, match="not started"):
-        _ = client.services
+        _ = services_of(client)
     cluster.name_server.connect_error = None
     clock.advance(5)
     await asyncio.gather(client.start(), client.start())

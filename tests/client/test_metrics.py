@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from skylarkmq.client import Message, Producer
+from skylarkmq.client.instance import services_of
 from skylarkmq.client.observe import metrics as client_metrics
 from skylarkmq.client.observe.metrics import OTHER, Families, families_of
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -86,7 +87,7 @@ async def test_without_a_registry_nothing_is_timed() -> None:
     it = Group({"orders": 1})
     client = it.client()
     await it.wait(client.start())
-    assert client.services.hooks == []
+    assert services_of(client).hooks == []
     await it.wait(client.stop())
 
 

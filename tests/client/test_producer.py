@@ -23,6 +23,7 @@ from skylarkmq.client import (
     SendStatus,
 )
 from skylarkmq.client.config import Codec
+from skylarkmq.client.instance import services_of
 from skylarkmq.client.producer.message_text import properties_text
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.frame import SerializeType
@@ -75,11 +76,11 @@ async def test_a_new_topic_borrows_the_default_topic_and_gets_its_own_route_late
         assert result.queue.queue_id < 2
         request = broker.of_code(SEND)[0]
         assert (request.ext_fields["c"], request.ext_fields["d"]) == ("TBW102", "2")
-        route = it.client.services.routes.known("fresh")
+        route = services_of(it.client).routes.known("fresh")
         assert route is not None
         assert route.borrowed
         await advance_async(it.clock, 6)
-        route = it.client.services.routes.known("fresh")
+        route = services_of(it.client).routes.known("fresh")
         assert route is not None
         assert not route.borrowed
 

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from skylarkmq.client import Client, HalfMessage, IllegalState, Message, Producer, TransactionState
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode
 from tests.support.fake_cluster import FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async, settle
@@ -42,7 +43,7 @@ async def test_a_producer_that_two_start_joins_its_group_once() -> None:
     producer = Producer(client=it.client, group="P")
     await asyncio.gather(producer.start(), producer.start())
     await producer.send(Message("orders", b"x"))
-    await it.client.send_heartbeats()
+    await services_of(it.client).send_heartbeats()
     await producer.stop()
     (farewell,) = it.broker.of_code(RequestCode.UNREGISTER_CLIENT)
     assert farewell.ext_fields["producerGroup"] == "P"

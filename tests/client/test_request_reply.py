@@ -22,6 +22,7 @@ from skylarkmq.client import (
     RocketMQError,
     TooManyInFlight,
 )
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.compression import decompress
 from skylarkmq.protocol.flags import reply_topic
@@ -120,19 +121,19 @@ async def test_nobody_replies(it: It) -> None:
     with pytest.raises(ReplyTimeout, match="rpc within 2 s"):
         await asking
     await it.producer.reply(received, "late")  # taken, and told to nobody
-    assert it.setting.client.services.replies.late_count == 1
+    assert services_of(it.setting.client).replies.late_count == 1
 
 
 async def test_a_request_that_is_refused(it: It) -> None:
     it.broker.refuse(RequestCode.SEND_MESSAGE_V2, ResponseCode.MESSAGE_ILLEGAL)
     with pytest.raises(RocketMQError, match="MESSAGE_ILLEGAL"):
         await it.producer.request(ASKED, 5)
-    assert len(it.setting.client.services.replies) == 0
+    assert len(services_of(it.setting.client).replies) == 0
 
 
 async def test_a_request_without_an_answer(it: It) -> None:
-    await it.setting.client.services.routes.refresh("rpc")
-    await it.setting.client.services.remoting.connection(it.broker.address)
+    await services_of(it.setting.client).routes.refresh("rpc")
+    await services_of(it.setting.client).remoting.connection(it.broker.address)
     it.broker.silent = True
     asking = asyncio.create_task(it.producer.request(ASKED, 1))
     await advance_async(it.setting.clock, 10)
@@ -154,7 +155,7 @@ async def test_many_requests_make_no_tasks() -> None:
         await settle(20)
         assert len(asyncio.all_tasks()) == before
         assert it.producer.in_flight_count == 0
-        push = setting.client.services.replies
+        push = services_of(setting.client).replies
         assert len(push) == 10_000
         await advance_async(setting.clock, 61)
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
@@ -178,7 +179,7 @@ async def test_requests_within_limits() -> None:
             future.cancel()
         await settle(4)
         assert it.producer.in_flight_count == 0
-        assert len(setting.client.services.replies) == 0
+        assert len(services_of(setting.client).replies) == 0
 
 
 async def ask_and_answer(it: It) -> bytes:
@@ -229,7 +230,7 @@ async def test_stopping_ends_requests(it: It) -> None:
     await stopping
     with pytest.raises(IllegalState, match="stopped"):
         await asking
-    assert len(it.setting.client.services.replies) == 0
+    assert len(services_of(it.setting.client).replies) == 0
 
 
 async def test_cancelled_at_every_turn() -> None:
@@ -252,7 +253,7 @@ async def test_cancelled_at_every_turn() -> None:
             await settle(8)
             it.seen = len(it.broker.topics["rpc"].queues[0])
             assert setting.producer.in_flight_count == 0
-            replies: Any = setting.client.services.replies
+            replies: Any = services_of(setting.client).replies
             assert len(replies) == 0
             assert await ask_and_answer(it) == b"yes"
         assert left_over() == []

@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from skylarkmq.client import Client, Message, Producer
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode
 from tests.support.fake_cluster import FakeBroker, FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async, settle
@@ -33,7 +34,7 @@ async def started() -> tuple[FakeBroker, ManualClock, Client, Producer]:
 async def sizes() -> tuple[int, int]:
     """Bytes of the request and of its answer."""
     broker, _, client, producer = await started()
-    connection = await client.services.remoting.connection(broker.address)
+    connection = await services_of(client).remoting.connection(broker.address)
     await settle()
     (stream,) = broker.streams
     sent = len(stream.writes)

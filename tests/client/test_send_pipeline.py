@@ -18,6 +18,7 @@ from skylarkmq.client import (
     SystemBusy,
     TooManyInFlight,
 )
+from skylarkmq.client.instance import services_of
 from skylarkmq.client.wire.connection import UNSENT_MAX
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.support import Setting
@@ -42,7 +43,7 @@ async def test_sends_before_the_route_is_known_keep_their_order_too() -> None:
     async with Setting() as it:
         broker = it.cluster.broker("broker-a", {"orders": 1})
         futures = [it.producer.send_nowait(Message("orders", b"%d" % n)) for n in range(50)]
-        while it.client.services.remoting.ready(broker.address) is None:
+        while services_of(it.client).remoting.ready(broker.address) is None:
             futures.append(it.producer.send_nowait(Message("orders", b"%d" % len(futures))))
             await asyncio.sleep(0)
         futures.append(it.producer.send_nowait(Message("orders", b"%d" % len(futures))))
@@ -208,7 +209,7 @@ async def test_a_cancelled_send_leaves_nothing_behind() -> None:
             task.cancel()
         await settle()
         assert it.producer.in_flight_count == 0
-        connection = it.client.services.remoting.ready(broker.address)
+        connection = services_of(it.client).remoting.ready(broker.address)
         assert connection is not None
         assert connection.pending_count == 0
 
@@ -219,7 +220,7 @@ async def test_a_send_refused_at_once_and_sent_elsewhere_can_be_cancelled_there(
         for _ in range(2):
             await it.producer.send(Message("orders", b"warm up"))
         other.silent = True
-        ready = it.client.services.remoting.ready
+        ready = services_of(it.client).remoting.ready
         clogged, free = ready(full.address), ready(other.address)
         assert clogged is not None
         assert free is not None

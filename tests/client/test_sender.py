@@ -21,6 +21,7 @@ from skylarkmq.client import (
     RocketMQError,
     SendResult,
 )
+from skylarkmq.client.instance import services_of
 from skylarkmq.client.observe.hooks import ClientHook, SendContext
 from skylarkmq.protocol.codes import MQVersion, RequestCode, ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
@@ -145,7 +146,7 @@ class Watch(ClientHook):
 async def test_hooks_see_every_kind_of_send_from_its_call_to_its_end() -> None:
     async with Setting(group="g", compress_over=100) as it:
         watch = Watch()
-        it.client.services.hooks.append(watch)
+        services_of(it.client).hooks.append(watch)
         broker = it.cluster.broker("broker-a", {"orders": 1})
         await it.producer.send(Message("orders", bytes(500), properties={"trace": "own"}))
         await it.producer.send(Message("orders", b"later", delay_level=2))
@@ -172,7 +173,7 @@ async def test_hooks_see_every_kind_of_send_from_its_call_to_its_end() -> None:
 async def test_hooks_see_failures_retries_and_cancellations_once() -> None:
     async with Setting(max_message_size=1000) as it:
         watch = Watch()
-        it.client.services.hooks.append(watch)
+        services_of(it.client).hooks.append(watch)
         broker = it.cluster.broker("broker-a", {"orders": 1})
         broker.refuse(SEND, ResponseCode.SYSTEM_BUSY, ResponseCode.MESSAGE_ILLEGAL)
         failed = it.producer.send_nowait(Message("orders", b"x"))
@@ -226,7 +227,7 @@ async def test_a_namespace_is_on_the_wire_and_nowhere_else() -> None:
         }
         stored = [item for queue in broker.topics["shop%orders"].queues for item in queue]
         assert {item.properties["INSTANCE_ID"] for item in stored} == {"shop"}
-        await client.send_heartbeats()
+        await services_of(client).send_heartbeats()
         (group,) = broker.heartbeats[-1].producer_data_set
         assert group.group_name == "shop%g"
 

@@ -11,6 +11,7 @@ import pytest
 
 from skylarkmq.client import Client, ConnectionFailed
 from skylarkmq.client.config import Codec
+from skylarkmq.client.instance import services_of
 from skylarkmq.client.observe.hooks import ClientHook
 from skylarkmq.client.wire.connection import Peer
 from skylarkmq.client.wire.stream import AsyncioNetwork, Receiver
@@ -62,7 +63,7 @@ async def test_a_broker_is_asked_what_it_is(
     broker.echo_codec = ours
     claim(broker, version)
     async with client_of(cluster, codec=codec) as client:
-        services = client.services
+        services = services_of(client)
         assert services.known_peer(broker.address) is None
         peer = await services.peer(broker.address)
         assert peer == Peer(version, ours)
@@ -87,11 +88,11 @@ async def test_with_the_offer_under_way_the_question_is_asked_all_the_same() -> 
     broker = cluster.broker("broker-a", {"orders": 1})
     broker.echo_codec = True
     async with client_of(cluster) as client:
-        connection = await client.services.remoting.connection(broker.address)
+        connection = await services_of(client).remoting.connection(broker.address)
         broker.script = [None]
         first = asyncio.create_task(connection.call(RemotingCommand.request(15), 3.0))
         await settle()
-        assert (await client.services.peer(broker.address)).ours
+        assert (await services_of(client).peer(broker.address)).ours
         first.cancel()
 
 
@@ -100,18 +101,18 @@ async def test_what_is_known_goes_with_the_connection() -> None:
     broker = cluster.broker("broker-a", {"orders": 1})
     claim(broker, MQVersion.V5_3_3)
     async with client_of(cluster) as client:
-        assert (await client.services.peer(broker.address)).has_timers
+        assert (await services_of(client).peer(broker.address)).has_timers
         claim(broker, MQVersion.V4_9_7)  # replaced by an older one
         broker.lose_all()
         await settle()
-        assert client.services.known_peer(broker.address) is None
-        assert not (await client.services.peer(broker.address)).has_timers
+        assert services_of(client).known_peer(broker.address) is None
+        assert not (await services_of(client).peer(broker.address)).has_timers
 
 
 async def test_nobody_there_is_an_error() -> None:
     async with client_of(FakeCluster()) as client:
         with pytest.raises(ConnectionFailed, match="nobody listens"):
-            await client.services.peer("away:10911")
+            await services_of(client).peer("away:10911")
 
 
 # Connections that come back
@@ -133,15 +134,15 @@ async def test_hooks_hear_of_connections_that_stand_again() -> None:
     broker = cluster.broker("broker-a", {"orders": 1})
     async with client_of(cluster) as client:
         hook = Returns()
-        client.services.hooks.append(hook)
-        await client.services.peer(broker.address)
-        await client.services.routes.refresh("orders")
+        services_of(client).hooks.append(hook)
+        await services_of(client).peer(broker.address)
+        await services_of(client).routes.refresh("orders")
         assert hook.kinds == [], "the first time is none"
         for peer in (broker, cluster.name_server):
             peer.lose_all()
         await settle()
-        await client.services.peer(broker.address)
-        await client.services.routes.refresh("orders")
+        await services_of(client).peer(broker.address)
+        await services_of(client).routes.refresh("orders")
         assert hook.kinds == ["broker", "namesrv"]
 
 
@@ -152,7 +153,7 @@ async def test_the_namespace_is_there_before_the_start_and_after() -> None:
     client = client_of(FakeCluster(), namespace="shop")
     assert client.namespace.wrap("orders") == "shop%orders"
     async with client:
-        assert client.services.namespace.wrap("orders") == "shop%orders"
+        assert services_of(client).namespace.wrap("orders") == "shop%orders"
     with pytest.raises(ValueError, match="is no namespace"):
         client_of(FakeCluster(), namespace="a%b")
 
@@ -160,7 +161,9 @@ async def test_the_namespace_is_there_before_the_start_and_after() -> None:
 async def test_a_host_name_serves_as_client_ip() -> None:
     async with client_of(FakeCluster(), client_ip="pod-7", instance_name="i") as client:
         assert client.client_id == "pod-7@i"
-        assert client.unique_ids.next().startswith("C0000201"), "this side's real address"
+        assert services_of(client).unique_ids.next().startswith("C0000201"), (
+            "this side's real address"
+        )
 
 
 # The real network

@@ -9,6 +9,7 @@ import pytest
 
 from skylarkmq.client import HalfMessage, Message, RocketMQError
 from skylarkmq.client import TransactionState as State
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.client.cancel_place import Place
@@ -124,14 +125,14 @@ async def test_the_answer_to_a_question_of_a_broker_cut_at_any_byte() -> None:
         place = Place()
         client = place.client
         await client.start()
-        await client.services.peer(place.broker.address)
+        await services_of(client).peer(place.broker.address)
         done: list[int] = []
 
         def answer(_: object, push: RemotingCommand, done: list[int] = done) -> RemotingCommand:
             done.append(push.opaque)
             return push.reply(0, body=b"heard")
 
-        client.services.pushes.on(999, answer)
+        services_of(client).pushes.on(999, answer)
         if position is not None:
             place.broker.cut_request_at = sizes(place)[REQUEST] + position
         place.broker.streams[0].say(RemotingCommand.request(999, opaque=7))
@@ -141,5 +142,5 @@ async def test_the_answer_to_a_question_of_a_broker_cut_at_any_byte() -> None:
         assert done == [7], "it was done once, whatever became of the answer"
         assert len(heard) == (1 if position is None else 0)
         await place.it.pass_time(3)
-        assert await place.run(client.services.peer(place.broker.address)) is not None
+        assert await place.run(services_of(client).peer(place.broker.address)) is not None
         await place.end()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.client import Message, Producer, RouteNotFound, TransactionState
+from skylarkmq.client.instance import services_of
 from skylarkmq.client.observe import trace
 from skylarkmq.client.observe.trace import (
     EndTransactionTrace,
@@ -135,7 +136,7 @@ async def test_producers_of_one_group_tell_once_and_the_last_one_tells_the_rest(
         assert told(broker, "MY_TRACE") == []
         await setting.producer.stop()
         assert [len(records) for records in told(broker, "MY_TRACE")] == [1]
-        assert not setting.client.services.hooks
+        assert not services_of(setting.client).hooks
 
 
 async def test_portions(monkeypatch: pytest.MonkeyPatch) -> None:

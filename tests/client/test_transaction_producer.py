@@ -20,6 +20,7 @@ from skylarkmq.client import (
     Transaction,
     TransactionState,
 )
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import reply_topic
 from skylarkmq.protocol.remoting_command import RemotingCommand
@@ -166,7 +167,7 @@ async def test_a_half_message_that_may_be_lost_is_rolled_back(strict: bool) -> N
             return request.reply(ResponseCode.FLUSH_DISK_TIMEOUT, None, dict(fields))
 
         act, broker.respond = broker.respond, unsure  # type: ignore[method-assign]
-        await setting.client.services.routes.refresh("orders")
+        await services_of(setting.client).routes.refresh("orders")
         with pytest.raises(NotDurableError, match="FLUSH_DISK_TIMEOUT"):
             async with setting.producer.transaction(ORDER):
                 pytest.fail("the local transaction began")

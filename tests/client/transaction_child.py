@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from skylarkmq.client import Client, HalfMessage, Message, Producer, TransactionState
+from skylarkmq.client.instance import services_of
 from skylarkmq.client.observe.hooks import ClientHook, SendContext
 from skylarkmq.client.wire.stream import AsyncioNetwork, Receiver, Stream
 
@@ -95,7 +96,7 @@ async def main(namesrv: str, folder: Path, step: str) -> None:
         Client(namesrv, network=FatefulNetwork(fate)) as client,
         Producer(client=client, group=GROUP, check=not_known) as producer,
     ):
-        client.services.hooks.append(fate)
+        services_of(client).hooks.append(fate)
         while step == "loop" or fate.count < FATAL:
             for _ in range(4):
                 await asyncio.sleep(0)  # what was to be written is written

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.client import Client, Message, Producer, RocketMQError, SendResult, TransactionState
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode
 from tests.support.fake_cluster import FakeBroker, FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async, settle
@@ -129,7 +130,7 @@ class Day:
 
     def trouble(self, broker: FakeBroker) -> None:
         random, kind, name_server = self.random, self.random.randrange(9), self.cluster.name_server
-        connection = self.client.services.remoting.ready(broker.address)
+        connection = services_of(self.client).remoting.ready(broker.address)
         if kind == 0:
             broker.refuse(SEND, *random.choices(REFUSALS, k=random.randrange(6)))
         elif kind == 1:
@@ -159,7 +160,7 @@ class Day:
             for producer in self.producers:
                 self.begin(producer.stop(timeout=1))
         for broker in self.brokers:
-            connection = self.client.services.remoting.ready(broker.address)
+            connection = services_of(self.client).remoting.ready(broker.address)
             if connection is not None and self.random.random() < 0.7:
                 connection.resume_writing()
         await advance_async(self.clock, 30)
@@ -172,7 +173,7 @@ class Day:
         self.cluster.name_server.silent = False
         if not early:
             assert [producer.in_flight_count for producer in self.producers] == [0, 0]
-            assert len(self.client.services.replies) == 0
+            assert len(services_of(self.client).replies) == 0
             await self._wait(*(producer.stop(timeout=1) for producer in self.producers))
         await self._wait(self.client.stop())
         await settle(20)

@@ -20,6 +20,7 @@ from skylarkmq.client import (
     NotFound,
     RequestTimeout,
 )
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode
@@ -228,5 +229,5 @@ async def test_cancelled_anywhere(tmp_path: Path, name: str) -> None:
             turns += 1 + turns // 8
         assert turns > 5, "nothing was cancelled"
         await call()
-        connections = it.client.services.remoting.connections
+        connections = services_of(it.client).remoting.connections
         await until(lambda: not any(one.pending_count for one in connections))

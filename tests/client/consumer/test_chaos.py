@@ -14,6 +14,7 @@ import pytest
 
 from skylarkmq.client import Consumer, ReceivedMessage
 from skylarkmq.client.clock import sleep
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.flags import retry_topic
 from tests.client.consumer.support import GROUP, Group
 
@@ -59,7 +60,7 @@ class Run:
     async def die(self) -> None:
         """The connections go first, so that nothing is committed and nobody is told."""
         consumer, running = self.take_one()
-        await consumer._client.services.remoting.stop()
+        await services_of(consumer._client).remoting.stop()
         running.cancel()
         await self.it.wait(consumer.stop(drain=False))
         await asyncio.gather(running, return_exceptions=True)

@@ -9,14 +9,14 @@ import pytest
 
 from skylarkmq.client import ConsumerClosed
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
-from skylarkmq.client.consumer.process_queue import ProcessQueue
+from skylarkmq.client.consumer.received_message import ProcessQueue
 from skylarkmq.protocol.message import MessageQueue
 from tests.client.consumer.test_process_queue import items
 from tests.support.manual_clock import ManualClock, settle
 
 
 def filled(queue_id: int, *offsets: int) -> Any:
-    process_queue: ProcessQueue[Any] = ProcessQueue(MessageQueue("t", "b", queue_id), 0)
+    process_queue = ProcessQueue(MessageQueue("t", "b", queue_id), 0)
     process_queue.add(items(*offsets), 100)
     return process_queue
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skylarkmq.client.consumer.offset_store import PULLS_MAX, OffsetStore, first_since
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.message import MessageQueue
 from tests.client.consumer.support import Group
@@ -27,14 +28,14 @@ class Search:
 
     async def __aenter__(self) -> Search:
         await self.it.wait(self.client.start())
-        await self.it.wait(self.client.services.routes.refresh("orders"))
+        await self.it.wait(services_of(self.client).routes.refresh("orders"))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.it.wait(self.client.stop())
 
     async def __call__(self, time: int) -> int:
-        services, address = self.client.services, self.it.broker.address
+        services, address = services_of(self.client), self.it.broker.address
         work = first_since(
             services.consumer_api, services.remoting, address, "billing", QUEUE, STORE_MS + time
         )
@@ -76,7 +77,7 @@ async def test_messages_that_cannot_be_read_start_it_a_little_early() -> None:
 
 async def test_the_store_starts_by_time() -> None:
     async with Search(0, 10, 10, 20) as search:
-        store = OffsetStore(search.client.services, "billing")
+        store = OffsetStore(services_of(search.client), "billing")
         assert await search.it.wait(store.at_time(QUEUE, STORE_MS + 10)) == 1
         assert await search.it.wait(store.at_time(QUEUE, STORE_MS + 21)) == 4
 

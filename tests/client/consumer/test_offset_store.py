@@ -8,6 +8,7 @@ import pytest
 
 from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.errors import ConnectionFailed, RocketMQError
+from skylarkmq.client.instance import services_of
 from skylarkmq.client.wire.api_consumer import ConsumerApi
 from skylarkmq.protocol.message import MessageQueue
 from tests.client.consumer.support import Group
@@ -44,9 +45,9 @@ async def test_the_first_commit_of_a_topic_to_a_broker_goes_alone(fails: bool) -
     it = Group({"orders": len(QUEUES)})
     client, api = it.client(), CountingApi()
     await it.wait(client.start())
-    await it.wait(client.services.routes.refresh("orders"))
-    client.services.consumer_api = api
-    store = OffsetStore(client.services, "billing")
+    await it.wait(services_of(client).routes.refresh("orders"))
+    services_of(client).consumer_api = api
+    store = OffsetStore(services_of(client), "billing")
     if fails:
         api.failing.add(QUEUES[0])
         errors: list[RocketMQError] = await store.commit({QUEUES[0]: 1})

@@ -15,6 +15,7 @@ import pytest
 
 from skylarkmq.client import Consumer, ReceivedMessage
 from skylarkmq.client.clock import sleep
+from skylarkmq.client.instance import services_of
 from tests.client.consumer.test_orderly import Ordered
 
 SEEDS = [int(os.environ["SKYLARKMQ_SEED"])] if "SKYLARKMQ_SEED" in os.environ else range(6)
@@ -69,7 +70,7 @@ class Run:
     async def die(self) -> None:
         """Nothing is committed, nobody is told, and the locks stay where they are."""
         consumer, running = self.members.pop(self.random.randrange(len(self.members)))
-        await consumer._client.services.remoting.stop()
+        await services_of(consumer._client).remoting.stop()
         running.cancel()
         await self.it.wait(consumer.stop(drain=False))
         await asyncio.gather(running, return_exceptions=True)

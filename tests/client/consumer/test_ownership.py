@@ -51,9 +51,9 @@ async def test_nor_do_its_pulls_carry_an_offset() -> None:
     it.broker.add("orders", 0, *bodies(9))
     consumer = await it.consumer(ack="manual", batch_size=1, prefetch=2)
     await (await it.wait(consumer.getone())).ack()
-    locks, pulls = consumer._parts.locks, consumer._parts.inside.pulls  # type: ignore[union-attr]
+    locks, pulls = consumer._running.locks, consumer._running.pulls
     assert locks is not None
-    held = consumer._parts.inside.rebalance.assigned[QUEUE]  # type: ignore[union-attr]
+    held = consumer._running.rebalance.assigned[QUEUE]
     assert held.commit_offset == 1
     assert pulls._may_tell(QUEUE)
     it.broker.silent = True
@@ -121,7 +121,7 @@ async def test_what_is_wanted_from_now_on_is_not_passed_over_by_a_pull_of_before
         if pull.ext_fields["topic"] == "orders"
     ]
     assert [each["subVersion"] for each in asked] == [
-        str(consumer._subscriptions["orders"].data.sub_version)
+        str(consumer._running.shares.subscriptions["orders"].data.sub_version)
     ]
     next_offset = 1
     held[0].stream.say(

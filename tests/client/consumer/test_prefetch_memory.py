@@ -22,8 +22,7 @@ BEYOND = MIB
 
 
 def held_bytes(consumer: Consumer) -> int:
-    assert consumer._inside is not None
-    assigned = consumer._inside.rebalance.assigned.values()
+    assigned = consumer._running.rebalance.assigned.values()
     return sum(len(message.stored.body) for queue in assigned for message in queue.held)
 
 

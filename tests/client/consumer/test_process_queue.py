@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from skylarkmq.client.consumer.process_queue import ProcessQueue
+from skylarkmq.client.consumer.received_message import ProcessQueue
 from skylarkmq.protocol.message import MessageQueue
 
 QUEUE = MessageQueue("t", "b", 0)
@@ -24,12 +25,12 @@ class Item:
     overdue_s: float = inf
 
 
-def items(*offsets: int) -> list[Item]:
+def items(*offsets: int) -> list[Any]:
     return [Item(offset) for offset in offsets]
 
 
 def test_out_of_order_acks_move_the_offset_only_to_the_lowest_unacked() -> None:
-    queue: ProcessQueue[Item] = ProcessQueue(QUEUE, 42)
+    queue = ProcessQueue(QUEUE, 42)
     queue.add(items(42, 43, 44, 45), 46)
     assert [item.queue_offset for item in queue.take(10)] == [42, 43, 44, 45]
     assert queue.done(43)
@@ -44,7 +45,7 @@ def test_out_of_order_acks_move_the_offset_only_to_the_lowest_unacked() -> None:
 
 
 def test_filtered_messages_move_the_offset_when_nothing_waits() -> None:
-    queue: ProcessQueue[Item] = ProcessQueue(QUEUE, 0)
+    queue = ProcessQueue(QUEUE, 0)
     queue.add([], 100)
     assert queue.commit_offset == 100
     queue.add(items(150), 200)
@@ -55,7 +56,7 @@ def test_filtered_messages_move_the_offset_when_nothing_waits() -> None:
 
 
 def test_messages_seen_before_are_passed_over() -> None:
-    queue: ProcessQueue[Item] = ProcessQueue(QUEUE, 10)
+    queue = ProcessQueue(QUEUE, 10)
     assert queue.add(items(8, 9, 10), 11) == 1
     assert queue.add(items(10, 11), 12) == 1
     assert [item.queue_offset for item in queue.take(10)] == [10, 11]
@@ -64,7 +65,7 @@ def test_messages_seen_before_are_passed_over() -> None:
 
 
 def test_a_dropped_queue_hears_nothing() -> None:
-    queue: ProcessQueue[Item] = ProcessQueue(QUEUE, 0)
+    queue = ProcessQueue(QUEUE, 0)
     queue.add(items(0, 1), 2)
     (first,) = queue.take(1)
     before = queue.commit_offset
@@ -76,7 +77,7 @@ def test_a_dropped_queue_hears_nothing() -> None:
 
 
 def test_a_paused_queue_hands_out_nothing_and_acks_go_on() -> None:
-    queue: ProcessQueue[Item] = ProcessQueue(QUEUE, 0)
+    queue = ProcessQueue(QUEUE, 0)
     queue.add(items(0, 1), 2)
     queue.take(1)
     queue.paused = True
@@ -88,7 +89,7 @@ def test_a_paused_queue_hands_out_nothing_and_acks_go_on() -> None:
 
 
 def test_position_is_the_next_to_be_handed_out() -> None:
-    queue: ProcessQueue[Item] = ProcessQueue(QUEUE, 7)
+    queue = ProcessQueue(QUEUE, 7)
     assert queue.position == 7
     queue.add(items(9, 12), 20)
     assert queue.position == 9
@@ -104,10 +105,10 @@ class AnyOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.rooms = 0
-        self.queue: ProcessQueue[Item] = ProcessQueue(QUEUE, 100, self.room)
+        self.queue = ProcessQueue(QUEUE, 100, self.room)
         self.pulled_to = 100
         self.open: set[int] = set()
-        self.out: dict[int, Item] = {}
+        self.out: dict[int, Any] = {}
         self.last_commit = 100
 
     def room(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from skylarkmq.client import ConnectionFailed, MessageQueue
 from skylarkmq.client.config import LOCK_GRACE_S, LOCK_LOST_S
-from skylarkmq.client.consumer.queue_locks import QueueLocks
+from skylarkmq.client.consumer.queue_locks import LockChange, QueueLocks
 from tests.support.manual_clock import ManualClock, advance_async, settle
 
 ONE, TWO = (MessageQueue("orders", "broker-a", number) for number in range(2))
@@ -55,22 +55,22 @@ class Rig:
     def master_address(self, broker_name: str) -> str:
         return ADDRESS
 
-    def acquired(self) -> None:
-        self.told.append(("acquired", set()))
-
-    async def waking(self, queues: Collection[MessageQueue]) -> None:
-        assert not any(self.locks.holds(queue) for queue in queues)
-        self.told.append(("waking", set(queues)))
-
-    def awake(self, queues: Collection[MessageQueue]) -> None:
-        assert all(self.locks.holds(queue) for queue in queues)
-        self.told.append(("awake", set(queues)))
-
-    def lost(self, queues: Collection[MessageQueue]) -> None:
-        self.told.append(("lost", set(queues)))
+    async def follow(self, change: LockChange) -> None:
+        if change.lost:
+            self.told.append(("lost", change.lost))
+        if change.asleep:
+            assert not any(self.locks.holds(queue) for queue in change.asleep)
+            self.told.append(("asleep", change.asleep))
+            awake = self.locks.wake_up(change)
+            assert all(self.locks.holds(queue) for queue in awake)
+            self.told.append(("awake", awake))
+        if change.acquired:
+            self.told.append(("acquired", set()))
 
     async def refreshed(self) -> bool:
-        return await self.locks.refresh(self)
+        change = await self.locks.refresh()
+        await self.follow(change)
+        return change.complete
 
 
 async def test_held_until_the_broker_has_been_silent_for_too_long() -> None:
@@ -87,7 +87,7 @@ async def test_held_until_the_broker_has_been_silent_for_too_long() -> None:
     assert not rig.locks.holds(ONE)
     rig.api.down = False
     assert await rig.refreshed()
-    assert rig.told == [("waking", {ONE}), ("awake", {ONE})]
+    assert rig.told == [("asleep", {ONE}), ("awake", {ONE})]
     assert rig.locks.holds(ONE)
 
 
@@ -122,7 +122,7 @@ async def test_what_is_wanted_is_asked_for_every_second_until_it_comes_or_is_giv
     rig = Rig()
     rig.api.refused = {ONE, TWO}
     assert await rig.locks.acquire([ONE, TWO]) == set()
-    running = asyncio.create_task(rig.locks.run(rig))
+    running = asyncio.create_task(rig.locks.run(rig.follow))
     await advance_async(rig.clock, 3.5)
     assert rig.api.asked == [{ONE, TWO}] * 4
     await rig.locks.keep([ONE])
@@ -152,7 +152,7 @@ async def test_a_refusal_of_what_is_held_is_its_loss() -> None:
 async def test_after_a_reconnect_owners_come_first() -> None:
     rig = Rig()
     await rig.locks.acquire([ONE])
-    running = asyncio.create_task(rig.locks.run(rig))
+    running = asyncio.create_task(rig.locks.run(rig.follow))
     await settle()
     for listener in rig.reconnect_listeners:
         listener(ADDRESS)
@@ -190,4 +190,4 @@ async def test_a_lock_that_runs_out_while_the_broker_is_asked_wakes_its_queue() 
     rig.api.gate.set()
     assert await refreshing
     assert rig.locks.holds(ONE)
-    assert rig.told == [("waking", {ONE}), ("awake", {ONE})]
+    assert rig.told == [("asleep", {ONE}), ("awake", {ONE})]

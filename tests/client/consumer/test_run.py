@@ -18,8 +18,9 @@ from skylarkmq.client import (
     ReceivedMessage,
     StartFrom,
 )
+from skylarkmq.client.instance import services_of
 from skylarkmq.client.observe.hooks import ClientHook, ConsumeContext, ConsumeOutcome
-from skylarkmq.client.wire.heartbeat import REFUSED_S
+from skylarkmq.client.services import REFUSED_S
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.consumer.support import GROUP, Group
 from tests.client.consumer.test_orderly import Ordered
@@ -52,7 +53,7 @@ async def test_hooks_see_each_call_of_the_handler_and_reach_into_it() -> None:
     it.broker.add("orders", 0, b"good", b"bad", b"nacked", b"dead", b"hangs")
     consumer = await it.consumer()
     hook = Watching()
-    consumer._client.services.hooks.append(hook)
+    services_of(consumer._client).hooks.append(hook)
     spans: list[str] = []
 
     async def handle(message: ReceivedMessage) -> None:
@@ -88,7 +89,7 @@ async def test_an_ordered_failure_is_seen_as_suspended() -> None:
     it.broker.add("orders", 0, b"bad")
     consumer = await it.consumer()
     hook = Watching()
-    consumer._client.services.hooks.append(hook)
+    services_of(consumer._client).hooks.append(hook)
 
     async def fail(message: ReceivedMessage) -> None:
         raise KeyError("bad")

@@ -10,6 +10,7 @@ import pytest
 from skylarkmq.client import Consumer, MessageQueue
 from skylarkmq.client.consumer.subscription import Sql92, StartFrom, Subscription, Tag, check_filter
 from skylarkmq.client.errors import FilterRefused, RouteNotFound, SystemBusy
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.bodies.group import CheckClientRequestBody
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -82,9 +83,9 @@ async def asked(*codes: int, **settings: Any) -> None:
     client = it.client()
     try:
         await it.wait(client.start())
-        await it.wait(client.services.routes.refresh("orders"))
+        await it.wait(services_of(client).routes.refresh("orders"))
         subscription = Subscription("orders", Sql92("n > 3"), 1)
-        await it.wait(check_filter(client.services, "billing", subscription, **settings))
+        await it.wait(check_filter(services_of(client), "billing", subscription, **settings))
         code = RequestCode.CHECK_CLIENT_CONFIG
         (request,) = [each for each in other.requests if each.code == code]
         question = decode_body(CheckClientRequestBody, request.body)
