@@ -29,7 +29,7 @@ from typing import Any, Final
 from skylarkmq.broker.config.config_file import known_key, read_values, shown_value
 from skylarkmq.broker.config.properties_file import edit_properties
 from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.tables.data_version import first_version, next_version
+from skylarkmq.broker.tables.json_table import first_version, next_version
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.config_fields import ConfigError, key_of, types_of
 from skylarkmq.common.files import Files

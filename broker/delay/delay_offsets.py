@@ -15,8 +15,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from skylarkmq.broker.tables.following import FollowingTable
-from skylarkmq.broker.tables.persist import load_table, table_text
+from skylarkmq.broker.tables.json_table import load_table, table_text
+from skylarkmq.broker.tables.persist import FollowingTable
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter, Text
@@ -26,21 +26,19 @@ from skylarkmq.store.message_store import MessageStore
 FILE_NAME: Final = "delayOffset.json"
 
 
-class DelayOffsetTable:
+class DelayOffsetTable(FollowingTable):
     """The offsets in memory and the file they go to. Loop thread."""
 
     def __init__(
-        self,
-        files: Files,
-        writer: TableWriter,
-        clock: Clock,
-        store: MessageStore,
+        self, files: Files, writer: TableWriter, clock: Clock, store: MessageStore
     ) -> None:
+        path, interval_s = (
+            store.paths.config / FILE_NAME,
+            store.config.flush_delay_offset_interval / 1000,
+        )
+        super().__init__(writer, path, self._taken, store, clock, interval_s)
         self._files = files
-        self._path = store.paths.config / FILE_NAME
         self._offsets: dict[int, int] = {}
-        interval_s = store.config.flush_delay_offset_interval / 1000
-        self._file = FollowingTable(writer, self._path, self._take, store, clock, interval_s)
 
     def load(self) -> None:
         """Read the file. Blocks; before the loop serves.
@@ -64,12 +62,8 @@ class DelayOffsetTable:
         """Move a level on; the file follows within the interval."""
         if self._offsets.get(level) != offset:
             self._offsets[level] = offset
-            self._file.changed()
+            self.changed()
 
-    async def stop(self) -> None:
-        """Return when the file holds the offsets; a failure is logged. The store still syncs."""
-        await self._file.stop()
-
-    def _take(self) -> Text:
+    def _taken(self) -> Text:
         rows = {str(level): offset for level, offset in sorted(self._offsets.items())}
         return partial(table_text, "offsetTable", rows, None)

@@ -33,7 +33,8 @@ from typing import Final
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.filter.bloom import BloomBits, BloomFilter
 from skylarkmq.broker.filter.tag_filter import is_tag_type
-from skylarkmq.broker.tables.persist import TableFile, load_table, table_text
+from skylarkmq.broker.tables.json_table import load_table, table_text
+from skylarkmq.broker.tables.persist import TableFile
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.repeating import IntervalTimer

@@ -1,7 +1,7 @@
 """Where each consumer group stands in each queue, and `config/consumerOffset.json`.
 
-An offset is that of the next message to consume. Commits change memory alone; the file follows
-the log (`following.py`) each `flushConsumerOffsetInterval` while something changes, and at a clean
+An offset is that of the next message to consume. Commits change memory alone; the file follows the
+log (`FollowingTable`) each `flushConsumerOffsetInterval` while something changes, and at a clean
 stop. After a crash a group gets the messages of the last seconds again.
 
 A power cut may still leave an offset above its queue's end: one of RocketMQ's, which does not wait
@@ -20,9 +20,8 @@ from typing import Final
 
 from skylarkmq.broker.allowance import Allowance
 from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.tables.following import FollowingTable
-from skylarkmq.broker.tables.persist import Done, load_table, table_text
-from skylarkmq.broker.tables.table_body import TableBody
+from skylarkmq.broker.tables.json_table import TableBody, load_table, table_text
+from skylarkmq.broker.tables.persist import FollowingTable
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter, Text
@@ -39,7 +38,7 @@ WARNINGS_BURST: Final = 20.0
 WARNINGS_PER_S: Final = 0.2
 
 
-class ConsumerOffsetManager:
+class ConsumerOffsetManager(FollowingTable):
     """The table of consumer offsets. Loop thread, but for `load`.
 
     Attributes:
@@ -57,15 +56,16 @@ class ConsumerOffsetManager:
         clock: Clock,
         store: MessageStore,
     ) -> None:
+        path, interval_s = (
+            store.paths.config / OFFSETS_FILE,
+            config.flush_consumer_offset_interval / 1000,
+        )
+        super().__init__(writer, path, self._taken, store, clock, interval_s)
         self.table: dict[tuple[str, str], dict[int, int]] = {}
         self.sources: list[Callable[[], None]] = []
         self._files = files
-        self._store = store
         self._allowance = Allowance(clock, WARNINGS_BURST, WARNINGS_PER_S)
-        self._path = store.paths.config / OFFSETS_FILE
-        interval_s = config.flush_consumer_offset_interval / 1000
-        self._file = FollowingTable(writer, self._path, self._take, store, clock, interval_s)
-        self.body = TableBody("offsetTable", lambda: self._file.changes, self._rows)
+        self.body = TableBody("offsetTable", lambda: self.changes, self._rows)
         # Rows that were copied since the table was last taken; the others may be in that, too.
         self._own: set[tuple[str, str]] = set()
 
@@ -77,7 +77,7 @@ class ConsumerOffsetManager:
         """
         loaded = load_table(self._files, self._path, ConsumerOffsetSerializeWrapper)
         if loaded is None:
-            self._file.mark()  # from now on a missing file is a lost one
+            self.mark()  # from now on a missing file is a lost one
             if self._store.commit_log.max_offset > self._store.commit_log.min_offset:
                 log.warning(
                     "%s is missing or empty, and the log holds messages: each consumer group "
@@ -110,7 +110,7 @@ class ConsumerOffsetManager:
                     )
                     offsets[queue_id] = end
         if count:
-            self._file.mark()
+            self.mark()
             log.warning(
                 "%d consumer offsets were above the ends of their queues, whose last messages the "
                 "crash took, and were set to the ends: %s%s",
@@ -121,16 +121,8 @@ class ConsumerOffsetManager:
 
     def start(self) -> None:
         """Begin to write the file at intervals."""
-        if self._file.pending:
-            self._file.changed()
-
-    async def stop(self) -> None:
-        """Return when everything is on the disk; a failure is logged. The store still syncs."""
-        await self._file.stop()
-
-    def changed(self) -> None:
-        """A source has offsets that are not in the table yet."""
-        self._file.changed()
+        if self.pending:
+            self.changed()
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """Return the next offset of a group in a queue, NO_OFFSET when it has none."""
@@ -196,7 +188,7 @@ class ConsumerOffsetManager:
             self._own.add(key)
             offsets = self.table[key] = offsets.copy()
         offsets[queue_id] = offset
-        self._file.changed()
+        self.changed()
 
     def of(self, group: str, topic: str) -> dict[int, int]:
         """A copy of where a group stands in a topic: queue id -> next offset."""
@@ -223,18 +215,9 @@ class ConsumerOffsetManager:
             del self.table[key]
             self._own.discard(key)
         if keys:
-            self._file.changed()
+            self.changed()
 
-    @property
-    def pending(self) -> bool:
-        """Whether something changed that is not on the disk yet."""
-        return self._file.pending
-
-    def persisted(self, done: Done) -> None:
-        """Call `done` once all changes so far are on the disk, or with what kept them from it."""
-        self._file.persisted(done)
-
-    def _take(self) -> Text:
+    def _taken(self) -> Text:
         for source in self.sources:
             source()
         rows = self._rows()

@@ -6,25 +6,20 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../subscription/SubscriptionG
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import Final
 
 import msgspec
 
 from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.tables.data_version import first_version, next_version
-from skylarkmq.broker.tables.persist import Done, TableFile, load_table, table_text
-from skylarkmq.broker.tables.table_body import TableBody
-from skylarkmq.broker.topics.new_names import NewNames
+from skylarkmq.broker.tables.config_table import ConfigTable
+from skylarkmq.broker.tables.json_table import load_table
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
-from skylarkmq.common.table_file import TableWriter, Text
+from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol import flags
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig, SubscriptionGroupWrapper
-from skylarkmq.protocol.bodies.text import DataVersion
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.store.folder import StorePaths
 
 log = logging.getLogger(__name__)
 
@@ -40,33 +35,13 @@ BUILT_IN_GROUPS: Final = (
 )
 
 
-class SubscriptionGroupManager:
-    """The table of consumer groups. Loop thread, but for `load`.
-
-    Attributes:
-        table: the groups by name; changed by the methods alone.
-        data_version: changes with every change of the table.
-        body: the whole table as an answer.
-    """
+class SubscriptionGroupManager(ConfigTable[SubscriptionGroupConfig]):
+    """The table of consumer groups. Loop thread, but for `load`."""
 
     def __init__(
         self, config: BrokerConfig, files: Files, writer: TableWriter, clock: Clock
     ) -> None:
-        self.table: dict[str, SubscriptionGroupConfig] = {}
-        self.data_version: DataVersion = first_version(clock)
-        self._auto_create = config.auto_create_subscription_group
-        self._config = config
-        self._new_names = NewNames(clock, config.new_names_per_second)
-        self._files = files
-        self._clock = clock
-        self._path = StorePaths(config.store.store_path_root_dir).config / GROUPS_FILE
-        self._file = TableFile(writer, self._path, self._take)
-        self.body = TableBody(
-            "subscriptionGroupTable",
-            lambda: self.data_version,
-            lambda: self.table.copy().items(),
-            lambda: self.data_version,
-        )
+        super().__init__(GROUPS_FILE, "subscriptionGroupTable", config, files, writer, clock)
         self._has_no_file = False
 
     def load(self) -> bool:
@@ -95,7 +70,7 @@ class SubscriptionGroupManager:
     def start(self) -> None:
         """Write the file when there is none: from now on a missing one is a lost one."""
         if self._has_no_file:
-            self._file.changed()
+            self.changed()
 
     def find(self, group: str, remote_address: str = "") -> SubscriptionGroupConfig | None:
         """Return a group's configuration; make it when groups are made on demand.
@@ -110,7 +85,9 @@ class SubscriptionGroupManager:
         existing = self.table.get(group)
         if existing is not None:
             return existing
-        if not self._auto_create and not group.startswith(flags.CID_RMQ_SYS_PREFIX):
+        if not self._config.auto_create_subscription_group and not group.startswith(
+            flags.CID_RMQ_SYS_PREFIX
+        ):
             return None
         created = SubscriptionGroupConfig(group_name=group)
         self._check(group)
@@ -128,9 +105,7 @@ class SubscriptionGroupManager:
         """
         name = group.group_name
         self._check(name)
-        self.table[name] = group
-        self.data_version = next_version(self.data_version, self._clock)
-        self._file.changed()
+        self._add_row(name, group)
 
     def _check(self, name: str) -> None:
         why = flags.validate_group(name)
@@ -150,23 +125,5 @@ class SubscriptionGroupManager:
 
     def delete(self, name: str) -> None:
         """Remove a group; nothing happens when it is not there."""
-        if self.table.pop(name, None) is not None:
+        if self._remove_row(name):
             log.info("group %s deleted", name)
-            self.data_version = next_version(self.data_version, self._clock)
-            self._file.changed()
-
-    @property
-    def pending(self) -> bool:
-        """Whether something changed that is not on the disk yet."""
-        return self._file.pending
-
-    def persisted(self, done: Done) -> None:
-        """Call `done` once all changes so far are on the disk, or with what kept them from it."""
-        self._file.persisted(done)
-
-    async def flush(self) -> None:
-        """Return when everything is on the disk; a failure is logged."""
-        await self._file.flush()
-
-    def _take(self) -> Text:
-        return partial(table_text, "subscriptionGroupTable", self.table.copy(), self.data_version)

@@ -17,7 +17,7 @@ from skylarkmq.broker.namesrv.kv_config import KVConfig
 from skylarkmq.broker.namesrv.route_info import RouteInfoManager
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.router import Handler
-from skylarkmq.broker.tables.durable import durable
+from skylarkmq.broker.tables.persist import durable
 from skylarkmq.protocol.bodies.route import KVTable, TopicList
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -100,7 +100,8 @@ class NamesrvAdminProcessor:
         return request.reply(ResponseCode.SUCCESS, body=encode_body(KVTable(table=rows)))
 
     async def _answer_when_durable(self, request: RemotingCommand) -> RemotingCommand:
-        await durable(self._kv)
+        if self._kv.file is not None:
+            await durable(self._kv.file)
         return request.reply(ResponseCode.SUCCESS)
 
     # Topics

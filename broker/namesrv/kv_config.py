@@ -17,7 +17,8 @@ from typing import Final
 
 import msgspec
 
-from skylarkmq.broker.tables.persist import Done, TableFile, load_table, table_text
+from skylarkmq.broker.tables.json_table import load_table, table_text
+from skylarkmq.broker.tables.persist import TableFile
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter, Text
 from skylarkmq.protocol.codes import ResponseCode
@@ -42,13 +43,17 @@ class KVConfigSerializeWrapper(msgspec.Struct, kw_only=True, frozen=True, rename
 
 
 class KVConfig:
-    """The table, in memory alone until `open`. Loop thread."""
+    """The table. Loop thread.
+
+    Attributes:
+        file: where it is kept; None: in memory alone.
+    """
 
     def __init__(self) -> None:
         self._table: dict[str, dict[str, str]] = {}
         self._size = 0  # characters of all names and values
         self._count = 0
-        self._file: TableFile | None = None
+        self.file: TableFile | None = None
 
     def open(self, files: Files, path: Path, writer: TableWriter) -> None:
         """Read the file, and write every change to it from now on. Blocks; before serving.
@@ -57,7 +62,7 @@ class KVConfig:
             CorruptFileError: neither the file nor its `.bak` can be read.
             OSError: the disk failed.
         """
-        self._file = TableFile(writer, path, self._take)
+        self.file = TableFile(writer, path, self._take)
         if not files.list(path.parent):
             return
         loaded = load_table(files, path, KVConfigSerializeWrapper)
@@ -103,18 +108,6 @@ class KVConfig:
         self._size -= _size(namespace, key, value)
         self._changed()
 
-    @property
-    def pending(self) -> bool:
-        """Whether something changed that is not on the disk yet."""
-        return self._file is not None and self._file.pending
-
-    def persisted(self, done: Done) -> None:
-        """Call `done` once all changes so far are on the disk, or with what kept them from it."""
-        if self._file is None:
-            done(None)
-        else:
-            self._file.persisted(done)
-
     def _put(self, namespace: str, key: str, value: str) -> None:
         rows = self._table.setdefault(namespace, {})
         old = rows.get(key)
@@ -126,8 +119,8 @@ class KVConfig:
         rows[key] = value
 
     def _changed(self) -> None:
-        if self._file is not None:
-            self._file.changed()
+        if self.file is not None:
+            self.file.changed()
 
     def _take(self) -> Text:
         rows = {namespace: dict(values) for namespace, values in self._table.items()}

@@ -36,7 +36,7 @@ from skylarkmq.broker.processor.name_checks import (
     check_producer_group,
     check_topic,
 )
-from skylarkmq.broker.tables.durable import durable
+from skylarkmq.broker.tables.persist import durable
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol.bodies.group import ConsumerData, HeartbeatData, SubscriptionData
 from skylarkmq.protocol.bodies.text import decode_body

@@ -18,7 +18,7 @@ from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.name_checks import check_group, check_offset_group, check_topic
-from skylarkmq.broker.tables.durable import durable
+from skylarkmq.broker.tables.persist import durable
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol.bodies.group import GetConsumerListByGroupResponseBody
 from skylarkmq.protocol.bodies.text import encode_body

@@ -26,7 +26,7 @@ from skylarkmq.broker.processor.name_checks import CLIENT_ID_SIZE_MAX
 from skylarkmq.broker.processor.send_answers import send_extras
 from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
 from skylarkmq.broker.processor.send_messages import SendMessages
-from skylarkmq.broker.tables.durable import durable
+from skylarkmq.broker.tables.persist import durable
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol import properties as names

@@ -28,7 +28,7 @@ from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.name_checks import check_group
 from skylarkmq.broker.processor.send_checks import check_busy
-from skylarkmq.broker.tables.durable import durable
+from skylarkmq.broker.tables.persist import durable
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig

@@ -1,128 +1,40 @@
-"""Between the broker's tables and their JSON files, each with a `.bak` of the version before.
+"""A table in memory and its file: what changed is written as a whole, and who waits is told.
 
-    {
-        "dataVersion":{"counter":3,"timestamp":1700000000000},
-        "topicConfigTable":{
-            "TopicTest":{"order":false,"perm":6,...},
-            "orders":{...}
-        }
-    }
+    changed --interval--> taken --the log's sync--> written --> told
 
-Standard JSON with quoted keys, tabs, a line for each row; RocketMQ reads it. What RocketMQ writes
-(numbers as keys, without quotes) is read. A file that is missing, empty or no JSON gives way to its
-`.bak`: a Java broker that dies between its delete and its rename leaves no file at all. What can
-not be read and has no good `.bak` ends the start, and stays as it is.
+A change is acknowledged when it is on the disk. Unlike RocketMQ, whose answers say nothing about
+the disk: a power cut right after "topic created" loses the topic there. Each write is a group
+commit: what changes while it is under way waits for the next one, which carries all of it.
 
-Unlike RocketMQ, which starts with an empty table then.
+`FollowingTable` is for tables that speak of messages, "delivered up to here": consumer offsets,
+delay offsets, the checkpoint of timed messages. Such a table is taken an interval after its change,
+any other at once. On the disk it must come after the log. Else a power cut could keep an offset and
+take the messages below it, and new messages that get their queue offsets would be passed over as
+old ones. Unlike RocketMQ, which does not wait for the log.
 
-Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../ConfigManager.java (load, loadBak, persist),
-common/.../MixAll.java (string2File)
+Invariant: the file of a `FollowingTable` is written only after the log is on the disk up to where
+it ended when the table was taken. Whatever the table speaks of lies below that end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import re
-from collections.abc import Callable, Mapping
-from itertools import islice
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
 
-import msgspec
-
-from skylarkmq.common.errors import CorruptFileError
-from skylarkmq.common.files import Files
+from skylarkmq.broker.waiting import result_of, synced
+from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.common.table_file import TableWriter, Text
-from skylarkmq.protocol.bodies.text import DataVersion, decode_body
+from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T", bound=msgspec.Struct)
 Done = Callable[[BaseException | None], None]
 Take = Callable[[], Text | None]
-
-ROWS_MAX: Final = 10_000_000
-"""Values that the tolerant reader takes from a file: it is ours, not a stranger's."""
-
-ROWS_PER_CALL: Final = 256
-"""Rows of a table that are encoded in one call, 0.3 ms."""
-
-_encode: Final = msgspec.json.Encoder().encode
-_find_position: Final = re.compile(r" at ([0-9]+)").search
-
-
-def table_text(name: str, rows: Mapping[str, Any], version: DataVersion | None) -> bytes:
-    """Return the text of a table's file; `rows` are the objects of the table called `name`.
-
-    Other threads get their turn between every ROWS_PER_CALL rows: one call of the encoder keeps
-    them out from its begin to its end.
-    """
-    head = b"" if version is None else b'\t"dataVersion":' + _encode(version) + b",\n"
-    lines: list[bytes] = []
-    remaining = iter(rows.items())
-    while some := dict(islice(remaining, ROWS_PER_CALL)):
-        # A quote inside a text is escaped, so the mark between two rows is found nowhere else.
-        lines.append(_encode(some)[1:-1].replace(b'},"', b'},\n\t\t"'))
-        os.sched_yield()
-    body = b"{\n\t\t" + b",\n\t\t".join(lines) + b"\n\t}" if lines else b"{}"
-    return b"{\n" + head + b"\t" + _encode(name) + b":" + body + b"\n}"
-
-
-def load_table(files: Files, path: Path, cls: type[T]) -> T | None:
-    """Return what the file or its `.bak` holds, None when neither is there. Blocks.
-
-    Makes the folder too, so that the table can be written later.
-    A file that can not be read and has a good `.bak` is moved to `<name>.broken`, so that the next
-    write does not make it the new `.bak`.
-
-    Raises:
-        CorruptFileError: what there is can not be read; nothing was changed.
-    """
-    files.make_folder(path.parent)
-    backup = path.with_name(path.name + ".bak")
-    data = files.read_all(path) if files.exists(path) else b""
-    fault: CorruptFileError | None = None
-    if data.strip():
-        try:
-            return _decode(path, data, cls)
-        except CorruptFileError as error:
-            fault = error
-    spare = files.read_all(backup) if files.exists(backup) else b""
-    if not spare.strip():
-        if fault is not None:
-            raise CorruptFileError(
-                path,
-                fault.position,
-                f"{fault.why}; there is no {backup.name}: put a good copy in its place, or remove "
-                "it to begin with an empty table",
-            ) from fault
-        return None
-    try:
-        table = _decode(backup, spare, cls)
-    except CorruptFileError as error:
-        raise CorruptFileError(
-            error.path,
-            error.position,
-            f"{error.why}; {fault or f'{path} is missing or empty'}: put a good copy in the place "
-            "of one, or remove both to begin with an empty table",
-        ) from error
-    log.warning("%s; reading %s", fault or f"{path} is missing or empty", backup.name)
-    if files.exists(path):
-        files.replace(path.with_name(path.name + ".broken"), data, backup=False)
-        files.unlink(path)
-        files.sync_folder(path.parent)
-    return table
-
-
-def _decode(path: Path, data: bytes, cls: type[T]) -> T:
-    try:
-        return decode_body(cls, data, node_count_max=ROWS_MAX)
-    except RemoteProtocolError as error:
-        match = _find_position(error.remark)
-        raise CorruptFileError(path, int(match[1]) if match else 0, error.remark) from error
 
 
 class TableFile:
@@ -138,27 +50,32 @@ class TableFile:
         self._writer = writer
         self._path = path
         self._take = take
-        # Invariant: durable <= writing <= changes; they count changes since the start.
+        # Invariant: durable <= changes and wanted <= changes; they count changes since the start.
         self.changes = 0
-        self._writing = 0
+        self._wanted = 0
         self._durable = 0
-        self.is_under_way = False
-        self._again = False
         self._waiters: list[tuple[int, Done]] = []
+        self._writing: asyncio.Task[None] | None = None
 
     @property
     def pending(self) -> bool:
         """Whether something changed that is not on the disk yet."""
         return self._durable < self.changes
 
+    def mark(self) -> None:
+        """Note a change that waits for the next write."""
+        self.changes += 1
+
     def changed(self) -> None:
         """Note a change and have it written."""
         self.mark()
         self.write()
 
-    def mark(self) -> None:
-        """Note a change that waits for the next write."""
-        self.changes += 1
+    def write(self) -> None:
+        """Have every change so far written: now, or right after the write under way."""
+        self._wanted = self.changes
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write_wanted())
 
     def persisted(self, done: Done) -> None:
         """Call `done` once all changes so far are on the disk, at once when they are.
@@ -166,49 +83,138 @@ class TableFile:
         After a write that failed, `done` gets its error; the changes stay pending, and the next
         call or change tries again.
         """
-        if not self.pending:
+        if self.pending:
+            self._waiters.append((self.changes, done))
+            self.write()
+        else:
             done(None)
-            return
-        self._waiters.append((self.changes, done))
-        self.write()
+
+    async def durable(self) -> None:
+        """Return when all changes so far are on the disk.
+
+        Raises:
+            OSError: the write failed; the changes stay pending, and the next call or change tries
+                again.
+        """
+        await result_of(lambda done: self.persisted(lambda error: done(None, error)))
 
     async def flush(self) -> None:
-        """Return when everything is on the disk; a failure is logged."""
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Return when everything is on the disk, what changes meanwhile too; errors are logged."""
+        with suppress(OSError):
+            while self.pending:
+                await self.durable()
 
-        def done(_: BaseException | None) -> None:
-            if not written.done():
-                written.set_result(None)
+    async def _write_wanted(self) -> None:
+        tried = self._durable
+        while tried < self._wanted or self._waiters:
+            tried = self.changes
+            failure: Exception | None = None
+            try:
+                text = self._take()
+                tried = self.changes  # what is brought up to date when it is taken counts too
+                if text is not None:
+                    await self._write_text(text)
+                self._durable = tried
+            except Exception as error:
+                log.error("%s could not be written: %s", self._path, error)
+                failure = error
+            served = [done for change, done in self._waiters if change <= tried]
+            self._waiters = [item for item in self._waiters if item[0] > tried]
+            for done in served:
+                done(failure)
+        self._writing = None
 
-        self.persisted(done)
-        await written
+    async def _write_text(self, text: Text) -> None:
+        await result_of(
+            lambda done: self._writer.write(self._path, text, lambda error: done(None, error))
+        )
+
+
+class FollowingTable(TableFile):
+    """Writes one table at intervals while it changes, each time after the log. Loop thread."""
+
+    def __init__(
+        self,
+        writer: TableWriter,
+        path: Path,
+        take: Take,
+        store: MessageStore,
+        clock: Clock,
+        interval_s: float,
+        on_written: Callable[[], None] | None = None,
+    ) -> None:
+        """Make a table without changes.
+
+        Args:
+            interval_s: how long after a change the table is taken.
+            on_written: called when what was taken last is on the disk.
+        """
+        super().__init__(writer, path, take)
+        self._store = store
+        self._clock = clock
+        self._interval_s = interval_s
+        self._on_written = on_written
+        self._timer: TimerHandle | None = None
+
+    def changed(self) -> None:
+        """Note a change; the file follows within the interval."""
+        self.changes += 1
+        if self._timer is None and self._writing is None:
+            self._plan()
 
     def write(self) -> None:
-        """Have every change so far written: now, or right after the write under way."""
-        if self.is_under_way:
-            self._again = self.changes > self._writing
-            return
-        self.is_under_way = True
-        text = self._take()
-        self._writing = self.changes
-        if text is None:
-            self._written(None)
-        else:
-            self._put(text)
+        """Have every change so far written, without waiting for the intervals."""
+        super().write()
+        self._store.sync(_nothing)
 
-    def _put(self, text: Text) -> None:
-        self._writer.write(self._path, text, self._written)
+    async def stop(self) -> None:
+        """Return when everything is on the disk, and write nothing more; a failure is logged.
 
-    def _written(self, error: BaseException | None) -> None:
-        self.is_under_way = False
-        if error is None:
-            self._durable = self._writing
-        else:
-            log.error("%s could not be written: %s", self._path, error)
-        served = [done for change, done in self._waiters if change <= self._writing]
-        self._waiters = [item for item in self._waiters if item[0] > self._writing]
-        if self._again:
-            self._again = False
-            self.write()
-        for done in served:
-            done(error)
+        Call while the store still syncs.
+        """
+        await self.flush()
+        self._cancel_timer()
+
+    def _plan(self) -> None:
+        when_s = self._clock.monotonic() + self._interval_s
+        self._timer = self._clock.call_at(when_s, super().write)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _write_wanted(self) -> None:
+        self._cancel_timer()
+        await super()._write_wanted()
+        if self.pending and self._store.failure is None:
+            self._plan()
+
+    async def _write_text(self, text: Text) -> None:
+        await synced(self._store, at_once=bool(self._waiters))
+        if self._store.failure is not None:
+            raise self._store.failure  # no later sync will pass what the table speaks of
+        await super()._write_text(text)
+        if self._on_written is not None:
+            self._on_written()
+
+
+async def durable(*tables: TableFile) -> None:
+    """Return when every change made so far to these tables is on the disk.
+
+    Raises:
+        RemoteProtocolError: SERVICE_NOT_AVAILABLE; a table could not be written. The change is in
+            force in memory and written with the next one.
+    """
+    for table in tables:
+        try:
+            await table.durable()
+        except Exception as error:
+            raise RemoteProtocolError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"the change is in force, but could not be written to the disk: {error}",
+            ) from error
+
+
+def _nothing() -> None:
+    """Nobody waits for this sync alone."""

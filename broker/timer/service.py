@@ -28,7 +28,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from skylarkmq.broker.tables.following import FollowingTable
+from skylarkmq.broker.tables.persist import FollowingTable
 from skylarkmq.broker.timer.deliveries import RETRY_S, Deliveries
 from skylarkmq.broker.timer.messages import TimedMessages
 from skylarkmq.broker.timer.reading import QueueReading

@@ -1,7 +1,7 @@
 """The topics of this broker: who may create them, and `config/topics.json`.
 
 A topic that a send creates takes messages at once; the answers of those sends wait until the file
-is on the disk (`persisted`), so that order holds and an acknowledged topic survives a power cut.
+is on the disk, so that order holds and an acknowledged topic survives a power cut.
 Unlike RocketMQ, which writes the file in the sender's thread, without a sync.
 
 System topics are made at each start; what the file says of them wins.
@@ -12,20 +12,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import Final
 
 import msgspec
 
 from skylarkmq.broker.config.settings import QUEUES_MAX, READ_WRITE, BrokerConfig
-from skylarkmq.broker.tables.data_version import first_version, next_version
-from skylarkmq.broker.tables.persist import Done, TableFile, load_table, table_text
-from skylarkmq.broker.tables.table_body import TableBody
-from skylarkmq.broker.topics.new_names import NewNames
+from skylarkmq.broker.tables.config_table import ConfigTable
+from skylarkmq.broker.tables.json_table import load_table
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
-from skylarkmq.common.table_file import TableWriter, Text
-from skylarkmq.protocol.bodies.text import DataVersion
+from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -39,7 +35,6 @@ from skylarkmq.protocol.flags import (
     is_inherited,
     validate_topic,
 )
-from skylarkmq.store.folder import StorePaths
 
 log = logging.getLogger(__name__)
 
@@ -53,34 +48,18 @@ ChangeListener = Callable[[TopicConfig], None]
 DeletionListener = Callable[[str], None]
 
 
-class TopicConfigManager:
+class TopicConfigManager(ConfigTable[TopicConfig]):
     """The table of topics. Loop thread, but for `load`.
 
     Attributes:
-        table: the topics by name, for lookups on the hot path; changed by the methods alone.
-        data_version: changes with every change of the table.
-        body: the whole table as an answer.
         deleting: topics whose deletion is under way; they can not be made before its end.
     """
 
     def __init__(
         self, config: BrokerConfig, files: Files, writer: TableWriter, clock: Clock
     ) -> None:
-        self.table: dict[str, TopicConfig] = {}
-        self.data_version: DataVersion = first_version(clock)
-        self._config = config
-        self._files = files
-        self._clock = clock
-        self._path = StorePaths(config.store.store_path_root_dir).config / TOPICS_FILE
-        self._file = TableFile(writer, self._path, self._take)
-        self.body = TableBody(
-            "topicConfigTable",
-            lambda: self.data_version,
-            lambda: self.table.copy().items(),
-            lambda: self.data_version,
-        )
+        super().__init__(TOPICS_FILE, "topicConfigTable", config, files, writer, clock)
         self.deleting: set[str] = set()
-        self._new_names = NewNames(clock, config.new_names_per_second)
         self._listeners: list[ChangeListener] = []
         self._deletion_listeners: list[DeletionListener] = []
         self._reset_listeners: list[Callable[[], None]] = []
@@ -186,32 +165,17 @@ class TopicConfigManager:
             RemoteProtocolError: the name can not be a topic, or there is no room for another.
         """
         if topic.topic_name in self.table:
-            self._put(topic)
+            self._put_topic(topic)
         else:
             self._add(topic)
 
     def delete(self, topic: str) -> bool:
         """Forget a topic; False when there is none."""
-        if self.table.pop(topic, None) is None:
+        if not self._remove_row(topic):
             return False
-        self.data_version = next_version(self.data_version, self._clock)
-        self._file.changed()
         for listener in self._deletion_listeners:
             listener(topic)
         return True
-
-    @property
-    def pending(self) -> bool:
-        """Whether something changed that is not on the disk yet."""
-        return self._file.pending
-
-    def persisted(self, done: Done) -> None:
-        """Call `done` once all changes so far are on the disk, or with what kept them from it."""
-        self._file.persisted(done)
-
-    async def flush(self) -> None:
-        """Return when everything is on the disk; a failure is logged."""
-        await self._file.flush()
 
     def add_change_listener(self, listener: ChangeListener) -> None:
         """Call `listener` with each topic that is made or replaced."""
@@ -230,10 +194,9 @@ class TopicConfigManager:
         if "autoCreateTopicEnable" in keys:
             for topic in _system_topics(self._config):
                 if topic.topic_name not in self.table:
-                    self._put(topic)
+                    self._put_topic(topic)
         if "brokerPermission" in keys:  # it goes with every topic
-            self.data_version = next_version(self.data_version, self._clock)
-            self._file.changed()
+            self._next_version()
             for listener in self._reset_listeners:
                 listener()
 
@@ -258,17 +221,12 @@ class TopicConfigManager:
             raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)
         if remote_address:
             self._new_names.check(remote_address, topic.topic_name)
-        self._put(topic)
+        self._put_topic(topic)
 
-    def _put(self, topic: TopicConfig) -> None:
-        self.table[topic.topic_name] = topic
-        self.data_version = next_version(self.data_version, self._clock)
-        self._file.changed()
+    def _put_topic(self, topic: TopicConfig) -> None:
+        self._add_row(topic.topic_name, topic)
         for listener in self._listeners:
             listener(topic)
-
-    def _take(self) -> Text:
-        return partial(table_text, "topicConfigTable", self.table.copy(), self.data_version)
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:

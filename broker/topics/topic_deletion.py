@@ -7,30 +7,28 @@
     3  disk   `topics.json` and `consumerOffset.json` are written
     4  store  the topic may be made again
 
-Who asked is answered behind step 4; until then the topic can not be made. A deletion that a crash
-has cut short behind the store's first write is finished by the next start.
+Who asked is answered after step 4; until then the topic cannot be made. The next start finishes a
+deletion that a crash has cut short after the store's first write.
 
 Unlike RocketMQ, which answers at once, keeps the offsets of the groups, so that consumers of a
-topic made anew begin behind its end, and removes all queues of topics that it does not know.
+topic made anew begin after its end, and removes all queues of topics that it does not know.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProcessor.java
 (deleteTopic)
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
-from functools import partial
 
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
+from skylarkmq.broker.waiting import result_of
 from skylarkmq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
-
-Deleted = Callable[[BaseException | None], None]
 
 
 class TopicDeletion:
@@ -49,7 +47,7 @@ class TopicDeletion:
         self._offsets = offsets
         self._filters = filters
         self._holding = holding
-        self._waiting: dict[str, list[Deleted]] = {}
+        self._under_way: dict[str, asyncio.Task[BaseException | None]] = {}
 
     def load(self) -> None:
         """Forget the topics that the store was removing at the last stop; the tables are loaded."""
@@ -60,61 +58,55 @@ class TopicDeletion:
     def start(self) -> None:
         """Finish those deletions."""
         for topic in self._store.removal.topics.unfinished:
-            self._waiting[topic] = []
-            self._removed(topic, None)
+            self._finish(topic, None)
 
     def refusal(self, topic: str) -> str | None:
-        """Why a topic can not be deleted now, None when it can."""
+        """Return why a topic cannot be deleted now, None when it can."""
         return self._store.removal.refusal(topic)
 
-    def delete(self, topic: str, done: Deleted) -> None:
+    def delete(self, topic: str) -> asyncio.Task[BaseException | None]:
         """Delete a topic, or what is left in the store of one that is not known.
 
-        Args:
-            done: called on the loop when nothing of it is left, or with what kept the disk from
-                that: the topic is gone for clients then, and the call may be repeated.
+        It is gone for clients when this returns; the task ends when nothing of it is left. Its
+        result is what kept the disk from that, and then the call may be repeated.
         """
-        waiting = self._waiting.get(topic)
-        if waiting is not None:
-            waiting.append(done)
-            return
-        self._waiting[topic] = [done]
-        # The store's write first, which makes that a crash behind it finishes the deletion.
-        is_removing = self._store.removal.remove(topic, partial(self._removed, topic))
+        if topic in self._under_way:
+            return self._under_way[topic]
+        removed: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        # The store writes first: if there is a crash after that, the next start goes on.
+        is_removing = self._store.removal.remove(topic, removed.set_result)
         self._forget(topic)
         self._filters.forget_topic(topic)
         self._holding.wake_topic(topic)
-        if not is_removing:
-            self._removed(topic, None)
+        return self._finish(topic, removed if is_removing else None)
 
     def _forget(self, topic: str) -> None:
         self._topics.deleting.add(topic)
         self._topics.delete(topic)
         self._offsets.remove_topic(topic)
 
-    def _removed(self, topic: str, error: BaseException | None) -> None:
-        if error is None:
-            self._topics.persisted(partial(self._topics_written, topic))
-        else:
-            self._end(topic, error)
+    def _finish(
+        self, topic: str, removed: asyncio.Future[BaseException | None] | None
+    ) -> asyncio.Task[BaseException | None]:
+        finishing = asyncio.get_running_loop().create_task(self._finished(topic, removed))
+        self._under_way[topic] = finishing
+        return finishing
 
-    def _topics_written(self, topic: str, error: BaseException | None) -> None:
-        if error is None:
-            self._offsets.persisted(partial(self._offsets_written, topic))
-        else:
-            self._end(topic, error)
-
-    def _offsets_written(self, topic: str, error: BaseException | None) -> None:
-        if error is None:
-            self._store.removal.release(topic, partial(self._end, topic))
-        else:
-            self._end(topic, error)
-
-    def _end(self, topic: str, error: BaseException | None) -> None:
-        if error is None:
-            self._topics.deleting.discard(topic)
-            log.info("topic %s is deleted", topic)
-        else:
+    async def _finished(
+        self, topic: str, removed: asyncio.Future[BaseException | None] | None
+    ) -> BaseException | None:
+        release = self._store.removal.release
+        try:
+            if removed is not None and (error := await removed) is not None:
+                raise error
+            await self._topics.durable()
+            await self._offsets.durable()
+            await result_of(lambda done: release(topic, lambda error: done(None, error)))
+        except Exception as error:
             log.error("topic %s is gone, but the disk does not know: %s", topic, error)
-        for done in self._waiting.pop(topic):
-            done(error)
+            return error
+        finally:
+            del self._under_way[topic]
+        self._topics.deleting.discard(topic)
+        log.info("topic %s is deleted", topic)
+        return None

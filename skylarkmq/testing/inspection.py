@@ -6,7 +6,7 @@ import asyncio
 from typing import Final, NamedTuple
 
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.tables.durable import durable
+from skylarkmq.broker.tables.persist import durable
 from skylarkmq.broker.topics.topic_config import REPLY_TOPIC_POSTFIX
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
 from skylarkmq.protocol.bodies.topic import TopicConfig

@@ -14,6 +14,7 @@ from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store.results import GetMessageStatus
 from tests.store.support import StoreRig, inner
 from tests.support.crash_disk import CrashDisk
+from tests.support.workers import rest
 
 TOPIC = "TopicTest"
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
@@ -44,11 +45,11 @@ class Rig(StoreRig):
             self.store.delay_levels.redirect(message, level), self.results.append
         )
 
-    def advance(self, seconds: float) -> None:
+    async def advance(self, seconds: float) -> None:
         """Let time pass in small steps, the threads working in between."""
         for _ in range(round(seconds * 10)):
             self.clock.advance(0.1)
-            self.workers.run_all()
+            await rest(self.workers)
 
     def delivered(self, topic: str = TOPIC, queue_id: int = 2) -> list[MessageExt]:
         found: list[MessageExt] = []
@@ -69,7 +70,7 @@ class Rig(StoreRig):
         while not stopping.done():
             await asyncio.sleep(0)
             self.clock.advance(0.05)
-            self.workers.run_all()
+            await rest(self.workers)
         await stopping
         self.stop()
 

@@ -16,6 +16,8 @@ from skylarkmq.common.table_file import TableWriter
 from tests.store.support import StoreRig
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_states import CrashState, Keep
+from tests.support.manual_clock import settle
+from tests.support.workers import rest
 
 REMOTE = "127.0.0.1:5000"
 GOLDEN = Path(__file__).parent.parent / "golden" / "golden-store.json"
@@ -43,32 +45,32 @@ class Rig(StoreRig):
         self.files.replace(self.path, text, backup=False)
         return self
 
-    def settled(self) -> Rig:
+    async def settled(self) -> Rig:
         """The table of a new store has been written; its timers have found their places."""
-        self.advance(15)
+        await self.advance(15)
         return self
 
     def commit(self, offset: int, queue_id: int = 0) -> None:
         self.manager.keep(REMOTE, "g", "T", queue_id, offset)
 
-    def advance(self, seconds: float) -> None:
+    async def advance(self, seconds: float) -> None:
         for _ in range(round(seconds * 10)):
             self.clock.advance(0.1)
-            self.workers.run_all()
+            await rest(self.workers)
 
     @property
     def table(self) -> Any:
         return json.loads(self.files.read_all(self.path))["offsetTable"]
 
 
-def test_nobody_outside_moves_the_offsets_of_transactions() -> None:
+async def test_nobody_outside_moves_the_offsets_of_transactions() -> None:
     manager = Rig().start().manager
     manager.keep("the broker", "CID_RMQ_SYS_TRANS", "T", 0, 7)
     manager.commit(REMOTE, "CID_RMQ_SYS_TRANS", "T", 0, 99)
     assert manager.query("CID_RMQ_SYS_TRANS", "T", 0) == 7
 
 
-def test_the_last_commit_wins_even_a_smaller_one() -> None:
+async def test_the_last_commit_wins_even_a_smaller_one() -> None:
     manager = Rig().start().manager
     assert manager.query("g", "T", 0) == -1
     manager.keep(REMOTE, "g", "T", 0, 7)
@@ -80,76 +82,77 @@ def test_the_last_commit_wins_even_a_smaller_one() -> None:
     assert manager.query("h", "T", 0) == manager.query("g", "U", 0) == -1
 
 
-def test_the_file_is_written_at_intervals_and_only_after_a_change() -> None:
-    rig = Rig().start().settled()
+async def test_the_file_is_written_at_intervals_and_only_after_a_change() -> None:
+    rig = await Rig().start().settled()
     rig.commit(7)
-    rig.advance(4.8)
+    await rig.advance(4.8)
     assert rig.table == {}
-    rig.advance(0.3)
+    await rig.advance(0.3)
     assert rig.table == {"T@g": {"0": 7}}
     rig.commit(7)
-    rig.advance(60)
+    await rig.advance(60)
     before = rig.files.read_all(rig.path.with_name("consumerOffset.json.bak"))
     assert json.loads(before) == {"offsetTable": {}}, "written once more"
 
 
-def test_what_is_taken_does_not_follow_later_commits() -> None:
+async def test_what_is_taken_does_not_follow_later_commits() -> None:
     """Rows are copied when they change after the table was taken for the tables thread."""
-    rig = Rig().start().settled()
+    rig = await Rig().start().settled()
     rig.commit(7)
     rig.commit(3, queue_id=1)
     rig.clock.advance(5)
+    await settle()
     rig.commit(8)
-    rig.workers.run_all()
+    await rest(rig.workers)
     assert rig.table == {"T@g": {"0": 7, "1": 3}}
-    rig.advance(5.1)
+    await rig.advance(5.1)
     assert rig.table == {"T@g": {"0": 8, "1": 3}}
 
 
-def test_the_file_waits_for_the_log() -> None:
+async def test_the_file_waits_for_the_log() -> None:
     """A power cut must not find an offset whose messages it takes away."""
-    rig = Rig(flush_interval_commit_log=60_000).start().settled()
+    rig = await Rig(flush_interval_commit_log=60_000).start().settled()
     for _ in range(3):
         rig.put("T")
     rig.commit(3)
-    rig.advance(20)
+    await rig.advance(20)
     assert rig.table == {}
-    rig.advance(60)
+    await rig.advance(60)
     assert rig.table == {"T@g": {"0": 3}}
 
 
-def test_who_waits_for_the_file_waits_for_one_sync_and_no_interval() -> None:
-    rig = Rig(flush_interval_commit_log=60_000).start().settled()
+async def test_who_waits_for_the_file_waits_for_one_sync_and_no_interval() -> None:
+    rig = await Rig(flush_interval_commit_log=60_000).start().settled()
     rig.put("T")
     rig.commit(1)
     heard: list[BaseException | None] = []
     rig.manager.persisted(heard.append)
     assert heard == []
-    rig.workers.run_all()
+    await rest(rig.workers)
     assert heard == [None]
     assert rig.table == {"T@g": {"0": 1}}
 
 
-def test_a_store_that_fails_is_told_to_who_waits() -> None:
-    rig = Rig().start().settled()
+async def test_a_store_that_fails_is_told_to_who_waits() -> None:
+    rig = await Rig().start().settled()
     rig.put("T")
     rig.commit(1)
     rig.files.fail("datasync", path="commitlog")
     heard: list[BaseException | None] = []
     rig.manager.persisted(heard.append)
-    rig.workers.run_all()
+    await rest(rig.workers)
     assert heard == [rig.store.failure]
     assert heard[0] is not None
     assert rig.table == {}
 
 
-def test_after_a_power_cut_no_offset_is_above_the_end_of_its_queue(
+async def test_after_a_power_cut_no_offset_is_above_the_end_of_its_queue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rig = Rig().start()
     for _ in range(5):
         rig.put("T")
-    rig.advance(1)
+    await rig.advance(1)
     rig.files.replace(
         rig.path, b'{"offsetTable":{"T@g":{0:10,1:3},"T@h":{0:5},"T@i":{0:2}}}', backup=False
     )
@@ -161,11 +164,11 @@ def test_after_a_power_cut_no_offset_is_above_the_end_of_its_queue(
     (line,) = [record.message for record in caplog.records if "above the ends" in record.message]
     assert line.startswith("2 consumer offsets were above")
     assert "group g in queue 0 of T from 10 to 5" in line
-    again.advance(6)
+    await again.advance(6)
     assert again.table["T@g"] == {"0": 5, "1": 0}
 
 
-def test_after_a_clean_stop_offsets_stay_as_they_are() -> None:
+async def test_after_a_clean_stop_offsets_stay_as_they_are() -> None:
     rig = Rig().start()
     rig.put("T")
     rig.stop()
@@ -174,7 +177,7 @@ def test_after_a_clean_stop_offsets_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("text", [None, b"", b" \n"])
-def test_a_lost_file_beside_messages_is_said_once(
+async def test_a_lost_file_beside_messages_is_said_once(
     text: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = Rig().start()
@@ -189,32 +192,32 @@ def test_a_lost_file_beside_messages_is_said_once(
         again.with_file(text)
     again.start()
     assert "consumerOffset.json is missing or empty, and the log holds messages" in caplog.text
-    again.advance(6)
+    await again.advance(6)
     again.stop()
     caplog.clear()
     Rig(rig.files).start()
     assert "is missing" not in caplog.text
 
 
-def test_a_write_that_fails_is_tried_again_at_the_next_interval() -> None:
-    rig = Rig().start().settled()
+async def test_a_write_that_fails_is_tried_again_at_the_next_interval() -> None:
+    rig = await Rig().start().settled()
     rig.commit(7)
     rig.files.fail("rename", times=1, error=28, path="consumerOffset.json")
-    rig.advance(5.5)
+    await rig.advance(5.5)
     assert rig.table == {}
-    rig.advance(5.5)
+    await rig.advance(5.5)
     assert rig.table == {"T@g": {"0": 7}}
 
 
 async def test_a_clean_stop_writes_what_is_left_and_plans_nothing_more() -> None:
-    rig = Rig().start().settled()
+    rig = await Rig().start().settled()
     others = rig.clock.pending_count
     rig.commit(8, queue_id=3)
     assert rig.clock.pending_count == others + 1
     stopping = asyncio.ensure_future(rig.manager.stop())
     await asyncio.sleep(0)
     assert not stopping.done()
-    rig.workers.run_all()
+    await rest(rig.workers)
     await stopping
     assert rig.clock.pending_count == others
     rig.stop()
@@ -222,18 +225,18 @@ async def test_a_clean_stop_writes_what_is_left_and_plans_nothing_more() -> None
 
 
 async def test_a_stop_without_changes_writes_nothing() -> None:
-    rig = Rig().start().settled()
+    rig = await Rig().start().settled()
     await rig.manager.stop()
     assert rig.workers.tables.idle
 
 
-def test_rocketmqs_own_file_is_read() -> None:
+async def test_rocketmqs_own_file_is_read() -> None:
     text = json.loads(GOLDEN.read_text())["configFiles"]["consumerOffset"]
     manager = Rig().with_file(text.encode()).start().manager
     assert [manager.query("CG", "TopicTest", queue) for queue in range(5)] == [7, 4, 3, 4, -1]
     assert manager.query("CG", "%RETRY%CG", 0) == 1
 
 
-def test_names_in_the_file_are_checked_again() -> None:
+async def test_names_in_the_file_are_checked_again() -> None:
     text = b'{"offsetTable":{"../x@g":{"0":1},"T@":{"0":1},"T":{"0":1},"T@g@h":{"0":1}}}'
     assert Rig().with_file(text).start().manager.table == {}

@@ -22,6 +22,7 @@ from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.codes import RequestCode
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, request
 from tests.support.crash_disk import CrashDisk
+from tests.support.workers import rest
 
 SETTINGS = {
     "brokerId": 0, "consumeBroadcastEnable": True, "consumeEnable": True,
@@ -77,7 +78,7 @@ async def test_no_acknowledged_change_of_a_group_is_lost() -> None:
         rig.put("T")
     rig.offsets.commit("x", "g", "T", 0, 5)
     rig.offsets.persisted(lambda error: None)
-    rig.workers.run_all()
+    await rest(rig.workers)
     moments: list[Moment] = []
     acknowledged = 0
 

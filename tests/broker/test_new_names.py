@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.broker.topics.new_names import ADDRESSES_MAX, BURST_S, NewNames
+from skylarkmq.broker.tables.config_table import ADDRESSES_MAX, BURST_S, NewNames
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from tests.broker.group_rig import GroupRig
@@ -42,7 +42,7 @@ def test_any_number_and_any_number_of_addresses() -> None:
     assert len(names._allowances) <= ADDRESSES_MAX
 
 
-def test_topics_and_groups_are_counted_when_peers_make_them() -> None:
+async def test_topics_and_groups_are_counted_when_peers_make_them() -> None:
     rig = GroupRig(new_names_per_second=1)
     rig.start()
     for number in range(BURST_S):

@@ -6,12 +6,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from skylarkmq.broker.tables.persist import TableFile, load_table, table_text
+from skylarkmq.broker.tables.json_table import load_table, table_text
+from skylarkmq.broker.tables.persist import TableFile
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.table_file import Text
 from skylarkmq.protocol.bodies.group import ConsumerOffsetSerializeWrapper
 from skylarkmq.protocol.bodies.text import DataVersion
+from tests.support.manual_clock import settle
 from tests.support.memory_files import MemoryFiles, Tables
+from tests.support.workers import rest
 
 PATH = Path("/store/config/consumerOffset.json")
 BACKUP = PATH.with_name("consumerOffset.json.bak")
@@ -26,20 +29,20 @@ def _load(texts: dict[Path, bytes]) -> tuple[dict[int, int] | None, MemoryFiles]
     return (None if loaded is None else loaded.offset_table["T@g"]), files
 
 
-def test_the_file_wins_over_its_backup() -> None:
+async def test_the_file_wins_over_its_backup() -> None:
     assert _load({PATH: GOOD, BACKUP: OLDER})[0] == {0: 7}
 
 
-def test_nothing_there_is_an_empty_start() -> None:
+async def test_nothing_there_is_an_empty_start() -> None:
     assert _load({})[0] is None
 
 
-def test_a_missing_file_gives_way_to_its_backup() -> None:
+async def test_a_missing_file_gives_way_to_its_backup() -> None:
     assert _load({BACKUP: OLDER})[0] == {0: 5, 1: 4}
 
 
 @pytest.mark.parametrize("text", [b"", b" \n", b'{"offsetTable":{"T@g":{0:7', b"[]", b"\xff\xfe"])
-def test_a_bad_file_gives_way_to_its_backup_and_never_replaces_it(text: bytes) -> None:
+async def test_a_bad_file_gives_way_to_its_backup_and_never_replaces_it(text: bytes) -> None:
     offsets, files = _load({PATH: text, BACKUP: OLDER})
     assert offsets == {0: 5, 1: 4}
     assert files.texts == {BROKEN: text, BACKUP: OLDER}
@@ -48,7 +51,9 @@ def test_a_bad_file_gives_way_to_its_backup_and_never_replaces_it(text: bytes) -
 
 
 @pytest.mark.parametrize("backup", [None, b"", b"{"])
-def test_a_bad_file_without_a_good_backup_ends_the_start_and_stays(backup: bytes | None) -> None:
+async def test_a_bad_file_without_a_good_backup_ends_the_start_and_stays(
+    backup: bytes | None,
+) -> None:
     texts = {PATH: b'{"offsetTable":{"T@g":{0:7', **({} if backup is None else {BACKUP: backup})}
     files = MemoryFiles(texts)
     before = dict(files.texts)
@@ -60,11 +65,11 @@ def test_a_bad_file_without_a_good_backup_ends_the_start_and_stays(backup: bytes
     assert files.texts == before
 
 
-def test_an_empty_file_without_a_backup_is_an_empty_start() -> None:
+async def test_an_empty_file_without_a_backup_is_an_empty_start() -> None:
     assert _load({PATH: b""})[0] is None
 
 
-def test_a_bad_backup_ends_the_start_with_file_and_position() -> None:
+async def test_a_bad_backup_ends_the_start_with_file_and_position() -> None:
     with pytest.raises(CorruptFileError) as caught:
         _load({BACKUP: b'{"offsetTable":{"T@g":{0:7 ? }}}'})
     assert caught.value.path == BACKUP
@@ -85,7 +90,7 @@ def _mutated(text: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
-def test_whatever_rots_a_start_reads_one_of_the_two_or_names_file_and_position() -> None:
+async def test_whatever_rots_a_start_reads_one_of_the_two_or_names_file_and_position() -> None:
     rng, outcomes = random.Random(5), set[str]()
     for _ in range(500):
         texts = {PATH: _mutated(GOOD, rng), BACKUP: _mutated(OLDER, rng)}
@@ -104,7 +109,7 @@ def test_whatever_rots_a_start_reads_one_of_the_two_or_names_file_and_position()
     assert outcomes >= {"read", "refused"}
 
 
-def test_text_is_standard_json_with_a_line_for_each_row() -> None:
+async def test_text_is_standard_json_with_a_line_for_each_row() -> None:
     version = DataVersion(counter=3, timestamp=1)
     text = table_text("offsetTable", {"T@g": {0: 7, 1: 2}, "U@g": {}}, version)
     assert text == (
@@ -114,7 +119,7 @@ def test_text_is_standard_json_with_a_line_for_each_row() -> None:
     assert msgspec.json.decode(table_text("offsetTable", {}, None)) == {"offsetTable": {}}
 
 
-def test_text_inside_a_row_can_not_break_the_lines() -> None:
+async def test_text_inside_a_row_can_not_break_the_lines() -> None:
     rows = {'a},"b': {"x": '},"'}, "c": {"y": 1}}
     text = table_text("t", rows, None)
     assert msgspec.json.decode(text) == {"t": rows}
@@ -142,67 +147,70 @@ class _Counted:
         self.file.persisted(lambda error: self.heard.append((name, error)))
 
 
-def test_nothing_pending_is_durable_at_once() -> None:
+async def test_nothing_pending_is_durable_at_once() -> None:
     table = _Counted()
     table.wait("a")
     assert table.heard == [("a", None)]
 
 
-def test_one_write_frees_all_who_waited_for_its_changes() -> None:
+async def test_one_write_frees_all_who_waited_for_its_changes() -> None:
     table = _Counted()
     table.change()
     table.wait("a")
     table.wait("b")
     assert table.heard == [] and table.file.pending
-    table.tables.worker.step()
+    await rest(table.tables.worker)
     assert table.heard == [("a", None), ("b", None)]
     assert table.tables.files.texts[PATH] == b"1"
     assert not table.file.pending
-    table.tables.worker.run_all()
+    await rest(table.tables.worker)
     assert table.tables.files.write_count == 1
 
 
-def test_a_change_during_a_write_waits_for_the_next_one() -> None:
+async def test_a_change_during_a_write_waits_for_the_next_one() -> None:
     table = _Counted()
     table.change()
     table.wait("first")
+    await settle()
     table.tables.worker.run_job()
     table.change()
     table.change()
     table.wait("second")
     table.tables.worker.deliver()
+    await settle()
     assert table.heard == [("first", None)] and table.file.pending
-    table.tables.worker.step()
+    await rest(table.tables.worker)
     assert table.heard == [("first", None), ("second", None)]
     assert table.tables.files.texts[PATH] == b"3"
     assert table.tables.files.write_count == 2
 
 
-def test_a_failed_write_is_told_and_stays_pending_until_the_next_try() -> None:
+async def test_a_failed_write_is_told_and_stays_pending_until_the_next_try() -> None:
     table = _Counted()
     failure = OSError(28, "No space left on device")
     table.tables.files.error = failure
     table.change()
     table.wait("a")
-    table.tables.worker.run_all()
+    await rest(table.tables.worker)
     assert table.heard == [("a", failure)] and table.file.pending
     table.tables.files.error = None
     table.wait("b")
-    table.tables.worker.run_all()
+    await rest(table.tables.worker)
     assert table.heard[1] == ("b", None) and not table.file.pending
 
 
-def test_a_marked_change_waits_until_it_is_asked_for() -> None:
+async def test_a_marked_change_waits_until_it_is_asked_for() -> None:
     table = _Counted()
     table.value = 1
     table.file.mark()
     assert table.tables.worker.idle and table.file.pending
     table.file.write()
+    await settle()
     table.tables.worker.run_job()
     table.value = 2
     table.file.mark()
-    table.tables.worker.run_all()
+    await rest(table.tables.worker)
     assert table.tables.files.texts[PATH] == b"1" and table.file.pending
     table.file.write()
-    table.tables.worker.run_all()
+    await rest(table.tables.worker)
     assert table.tables.files.texts[PATH] == b"2"

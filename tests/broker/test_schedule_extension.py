@@ -8,19 +8,19 @@ from tests.broker.test_schedule_service import SCHEDULE, Rig
 
 
 @pytest.mark.parametrize("harm", [False, True])
-def test_never_early_also_when_the_extension_rots(harm: bool) -> None:
+async def test_never_early_also_when_the_extension_rots(harm: bool) -> None:
     rig = Rig(enable_consume_queue_ext=True, mapped_file_size_consume_queue_ext=104).start()
     rig.park(2, b"one")  # 5 s
-    rig.advance(2)
+    await rig.advance(2)
     rig.park(2, b"two")
-    rig.advance(2)  # both units are in the files
+    await rig.advance(2)  # both units are in the files
     if harm:
         folder = rig.store.paths.queue_ext_folder(SCHEDULE, 1)
         rig.files.open(folder / f"{0:020d}").pwrite(bytes(20), 20)
         rig.store.queues.open(SCHEDULE, 1).drop_tail()
-    rig.advance(0.8)
+    await rig.advance(0.8)
     assert rig.bodies() == []
-    rig.advance(2)
+    await rig.advance(2)
     assert rig.bodies() == [b"one"]
-    rig.advance(0.5)
+    await rig.advance(0.5)
     assert rig.bodies() == [b"one", b"two"]

@@ -17,6 +17,7 @@ from skylarkmq.store.read.message_reader import MessageReader
 from skylarkmq.store.results import MessageInner
 from tests.broker.schedule_rig import SCHEDULE, TOPIC, Rig
 from tests.store.support import BORN, HOST, inner, refuse_bodies
+from tests.support.workers import rest
 
 
 @pytest.fixture(params=["warm", "cold"], autouse=True)
@@ -31,25 +32,25 @@ def flush(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_message_is_delivered_when_due_and_not_before(flush: str) -> None:
+async def test_a_message_is_delivered_when_due_and_not_before(flush: str) -> None:
     rig = Rig(flush_disk_type=flush).start()
     rig.park(2)
-    rig.advance(4.9)
+    await rig.advance(4.9)
     assert rig.bodies() == []
-    rig.advance(0.3)
+    await rig.advance(0.3)
     assert rig.bodies() == [b"body"]
     assert rig.service.delivered_count == 1
-    rig.advance(20)
+    await rig.advance(20)
     assert rig.bodies() == [b"body"]
 
 
-def test_the_copy_keeps_what_was_parked() -> None:
+async def test_the_copy_keeps_what_was_parked() -> None:
     rig = Rig().start()
     rig.park(
         1, b"\x00\xff", b"TAGS\x01TagA\x02KEYS\x01k", flag=77, sys_flag=1, reconsume_times=3,
         born_timestamp=1234,
     )  # fmt: skip
-    rig.advance(1.2)
+    await rig.advance(1.2)
     (message,) = rig.delivered()
     assert (message.body, message.flag, message.sys_flag) == (b"\x00\xff", 77, 1)
     assert (message.reconsume_times, message.born_timestamp) == (3, 1234)
@@ -61,48 +62,48 @@ def test_the_copy_keeps_what_was_parked() -> None:
     assert unit.tags_code == tags_code("TagA")
 
 
-def test_property_bytes_that_are_no_utf8_travel_unchanged() -> None:
+async def test_property_bytes_that_are_no_utf8_travel_unchanged() -> None:
     """Decoded and encoded again they would grow beyond what a record holds and block the level."""
     rig = Rig().start()
     odd = b"x\x01" + b"\xff" * 32_000
     rig.park(1, properties=odd)
     rig.park(1, b"behind")
-    rig.advance(1.5)
+    await rig.advance(1.5)
     assert rig.bodies() == [b"body", b"behind"]
     view = rig.store.commit_log.read(rig.store.queue_units(TOPIC, 2, 0, 1)[0].commit_offset)
     assert view is not None
     assert view.properties.startswith(odd)
 
 
-def test_an_idle_level_has_no_timer() -> None:
+async def test_an_idle_level_has_no_timer() -> None:
     rig = Rig().start()
-    rig.advance(15)  # the store's timers have found their places
+    await rig.advance(15)  # the store's timers have found their places
     others = rig.clock.pending_count
     rig.park(1)
     assert rig.clock.pending_count > others
-    rig.advance(1.5)
+    await rig.advance(1.5)
     assert rig.bodies() == [b"body"]
-    rig.advance(11)  # the offsets have been written
+    await rig.advance(11)  # the offsets have been written
     assert rig.clock.pending_count == others
 
 
-def test_levels_do_not_wait_for_each_other() -> None:
+async def test_levels_do_not_wait_for_each_other() -> None:
     rig = Rig().start()
     rig.park(18, b"two hours")
     rig.park(2, b"five seconds")
     rig.park(1, b"one second")
-    rig.advance(5.2)
+    await rig.advance(5.2)
     assert rig.bodies() == [b"one second", b"five seconds"]
     assert rig.service.pending_count(18) == 1
     assert rig.service.levels == [1, 2, 18]
 
 
-def test_order_within_a_level_is_kept(flush: str) -> None:
+async def test_order_within_a_level_is_kept(flush: str) -> None:
     rig = Rig(flush_disk_type=flush).start()
     bodies = [b"%d" % number for number in range(3 * UNITS_PER_TURN + 7)]
     for body in bodies:
         rig.park(1, body)
-    rig.advance(2)
+    await rig.advance(2)
     assert rig.bodies() == bodies
 
 
@@ -110,86 +111,86 @@ async def test_after_a_clean_stop_nothing_is_repeated(flush: str) -> None:
     rig = Rig(flush_disk_type=flush).start()
     rig.park(1, b"before")
     rig.park(2, b"after")
-    rig.advance(1.1)
+    await rig.advance(1.1)
     await rig.stop_all()
     assert rig.file() == {"1": 1}
     again = Rig(rig.files, flush_disk_type=flush).start()
     again.clock.step_wall(3600)
-    again.advance(1.5)
+    await again.advance(1.5)
     assert again.bodies() == [b"before", b"after"]
 
 
-def test_after_any_crash_every_durable_message_is_delivered(flush: str) -> None:
+async def test_after_any_crash_every_durable_message_is_delivered(flush: str) -> None:
     """The offsets may stand behind the deliveries, never in front of what a power cut leaves."""
     rng = random.Random(11)
     rig = Rig(flush_disk_type=flush, flush_delay_offset_interval=100).start()
     bodies = [b"%d" % number for number in range(12)]
     for number, body in enumerate(bodies):
         rig.park(1 + number % 2, body)
-        rig.advance(0.4)
-    rig.advance(0.6)  # all parked ones are synced, some delivered ones are not
+        await rig.advance(0.4)
+    await rig.advance(0.6)  # all parked ones are synced, some delivered ones are not
     for _ in range(8):
         rig.clock.advance(0.3)  # deliveries go on and tables are written, the log is not synced
-        rig.workers.tables.run_all()
+        await rest(rig.workers.tables)
     for state in rig.files.crash_states(rng, 16):
         again = Rig(rig.files.crash(state, rng), flush_disk_type=flush)
         again.clock.step_wall(60)
         again.start()
-        again.advance(7)
+        await again.advance(7)
         assert set(again.bodies()) == set(bodies), state
 
 
-def test_the_file_never_passes_what_is_not_synced() -> None:
+async def test_the_file_never_passes_what_is_not_synced() -> None:
     """A power cut must not find an offset behind a delivered copy that it takes away."""
     rig = Rig(flush_interval_commit_log=60_000, flush_delay_offset_interval=1000).start()
     rig.park(1)
     for _ in range(50):
         rig.clock.advance(0.1)
-        rig.workers.run_all()
+        await rest(rig.workers)
     assert rig.bodies() == [b"body"]
     assert not rig.files.exists(rig.store.paths.config / FILE_NAME)
-    rig.advance(60)
+    await rig.advance(60)
     assert rig.file() == {"1": 1}
 
 
-def test_the_file_is_written_each_interval_while_something_changes() -> None:
+async def test_the_file_is_written_each_interval_while_something_changes() -> None:
     rig = Rig().start()
     rig.park(1)
-    rig.advance(5)
+    await rig.advance(5)
     assert not rig.files.exists(rig.store.paths.config / FILE_NAME)
-    rig.advance(7)
+    await rig.advance(7)
     assert rig.file() == {"1": 1}
     writes = rig.files.calls["replace"]
-    rig.advance(60)
+    await rig.advance(60)
     assert rig.files.calls["replace"] == writes
 
 
-def test_a_file_that_was_not_written_is_tried_again() -> None:
+async def test_a_file_that_was_not_written_is_tried_again() -> None:
     rig = Rig().start()
     rig.files.fail("rename", times=1, error=errno.ENOSPC, path=FILE_NAME)
     rig.park(1)
-    rig.advance(12)
+    await rig.advance(12)
     assert not rig.files.exists(rig.store.paths.config / FILE_NAME)
-    rig.advance(10)
+    await rig.advance(10)
     assert rig.file() == {"1": 1}
 
 
 @pytest.mark.parametrize("text", [b'{"offsetTable":{1:7}}', b'{"offsetTable":{"1":7,"99999":-4}}'])
-def test_offsets_beyond_the_queue_are_clipped(text: bytes) -> None:
+async def test_offsets_beyond_the_queue_are_clipped(text: bytes) -> None:
     rig = Rig()
     rig.files.make_folder(rig.store.paths.config)
     rig.files.replace(rig.store.paths.config / FILE_NAME, text, backup=False)
     rig.start()
     rig.park(1, b"a")
     rig.park(1, b"b")
-    rig.advance(1.5)
+    await rig.advance(1.5)
     assert rig.bodies() == []  # 7 is clipped to 2, behind both
     rig.park(1, b"c")
-    rig.advance(1.5)
+    await rig.advance(1.5)
     assert rig.bodies() == [b"c"]
 
 
-def test_a_refused_put_is_tried_again_without_repeating_others(
+async def test_a_refused_put_is_tried_again_without_repeating_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = Rig().start()
@@ -206,22 +207,22 @@ def test_a_refused_put_is_tried_again_without_repeating_others(
         return add_message(queue, message)
 
     monkeypatch.setattr(AppendBatch, "add_message", full_for_a_while)
-    rig.advance(1.5)
+    await rig.advance(1.5)
     assert rig.bodies() == [b"a"]
-    rig.advance(5)
+    await rig.advance(5)
     assert rig.bodies() == [b"a", b"b", b"c"]
 
 
-def test_a_limit_that_was_lowered_holds_nothing_back() -> None:
+async def test_a_limit_that_was_lowered_holds_nothing_back() -> None:
     rig = Rig().start()
     rig.park(1, b"x" * 5000)
     rig.park(1, b"last")
     object.__setattr__(rig.store.config, "max_message_size", 1000)
-    rig.advance(3)
+    await rig.advance(3)
     assert rig.bodies() == [b"x" * 5000, b"last"]
 
 
-def test_a_message_that_is_refused_waits_and_repeats_nothing(
+async def test_a_message_that_is_refused_waits_and_repeats_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = Rig().start()
@@ -229,10 +230,10 @@ def test_a_message_that_is_refused_waits_and_repeats_nothing(
     rig.park(1, b"x" * 5000)
     rig.park(1, b"last")
     refuse_bodies(monkeypatch, 1000)
-    rig.advance(10)
+    await rig.advance(10)
     assert rig.bodies() == [b"first"]
     refuse_bodies(monkeypatch, 10_000)
-    rig.advance(2)
+    await rig.advance(2)
     assert rig.bodies() == [b"first", b"x" * 5000, b"last"]
 
 
@@ -249,64 +250,66 @@ def test_a_message_that_is_refused_waits_and_repeats_nothing(
         b"REAL_TOPIC\x01T\x02REAL_QID\x01\xd9\xa1",
     ],
 )
-def test_a_record_without_a_possible_target_is_passed_over(properties: bytes) -> None:
+async def test_a_record_without_a_possible_target_is_passed_over(properties: bytes) -> None:
     rig = Rig().start()
     bad = inner(SCHEDULE, 0, b"bad", properties=properties, delay_level=1)
     rig.store.put_message(bad, rig.results.append)
     rig.park(1, b"good")
-    rig.advance(1.5)
+    await rig.advance(1.5)
     assert rig.bodies() == [b"good"]
     assert rig.service.skipped_count == 1
     assert rig.delivered("T", 0) == []
 
 
-def test_a_step_back_delays_by_one_level_at_most() -> None:
+async def test_a_step_back_delays_by_one_level_at_most() -> None:
     rig = Rig().start()
     rig.park(2)
-    rig.advance(3)
+    await rig.advance(3)
     rig.clock.step_wall(-3600)
-    rig.advance(1.9)
+    await rig.advance(1.9)
     assert rig.bodies() == []
-    rig.advance(5)  # it is noticed at the next look, from then on one more delay
+    await rig.advance(5)  # it is noticed at the next look, from then on one more delay
     assert rig.bodies() == [b"body"]
 
 
-def test_what_is_parked_after_a_step_back_waits_its_own_delay() -> None:
+async def test_what_is_parked_after_a_step_back_waits_its_own_delay() -> None:
     """The store's time stands still until the wall clock has caught up, and with it due times."""
     rig = Rig().start()
     rig.park(2, b"0")
     rig.clock.step_wall(-3600)
     for body in (b"1", b"2", b"3"):
-        rig.advance(2)
+        await rig.advance(2)
         rig.park(2, body)
-    rig.advance(4.8)  # 6.8 s after the first of them
+    await rig.advance(4.8)  # 6.8 s after the first of them
     assert rig.bodies() == [b"0", b"1", b"2"]
-    rig.advance(1.3)
+    await rig.advance(1.3)
     assert rig.bodies() == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_step_forward_is_noticed_within_a_second() -> None:
+async def test_a_step_forward_is_noticed_within_a_second() -> None:
     rig = Rig().start()
     rig.park(18)
-    rig.advance(5)
+    await rig.advance(5)
     rig.clock.step_wall(7200)
-    rig.advance(1.2)
+    await rig.advance(1.2)
     assert rig.bodies() == [b"body"]
 
 
-def test_levels_that_are_configured_no_more_are_served_at_their_due_time() -> None:
+async def test_levels_that_are_configured_no_more_are_served_at_their_due_time() -> None:
     rig = Rig().start()
     rig.park(4, b"thirty seconds")
-    rig.workers.run_all()
+    await rest(rig.workers)
     rig.stop()
     again = Rig(rig.files, message_delay_level="1s 5s").start()
-    again.advance(29)
+    await again.advance(29)
     assert again.bodies() == []
-    again.advance(2)
+    await again.advance(2)
     assert again.bodies() == [b"thirty seconds"]
 
 
-def test_an_error_in_a_turn_stops_one_level_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_in_a_turn_stops_one_level_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rig = Rig().start()
     rig.park(1)
     rig.park(2, b"other")
@@ -318,8 +321,8 @@ def test_an_error_in_a_turn_stops_one_level_for_a_while(monkeypatch: pytest.Monk
             [] if queue == 0 else units(topic, queue, offset, count)
         ),
     )
-    rig.advance(6)
+    await rig.advance(6)
     assert rig.bodies() == [b"other"]
     monkeypatch.setattr(rig.store, "queue_units", units)
-    rig.advance(10)
+    await rig.advance(10)
     assert rig.bodies() == [b"other", b"body"]

@@ -10,6 +10,7 @@ from skylarkmq.broker.delay import schedule_service
 from skylarkmq.broker.delay.schedule_service import UNITS_PER_TURN
 from skylarkmq.store.read.message_reader import MessageReader
 from tests.broker.schedule_rig import Rig
+from tests.support.workers import rest
 
 
 @pytest.fixture(params=["warm", "cold"], autouse=True)
@@ -18,7 +19,7 @@ def _age(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(MessageReader, "is_in_memory", lambda *_: False)
 
 
-def test_a_turn_is_bounded() -> None:
+async def test_a_turn_is_bounded() -> None:
     """However many fall due at once, other callbacks of the loop get their chance in between."""
     rig = Rig(mapped_file_size_consume_queue=20_000).start()
     counts: list[int] = []
@@ -31,42 +32,42 @@ def test_a_turn_is_bounded() -> None:
         put(level, due, end_offset)
 
     rig.service._put = counted  # type: ignore[method-assign]
-    rig.advance(6)
+    await rig.advance(6)
     assert sum(counts) == 5 * UNITS_PER_TURN
     assert max(counts) == UNITS_PER_TURN
 
 
-def test_a_turn_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig().start()
     for number in range(6):
         rig.park(1, bytes([number]) * 30_000)
     monkeypatch.setattr(schedule_service, "BYTES_PER_TURN", 70_000)
     appended = rig.store.stats.append_duration.count
-    rig.advance(1.5)
+    await rig.advance(1.5)
     assert [body[0] for body in rig.bodies()] == list(range(6))
     assert rig.store.stats.append_duration.count == appended + 3
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_messages_of_a_turn_are_one_batch_of_the_store(flush: str) -> None:
+async def test_messages_of_a_turn_are_one_batch_of_the_store(flush: str) -> None:
     """Under SYNC_FLUSH one sync frees them all."""
     rig = Rig(flush_disk_type=flush).start()
     for number in range(100):
         rig.park(1, b"%d" % number)
-    rig.workers.run_all()
+    await rest(rig.workers)
     appended = rig.store.stats.append_duration.count
-    rig.advance(1.5)
+    await rig.advance(1.5)
     assert rig.service.delivered_count == 100
     assert rig.store.stats.append_duration.count == appended + 1
 
 
-def test_a_level_wakes_at_the_due_time_itself() -> None:
+async def test_a_level_wakes_at_the_due_time_itself() -> None:
     rig = Rig().start()
     rig.clock.advance(0.25)  # what looks now and then looks at other moments
     rig.park(2)
     rig.clock.advance(4.999)
-    rig.workers.run_all()
+    await rest(rig.workers)
     assert rig.bodies() == []
     rig.clock.advance(0.001)
-    rig.workers.run_all()
+    await rest(rig.workers)
     assert rig.bodies() == [b"body"]

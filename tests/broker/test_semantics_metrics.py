@@ -27,7 +27,7 @@ def figures(families: list[Metric]) -> dict[str, float]:
     }
 
 
-def test_delayed_messages_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_delayed_messages_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = TimerRig()
     writer = TableWriter(rig.files, rig.workers.tables)
     table = DelayOffsetTable(rig.files, writer, rig.clock, rig.store)
@@ -47,10 +47,10 @@ def test_delayed_messages_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     rig.at(due_ms, b"b")
     rig.at(due_ms + 60_000, b"c")
     rig.cancel(due_ms, b"K")
-    rig.advance(0.5)
+    await rig.advance(0.5)
     before = seen()
     assert (before["messages/level"], before["messages/timer"]) == (3, 3)
-    rig.advance(4)
+    await rig.advance(4)
     assert seen() == {
         "messages/level": 1,
         "messages/timer": 1,
@@ -64,7 +64,7 @@ def test_delayed_messages_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
         "stored_again_total": 0,
     }
     refuse_bodies(monkeypatch, 0)
-    rig.advance(70, step_s=1)
+    await rig.advance(70, step_s=1)
     after = seen()
     assert (after["messages/level"], after["messages/timer"]) == (1, 1)
     assert after["lag_seconds/level"] > 5

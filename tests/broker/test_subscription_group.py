@@ -13,6 +13,7 @@ from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.store.config import StoreConfig
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_files import Tables
+from tests.support.workers import rest
 
 ROOT = Path("/store")
 PATH = ROOT / "config" / "subscriptionGroup.json"
@@ -29,13 +30,13 @@ def _manager(
     return manager, tables
 
 
-def test_built_in_groups_are_there_at_the_start() -> None:
+async def test_built_in_groups_are_there_at_the_start() -> None:
     manager, _ = _manager()
     assert set(manager.table) == set(BUILT_IN_GROUPS)
     assert "TOOLS_CONSUMER" in manager.table and not manager.pending
 
 
-def test_a_group_is_made_when_it_is_first_looked_for() -> None:
+async def test_a_group_is_made_when_it_is_first_looked_for() -> None:
     manager, tables = _manager()
     group = manager.find("g")
     assert group == SubscriptionGroupConfig(group_name="g")
@@ -43,27 +44,27 @@ def test_a_group_is_made_when_it_is_first_looked_for() -> None:
     heard: list[BaseException | None] = []
     manager.persisted(heard.append)
     assert manager.pending and heard == []
-    tables.worker.run_all()
+    await rest(tables.worker)
     assert heard == [None] and tables.files.write_count == 1
     again, _ = _manager(tables)
     assert again.table == manager.table and again.data_version == manager.data_version
 
 
-def test_without_making_on_demand_only_system_groups_are_made() -> None:
+async def test_without_making_on_demand_only_system_groups_are_made() -> None:
     manager, _ = _manager(auto_create_subscription_group=False)
     assert manager.find("g") is None
     assert manager.find("CID_RMQ_SYS_TRANS") is not None
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "x" * 121, "g\n", "../g"])
-def test_bad_names_are_refused(name: str) -> None:
+async def test_bad_names_are_refused(name: str) -> None:
     manager, _ = _manager()
     with pytest.raises(RemoteProtocolError):
         manager.find(name)
     assert not manager.pending
 
 
-def test_the_table_is_bounded() -> None:
+async def test_the_table_is_bounded() -> None:
     manager, _ = _manager(max_groups=len(BUILT_IN_GROUPS) + 1)
     manager.find("g")
     with pytest.raises(RemoteProtocolError, match=r"no room for group h: .*maxGroups="):
@@ -72,7 +73,7 @@ def test_the_table_is_bounded() -> None:
     assert manager.table["g"].retry_max_times == 3
 
 
-def test_rocketmqs_file_is_read_and_its_names_are_checked_again() -> None:
+async def test_rocketmqs_file_is_read_and_its_names_are_checked_again() -> None:
     text = (
         b'{\n\t"dataVersion":{\n\t\t"counter":2,\n\t\t"timestamp":1\n\t},\n'
         b'\t"forbiddenTable":{},\n\t"subscriptionGroupTable":{\n\t\t"CG":{\n\t\t\t"brokerId":0,\n'

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.tables.persist import ROWS_PER_CALL
-from skylarkmq.broker.tables.table_body import TableBody
+from skylarkmq.broker.tables.json_table import ROWS_PER_CALL, TableBody
 from skylarkmq.protocol.bodies.group import ConsumerOffsetSerializeWrapper, SubscriptionGroupWrapper
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.bodies.topic import TopicConfigSerializeWrapper

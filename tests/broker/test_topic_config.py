@@ -14,6 +14,7 @@ from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.store.config import StoreConfig
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_files import Tables
+from tests.support.workers import rest
 
 ROOT = Path("/store")
 PATH = ROOT / "config" / "topics.json"
@@ -33,7 +34,7 @@ def _manager(tables: Tables | None = None, **changes: Any) -> tuple[TopicConfigM
     return manager, tables
 
 
-def test_system_topics_are_there_at_the_start() -> None:
+async def test_system_topics_are_there_at_the_start() -> None:
     manager, tables = _manager()
     shapes = {
         name: (topic.read_queue_nums, topic.write_queue_nums, topic.perm)
@@ -52,7 +53,7 @@ def test_system_topics_are_there_at_the_start() -> None:
     assert not manager.pending and tables.files.write_count == 0
 
 
-def test_switches_of_system_topics() -> None:
+async def test_switches_of_system_topics() -> None:
     manager, _ = _manager(
         auto_create_topic_enable=False,
         trace_topic_enable=True,
@@ -66,13 +67,13 @@ def test_switches_of_system_topics() -> None:
     assert manager.table["broker-a"].perm == 1
 
 
-def test_a_host_name_with_dots_gets_no_topic() -> None:
+async def test_a_host_name_with_dots_gets_no_topic() -> None:
     manager, _ = _manager(broker_name="node.example.com")
     assert "node.example.com" not in manager.table
 
 
 @pytest.mark.parametrize(("asked", "queues"), [(4, 4), (8, 8), (2**31 - 1, 8)])
-def test_a_send_creates_a_topic_from_its_default(asked: int, queues: int) -> None:
+async def test_a_send_creates_a_topic_from_its_default(asked: int, queues: int) -> None:
     manager, _ = _manager()
     topic = manager.create_in_send("orders", "TBW102", asked, REMOTE, 1)
     assert topic == TopicConfig(
@@ -85,31 +86,31 @@ def test_a_send_creates_a_topic_from_its_default(asked: int, queues: int) -> Non
     assert manager.create_in_send("orders", "nothing", 1, REMOTE, 0) is topic
 
 
-def test_a_send_creates_nothing_without_a_default_that_is_inherited() -> None:
+async def test_a_send_creates_nothing_without_a_default_that_is_inherited() -> None:
     manager, _ = _manager()
     assert manager.create_in_send("orders", "missing", 4, REMOTE, 0) is None
     assert manager.create_in_send("orders", "SELF_TEST_TOPIC", 4, REMOTE, 0) is None
     assert "orders" not in manager.table and not manager.pending
 
 
-def test_tbw102_of_an_earlier_start_creates_nothing_when_switched_off() -> None:
+async def test_tbw102_of_an_earlier_start_creates_nothing_when_switched_off() -> None:
     manager, tables = _manager()
     manager.create_in_send("orders", "TBW102", 4, REMOTE, 0)
-    tables.worker.run_all()
+    await rest(tables.worker)
     manager, _ = _manager(tables, auto_create_topic_enable=False)
     assert "TBW102" in manager.table
     assert manager.create_in_send("other", "TBW102", 4, REMOTE, 0) is None
 
 
 @pytest.mark.parametrize("asked", [0, -1, -(2**31)])
-def test_no_queue_at_all_is_refused(asked: int) -> None:
+async def test_no_queue_at_all_is_refused(asked: int) -> None:
     manager, _ = _manager()
     with pytest.raises(RemoteProtocolError, match="1 to 1024"):
         manager.create_in_send("orders", "TBW102", asked, REMOTE, 0)
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a b", "x" * 128, "ä", "orders\n"])
-def test_bad_names_are_refused_on_every_road(name: str) -> None:
+async def test_bad_names_are_refused_on_every_road(name: str) -> None:
     manager, _ = _manager()
     with pytest.raises(RemoteProtocolError):
         manager.create_in_send(name, "TBW102", 4, REMOTE, 0)
@@ -120,7 +121,7 @@ def test_bad_names_are_refused_on_every_road(name: str) -> None:
     assert not manager.pending
 
 
-def test_the_table_is_bounded() -> None:
+async def test_the_table_is_bounded() -> None:
     manager, _ = _manager(max_topics=9)
     manager.create_in_send_back("%RETRY%g", 1, 6)
     with pytest.raises(RemoteProtocolError, match="maxTopics=9"):
@@ -129,20 +130,20 @@ def test_the_table_is_bounded() -> None:
     assert manager.table["%RETRY%g"].perm == 4
 
 
-def test_a_topic_is_acknowledged_when_its_file_is_on_the_disk() -> None:
+async def test_a_topic_is_acknowledged_when_its_file_is_on_the_disk() -> None:
     manager, tables = _manager()
     heard: list[BaseException | None] = []
     manager.create_in_send("orders", "TBW102", 4, REMOTE, 0)
     manager.persisted(heard.append)
     assert manager.pending and heard == []
-    tables.worker.step()
+    await rest(tables.worker)
     assert not manager.pending and heard == [None]
     again, _ = _manager(tables)
     assert again.table == manager.table
     assert again.data_version == manager.data_version
 
 
-def test_every_change_has_a_version_of_its_own_and_is_told() -> None:
+async def test_every_change_has_a_version_of_its_own_and_is_told() -> None:
     manager, _ = _manager()
     told: list[str] = []
     manager.add_change_listener(lambda topic: told.append(topic.topic_name))
@@ -159,7 +160,7 @@ def test_every_change_has_a_version_of_its_own_and_is_told() -> None:
     assert told == ["orders", "%RETRY%g", "orders"]
 
 
-def test_rocketmqs_file_is_read_and_its_names_are_checked_again() -> None:
+async def test_rocketmqs_file_is_read_and_its_names_are_checked_again() -> None:
     text = (
         b'{\n\t"dataVersion":{\n\t\t"counter":3,\n\t\t"timestamp":1700000000000\n\t},\n'
         b'\t"topicConfigTable":{\n\t\t"TopicTest":{\n\t\t\t"attributes":{},\n\t\t\t"order":true,\n'
@@ -176,10 +177,10 @@ def test_rocketmqs_file_is_read_and_its_names_are_checked_again() -> None:
     assert manager.data_version.counter == 3
 
 
-def test_the_file_holds_rocketmqs_fields() -> None:
+async def test_the_file_holds_rocketmqs_fields() -> None:
     manager, tables = _manager()
     manager.create_in_send("orders", "TBW102", 4, REMOTE, 0)
-    tables.worker.run_all()
+    await rest(tables.worker)
     value = msgspec.json.decode(tables.files.texts[PATH])
     assert list(value) == ["dataVersion", "topicConfigTable"]
     assert value["topicConfigTable"]["orders"] == {

@@ -27,6 +27,7 @@ from tests.broker.group_rig import FakeConnection, GroupRig, ask, begin, request
 from tests.support.crash_disk import CrashDisk
 from tests.support.live_broker import live_broker
 from tests.support.raw_client import RawClient, pull_fields, send_fields
+from tests.support.workers import rest
 
 
 class Rig(GroupRig):
@@ -56,12 +57,12 @@ class Rig(GroupRig):
     async def deleted(self, topic: str = "T") -> Any:
         return await ask(self, self.processor, FakeConnection(), request(215, {"topic": topic}))
 
-    def fill(self, topic: str = "T", count: int = 5) -> None:
+    async def fill(self, topic: str = "T", count: int = 5) -> None:
         self.topic(topic)
         for number in range(count):
             self.put(topic, 0, f"{topic}-{number}".encode())
         self.offsets.commit("peer", "cg", topic, 0, count)
-        self.workers.run_all()
+        await rest(self.workers)
 
     def table(self, name: str) -> dict[str, Any]:
         table: dict[str, Any] = json.loads(self.files.read_all(self.store.paths.config / name))
@@ -69,13 +70,13 @@ class Rig(GroupRig):
 
 
 @pytest.fixture
-def rig() -> Rig:
+async def rig() -> Rig:
     return Rig().start()
 
 
 async def test_everything_of_a_topic_goes_before_the_answer(rig: Rig) -> None:
-    rig.fill()
-    rig.fill("U")
+    await rig.fill()
+    await rig.fill("U")
     sql = SubscriptionData(topic="T", sub_string="a > 1", expression_type="SQL92", sub_version=1)
     rig.filters.register("cg", [sql])
     rig.filters.unregister("cg")
@@ -87,7 +88,7 @@ async def test_everything_of_a_topic_goes_before_the_answer(rig: Rig) -> None:
     assert rig.filters.get("T", "cg") is None
     await asyncio.sleep(0)
     assert not waiting.done()
-    rig.workers.run_all()
+    await rest(rig.workers)
     assert (await waiting).code == 0
     assert "T" not in rig.table("topics.json")["topicConfigTable"]
     assert list(rig.table("consumerOffset.json")["offsetTable"]) == ["U@cg"]
@@ -96,7 +97,7 @@ async def test_everything_of_a_topic_goes_before_the_answer(rig: Rig) -> None:
 
 
 async def test_held_pulls_are_answered(rig: Rig) -> None:
-    rig.fill()
+    await rig.fill()
     woken: list[str] = []
     for topic in ("T", "U"):
         connection: Any = FakeConnection()
@@ -110,13 +111,13 @@ async def test_held_pulls_are_answered(rig: Rig) -> None:
 
 
 async def test_the_topic_can_not_be_made_before_the_end(rig: Rig) -> None:
-    rig.fill()
+    await rig.fill()
     waiting = rig.delete()
     with pytest.raises(RemoteProtocolError, match="being deleted"):
         rig.topics.create_in_send("T", "TBW102", 4, "peer", 0)
     with pytest.raises(RemoteProtocolError, match="being deleted"):
         rig.topic("T")
-    rig.workers.run_all()
+    await rest(rig.workers)
     await waiting
     rig.topic("T")
     rig.put("T", 0, b"new")
@@ -128,26 +129,26 @@ async def test_figures_of_what_is_left(rig: Rig) -> None:
         families = removal_families(rig.store.removal, FamilyMaker({}))
         return {s.labels["left"]: s.value for family in families for s in family.samples}
 
-    rig.fill()
+    await rig.fill()
     assert seen() == {"log": 0, "all": 0}
     waiting = rig.delete()
     assert seen() == {"log": 1, "all": 1}
-    rig.workers.run_all()
+    await rest(rig.workers)
     await waiting
     assert seen() == {"log": 1, "all": 0}
 
 
 async def test_two_who_delete_at_once_get_one_deletion(rig: Rig) -> None:
-    rig.fill()
+    await rig.fill()
     first, second = rig.delete(), rig.delete()
-    rig.workers.run_all()
+    await rest(rig.workers)
     assert [(await first).code, (await second).code] == [0, 0]
     assert not rig.topics.deleting
 
 
 async def test_a_topic_that_nobody_knows_is_no_error_and_leaves_no_trace(rig: Rig) -> None:
     rig.offsets.persisted(lambda error: None)
-    rig.workers.run_all()
+    await rest(rig.workers)
     before = rig.files.calls["rename"]
     version = rig.topics.data_version
     assert (await rig.deleted("nobody")).code == 0
@@ -158,7 +159,7 @@ async def test_a_topic_that_nobody_knows_is_no_error_and_leaves_no_trace(rig: Ri
 
 
 async def test_what_the_store_still_has_of_a_lost_topic_goes(rig: Rig) -> None:
-    rig.fill()
+    await rig.fill()
     del rig.topics.table["T"]
     assert (await rig.deleted()).code == 0
     assert not [path for path in rig.files.contents() if "/T/" in path]
@@ -176,7 +177,7 @@ async def test_what_can_be_no_topic_is_refused(rig: Rig, name: str) -> None:
 
 
 async def test_a_full_disk_is_told_and_deleting_again_helps(rig: Rig) -> None:
-    rig.fill()
+    await rig.fill()
     rig.files.fail("rename", error=errno.ENOSPC, path="topics.json")
     answer = await rig.deleted()
     assert answer.code == 14
@@ -215,11 +216,11 @@ async def test_over_the_wire(tmp_path: Path) -> None:
 
 async def test_crash_at_each_step() -> None:
     rig = Rig().start()
-    rig.fill()
-    rig.fill("U")
+    await rig.fill()
+    await rig.fill("U")
     rig.offsets.persisted(lambda error: None)
     rig.clock.advance(1)
-    rig.workers.run_all()
+    await rest(rig.workers)
     done = asyncio.Event()
     moments: list[tuple[CrashDisk, bool]] = []
 
@@ -231,23 +232,24 @@ async def test_crash_at_each_step() -> None:
     waiting.add_done_callback(lambda _: done.set())
     for _ in range(20):
         await asyncio.sleep(0)
-        rig.workers.run_all()
+        await rest(rig.workers)
     assert done.is_set()
     rig.topic("V")
+    await rest(rig.workers)
     rig.files.before_step = None
     assert any(is_acked for _, is_acked in moments)
     rng = Random(7)
     seen: set[tuple[bool, bool, bool]] = set()
     for disk, is_acked in moments:
         for state in rng.sample(disk.crash_states(rng, 10), 2):
-            seen.add(_check_crashed(disk.crash(state, rng), is_acked))
+            seen.add(await _check_crashed(disk.crash(state, rng), is_acked))
     # All or nothing, but for the moment in which nothing of the store has gone yet.
     assert seen == {(True, True, True), (False, False, False)}
 
 
-def _check_crashed(disk: CrashDisk, is_acked: bool) -> tuple[bool, bool, bool]:
+async def _check_crashed(disk: CrashDisk, is_acked: bool) -> tuple[bool, bool, bool]:
     rig = Rig(disk).start()
-    rig.workers.run_all()
+    await rest(rig.workers)
     assert rig.store.max_offset("U", 0) == 5
     assert rig.topics.get("U") is not None
     found = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from skylarkmq.broker.delay.due_times import DueTimes
 from skylarkmq.broker.groups import consumer_offset
 from skylarkmq.broker.processor.admin import group as admin_group
 from skylarkmq.broker.processor.admin import topic as admin_topic
-from skylarkmq.broker.tables import following
+from skylarkmq.broker.tables import persist
 from skylarkmq.broker.timer import deliveries
 from skylarkmq.broker.transaction import bridge, check_service
 from skylarkmq.store.timer import rules as timer_rules
@@ -25,23 +25,25 @@ SEEDS = 300
 Patch = pytest.MonkeyPatch
 
 
-def put_as(patch: Patch, name: str, put: Callable[[Any, Any], None]) -> None:
+def written_as(patch: Patch, name: str, write: Callable[[Any, Any], Awaitable[None]]) -> None:
     """Let one of the tables that follow the log go to the disk in another way."""
-    proper = following.FollowingTable._put
+    proper = persist.FollowingTable._write_text
 
-    def broken(self: Any, text: Any) -> None:
-        if self._path.name == name:
-            self._cancel_timer()
-            put(self, text)
-        else:
-            proper(self, text)
+    async def broken(self: Any, text: Any) -> None:
+        await (write if self._path.name == name else proper)(self, text)
 
-    patch.setattr(following.FollowingTable, "_put", broken)
+    patch.setattr(persist.FollowingTable, "_write_text", broken)
 
 
 def ahead_of_the_disk(patch: Patch, name: str) -> None:
     """Let one of them not wait for the log."""
-    put_as(patch, name, following.FollowingTable._synced)
+
+    async def write(self: Any, text: Any) -> None:
+        await persist.TableFile._write_text(self, text)
+        if self._on_written is not None:
+            self._on_written()
+
+    written_as(patch, name, write)
 
 
 def consumer_offsets_ahead_of_the_disk(patch: Patch) -> None:
@@ -101,7 +103,10 @@ def topics_acked_before_the_disk(patch: Patch) -> None:
 
 
 def offsets_never_written(patch: Patch) -> None:
-    put_as(patch, consumer_offset.OFFSETS_FILE, lambda self, text: self._written(None))
+    async def broken(self: Any, text: Any) -> None:
+        return
+
+    written_as(patch, consumer_offset.OFFSETS_FILE, broken)
 
 
 MUTATIONS: list[Callable[[Patch], None]] = [

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from skylarkmq.common.worker import Done, StoreWorkers, T
+from tests.support.manual_clock import settle
 
 
 class ManualWorker:
@@ -112,6 +113,16 @@ class ManualStoreWorkers:
             if not any([worker.step() for worker in self.all()]):
                 return
         raise AssertionError("the store's workers never come to rest")
+
+
+async def rest(workers: ManualStoreWorkers | ManualWorker) -> None:
+    """Let threads and woken tasks work until all are at rest."""
+    parts = (workers,) if isinstance(workers, ManualWorker) else workers.all()
+    while True:
+        await settle(4)
+        if all(worker.idle for worker in parts):
+            return
+        workers.run_all()
 
 
 def manual_store_workers() -> ManualStoreWorkers:

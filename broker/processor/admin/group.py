@@ -31,8 +31,8 @@ from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.name_checks import check_group, check_producer_group, check_topic
 from skylarkmq.broker.pulling import cold_reads
-from skylarkmq.broker.tables.durable import DurableTable, durable
-from skylarkmq.broker.tables.table_body import Answer
+from skylarkmq.broker.tables.json_table import Answer
+from skylarkmq.broker.tables.persist import TableFile, durable
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.group import (
@@ -312,7 +312,7 @@ class AdminGroupProcessor:
         )
 
 
-async def _answer_when_durable(request: RemotingCommand, *tables: DurableTable) -> RemotingCommand:
+async def _answer_when_durable(request: RemotingCommand, *tables: TableFile) -> RemotingCommand:
     await durable(*tables)
     return request.reply(ResponseCode.SUCCESS)
 

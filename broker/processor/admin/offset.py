@@ -30,7 +30,7 @@ from skylarkmq.broker.processor.name_checks import (
     check_topic,
 )
 from skylarkmq.broker.pulling import cold_reads
-from skylarkmq.broker.tables.durable import durable
+from skylarkmq.broker.tables.persist import durable
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol import lenient_json

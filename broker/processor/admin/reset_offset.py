@@ -31,7 +31,7 @@ from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.admin.offset import OffsetTable, check_versions, unknown_group
 from skylarkmq.broker.processor.name_checks import check_group, check_topic
 from skylarkmq.broker.pulling import cold_reads
-from skylarkmq.broker.tables.durable import durable
+from skylarkmq.broker.tables.persist import durable
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol.bodies.group import MessageQueueForC, ResetOffsetBody, ResetOffsetBodyForC
 from skylarkmq.protocol.bodies.text import MessageQueueBody, encode_body

@@ -22,8 +22,8 @@ from skylarkmq.broker.config.settings import QUEUES_MAX, BrokerConfig
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.name_checks import check_topic
-from skylarkmq.broker.tables.durable import durable
-from skylarkmq.broker.tables.table_body import Answer
+from skylarkmq.broker.tables.json_table import Answer
+from skylarkmq.broker.tables.persist import durable
 from skylarkmq.broker.topics.topic_config import REPLY_TOPIC_POSTFIX, TopicConfigManager
 from skylarkmq.broker.topics.topic_deletion import TopicDeletion
 from skylarkmq.protocol.bodies.route import TopicList
@@ -122,21 +122,14 @@ class AdminTopicProcessor:
         if why is not None:
             raise _refused(why)
         log.info("%s deletes topic %s", connection.remote_address, header.topic)
-        deleted: asyncio.Future[BaseException | None]
-        deleted = asyncio.get_running_loop().create_future()
-
-        def done(error: BaseException | None) -> None:
-            if not deleted.done():
-                deleted.set_result(error)
-
-        self._deletion.delete(header.topic, done)
+        deleted = self._deletion.delete(header.topic)
         return self._answer_when_deleted(request, header.topic, deleted)
 
     @staticmethod
     async def _answer_when_deleted(
-        request: RemotingCommand, topic: str, deleted: asyncio.Future[BaseException | None]
+        request: RemotingCommand, topic: str, deleted: asyncio.Task[BaseException | None]
     ) -> RemotingCommand:
-        error = await deleted
+        error = await asyncio.shield(deleted)
         if error is not None:
             raise RemoteProtocolError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,

@@ -18,6 +18,7 @@ from skylarkmq.protocol.properties import encode_properties
 from tests.store.support import StoreRig
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_states import CrashState, Keep
+from tests.support.workers import rest
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "golden-store.json"
 DAY_S = 86_400
@@ -48,10 +49,10 @@ class Rig(StoreRig):
     def beat(self, group: str, version: int = 1, **topics: str) -> None:
         self.filters.register(group, [sql(topic, text, version) for topic, text in topics.items()])
 
-    def save(self) -> dict[str, Any]:
+    async def save(self) -> dict[str, Any]:
         """Let the interval pass; what the file says then."""
         self.clock.advance(consumer_filter.FLUSH_INTERVAL_S)
-        self.workers.run_all()
+        await rest(self.workers)
         text = self.files.read_all(self.path)
         table: dict[str, Any] = json.loads(text)["filterDataByTopic"]
         return table
@@ -89,7 +90,7 @@ def _text(rig: Rig, topic: str, group: str) -> str | None:
 # Registration
 
 
-def test_newer_versions_replace_older_ones_alone() -> None:
+async def test_newer_versions_replace_older_ones_alone() -> None:
     rig = Rig().start()
     rig.beat("g", 5, T="a = 1")
     rig.beat("g", 5, T="a = 2")
@@ -102,7 +103,7 @@ def test_newer_versions_replace_older_ones_alone() -> None:
     assert rig.filters.count == 0
 
 
-def test_a_group_that_comes_back_with_an_older_clock_is_heard() -> None:
+async def test_a_group_that_comes_back_with_an_older_clock_is_heard() -> None:
     rig = Rig().start()
     rig.beat("g", 1000, T="a = 1")
     rig.filters.unregister("g")
@@ -113,19 +114,19 @@ def test_a_group_that_comes_back_with_an_older_clock_is_heard() -> None:
 
 
 @pytest.mark.parametrize("kind", ["TAG", "", "XPATH"])
-def test_other_kinds_are_not_taken(kind: str) -> None:
+async def test_other_kinds_are_not_taken(kind: str) -> None:
     rig = Rig().start()
     rig.filters.register("g", [sql("T", "a = 1", kind=kind), sql("U", "")])
     assert rig.filters.count == 0
 
 
-def test_nothing_is_taken_while_filters_are_off() -> None:
+async def test_nothing_is_taken_while_filters_are_off() -> None:
     rig = Rig(enable_property_filter=False).start()
     rig.beat("g", T="a = 1")
     assert rig.filters.count == 0
 
 
-def test_a_topic_that_is_left_out_dies_and_comes_back() -> None:
+async def test_a_topic_that_is_left_out_dies_and_comes_back() -> None:
     rig = Rig().start()
     rig.beat("g", T="a = 1", U="b = 1")
     born = rig.filters.get("U", "g")
@@ -142,19 +143,19 @@ def test_a_topic_that_is_left_out_dies_and_comes_back() -> None:
     assert not dead.is_dead and rig.filters.get("U", "g") is born
 
 
-def test_the_dead_leave_after_their_time() -> None:
+async def test_the_dead_leave_after_their_time() -> None:
     rig = Rig().start()
     rig.beat("g", T="a = 1")
     rig.beat("h", T="b = 1")
     rig.filters.unregister("g")
     rig.clock.advance(DAY_S - 20)
-    assert set(rig.save()["T"]["groupFilterData"]) == {"g", "h"}
+    assert set((await rig.save())["T"]["groupFilterData"]) == {"g", "h"}
     rig.clock.advance(20)
-    assert set(rig.save()["T"]["groupFilterData"]) == {"h"}
+    assert set((await rig.save())["T"]["groupFilterData"]) == {"h"}
     assert rig.filters.get("T", "g") is None
 
 
-def test_a_deleted_topic_takes_the_dead_along() -> None:
+async def test_a_deleted_topic_takes_the_dead_along() -> None:
     rig = Rig().start()
     rig.beat("g", T="a = 1", U="b = 1")
     rig.beat("h", T="c = 1")
@@ -166,10 +167,10 @@ def test_a_deleted_topic_takes_the_dead_along() -> None:
     for topic in "TU":
         rig.filters.forget_topic(topic)
     assert rig.filters.count == 0 and not rig.filters._by_topic and not rig.filters._by_group
-    assert rig.save() == {}
+    assert (await rig.save()) == {}
 
 
-def test_the_table_is_bounded_and_the_dead_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_table_is_bounded_and_the_dead_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer_filter, "FILTERS_MAX", 3)
     rig = Rig().start()
     for group in "abcd":
@@ -180,7 +181,9 @@ def test_the_table_is_bounded_and_the_dead_make_room(monkeypatch: pytest.MonkeyP
     assert [group for group in "abcd" if _text(rig, "T", group)] == ["a", "c", "d"]
 
 
-def test_the_characters_of_all_expressions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_characters_of_all_expressions_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(consumer_filter, "CHARACTERS_MAX", 100)
     rig = Rig().start()
     for number in range(5):
@@ -195,7 +198,7 @@ def test_the_characters_of_all_expressions_are_bounded(monkeypatch: pytest.Monke
 # Bitmaps
 
 
-def test_a_bitmap_has_the_bits_of_those_who_match() -> None:
+async def test_a_bitmap_has_the_bits_of_those_who_match() -> None:
     rig = Rig().start()
     rig.beat("CGSQL", T="n > 8")
     rig.beat("other", T="n > 100")
@@ -207,7 +210,7 @@ def test_a_bitmap_has_the_bits_of_those_who_match() -> None:
     assert rig.filters.bitmap_of("nobody's", b"n\x019") == b""
 
 
-def test_bitmaps_spare_reads_and_lose_nothing() -> None:
+async def test_bitmaps_spare_reads_and_lose_nothing() -> None:
     rig = Rig().start()
     rig.message(n="9")  # before anybody filters
     rig.clock.advance(1)
@@ -223,7 +226,7 @@ def test_bitmaps_spare_reads_and_lose_nothing() -> None:
     assert rig.wanted("late") == [1, 2, 3], "its bits are in no bitmap"
 
 
-def test_a_changed_expression_does_not_trust_bitmaps_of_the_old_one() -> None:
+async def test_a_changed_expression_does_not_trust_bitmaps_of_the_old_one() -> None:
     rig = Rig().start()
     rig.beat("g", 1, T="n = 1")
     rig.clock.advance(1)
@@ -233,7 +236,7 @@ def test_a_changed_expression_does_not_trust_bitmaps_of_the_old_one() -> None:
     assert rig.wanted("g") == [0]
 
 
-def test_a_clock_that_was_set_back_leaves_no_gap() -> None:
+async def test_a_clock_that_was_set_back_leaves_no_gap() -> None:
     rig = Rig().start()
     rig.beat("other", T="n = 5")
     rig.clock.advance(100)
@@ -243,7 +246,7 @@ def test_a_clock_that_was_set_back_leaves_no_gap() -> None:
     assert rig.wanted("g") == [0]
 
 
-def test_a_group_that_comes_back_finds_its_bits() -> None:
+async def test_a_group_that_comes_back_finds_its_bits() -> None:
     rig = Rig().start()
     rig.beat("g", T="n = 2")
     rig.clock.advance(1)
@@ -255,7 +258,7 @@ def test_a_group_that_comes_back_finds_its_bits() -> None:
     assert rig.store.stats.filter_skipped > 0
 
 
-def test_filters_that_cost_too_much_for_every_message_get_no_bitmaps() -> None:
+async def test_filters_that_cost_too_much_for_every_message_get_no_bitmaps() -> None:
     rig = Rig().start()
     rig.beat("g", T=" OR ".join(f"n = {number}" for number in range(100)))
     assert rig.filters.bitmap_of("T", b"n\x011") != b""
@@ -269,7 +272,7 @@ def test_filters_that_cost_too_much_for_every_message_get_no_bitmaps() -> None:
 # The file
 
 
-def test_the_file_is_rocketmqs() -> None:
+async def test_the_file_is_rocketmqs() -> None:
     golden = json.loads(GOLDEN.read_text())["configFiles"]["consumerFilter"]
     rig = Rig()
     rig.files.make_folder(rig.path.parent)
@@ -280,7 +283,7 @@ def test_the_file_is_rocketmqs() -> None:
     assert data.is_dead
     rig.filters.register("CGSQL", [sql("TopicTest", data.expression.text, data.client_version)])
     rig.filters.unregister("CGSQL")
-    row = rig.save()["TopicTest"]["groupFilterData"]["CGSQL"]
+    row = (await rig.save())["TopicTest"]["groupFilterData"]["CGSQL"]
     expected = json.loads(golden)["filterDataByTopic"]["TopicTest"]
     assert row.keys() == expected["groupFilterData"]["CGSQL"].keys()
     times = {"deadTime": row["deadTime"], "bornTime": row["bornTime"]}
@@ -288,13 +291,13 @@ def test_the_file_is_rocketmqs() -> None:
     assert list(row) == list(expected["groupFilterData"]["CGSQL"]), "in the order of Java's writer"
 
 
-def test_a_clean_stop_keeps_the_birth() -> None:
+async def test_a_clean_stop_keeps_the_birth() -> None:
     rig = Rig().start()
     rig.beat("g", T="n = 2")
     born = rig.filters.get("T", "g")
     rig.clock.advance(3)
     rig.message(n="1")
-    rig.save()
+    await rig.save()
     rig.stop()
     again = Rig(rig.files)
     again.clock.advance(1000)
@@ -307,18 +310,18 @@ def test_a_clean_stop_keeps_the_birth() -> None:
     assert not data.is_dead
 
 
-def test_after_a_crash_no_bitmap_is_trusted() -> None:
+async def test_after_a_crash_no_bitmap_is_trusted() -> None:
     """The file says `n = 1`; the bitmaps were computed for `n = 2`, which came later."""
     rig = Rig().start()
     rig.beat("g", 1, T="n = 1")
-    rig.save()
+    await rig.save()
     rig.beat("g", 2, T="n = 2")
     rig.clock.advance(1)
     rig.message(n="1")
     rig.clock.advance(1)
-    rig.workers.run_all()  # the log is on the disk
+    await rest(rig.workers)  # the log is on the disk
     rig.store._checkpoint()
-    rig.workers.run_all()
+    await rest(rig.workers)
     again = Rig(rig.files.crash(CrashState(Keep.KILL), Random(1)))
     again.clock.advance(100)
     again.start()
@@ -328,22 +331,24 @@ def test_after_a_crash_no_bitmap_is_trusted() -> None:
     assert again.wanted("g") == [0]
 
 
-def test_other_bloom_parameters_and_expressions_that_are_none_leave_the_file() -> None:
+async def test_other_bloom_parameters_and_expressions_that_are_none_leave_the_file() -> None:
     rig = Rig().start()
     rig.beat("g", T="n = 1")
-    rig.save()
+    await rig.save()
     rig.stop()
     again = Rig(rig.files).start()
     assert _text(again, "T", "g") == "n = 1"
-    table = again.save()
+    table = await again.save()
     again.stop()
     table["T"]["groupFilterData"]["g"]["expression"] = "n = 1 + 1"
     rig.files.replace(rig.path, json.dumps({"filterDataByTopic": table}).encode(), backup=False)
     third = Rig(rig.files).start()
     assert third.filters.count == 0
-    assert third.save() == {}, "a Java broker must not trust what has no bits in the bitmaps"
+    assert (await third.save()) == {}, (
+        "a Java broker must not trust what has no bits in the bitmaps"
+    )
     third.beat("g", T="n = 1")
-    third.save()
+    await third.save()
     third.stop()
     assert Rig(rig.files, max_error_rate_of_bloom_filter=10).start().filters.count == 0
 
@@ -357,10 +362,10 @@ def test_other_bloom_parameters_and_expressions_that_are_none_leave_the_file() -
         {"expressionType": "TAG"},
     ],
 )
-def test_rows_that_are_none_are_left_out(change: dict[str, Any]) -> None:
+async def test_rows_that_are_none_are_left_out(change: dict[str, Any]) -> None:
     rig = Rig().start()
     rig.beat("g", T="n = 1")
-    table = rig.save()
+    table = await rig.save()
     table["T"]["groupFilterData"]["g"].update(change)
     rig.stop()
     rig.files.replace(rig.path, json.dumps({"filterDataByTopic": table}).encode(), backup=False)

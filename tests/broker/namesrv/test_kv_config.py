@@ -12,6 +12,7 @@ from skylarkmq.broker.namesrv import kv_config
 from skylarkmq.broker.namesrv.kv_config import KVConfig
 from skylarkmq.protocol.errors import RemoteProtocolError
 from tests.support.memory_files import Tables
+from tests.support.workers import rest
 
 PATH = Path("/namesrv/kvConfig.json")
 
@@ -22,7 +23,7 @@ def open_kv(tables: Tables) -> KVConfig:
     return kv
 
 
-def test_values_are_set_found_and_forgotten() -> None:
+async def test_values_are_set_found_and_forgotten() -> None:
     kv = KVConfig()
     kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
     kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:8")
@@ -32,32 +33,30 @@ def test_values_are_set_found_and_forgotten() -> None:
     kv.delete("ORDER_TOPIC_CONFIG", "T")
     assert kv.get("ORDER_TOPIC_CONFIG", "T") is None
     assert kv.of_namespace("ORDER_TOPIC_CONFIG") is None
-    assert not kv.pending
+    assert kv.file is None or not kv.file.pending
 
 
-def test_the_file_is_rocketmqs_and_survives() -> None:
+async def test_the_file_is_rocketmqs_and_survives() -> None:
     tables = Tables()
     kv = open_kv(tables)
     kv.put("N", "k", 'quoted "},"')
-    assert kv.pending
-    while tables.worker.step():
-        pass
-    assert not kv.pending
+    assert kv.file is not None and kv.file.pending
+    await rest(tables.worker)
+    assert not kv.file.pending
     assert json.loads(tables.files.texts[PATH]) == {"configTable": {"N": {"k": 'quoted "},"'}}}
     assert open_kv(tables).get("N", "k") == 'quoted "},"'
 
 
-def test_a_disk_that_refuses_is_told() -> None:
+async def test_a_disk_that_refuses_is_told() -> None:
     tables = Tables()
     kv = open_kv(tables)
     tables.files.error = OSError(errno.ENOSPC, "full")
     errors: list[BaseException | None] = []
     kv.put("N", "k", "v")
-    kv.persisted(errors.append)
-    while tables.worker.step():
-        pass
+    kv.file.persisted(errors.append)
+    await rest(tables.worker)
     assert isinstance(errors[0], OSError)
-    assert kv.pending
+    assert kv.file is not None and kv.file.pending
 
 
 @pytest.mark.parametrize(
@@ -70,14 +69,14 @@ def test_a_disk_that_refuses_is_told() -> None:
         ("n", "k", "v" * 65537),
     ],
 )
-def test_what_is_too_long_or_no_name_is_refused(namespace: str, key: str, value: str) -> None:
+async def test_what_is_too_long_or_no_name_is_refused(namespace: str, key: str, value: str) -> None:
     kv = KVConfig()
     with pytest.raises(RemoteProtocolError):
         kv.put(namespace, key, value)
     assert kv.of_namespace(namespace) is None
 
 
-def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_config, "ENTRIES_MAX", 2)
     monkeypatch.setattr(kv_config, "TOTAL_SIZE_MAX", 20)
     kv = KVConfig()

@@ -58,7 +58,7 @@ class Rig(GroupRig):
 
 
 @pytest.fixture
-def rig() -> Rig:
+async def rig() -> Rig:
     rig = Rig()
     rig.start()
     return rig

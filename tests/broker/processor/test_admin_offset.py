@@ -55,7 +55,7 @@ class Rig(CallsRig):
 
 
 @pytest.fixture
-def rig() -> Rig:
+async def rig() -> Rig:
     rig = Rig()
     rig.start()
     rig.topic("T", queues=2)

@@ -48,7 +48,7 @@ class Rig(GroupRig):
 
 
 @pytest.fixture
-def rig() -> Rig:
+async def rig() -> Rig:
     rig = Rig()
     rig.start()
     for tag in ("red", "green", "red"):

@@ -48,7 +48,7 @@ def creation(**changes: Any) -> RemotingCommand:
 
 
 @pytest.fixture
-def rig() -> Rig:
+async def rig() -> Rig:
     rig = Rig()
     rig.start()
     return rig

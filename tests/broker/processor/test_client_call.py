@@ -52,7 +52,7 @@ class Rig(CallsRig):
 
 
 @pytest.fixture
-def rig() -> Rig:
+async def rig() -> Rig:
     rig = Rig()
     rig.start()
     return rig

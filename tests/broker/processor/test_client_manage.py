@@ -65,7 +65,7 @@ def heartbeat(
 
 
 @pytest.fixture
-def rig() -> Rig:
+async def rig() -> Rig:
     rig = Rig()
     rig.start()
     return rig

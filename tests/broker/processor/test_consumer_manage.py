@@ -35,7 +35,7 @@ class Rig(GroupRig):
 
 
 @pytest.fixture
-def rig() -> Rig:
+async def rig() -> Rig:
     rig = Rig()
     rig.start()
     rig.topic("T")

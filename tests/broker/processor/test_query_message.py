@@ -43,7 +43,7 @@ def bodies(answer: RemotingCommand) -> list[bytes]:
 
 
 @pytest.fixture
-def rig() -> Rig:
+async def rig() -> Rig:
     rig = Rig()
     rig.start()
     return rig

@@ -82,7 +82,7 @@ class Rig(CallsRig):
 
 
 @pytest.fixture
-def rig() -> Rig:
+async def rig() -> Rig:
     return Rig().start()
 
 

@@ -49,7 +49,7 @@ def targets(body: bytes) -> dict[int, int]:
 
 
 @pytest.fixture
-def rig() -> Rig:
+async def rig() -> Rig:
     rig = Rig()
     rig.start()
     rig.topic("T", queues=2)

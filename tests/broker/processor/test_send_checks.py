@@ -36,7 +36,7 @@ class Rig(GroupRig):
         return caught.value
 
 
-def test_a_known_topic_is_used_as_it_is() -> None:
+async def test_a_known_topic_is_used_as_it_is() -> None:
     rig = Rig()
     rig.topic("T", queues=3)
     target = rig.target("T", 2, count=99)
@@ -44,7 +44,7 @@ def test_a_known_topic_is_used_as_it_is() -> None:
     assert target.config.write_queue_nums == 3
 
 
-def test_an_unknown_topic_is_made_from_its_default() -> None:
+async def test_an_unknown_topic_is_made_from_its_default() -> None:
     rig = Rig()
     first = rig.target("N", 3)
     assert first.fresh
@@ -63,14 +63,14 @@ def test_an_unknown_topic_is_made_from_its_default() -> None:
         ("RMQ_SYS_TRANS_HALF_TOPIC", ResponseCode.NO_PERMISSION),
     ],
 )
-def test_names_that_nobody_sends_to(topic: str, code: int) -> None:
+async def test_names_that_nobody_sends_to(topic: str, code: int) -> None:
     rig = Rig()
     before = dict(rig.topics.table)
     assert rig.refused(topic).response_code == code
     assert rig.topics.table == before
 
 
-def test_without_automatic_topics_the_remark_says_so() -> None:
+async def test_without_automatic_topics_the_remark_says_so() -> None:
     rig = Rig(auto_create_topic_enable=False)
     error = rig.refused("N")
     assert error.response_code == ResponseCode.TOPIC_NOT_EXIST
@@ -80,7 +80,7 @@ def test_without_automatic_topics_the_remark_says_so() -> None:
 
 
 @pytest.mark.parametrize("queue_id", [4, 5, 2**31 - 1])
-def test_a_queue_that_is_not_there_is_refused_with_the_numbers(queue_id: int) -> None:
+async def test_a_queue_that_is_not_there_is_refused_with_the_numbers(queue_id: int) -> None:
     rig = Rig()
     rig.topic("T", queues=4)
     error = rig.refused("T", queue_id)
@@ -89,14 +89,14 @@ def test_a_queue_that_is_not_there_is_refused_with_the_numbers(queue_id: int) ->
     assert "4 write queues" in error.remark
 
 
-def test_a_negative_queue_is_any() -> None:
+async def test_a_negative_queue_is_any() -> None:
     rig = Rig()
     rig.topic("T", queues=4)
     assert {rig.target("T", -1).queue_id for _ in range(100)} == {0, 1, 2, 3}
     assert rig.target("T", -(2**31)).queue_id < 4
 
 
-def test_the_larger_of_both_queue_numbers_counts() -> None:
+async def test_the_larger_of_both_queue_numbers_counts() -> None:
     rig = Rig()
     rig.topics.update(TopicConfig(topic_name="R", read_queue_nums=8, write_queue_nums=2, perm=6))
     assert rig.target("R", 7).queue_id == 7
@@ -106,7 +106,7 @@ def test_the_larger_of_both_queue_numbers_counts() -> None:
     assert rig.refused("R", 0).response_code == ResponseCode.SYSTEM_ERROR
 
 
-def test_a_broker_without_write_permission_refuses_ordered_topics_alone() -> None:
+async def test_a_broker_without_write_permission_refuses_ordered_topics_alone() -> None:
     rig = Rig(broker_permission=4)
     ordered = TopicConfig(topic_name="O", read_queue_nums=1, write_queue_nums=1, perm=6, order=True)
     rig.topics.update(ordered)
@@ -132,7 +132,7 @@ def test_a_broker_without_write_permission_refuses_ordered_topics_alone() -> Non
         (NEW, 2**31 - 1, None, True),
     ],
 )
-def test_a_message_that_was_tried_often_enough_is_a_dead_letter(
+async def test_a_message_that_was_tried_often_enough_is_a_dead_letter(
     version: int, times: int, asked: int | None, to_dlq: bool
 ) -> None:
     rig = Rig()
@@ -146,7 +146,7 @@ def test_a_message_that_was_tried_often_enough_is_a_dead_letter(
         assert not again.fresh
 
 
-def test_the_groups_own_limit_counts() -> None:
+async def test_the_groups_own_limit_counts() -> None:
     rig = Rig()
     group = rig.groups.find("g")
     assert group is not None
@@ -156,7 +156,7 @@ def test_the_groups_own_limit_counts() -> None:
     assert rig.checks.retry_target(target, NEW, 2, None).to_dlq
 
 
-def test_a_group_that_may_not_be_made_is_refused() -> None:
+async def test_a_group_that_may_not_be_made_is_refused() -> None:
     rig = Rig(auto_create_subscription_group=False)
     with pytest.raises(RemoteProtocolError) as caught:
         rig.checks.retry_target(rig.target("%RETRY%g"), NEW, 1, None)
@@ -164,5 +164,5 @@ def test_a_group_that_may_not_be_made_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("kind", "flag"), [("SINGLE_TAG", 0), ("MULTI_TAG", 2)])
-def test_the_flag_of_a_topics_filter_type(kind: str, flag: int) -> None:
+async def test_the_flag_of_a_topics_filter_type(kind: str, flag: int) -> None:
     assert multi_tag_flag(TopicConfig(topic_name="T", topic_filter_type=kind)) == flag

@@ -11,6 +11,7 @@ from skylarkmq.store.timer import index as index_module
 from skylarkmq.store.timer.run_file import run_path
 from tests.broker.timer.timer_rig import WHEEL, TimerRig
 from tests.support.crash_disk import CrashDisk
+from tests.support.workers import rest
 
 
 @pytest.fixture(params=["ASYNC_FLUSH", "SYNC_FLUSH"])
@@ -30,7 +31,7 @@ def reopened(disk: CrashDisk, flush: str = "ASYNC_FLUSH", later_s: float = 60.0)
     return rig
 
 
-def test_after_any_crash_every_durable_message_is_delivered(flush: str) -> None:
+async def test_after_any_crash_every_durable_message_is_delivered(flush: str) -> None:
     """Late or twice, never not at all; what was taken back stays so; nothing is early."""
     rng = random.Random(7)
     rig = TimerRig(flush_disk_type=flush, timer_flush_interval_ms=100).start()
@@ -47,30 +48,30 @@ def test_after_any_crash_every_durable_message_is_delivered(flush: str) -> None:
         else:
             bodies.add(body)
         if number % 10 == 0:
-            rig.advance(1)
-    rig.advance(1)  # all is synced
+            await rig.advance(1)
+    await rig.advance(1)  # all is synced
     for _ in range(10):  # deliveries go on and tables are written; the log is not synced
         rig.clock.advance(0.7)
-        rig.workers.timer.run_all()
-        rig.workers.tables.run_all()
-        rig.workers.reads.run_all()
+        await rest(rig.workers.timer)
+        await rest(rig.workers.tables)
+        await rest(rig.workers.reads)
     assert 0 < len(rig.delivered()) < len(bodies)
     for state in rig.files.crash_states(rng, 14):
         after = rig.files.crash(state, rng)
         again = reopened(after, flush, later_s=10.0).start()
         delivered_before = len(again.delivered())
         before_ms = again.clock.now_ms()
-        again.catch_up()
+        await again.catch_up()
         for message in again.delivered()[delivered_before:]:
             assert int(message.properties.get("TIMER_OUT_MS", 0)) <= before_ms
-        again.advance(50, step_s=0.5)
+        await again.advance(50, step_s=0.5)
         assert set(again.bodies()) == bodies, state
         assert again.service.waiting_count == 0
         assert again.service.skipped_count == 0
 
 
 @pytest.mark.parametrize("step", range(12))
-def test_a_crash_at_any_step_of_the_disk(step: int) -> None:
+async def test_a_crash_at_any_step_of_the_disk(step: int) -> None:
     """Runs are written, merged and removed, checkpoints replaced: wherever that ends."""
     rng = random.Random(step)
     rig = TimerRig(timer_flush_interval_ms=100).start()
@@ -90,12 +91,12 @@ def test_a_crash_at_any_step_of_the_disk(step: int) -> None:
         rig.at(start_ms + 1000 * rng.randrange(1, 30), b"%d" % sent)
         sent += 1
         if rng.random() < 0.2:
-            rig.advance(0.3)
+            await rig.advance(0.3)
     acked = {b"%d" % number for number in range(sent)}
     if not seen:
         return
     killed = reopened(seen[0]).start()  # a kill of the process: the disk has what was written
-    killed.advance(3)
+    await killed.advance(3)
     found = killed.bodies()
     assert set(found) >= {body for body in acked if body != b"%d" % (sent - 1)}
     # Twice is only what was delivered since the last checkpoint: two seconds of the clock here.
@@ -106,17 +107,17 @@ async def test_lost_files_are_built_again_from_the_queue(flush: str) -> None:
     rig = TimerRig(flush_disk_type=flush).start()
     for number in range(100):
         rig.after(2000 + 50_000 * (number % 2), b"%d" % number)
-    rig.advance(5)
+    await rig.advance(5)
     assert len(rig.bodies()) == 50
     await rig.stop_all()
     folder = rig.store.paths.timer
     (run,) = [name for name in rig.files.list(folder) if name.isdigit()][-1:]
     rig.files.unlink(folder / run)
     again = reopened(rig.files, flush, later_s=5.0).start()
-    again.advance(1)
+    await again.advance(1)
     assert len(again.bodies()) == 50  # nothing is repeated: the checkpoint tells
     assert again.service.waiting_count == 50
-    again.advance(55, step_s=0.5)
+    await again.advance(55, step_s=0.5)
     assert sorted(again.bodies(), key=int) == [b"%d" % number for number in range(100)]
 
 
@@ -131,7 +132,7 @@ async def test_a_damaged_page_is_built_again_while_serving() -> None:
             file = rig.files.open(folder / name)
             file.pwrite(b"\xff\xff", 200)
     again = reopened(rig.files, later_s=5.0).start()
-    again.advance(40, step_s=0.5)
+    await again.advance(40, step_s=0.5)
     assert sorted(again.bodies(), key=int) == [b"%d" % number for number in range(200)]
 
 
@@ -139,14 +140,14 @@ async def test_a_damaged_checkpoint_gives_way_to_the_one_before() -> None:
     rig = TimerRig().start()
     for number in range(100):
         rig.after(2000 + 50_000 * (number % 2), b"%d" % number)
-    rig.advance(8)
+    await rig.advance(8)
     await rig.stop_all()
     path = rig.store.paths.timer / "checkpoint"
     rig.files.replace(path, b"SKMQ nonsense", backup=False)
     again = reopened(rig.files, later_s=5.0).start()
-    again.advance(1)
+    await again.advance(1)
     assert len(again.bodies()) <= 100
-    again.advance(55, step_s=0.5)
+    await again.advance(55, step_s=0.5)
     assert {int(body) for body in again.bodies()} == set(range(100))
 
 
@@ -155,7 +156,7 @@ async def test_without_any_checkpoint_all_is_delivered_again(content: bytes) -> 
     rig = TimerRig().start()
     rig.after(1000, b"a")
     rig.after(60_000, b"b")
-    rig.advance(3)
+    await rig.advance(3)
     await rig.stop_all()
     for name in rig.files.list(rig.store.paths.timer):
         if content:
@@ -163,102 +164,102 @@ async def test_without_any_checkpoint_all_is_delivered_again(content: bytes) -> 
         else:
             rig.files.unlink(rig.store.paths.timer / name)
     again = reopened(rig.files, later_s=5.0).start()
-    again.advance(1)
+    await again.advance(1)
     assert again.bodies() == [b"a", b"a"]
-    again.advance(60, step_s=0.5)
+    await again.advance(60, step_s=0.5)
     assert again.bodies() == [b"a", b"a", b"b"]
 
 
-def test_the_checkpoint_never_passes_what_is_not_synced() -> None:
+async def test_the_checkpoint_never_passes_what_is_not_synced() -> None:
     rig = TimerRig(flush_interval_commit_log=60_000).start()
     rig.after(1000)
     for _ in range(50):
         rig.clock.advance(0.1)
-        rig.workers.run_all()
+        await rest(rig.workers)
     assert rig.bodies() == [b"body"]
     assert not rig.files.exists(rig.store.paths.timer / "checkpoint")
-    rig.advance(60)
+    await rig.advance(60)
     assert rig.files.exists(rig.store.paths.timer / "checkpoint")
 
 
-def test_a_log_that_lost_its_end_makes_no_new_message_an_old_one() -> None:
+async def test_a_log_that_lost_its_end_makes_no_new_message_an_old_one() -> None:
     """A disk that lies about its syncs: fewer messages than the checkpoint knows."""
     rig = TimerRig().start()
     for number in range(30):
         rig.after(1000, b"old%d" % number)
-    rig.advance(4)
+    await rig.advance(4)
     checkpoint = rig.files.read_all(rig.store.paths.timer / "checkpoint")
     other = TimerRig()
     other.files.make_folder(other.store.paths.timer)
     other.files.replace(other.store.paths.timer / "checkpoint", checkpoint, backup=False)
     other.start()
     other.after(1000, b"new")
-    other.advance(3)
+    await other.advance(3)
     assert other.bodies() == [b"new"]
 
 
-def test_a_full_disk_keeps_runs_in_memory_for_a_while() -> None:
+async def test_a_full_disk_keeps_runs_in_memory_for_a_while() -> None:
     rig = TimerRig().start()
     rig.files.fail("pwrite", times=1000, error=errno.ENOSPC, path="skylarkmq/timer")
     for number in range(200):
         rig.after(2000, b"%d" % number)
-        rig.catch_up()
-    rig.advance(3)
+        await rig.catch_up()
+    await rig.advance(3)
     assert rig.store.failure is None
     rig.files.faults = type(rig.files.faults)()
-    rig.advance(30)
+    await rig.advance(30)
     assert sorted(rig.bodies(), key=int) == [b"%d" % number for number in range(200)]
 
 
-def test_a_disk_that_fails_to_write_ends_the_stores_writing() -> None:
+async def test_a_disk_that_fails_to_write_ends_the_stores_writing() -> None:
     rig = TimerRig().start()
     rig.files.fail("datasync", path="skylarkmq/timer")
     for number in range(50):
         rig.after(60_000, b"%d" % number)
-    rig.advance(2)
+    await rig.advance(2)
     assert rig.store.failure is not None
 
 
-def test_runs_of_an_earlier_life_are_removed() -> None:
+async def test_runs_of_an_earlier_life_are_removed() -> None:
     rig = TimerRig()
     rig.files.make_folder(rig.store.paths.timer)
     for number in (3, 9):
         rig.files.replace(run_path(rig.store.paths.timer, number), b"left over", backup=False)
     rig.start()
-    rig.workers.run_all()
+    await rest(rig.workers)
     assert [name for name in rig.files.list(rig.store.paths.timer) if name.isdigit()] == []
     for number in range(50):
         rig.after(60_000, b"%d" % number)
-    rig.advance(1)
+    await rig.advance(1)
     names = [name for name in rig.files.list(rig.store.paths.timer) if name.isdigit()]
     assert names
     assert int(names[0]) >= 10
     assert rig.store.max_offset(WHEEL, 0) == 50
 
 
-def test_a_checkpoint_counts_on_no_run_that_is_still_being_written() -> None:
+async def test_a_checkpoint_counts_on_no_run_that_is_still_being_written() -> None:
     rig = TimerRig().start()
     for number in range(60):
         rig.after(60_000, b"%d" % number)
     for _ in range(40):
         rig.clock.advance(0.1)
         for worker in (rig.workers.flush, rig.workers.queues, rig.workers.tables):
-            worker.run_all()
+            await rest(worker)
     assert rig.files.exists(rig.store.paths.timer / "checkpoint")
     killed = reopened(rig.files.snapshot()).start()
-    killed.advance(2)
+    await killed.advance(2)
     assert killed.bodies() == [b"%d" % number for number in range(60)]
 
 
-def test_what_takes_back_keeps_no_message_from_waiting_once() -> None:
+async def test_what_takes_back_keeps_no_message_from_waiting_once() -> None:
     """It may wait in memory while the messages around it are in runs long since."""
     rig = TimerRig().start()
     rig.cancel(rig.clock.now_ms() + 90_000, b"K")
     for number in range(60):
         rig.after(60_000, b"%d" % number)
-    rig.advance(5)
+    await rig.advance(5)
     state = rig.service.state
     assert state.cancels.base < state.messages.base
     killed = reopened(rig.files.snapshot()).start()
-    killed.advance(2)
+    await killed.advance(2)
     assert killed.bodies() == [b"%d" % number for number in range(60)]

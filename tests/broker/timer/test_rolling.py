@@ -15,6 +15,7 @@ from tests.broker.timer.timer_rig import TOPIC, WHEEL, TimerRig
 from tests.store.clean_rig import RARE_TIMERS
 from tests.store.support import LOG_SIZE, inner
 from tests.support.crash_disk import CrashDisk
+from tests.support.workers import rest
 
 HOUR_S = 3600
 
@@ -56,12 +57,12 @@ class RollRig(TimerRig):
         """Bodies of all that was delivered."""
         return [int(message.body) for message in self.seen]
 
-    def fill(self, file_count: int = 1) -> None:
+    async def fill(self, file_count: int = 1) -> None:
         """Write until so many more log files are full."""
         wanted = len(self.store.commit_log.mapped_files.mapped) + file_count
         while len(self.store.commit_log.mapped_files.mapped) < wanted:
             self.store.put_message(inner("other", 0, bytes(20_000)), self.results.append)
-            self.workers.run_all()
+            await rest(self.workers)
 
     @property
     def first_offset(self) -> int:
@@ -69,23 +70,23 @@ class RollRig(TimerRig):
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_a_waiting_message_outlives_its_log_file(flush: str) -> None:
+async def test_a_waiting_message_outlives_its_log_file(flush: str) -> None:
     rig = RollRig(flush_disk_type=flush).start()
     due_ms = rig.clock.now_ms() + 10 * HOUR_S * 1000
     for number in range(100):
         rig.at(due_ms - 1000 * number, b"%d" % number, b"\x02UNIQ_KEY\x01K%d" % number)
     rig.cancel(due_ms, b"K0")
     rig.after(2000, b"1000")
-    rig.fill(2)
+    await rig.fill(2)
     for _ in range(3):  # each hour the file with the messages goes
-        rig.advance(1.3 * HOUR_S, step_s=20)
-        rig.fill()
+        await rig.advance(1.3 * HOUR_S, step_s=20)
+        await rig.fill()
     assert rig.first_offset > 2 * LOG_SIZE
     assert rig.service.rolled_count >= 2 * 101
     assert rig.service.waiting_count == 100
     assert rig.service.skipped_count == 0
     rig.clock.step_wall(8 * HOUR_S)
-    rig.advance(10)
+    await rig.advance(10)
     assert rig.numbers == [1000, *range(99, 0, -1)]
     rolls = {message.properties.get("TIMER_ROLL_TIMES") for message in rig.seen[1:]}
     assert len(rolls) == 1
@@ -93,10 +94,10 @@ def test_a_waiting_message_outlives_its_log_file(flush: str) -> None:
     assert rig.service.cancelled_count == 1
 
 
-def test_the_file_stays_until_the_copies_are_on_the_disk() -> None:
+async def test_the_file_stays_until_the_copies_are_on_the_disk() -> None:
     rig = RollRig().start()
     rig.after(10 * HOUR_S * 1000)
-    rig.fill(2)
+    await rig.fill(2)
     asked: list[bool] = []
     keeper = rig.store.cleaning.keepers[0]
 
@@ -110,52 +111,52 @@ def test_the_file_stays_until_the_copies_are_on_the_disk() -> None:
         return asked[-1]
 
     rig.store.cleaning.keepers[0] = ask
-    rig.advance(1.2 * HOUR_S, step_s=20)
+    await rig.advance(1.2 * HOUR_S, step_s=20)
     assert rig.first_offset > 0
     assert True in asked
 
 
-def test_it_goes_on_while_the_disk_is_too_full_for_messages() -> None:
+async def test_it_goes_on_while_the_disk_is_too_full_for_messages() -> None:
     rig = RollRig(
         disk_space_warning_level_ratio=90, disk_space_clean_forcibly_ratio=85, file_reserved_time=99
     )
     rig.start()
     for number in range(50):
         rig.after(10 * HOUR_S * 1000, b"%d" % number)
-    rig.fill(3)
-    rig.advance(30)
+    await rig.fill(3)
+    await rig.advance(30)
     rig.files.used_percent = 95
-    rig.advance(150, step_s=2)
+    await rig.advance(150, step_s=2)
     assert rig.store.refusal() is not None
     assert rig.first_offset > 0
     assert rig.service.rolled_count == 50
     rig.files.used_percent = 50
     rig.clock.step_wall(11 * HOUR_S)
-    rig.advance(40, step_s=2)
+    await rig.advance(40, step_s=2)
     assert sorted(rig.numbers) == list(range(50))
 
 
-def test_what_is_due_leaves_while_others_are_stored_again() -> None:
+async def test_what_is_due_leaves_while_others_are_stored_again() -> None:
     rig, rng = RollRig().start(), random.Random(1)
     sent = 0
     for _ in range(300):
         rig.after(rng.randrange(HOUR_S * 1000, 3 * HOUR_S * 1000), b"%d" % sent)
         sent += 1
-    rig.fill(2)
-    rig.advance(3.1 * HOUR_S, step_s=15)
+    await rig.fill(2)
+    await rig.advance(3.1 * HOUR_S, step_s=15)
     assert rig.first_offset > 0
     assert rig.service.rolled_count > 10
     assert sorted(rig.numbers) == list(range(sent))
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_kill_on_the_way_loses_nothing(seed: int) -> None:
+async def test_a_kill_on_the_way_loses_nothing(seed: int) -> None:
     rng = random.Random(seed)
     rig = RollRig(timer_flush_interval_ms=100, flush_interval_commit_log=500).start()
     for number in range(120):
         rig.after(10 * HOUR_S * 1000 + 1000 * number, b"%d" % number)
-    rig.fill(2)
-    rig.advance(0.95 * HOUR_S, step_s=30)
+    await rig.fill(2)
+    await rig.advance(0.95 * HOUR_S, step_s=30)
     seen: list[CrashDisk] = []
     countdown = [rng.randrange(1, 60)]
 
@@ -166,39 +167,39 @@ def test_a_kill_on_the_way_loses_nothing(seed: int) -> None:
                 seen.append(rig.files.snapshot())
 
     rig.files.before_step = before
-    rig.advance(0.3 * HOUR_S, step_s=1)
+    await rig.advance(0.3 * HOUR_S, step_s=1)
     assert seen
     killed = RollRig(seen[0])
     killed.clock.step_wall(2 * HOUR_S)
     killed.start()
-    killed.advance(150, step_s=2)
+    await killed.advance(150, step_s=2)
     killed.clock.step_wall(20 * HOUR_S)
-    killed.advance(10, step_s=0.5)
+    await killed.advance(10, step_s=0.5)
     numbers = killed.numbers
     assert set(numbers) == set(range(120))
     assert len(numbers) <= 160  # twice: what was stored again since the last checkpoint
     assert killed.service.waiting_count == 0
 
 
-def test_a_broker_without_timers_keeps_no_file() -> None:
+async def test_a_broker_without_timers_keeps_no_file() -> None:
     rig = RollRig(timer_wheel_enable=False).start()
     assert rig.store.cleaning.keepers[0](LOG_SIZE)
-    rig.fill(2)
-    rig.advance(2 * HOUR_S, step_s=30)
+    await rig.fill(2)
+    await rig.advance(2 * HOUR_S, step_s=30)
     assert rig.first_offset > 0
     assert rig.store.max_offset(TOPIC, 2) == 0
 
 
-def test_the_file_stays_until_the_checkpoint_is_on_the_disk() -> None:
+async def test_the_file_stays_until_the_checkpoint_is_on_the_disk() -> None:
     """Else a restart would look for messages where no file is."""
     rig = RollRig().start()
     rig.after(10 * HOUR_S * 1000)
-    rig.fill(2)
-    rig.advance(0.9 * HOUR_S, step_s=30)
+    await rig.fill(2)
+    await rig.advance(0.9 * HOUR_S, step_s=30)
     rig.files.fail("rename", times=10_000, error=errno.ENOSPC, path="timer/checkpoint")
-    rig.advance(0.3 * HOUR_S, step_s=30)
+    await rig.advance(0.3 * HOUR_S, step_s=30)
     assert rig.service.rolled_count == 1
     assert rig.first_offset == 0
     rig.files.faults = type(rig.files.faults)()
-    rig.advance(0.1 * HOUR_S, step_s=30)
+    await rig.advance(0.1 * HOUR_S, step_s=30)
     assert rig.first_offset > 0

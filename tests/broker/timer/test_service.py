@@ -16,6 +16,7 @@ from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageSt
 from skylarkmq.store.timer import index as index_module
 from tests.broker.timer.timer_rig import TOPIC, WHEEL, TimerRig
 from tests.store.support import BORN, HOST, inner, refuse_bodies
+from tests.support.workers import rest
 
 GotMessages = Callable[[None, BaseException], None]
 
@@ -39,33 +40,33 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "FAN_IN", 4)
 
 
-def test_a_message_is_delivered_when_due_and_not_before(flush: str) -> None:
+async def test_a_message_is_delivered_when_due_and_not_before(flush: str) -> None:
     rig = TimerRig(flush_disk_type=flush).start()
     rig.after(4500)
-    rig.advance(4.9)
+    await rig.advance(4.9)
     assert rig.bodies() == []
-    rig.advance(0.2)  # rounded up to a second
+    await rig.advance(0.2)  # rounded up to a second
     assert rig.bodies() == [b"body"]
-    rig.advance(20)
+    await rig.advance(20)
     assert rig.bodies() == [b"body"]
     assert (rig.service.delivered_count, rig.service.waiting_count) == (1, 0)
 
 
-def test_a_delivery_is_not_late_either() -> None:
+async def test_a_delivery_is_not_late_either() -> None:
     rig = TimerRig().start()
     rig.after(4000)
-    rig.catch_up()
+    await rig.catch_up()
     rig.clock.advance(4)
-    rig.catch_up()
+    await rig.catch_up()
     assert rig.bodies() == [b"body"]
 
 
-def test_the_copy_keeps_what_waited_and_says_when() -> None:
+async def test_the_copy_keeps_what_waited_and_says_when() -> None:
     rig = TimerRig().start()
     text = b"TAGS\x01TagA\x02KEYS\x01k\x02TIMER_DELAY_SEC\x013"
     rig.send(b"\x00\xff", text, flag=7, sys_flag=1, reconsume_times=3, born_timestamp=1234)
     sent_ms = rig.clock.now_ms()
-    rig.advance(3.5)
+    await rig.advance(3.5)
     (message,) = rig.delivered()
     assert (message.body, message.flag, message.sys_flag) == (b"\x00\xff", 7, 1)
     assert (message.reconsume_times, message.born_timestamp) == (3, 1234)
@@ -78,35 +79,35 @@ def test_the_copy_keeps_what_waited_and_says_when() -> None:
     }  # fmt: skip
 
 
-def test_nothing_ticks_while_nothing_waits() -> None:
+async def test_nothing_ticks_while_nothing_waits() -> None:
     rig = TimerRig().start()
-    rig.advance(15)  # the store's timers have found their places
+    await rig.advance(15)  # the store's timers have found their places
     others = rig.clock.pending_count
     rig.after(1000)
-    rig.advance(10)
+    await rig.advance(10)
     assert rig.bodies() == [b"body"]
     assert rig.clock.pending_count == others
 
 
-def test_messages_leave_by_due_time_then_by_sending(small_memory: None, flush: str) -> None:
+async def test_messages_leave_by_due_time_then_by_sending(small_memory: None, flush: str) -> None:
     rig, rng = TimerRig(flush_disk_type=flush).start(), random.Random(5)
     now_ms = rig.clock.now_ms()
     sent = [(now_ms + 1000 * rng.randrange(5, 10), b"%d" % number) for number in range(700)]
     for due_ms, body in sent:
         rig.at(due_ms, body)
         if rng.random() < 0.05:
-            rig.catch_up()
-    rig.catch_up()
+            await rig.catch_up()
+    await rig.catch_up()
     assert rig.service.waiting_count == 700
     assert len(rig.service.state.messages.runs) < 10
-    rig.advance(12)
+    await rig.advance(12)
     assert rig.bodies() == [body for _, body in sorted(sent, key=lambda one: one[0])]
     assert rig.service.waiting_count == 0
     names = rig.files.list(rig.store.paths.timer)
     assert names == ["checkpoint", "checkpoint.bak"]  # spent runs are gone
 
 
-def test_a_past_time_is_no_delay() -> None:
+async def test_a_past_time_is_no_delay() -> None:
     rig = TimerRig().start()
     rig.at(rig.clock.now_ms() - 5)
     assert rig.bodies() == [b"body"]
@@ -117,45 +118,45 @@ async def test_after_a_clean_stop_nothing_is_repeated(small_memory: None, flush:
     rig = TimerRig(flush_disk_type=flush).start()
     for number in range(100):
         rig.after(1000 + 1000 * (number % 2), b"%d" % number)
-    rig.advance(1.5)
+    await rig.advance(1.5)
     assert len(rig.bodies()) == 50
     await rig.stop_all()
     again = TimerRig(rig.files, flush_disk_type=flush)
     again.clock.step_wall(3600)
     again.start()
     assert again.service.waiting_count == 50
-    again.advance(1.5)
+    await again.advance(1.5)
     assert sorted(again.bodies(), key=int) == [b"%d" % number for number in range(100)]
 
 
 async def test_messages_that_fall_due_while_the_broker_is_down_leave_at_the_start() -> None:
     rig = TimerRig().start()
     rig.after(60_000)
-    rig.advance(1)
+    await rig.advance(1)
     await rig.stop_all()
     again = TimerRig(rig.files)
     again.clock.step_wall(3600)
     again.start()
-    again.advance(0.3)
+    await again.advance(0.3)
     assert again.bodies() == [b"body"]
 
 
-def test_a_clock_that_goes_forth_and_back_delivers_nothing_early() -> None:
+async def test_a_clock_that_goes_forth_and_back_delivers_nothing_early() -> None:
     rig = TimerRig().start()
     rig.after(10_000, b"a")
-    rig.advance(1)
+    await rig.advance(1)
     rig.clock.step_wall(3600)
-    rig.advance(2)
+    await rig.advance(2)
     assert rig.bodies() == [b"a"]  # the wall clock says so
     rig.clock.step_wall(-3600)
     rig.after(10_000, b"b")
-    rig.advance(9.5)
+    await rig.advance(9.5)
     assert rig.bodies() == [b"a"]
-    rig.advance(2)
+    await rig.advance(2)
     assert rig.bodies() == [b"a", b"b"]
 
 
-def test_a_record_that_cannot_be_delivered_is_passed_over() -> None:
+async def test_a_record_that_cannot_be_delivered_is_passed_over() -> None:
     rig = TimerRig().start()
     due_ms = rig.clock.now_ms() + 1000
     for text in (
@@ -167,34 +168,34 @@ def test_a_record_that_cannot_be_delivered_is_passed_over() -> None:
     ):
         rig.store.put_message(inner(WHEEL, 0, properties=text), rig.results.append)
     rig.after(1000, b"good")
-    rig.advance(2)
+    await rig.advance(2)
     assert rig.bodies() == [b"good"]
     assert (rig.service.skipped_count, rig.service.waiting_count) == (5, 0)
 
 
-def test_a_refused_put_is_tried_again_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_put_is_tried_again_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = TimerRig().start()
     rig.after(1000, b"a")
     rig.after(1000, b"x" * 5000)
     rig.after(1000, b"b")
-    rig.advance(0.5)
+    await rig.advance(0.5)
     refuse_bodies(monkeypatch, 1000)
-    rig.advance(5)
+    await rig.advance(5)
     assert rig.bodies() == [b"a"]
     assert rig.service.waiting_count == 2
     assert rig.service.lag_s > 3
     refuse_bodies(monkeypatch, 10_000)
-    rig.advance(2)
+    await rig.advance(2)
     assert rig.bodies() == [b"a", b"x" * 5000, b"b"]
     assert rig.service.lag_s == 0
 
 
-def test_a_limit_that_was_lowered_holds_nothing_back() -> None:
+async def test_a_limit_that_was_lowered_holds_nothing_back() -> None:
     rig = TimerRig().start()
     rig.after(1000, b"x" * 5000)
     rig.after(1000, b"b")
     object.__setattr__(rig.store.config, "max_message_size", 1000)
-    rig.advance(3)
+    await rig.advance(3)
     assert rig.bodies() == [b"x" * 5000, b"b"]
 
 
@@ -216,28 +217,28 @@ def let_pass(rig: TimerRig, count: int, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("value", [b"K1", b"TopicTest+K1"])
-def test_a_waiting_message_is_taken_back(value: bytes, flush: str) -> None:
+async def test_a_waiting_message_is_taken_back(value: bytes, flush: str) -> None:
     rig = TimerRig(flush_disk_type=flush).start()
     due_ms = rig.clock.now_ms() + 5000
     rig.at(due_ms, b"a", b"\x02UNIQ_KEY\x01K1")
     rig.at(due_ms, b"b", b"\x02UNIQ_KEY\x01K2")
     rig.at(due_ms, b"c")
-    rig.advance(2)
+    await rig.advance(2)
     rig.cancel(due_ms, value)
-    rig.advance(5)
+    await rig.advance(5)
     assert rig.bodies() == [b"b", b"c"]
     assert (rig.service.cancelled_count, rig.service.waiting_count) == (1, 0)
     assert rig.service.state.cancels.waiting_count == 0
 
 
-def test_only_its_own_time_and_topic_are_taken_back() -> None:
+async def test_only_its_own_time_and_topic_are_taken_back() -> None:
     rig = TimerRig().start()
     due_ms = rig.clock.now_ms() + 5000
     rig.at(due_ms, b"a", b"\x02UNIQ_KEY\x01K1")
     rig.cancel(due_ms + 1000, b"K1")
     rig.cancel(due_ms, b"K1", topic="Other")
     rig.cancel(due_ms, b"TopicTest+K1", topic="Other")
-    rig.advance(8)
+    await rig.advance(8)
     assert rig.bodies() == [b"a"]
     assert rig.service.state.cancels.waiting_count == 0
 
@@ -250,21 +251,21 @@ async def test_taking_back_survives_a_restart_in_the_middle_of_its_time(small_me
         rig.at(due_ms, b"%d" % number, b"\x02UNIQ_KEY\x01K%d" % number)
     for number in range(0, 300, 2):
         rig.cancel(due_ms, b"K%d" % number)
-    rig.advance(4.5)
+    await rig.advance(4.5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("skylarkmq.broker.timer.deliveries.DELIVER_COUNT", 10)
         let_pass(rig, 3, patch)
-        rig.advance(4)
+        await rig.advance(4)
         assert 10 < len(rig.delivered()) < 20
     await rig.stop_all()
     again = TimerRig(rig.files)
     again.clock.step_wall(60)
     again.start()
-    again.advance(2)
+    await again.advance(2)
     assert again.bodies() == [b"%d" % number for number in range(1, 300, 2)]
 
 
-def test_all_of_a_crowd_is_taken_back(small_memory: None) -> None:
+async def test_all_of_a_crowd_is_taken_back(small_memory: None) -> None:
     rig = TimerRig().start()
     due_ms = rig.clock.now_ms() + 3000
     for number in range(400):
@@ -272,7 +273,7 @@ def test_all_of_a_crowd_is_taken_back(small_memory: None) -> None:
     for number in range(400):
         if number % 5:
             rig.cancel(due_ms + 1000 * (number % 3), b"K%d" % number)
-    rig.advance(7)
+    await rig.advance(7)
     assert sorted(map(int, rig.bodies())) == list(range(0, 400, 5))
     assert rig.service.cancelled_count == 320
 
@@ -287,12 +288,12 @@ async def test_what_takes_nothing_back_hides_nothing_that_does(idle_count: int) 
     rig.at(due_ms + 1000, b"a", b"\x02UNIQ_KEY\x01K1")
     rig.cancel(due_ms + 1000, b"K1")
     rig.at(due_ms + 2000, b"b", b"\x02UNIQ_KEY\x01K1")
-    rig.advance(1)
+    await rig.advance(1)
     await rig.stop_all()
     again = TimerRig(rig.files)
     again.clock.step_wall(200)
     again.start()
-    again.advance(3)
+    await again.advance(3)
     assert again.bodies() == [b"b"]
     assert again.service.state.cancels.waiting_count == 0
 
@@ -308,7 +309,7 @@ async def test_what_takes_back_is_waited_for_while_runs_are_written(
     for _ in range(400):
         rig.after(600_000)
     rig.cancel(due_ms, b"K1")
-    rig.advance(1)
+    await rig.advance(1)
     await rig.stop_all()
     for name in rig.files.list(rig.store.paths.timer):
         rig.files.unlink(rig.store.paths.timer / name)
@@ -317,14 +318,14 @@ async def test_what_takes_back_is_waited_for_while_runs_are_written(
     again.start()
     for _ in range(100):
         again.clock.advance(0.001)
-        again.workers.reads.run_all()  # and no run is written
+        await rest(again.workers.reads)  # and no run is written
     assert 0 < again.service.state.queue_offset < 400
-    again.advance(2)
+    await again.advance(2)
     assert again.bodies() == []
     assert (again.service.cancelled_count, again.service.waiting_count) == (1, 400)
 
 
-def test_what_takes_back_a_late_message_leaves_those_due_already(
+async def test_what_takes_back_a_late_message_leaves_those_due_already(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The same key may wait for two times."""
@@ -333,13 +334,13 @@ def test_what_takes_back_a_late_message_leaves_those_due_already(
     rig.cancel(due_ms, b"other")
     rig.at(due_ms, b"long", b"\x02UNIQ_KEY\x01K1")
     refuse_bodies(monkeypatch, 1)
-    rig.advance(6)  # what takes back is in force, what it is for is refused
+    await rig.advance(6)  # what takes back is in force, what it is for is refused
     rig.clock.step_wall(-4)
     rig.cancel(due_ms - 1000, b"K1")
     rig.clock.step_wall(4)
-    rig.advance(2)
+    await rig.advance(2)
     refuse_bodies(monkeypatch, 10_000)
-    rig.advance(2)
+    await rig.advance(2)
     assert rig.bodies() == [b"long"]
 
 
@@ -356,11 +357,11 @@ async def test_a_stop_does_not_wait_for_a_read_that_fails(monkeypatch: pytest.Mo
     for _ in range(100):
         await asyncio.sleep(0)
         rig.clock.advance(0.1)
-        rig.workers.run_all()
+        await rest(rig.workers)
     assert stopping.done()
 
 
-def test_units_behind_a_hole_are_read() -> None:
+async def test_units_behind_a_hole_are_read() -> None:
     """A message of the timer topic that is damaged keeps nobody else from being delivered."""
     rig = TimerRig().start()
     rig.after(1000, b"a")
@@ -368,7 +369,7 @@ def test_units_behind_a_hole_are_read() -> None:
     unit = rig.store.queue_units(WHEEL, 0, 0, 1)[0]
     mapped, position = rig.store.commit_log.locate(unit.commit_offset) or pytest.fail("gone")
     mapped.file.pwrite(b"\xff", position + 100)
-    rig.advance(2)
+    await rig.advance(2)
     assert rig.bodies() == [b"b"]
 
 
@@ -382,14 +383,14 @@ async def test_a_run_that_found_no_room_is_not_passed_by_a_later_one(
         patch.setattr("skylarkmq.broker.timer.runs.write_run", Mock(side_effect=full))
         for number in range(40):
             rig.after(60_000, b"%d" % number)
-        rig.advance(1)
+        await rig.advance(1)
     for number in range(40, 80):
         rig.after(60_000, b"%d" % number)
-    rig.advance(1)
+    await rig.advance(1)
     assert [run.written for run in rig.service.state.messages.runs] == [False, True]
     await rig.stop_all()
     again = TimerRig(rig.files)
     again.clock.step_wall(120)
     again.start()
-    again.advance(1)
+    await again.advance(1)
     assert again.bodies() == [b"%d" % number for number in range(80)]

@@ -13,6 +13,7 @@ from skylarkmq.store.results import GetMessageStatus
 from skylarkmq.store.timer.rules import TimerRules
 from tests.store.support import StoreRig, inner
 from tests.support.crash_disk import CrashDisk
+from tests.support.workers import rest
 
 TOPIC = "TopicTest"
 WHEEL = "rmq_sys_wheel_timer"
@@ -55,16 +56,16 @@ class TimerRig(StoreRig):
         message = inner(topic, 0, b"0", properties=text)
         self.store.put_message(self.rules.redirect(message), self.results.append)
 
-    def advance(self, seconds: float, step_s: float = 0.1) -> None:
+    async def advance(self, seconds: float, step_s: float = 0.1) -> None:
         """Let time pass in small steps, the threads working in between."""
         for _ in range(round(seconds / step_s)):
             self.clock.advance(step_s)
-            self.workers.run_all()
+            await rest(self.workers)
 
-    def catch_up(self, limit: int = 10_000) -> None:
+    async def catch_up(self, limit: int = 10_000) -> None:
         """Let everything happen that needs no time."""
         for _ in range(limit):
-            self.workers.run_all()
+            await rest(self.workers)
             due_s = self.clock.next_timer_s()
             if due_s is None or due_s > self.clock.monotonic():
                 return
@@ -92,6 +93,6 @@ class TimerRig(StoreRig):
             if stopping.done():
                 break
             self.clock.advance(0.05)
-            self.workers.run_all()
+            await rest(self.workers)
         await stopping
         self.stop()

@@ -34,7 +34,7 @@ async def test_waiting_messages_are_counted(
     rig.cancel(rig.clock.now_ms() + 500_000, b"K")
     for number in range(120):
         rig.after(1000 * rng.choice([1, 100 + number]), b"%d" % number)
-    rig.advance(3)
+    await rig.advance(3)
     waiting = rig.service.waiting_count
     assert waiting == 120 - len(rig.delivered())
     if stop == "clean":
@@ -46,7 +46,7 @@ async def test_waiting_messages_are_counted(
     assert _counted(rig, tmp_path) == waiting
 
 
-def test_a_store_without_timers_says_nothing_of_them(tmp_path: Path) -> None:
+async def test_a_store_without_timers_says_nothing_of_them(tmp_path: Path) -> None:
     rig = TimerRig().start()
     rig.put("T", 0, b"x")
     rig.workers.run_all()

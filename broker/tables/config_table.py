@@ -1,0 +1,124 @@
+"""The table of topics and the table of groups: rows by name, one version, one file."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from skylarkmq.broker.allowance import Allowance
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.tables.json_table import TableBody, first_version, next_version, table_text
+from skylarkmq.broker.tables.persist import TableFile
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.files import Files
+from skylarkmq.common.table_file import TableWriter, Text
+from skylarkmq.protocol.bodies.text import DataVersion
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.store.folder import StorePaths
+
+BURST_S: Final = 10
+"""So many seconds' worth of new names may be made at once."""
+ADDRESSES_MAX: Final = 4096
+"""Addresses that are remembered; one more, and all begin anew."""
+
+Row = TypeVar("Row", bound=msgspec.Struct)
+
+
+class ConfigTable(TableFile, Generic[Row]):
+    """Rows that are durable before their change is answered. Loop thread, but for `_take_over`.
+
+    Attributes:
+        table: the rows by name, for lookups on the hot path; changed by the methods alone.
+        data_version: changes with every change of the table.
+        body: the whole table as an answer.
+    """
+
+    def __init__(
+        self,
+        file: str,
+        name: str,
+        config: BrokerConfig,
+        files: Files,
+        writer: TableWriter,
+        clock: Clock,
+    ) -> None:
+        """Make an empty table.
+
+        Args:
+            file: its name.
+            name: of the table in the file and in the body.
+        """
+        path = StorePaths(config.store.store_path_root_dir).config / file
+        super().__init__(writer, path, self._taken)
+        self.table: dict[str, Row] = {}
+        self.data_version: DataVersion = first_version(clock)
+        self.body = TableBody(
+            name,
+            lambda: self.data_version,
+            lambda: self.table.copy().items(),
+            lambda: self.data_version,
+        )
+        self._name = name
+        self._config = config
+        self._files = files
+        self._clock = clock
+        self._new_names = NewNames(clock, config.new_names_per_second)
+
+    def _add_row(self, name: str, row: Row) -> None:
+        """Put a row into the table, in place of the one with its name."""
+        self.table[name] = row
+        self._next_version()
+
+    def _remove_row(self, name: str) -> bool:
+        """Remove a row; False when there is none."""
+        if self.table.pop(name, None) is None:
+            return False
+        self._next_version()
+        return True
+
+    def _next_version(self) -> None:
+        self.data_version = next_version(self.data_version, self._clock)
+        self.changed()
+
+    def _taken(self) -> Text:
+        return partial(table_text, self._name, self.table.copy(), self.data_version)
+
+
+class NewNames:
+    """How many topics and groups one address may make by merely using them. Loop thread.
+
+    Whoever may send, pull or consume makes what it names, each with a line in a table, files and
+    series of metrics. An application does so a few times; a loop over random names would do nothing
+    else. Administrators' calls are not counted. Unlike RocketMQ, which makes any number.
+    """
+
+    def __init__(self, clock: Clock, per_s: int) -> None:
+        """Allow `per_s` new names a second; 0 allows any number."""
+        self._clock = clock
+        self._per_s = per_s
+        self._allowances: dict[str, Allowance] = {}
+
+    def check(self, remote_address: str, name: str) -> None:
+        """Count a new name.
+
+        Raises:
+            RemoteProtocolError: SYSTEM_BUSY; the address has made too many.
+        """
+        if not self._per_s:
+            return
+        host = remote_address.rpartition(":")[0]
+        allowance = self._allowances.get(host)
+        if allowance is None:
+            if len(self._allowances) >= ADDRESSES_MAX:
+                self._allowances.clear()
+            allowance = Allowance(self._clock, self._per_s * BURST_S, self._per_s)
+            self._allowances[host] = allowance
+        if not allowance.take():
+            raise RemoteProtocolError(
+                ResponseCode.SYSTEM_BUSY,
+                f"{name} is not made: {host} makes more than newNamesPerSecond={self._per_s} "
+                "topics or groups by using them; try later, or create them beforehand",
+            )
