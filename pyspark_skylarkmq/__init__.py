@@ -9,6 +9,6 @@ from __future__ import annotations
 def __getattr__(name: str) -> object:
     if name != "DefaultSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from skylarkmq.spark.registration import load_or_refuse
+    from skylarkmq.spark.session import load_source_or_refuse
 
-    return load_or_refuse("skylarkmq")
+    return load_source_or_refuse("skylarkmq")

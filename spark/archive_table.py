@@ -60,7 +60,6 @@ __all__ = [
     "column_names",
     "dataset",
     "ddl",
-    "file_schema",
     "files",
     "read",
     "state",
@@ -202,11 +201,6 @@ def dataset(path: str | Path, *, topics: Collection[str] | None = None) -> ds.Da
         for file in chosen
     ]
     return ds.FileSystemDataset(fragments, wanted, form, disk)
-
-
-def file_schema() -> pa.Schema:
-    """Return the Arrow schema of a data file."""
-    return schema.arrow_schema(name for name in schema.names() if name != "topic")
 
 
 def column_names(hourly: bool) -> tuple[str, ...]:

@@ -36,8 +36,7 @@ from skylarkmq.protocol.record import (
     decode_message,
     read_record,
 )
-from skylarkmq.spark.columns.gathered import Gathered, narrowed
-from skylarkmq.spark.columns.record_columns import OF_PROPERTIES, build_batch
+from skylarkmq.spark.columns.record_columns import OF_PROPERTIES, Gathered, build_batch, narrowed
 from skylarkmq.spark.options import OnCorruption
 from skylarkmq.spark.schema import COLUMNS, arrow_schema
 

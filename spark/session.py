@@ -1,26 +1,39 @@
-"""A Spark session that is ready for the connector, and its formats in one that is there already.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+"""A Spark session that is ready for the connector, and how sessions find the connector's formats.
 
     session = build_session("orders", "local[2]", **{"spark.driver.memory": "2g"})
     messages = session.readStream.format("skylarkmq").option(...).load()
 
+Spark finds the formats by itself through the packages `pyspark_skylarkmq*`: it imports every
+top-level package named `pyspark_*` when a session first looks any Python data source up, also for
+people who never use ours, and one that raises breaks the look-up for all. So in the place of a
+source that cannot be loaded stands one that says why when it is used. This runs in a short-lived
+Python process of the driver.
+
 Source: names and defaults from apache/spark@v4.3.0 sql/catalyst/.../internal/SQLConf.scala,
-core/.../internal/config/package.scala, docs/configuration.md
+core/.../internal/config/package.scala, docs/configuration.md; the look-up from
+python/pyspark/sql/worker/lookup_data_sources.py
 """
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from skylarkmq.spark import java, registration, requirements
+from skylarkmq.spark import java, requirements
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
 
+SOURCES: Final = {
+    "skylarkmq": ("skylarkmq.spark.source", "SkylarkSource"),
+    "skylarkmq-commitlog": ("skylarkmq.spark.log.source", "CommitLogSource"),
+}
 MASTER: Final = "spark.master"
 LOOPBACK: Final = "127.0.0.1"
 UNDER_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, whose JVM runs already
@@ -142,8 +155,8 @@ def register(session: SparkSession) -> None:
     Raises:
         MissingRequirementError: pyspark or pyarrow is missing or too old.
     """
-    for name in registration.SOURCES:
-        source = registration.load(name)
+    for name in SOURCES:
+        source = load_source(name)
         if not _knows(session, name):
             session.dataSource.register(source)
 
@@ -159,3 +172,45 @@ def _knows(session: SparkSession, name: str) -> bool:
 def as_text(value: object) -> str:
     """As Spark writes it: true, not True."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def load_source(name: str) -> type[DataSource]:
+    """Return the data source with a name of SOURCES; raises what its import does.
+
+    Raises:
+        MissingRequirementError: pyspark or pyarrow is missing or too old.
+    """
+    requirements.check_packages()
+    module, attribute = SOURCES[name]
+    return cast("type[DataSource]", getattr(importlib.import_module(module), attribute))
+
+
+def load_source_or_refuse(name: str) -> type[DataSource]:
+    """Return the data source, or one of the same name that raises when it is used.
+
+    Raises:
+        AttributeError: this pyspark has no Python data sources at all.
+    """
+    try:
+        return load_source(name)
+    except Exception as error:  # whatever it is, the sources of others must stay usable
+        return _refusing(name, f'format("{name}") cannot be used: {error}')
+
+
+def _refusing(format_name: str, why: str) -> type[DataSource]:
+    try:
+        from pyspark.sql.datasource import DataSource
+    except ImportError as error:
+        raise AttributeError(why) from error
+
+    class RefusingSource(DataSource):
+        """Stands in for a source that cannot be loaded. Sent to the JVM by value."""
+
+        def __init__(self, options: Any) -> None:
+            raise RuntimeError(why)
+
+        @classmethod
+        def name(cls) -> str:
+            return format_name
+
+    return RefusingSource

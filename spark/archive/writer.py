@@ -28,10 +28,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from skylarkmq.spark import schema
 from skylarkmq.spark.archive.commits import STAGED
 from skylarkmq.spark.archive.spans import Spans
 from skylarkmq.spark.archive.state import ArchiveError, DataFile, partition_folder
-from skylarkmq.spark.archive_table import file_schema
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets, describe
 
 BUFFER_BYTES: Final = 64 * 1024 * 1024
@@ -294,6 +294,11 @@ def write_batches(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> dict[st
         for batch in batches:
             writer.add(batch)
         return writer.close()
+
+
+def file_schema() -> pa.Schema:
+    """Return the Arrow schema of a data file."""
+    return schema.arrow_schema(name for name in schema.names() if name != "topic")
 
 
 def _stretches(batch: pa.RecordBatch) -> Iterator[_Rows]:

@@ -2,17 +2,17 @@
 # pyright: reportUnknownArgumentType=false
 """The properties of many records as one map column, and single properties as text columns.
 
-A map a row made in Python would cost more than all the rest of a record. So the texts of all rows
-are split in one call of Arrow's, which gives names and values in turn, once it is sure that they
+A map made in Python for each row would cost more than all the rest of a record. So one call of
+Arrow's splits the texts of all rows and gives names and values in turn, after a check that they
 stand so:
 
     texts        KEYS 1 k 2 TAGS 1 a     KEYS 1 l
     skeleton     1 2 1                   1             nothing but the separators 0x01 and 0x02
     items        KEYS k TAGS a KEYS l
-    shapes       (KEYS, TAGS)            (KEYS)        numbers of the names, a row each
+    shapes       (KEYS, TAGS)            (KEYS)        numbers of the names, for each row
 
 Rows of one producer have one shape, so its names are looked at once. Texts that are not made of
-well-formed pairs, or no UTF-8, are read one by one by the protocol's own decoder: same result.
+well-formed pairs, or not UTF-8, are read one by one by the protocol's own decoder: same result.
 Pure; in executors, one thread.
 """
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
@@ -27,9 +28,22 @@ import pyarrow as pa
 import pyarrow.compute as _compute
 
 from skylarkmq.protocol.properties import decode_properties
-from skylarkmq.spark.columns.int_columns import steps
 
 compute: Final[Any] = _compute  # its functions are made at import, so no stub knows them all
+
+
+def steps(first: int, step: int, count: int) -> Any:
+    """Return the int32 column first, first + step, ... of `count` values."""
+    counting = _counting(1 << max(count - 1, 1).bit_length()).slice(0, count)
+    scaled = compute.multiply(counting, pa.scalar(step, pa.int32()))
+    return compute.add(scaled, pa.scalar(first, pa.int32()))
+
+
+@lru_cache(maxsize=32)
+def _counting(count: int) -> Any:
+    return pa.array(range(count), pa.int32())
+
+
 _map_array: Final[Any] = pa.MapArray.from_arrays  # its stub knows 64-bit offsets alone
 
 _NAME: Final = b"\x01"

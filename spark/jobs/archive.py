@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,21 +38,24 @@ from skylarkmq.spark.archive.writer import COMPRESSIONS, WritePlan
 from skylarkmq.spark.clock import SystemClock
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.common import (
-    USAGE,
-    Cell,
     Duration,
     JobError,
     JobSettings,
+    argument,
+    job_command,
+    option,
+)
+from skylarkmq.spark.jobs.reporting import (
+    USAGE,
+    Cell,
     Progress,
     Summary,
     Table,
-    await_query,
-    explain,
-    job_options,
-    open_session,
-    run_job,
 )
-from skylarkmq.spark.jobs.quiet import BatchError
+from skylarkmq.spark.jobs.running import (
+    open_session,
+    run_batches,
+)
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.spark.options import SourceOptions, Subject
 from skylarkmq.spark.reading.positions import (
@@ -84,91 +86,104 @@ REFUSED: Final = {
 """Options of the source that would take the job's promise away."""
 
 
-@click.command()
-@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
-@click.argument("table", metavar="TABLE", type=click.Path(file_okay=False))
-@click.option("--pattern", metavar="REGEX", help="Topics whose whole name matches, new ones too.")
-@click.option(
-    "--starting",
-    default="earliest",
-    show_default=True,
-    metavar="WHERE",
-    help="Where a topic that is new to the table starts: earliest, latest, or a time, as "
-    "2026-01-31T08:00Z.",
-)
-@click.option(
-    "--follow",
-    "follow_ms",
-    type=Duration(low=100),
-    metavar="TIME",
-    help="Go on with a batch every TIME. Default: what is there now, then end.",
-)
-@click.option(
-    "--min-messages",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="With --follow: wait for N messages, to write fewer files, ...",
-)
-@click.option(
-    "--max-delay",
-    "max_delay_ms",
-    type=Duration(low=1),
-    default="15m",
-    show_default=True,
-    metavar="TIME",
-    help="... but no longer than TIME.",
-)
-@click.option(
-    "--batch-messages",
-    type=click.IntRange(min=1),
-    default=500_000,
-    show_default=True,
-    help="Messages of one batch at most.",
-)
-@click.option("--hourly/--daily", default=None, help="Part a new table by hour too.")
-@click.option(
-    "--file-mib",
-    type=click.IntRange(min=1, max=4096),
-    default=128,
-    show_default=True,
-    help="About how large files are to be.",
-)
-@click.option(
-    "--files-per-batch",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Tasks that write a batch; each writes a file a topic and date. Default: one a core.",
-)
-@click.option(
-    "--compression", type=click.Choice(COMPRESSIONS), default="zstd", show_default=True,
-    help="Of new files.",
-)  # fmt: skip
-@click.option(
-    "--compact-files",
-    type=click.IntRange(min=0),
-    default=32,
-    show_default=True,
-    metavar="N",
-    help="Make one of the small files of a topic and date when there are N; 0: never.",
-)
-@click.option(
-    "--compact", "only_compact", is_flag=True, help="Only do that, for any two files; no broker."
-)
-@click.option(
-    "--allow-data-loss",
-    is_flag=True,
-    help="Go on behind messages that have expired before they were archived, and list them.",
-)
-@click.option("--dry-run", is_flag=True, help="Tell what would be archived, and write nothing.")
-@job_options
-def main(settings: JobSettings, **options: Any) -> None:
-    """Archive TOPICs into the Parquet table TABLE, each message exactly once.
+@dataclass(frozen=True, slots=True)
+class ArchiveOptions:
+    """What to archive, where to, and how."""
 
-    Run it again, whatever ended it: it goes on where the table ends. Only one job writes at a time,
-    and readers need not wait.
-    """
-    chosen = ArchiveOptions(**options)
-    run_job("archive", settings, lambda: run(chosen, settings))
+    topics: tuple[str, ...] = argument("[TOPIC]...", nargs=-1)
+    table: str = argument("TABLE", type=click.Path(file_okay=False))
+    pattern: str | None = option(
+        "--pattern", metavar="REGEX", help="Topics whose whole name matches, new ones too."
+    )
+    starting: str = option(
+        "--starting",
+        default="earliest",
+        metavar="WHERE",
+        help="Where a topic that is new to the table starts: earliest, latest, or a time, as "
+        "2026-01-31T08:00Z.",
+    )
+    follow_ms: int | None = option(
+        "--follow",
+        type=Duration(low=100),
+        metavar="TIME",
+        help="Go on with a batch every TIME. Default: what is there now, then end.",
+    )
+    min_messages: int | None = option(
+        "--min-messages",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="With --follow: wait for N messages, to write fewer files, ...",
+    )
+    max_delay_ms: int = option(
+        "--max-delay",
+        type=Duration(low=1),
+        default="15m",
+        metavar="TIME",
+        help="... but no longer than TIME.",
+    )
+    batch_messages: int = option(
+        "--batch-messages",
+        type=click.IntRange(min=1),
+        default=500_000,
+        help="Messages of one batch at most.",
+    )
+    hourly: bool | None = option("--hourly/--daily", help="Divide a new table by hour too.")
+    file_mib: int = option(
+        "--file-mib",
+        type=click.IntRange(min=1, max=4096),
+        default=128,
+        help="About how large files are to be.",
+    )
+    files_per_batch: int | None = option(
+        "--files-per-batch",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Tasks that write a batch; each writes a file for each topic and date. "
+        "Default: one for each core.",
+    )
+    compression: str = option(
+        "--compression", type=click.Choice(COMPRESSIONS), default="zstd", help="Of new files."
+    )
+    compact_files: int = option(
+        "--compact-files",
+        type=click.IntRange(min=0),
+        default=32,
+        metavar="N",
+        help="Merge the small files of a topic and date when there are N; 0: never.",
+    )
+    only_compact: bool = option(
+        "--compact", is_flag=True, help="Only merge small files, from two on; no broker."
+    )
+    allow_data_loss: bool = option(
+        "--allow-data-loss",
+        is_flag=True,
+        help="Go on after messages that have expired before they were archived, and list them.",
+    )
+    dry_run: bool = option(
+        "--dry-run", is_flag=True, help="Tell what would be archived, and write nothing."
+    )
+
+    @property
+    def file_bytes(self) -> int:
+        """About how large files are to be."""
+        return self.file_mib * 1024 * 1024
+
+    def source_options(self, settings: JobSettings, start: QueueOffsets) -> dict[str, str]:
+        """Return all options of the source."""
+        more: dict[str, str | int | bool] = {
+            "maxOffsetsPerTrigger": self.batch_messages,
+            "failOnDataLoss": not self.allow_data_loss,
+        }
+        if self.pattern:
+            more["subscribePattern"] = self.pattern
+        else:
+            more["topic"] = ",".join(self.topics)
+        # No queue yet, as with a pattern that nothing matches: what comes is read from its start.
+        more["startingOffsets"] = json.dumps(start.nested()) if start else "earliest"
+        if self.min_messages is not None:
+            more["minOffsetsPerTrigger"] = self.min_messages
+            more["maxTriggerDelay"] = f"{self.max_delay_ms}ms"
+        return settings.connector_options(**more)
 
 
 def run(options: ArchiveOptions, settings: JobSettings) -> Summary:
@@ -405,50 +420,6 @@ def holes_table(state: TableState) -> list[Table]:
     return [Table("holes: not archived", HOLE_COLUMNS, rows)] if rows else []
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveOptions:
-    """The options of the command line."""
-
-    topics: tuple[str, ...]
-    table: str
-    pattern: str | None = None
-    starting: str = "earliest"
-    follow_ms: int | None = None
-    min_messages: int | None = None
-    max_delay_ms: int = 900_000
-    batch_messages: int = 500_000
-    hourly: bool | None = None
-    file_mib: int = 128
-    files_per_batch: int | None = None
-    compression: str = "zstd"
-    compact_files: int = 32
-    only_compact: bool = False
-    allow_data_loss: bool = False
-    dry_run: bool = False
-
-    @property
-    def file_bytes(self) -> int:
-        """About how large files are to be."""
-        return self.file_mib * 1024 * 1024
-
-    def source_options(self, settings: JobSettings, start: QueueOffsets) -> dict[str, str]:
-        """Return all options of the source."""
-        more: dict[str, str | int | bool] = {
-            "maxOffsetsPerTrigger": self.batch_messages,
-            "failOnDataLoss": not self.allow_data_loss,
-        }
-        if self.pattern:
-            more["subscribePattern"] = self.pattern
-        else:
-            more["topic"] = ",".join(self.topics)
-        # No queue yet, as with a pattern that nothing matches: what comes is read from its start.
-        more["startingOffsets"] = json.dumps(start.nested()) if start else "earliest"
-        if self.min_messages is not None:
-            more["minOffsetsPerTrigger"] = self.min_messages
-            more["maxTriggerDelay"] = f"{self.max_delay_ms}ms"
-        return settings.connector_options(**more)
-
-
 class Archiving:
     """One run."""
 
@@ -466,8 +437,6 @@ class Archiving:
         self._spark = spark
         self._progress = progress
         self._tasks = options.files_per_batch or spark.sparkContext.defaultParallelism
-        self._batch = threading.Lock()
-        self._failure: Exception | None = None
         self._total: int | None = None
         self._messages: Counter[str] = Counter()
         self._batches = 0
@@ -480,41 +449,21 @@ class Archiving:
         self._total = found.backlog if options.follow_ms is None else None
         self._progress.show(0, self._total)
         reader = self._spark.readStream.format("skylarkmq")
-        stream = reader.options(**options.source_options(self._settings, found.start)).load()
-        # Gone with the run: where to go on is the table's to say.
-        checkpoint = f"file://{self._writer.files.root}/{RUNS}/{self._writer.run}"
-        writer = stream.writeStream.option("checkpointLocation", checkpoint)
-        writer = writer.foreachBatch(self._take)
-        if options.follow_ms is None:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=f"{options.follow_ms} milliseconds")
-        try:
-            await_query(writer.queryName("archive").start())
-        except Exception:
-            if self._failure is not None:
-                raise self._failure from None
-            raise
-        finally:
-            # A query that was stopped may leave a batch that has still to see that it is.
-            with self._batch:
-                self._tasks = 0
+        run_batches(
+            reader.options(**options.source_options(self._settings, found.start)).load(),
+            "archive",
+            self.take,
+            # Gone with the run: where to go on is the table's to say.
+            checkpoint=f"file://{self._writer.files.root}/{RUNS}/{self._writer.run}",
+            follow_ms=options.follow_ms,
+        )
         self._compact()
 
-    def _take(self, frame: DataFrame, batch_id: int) -> None:
-        with self._batch:
-            if not self._tasks:
-                return
-            try:
-                self.take(frame, str(batch_id))
-            except Exception as error:
-                self._failure = error  # Spark gives back its text alone
-                raise BatchError(explain(error)) from None
-
-    def take(self, frame: DataFrame, batch: str) -> None:
+    def take(self, frame: DataFrame, batch_id: int) -> None:
         """Archive a batch: tasks stage, then one commit."""
         from skylarkmq.spark.archive.sink import stage
 
+        batch = str(batch_id)
         reports = stage(frame.coalesce(self._tasks), self._plan(batch))
         count = self._writer.append(batch, reports)
         for report in reports:
@@ -589,6 +538,17 @@ def tasks_of(
 
     return run
 
+
+main = job_command(
+    "archive",
+    ArchiveOptions,
+    run,
+    help="""Archive TOPICs into the Parquet table TABLE, each message exactly once.
+
+    Run it again, whatever ended it: it goes on where the table ends. Only one job writes at a time,
+    and readers need not wait.
+    """,
+)
 
 if __name__ == "__main__":
     main()

@@ -26,10 +26,10 @@ the same fault are one line, and only these lines come to the driver.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -39,18 +39,22 @@ from skylarkmq.spark.archive.state import ArchiveError, TableState
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.audit_files import CheckedFiles, check_files
 from skylarkmq.spark.jobs.common import (
+    JobError,
+    JobSettings,
+    argument,
+    job_command,
+)
+from skylarkmq.spark.jobs.reporting import (
     DIFFERENCES,
     DONE,
     USAGE,
-    JobError,
-    JobSettings,
     Summary,
     Table,
-    job_options,
-    open_session,
-    run_job,
 )
-from skylarkmq.spark.jobs.replay import by_queue
+from skylarkmq.spark.jobs.running import (
+    by_queue,
+    open_session,
+)
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets, describe
 from skylarkmq.spark.settings import ConnectionSettings
 
@@ -66,41 +70,32 @@ TRIES = 5
 """How often to begin anew while another job takes files away."""
 
 
-@click.group()
-def main() -> None:
-    """Compare two sides that should hold the same messages; list what does not agree.
+@dataclass(frozen=True, slots=True)
+class TopicOptions:
+    """Which archive to compare, and of which topics; of none: all of it."""
 
-    Exit code 1 when anything differs.
-    """
-
-
-@main.command()
-@click.argument("table", metavar="TABLE", type=click.Path(file_okay=False))
-@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
-@job_options
-def topic(settings: JobSettings, table: str, topics: tuple[str, ...]) -> None:
-    """Hold the archive TABLE against its TOPICs on the brokers; without TOPIC against all of it."""
-    run_job("audit", settings, lambda: audit_topic(table, topics, settings))
+    table: str = argument("TABLE", type=click.Path(file_okay=False))
+    topics: tuple[str, ...] = argument("[TOPIC]...", nargs=-1)
 
 
-@main.command()
-@click.argument("folder", metavar="FOLDER", type=click.Path(file_okay=False, exists=True))
-@job_options
-def store(settings: JobSettings, folder: str) -> None:
-    """Hold the consume queues of the store in FOLDER against its commit log; no broker."""
-    run_job("audit", settings, lambda: audit_store(folder, settings))
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Which store to check."""
+
+    folder: str = argument("FOLDER", type=click.Path(file_okay=False, exists=True))
 
 
-def audit_topic(table: str, topics: tuple[str, ...], settings: JobSettings) -> Summary:
+def audit_topic(options: TopicOptions, settings: JobSettings) -> Summary:
     """Compare an archive with its topics.
 
     Raises:
         ArchiveError: no archive, or a damaged one.
         RocketMQError: a topic is not there, or no answer.
     """
+    table = options.table
     state = archive_table.state(table)
     client = BlockingClient(ConnectionSettings.from_options(settings.connector_options()))
-    plan = plan_archive(state, topics, client)
+    plan = plan_archive(state, options.topics, client)
     client.close()
     with (
         open_session("skylarkmq audit", settings) as spark,
@@ -212,15 +207,21 @@ def promised(spark: SparkSession, spans: Spans) -> DataFrame:
     )
 
 
-def audit_store(folder: str, settings: JobSettings) -> Summary:
+def audit_store(options: StoreOptions, settings: JobSettings) -> Summary:
     """Compare a store's commit log with its consume queues.
 
     Raises:
         LogNotFoundError: the folder holds no store.
     """
-    from skylarkmq.spark.commitlog import list_log, list_queue_files, removed_ends
-    from skylarkmq.spark.log.queue_units import FORMAT, QueueUnitsSource
+    from skylarkmq.spark.log.queue_units import (
+        FORMAT,
+        QueueUnitsSource,
+        list_queue_files,
+        removed_ends,
+    )
+    from skylarkmq.spark.log.source import list_log
 
+    folder = options.folder
     begin = list_log(folder)[0].base
     queue_files = list_queue_files(folder)
     removed = removed_ends(folder)
@@ -296,16 +297,6 @@ Hole = tuple[str, str, int, int, int]
 """Topic, broker, queue, start, end."""
 
 
-class Brokers(Protocol):
-    """What is asked of the cluster; the blocking client has it."""
-
-    def read_queues(self, topic: str, *, max_age_s: float = 0.0) -> list[QueueKey]: ...
-
-    def min_offsets(self, queues: Iterable[QueueKey]) -> dict[QueueKey, int]: ...
-
-    def max_offsets(self, queues: Iterable[QueueKey]) -> dict[QueueKey, int]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ArchivePlan:
     """What to compare."""
@@ -326,7 +317,7 @@ class ArchivePlan:
     notes: list[str]
 
 
-def plan_archive(state: TableState, topics: Sequence[str], brokers: Brokers) -> ArchivePlan:
+def plan_archive(state: TableState, topics: Sequence[str], brokers: BlockingClient) -> ArchivePlan:
     """Return what to compare; asks name servers and brokers.
 
     Raises:
@@ -477,6 +468,31 @@ def counts(found: Sequence[Run]) -> dict[str, int]:
         counter[run.kind] += run.messages
     return dict(sorted(counter.items()))
 
+
+main = click.Group(
+    help="""Compare two sides that should hold the same messages; list what does not agree.
+
+    Exit code 1 when anything differs.
+    """
+)
+main.add_command(
+    job_command(
+        "audit",
+        TopicOptions,
+        audit_topic,
+        name="topic",
+        help="Compare the archive TABLE with its TOPICs on the brokers; without TOPIC all of it.",
+    )
+)
+main.add_command(
+    job_command(
+        "audit",
+        StoreOptions,
+        audit_store,
+        name="store",
+        help="Compare the consume queues of the store in FOLDER with its commit log; no broker.",
+    )
+)
 
 if __name__ == "__main__":
     main()

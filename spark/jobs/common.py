@@ -1,82 +1,40 @@
-"""What the jobs share: their options, the Spark session, progress, the summary and exit codes.
+"""What the jobs share: the options of their command lines, the summary, exit codes and errors.
 
-A job is a click command:
+A job is a class of options, and a function that takes them and returns a `Summary`:
 
-    @click.command()
-    @click.argument("topic")
-    @job_options
-    def main(topic: str, settings: JobSettings) -> None:
-        \"\"\"One line for --help.\"\"\"
-        run_job("archive", settings, lambda: archive(topic, settings))
+    @dataclass(frozen=True)
+    class MyOptions:
+        topic: str = argument("TOPIC")
+        follow_ms: int | None = option("--follow", type=Duration(low=100), help="Go on ...")
 
-`archive` opens a session with `open_session`, tells how far it is with `settings.progress(...)`,
-and returns a `Summary`. The summary alone goes to standard output: text, or with --json one JSON
-document. Progress and the log go to standard error. Exit codes: 0 done, 1 differences or rows that
-could not be handled, 2 usage, 3 the job did not come to its end, 130 Ctrl-C.
+    def run(options: MyOptions, settings: JobSettings) -> Summary: ...
+
+    main = job_command("mine", MyOptions, run, help="The text of --help.")
+
+`settings` has the options of all jobs. The summary alone goes to standard output: text, or with
+--json one JSON document. Progress and the log go to standard error. Exit codes: 0 done, 1
+differences or rows that could not be handled, 2 usage, 3 the job did not come to its end, 130
+Ctrl-C.
 
 Driver process, main thread. Importing this loads no pyspark.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 import click
 
-from skylarkmq.spark.clock import BlockingClock
-from skylarkmq.spark.jobs.quiet import PY4J, hush, kept_level
-from skylarkmq.spark.jobs.reporting import (
-    DIFFERENCES,
-    DONE,
-    FAILED,
-    INTERRUPTED,
-    USAGE,
-    Cell,
-    Progress,
-    Summary,
-    Table,
-)
+from skylarkmq.spark.jobs.reporting import FAILED, INTERRUPTED, USAGE, Progress, Summary
 from skylarkmq.spark.option_reading import OptionError, OptionReader
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-__all__ = [
-    "DIFFERENCES",
-    "DONE",
-    "FAILED",
-    "INTERRUPTED",
-    "USAGE",
-    "Cell",
-    "Duration",
-    "JobError",
-    "JobSettings",
-    "Progress",
-    "StopRequest",
-    "Summary",
-    "Table",
-    "await_query",
-    "explain",
-    "job_options",
-    "open_session",
-    "run_job",
-]
-
-POLL_S: Final = 0.5
-"""Seconds between two looks at a streaming query."""
 NAME_SERVER_VARIABLE: Final = "NAMESRV_ADDR"
 
 
@@ -155,67 +113,114 @@ class Duration(click.ParamType[int]):
             self.fail(f"it {str(error).removeprefix(f'option {name} ')}", param, ctx)
 
 
-def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a click command the options of all jobs; it gets them as `settings: JobSettings`."""
-
-    @functools.wraps(command)
-    def with_settings(
-        *args: Any,
-        name_server: str | None,
-        option: tuple[str, ...],
-        options_file: str | None,
-        master: str | None,
-        conf: tuple[str, ...],
-        as_json: bool,
-        show_progress: bool | None,
-        verbose: bool,
-        **rest: Any,
-    ) -> Any:
-        from_file = {} if options_file is None else read_options_file(options_file)
-        settings = JobSettings(
-            name_server=name_server,
-            options=from_file | _pairs(option, "--option"),
-            master=master,
-            conf=_pairs(conf, "--conf"),
-            as_json=as_json,
-            show_progress=show_progress,
-            verbose=verbose,
-        )
-        return command(*args, settings=settings, **rest)
-
-    for decorate in reversed(_OPTIONS):
-        with_settings = decorate(with_settings)
-    return with_settings
+Options = TypeVar("Options")
+_PARAMETER: Final = "click"
+"""The key under which a field keeps what makes its parameter of click."""
 
 
-_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
-    click.option(
-        "--name-server", metavar="HOST:PORT", envvar=NAME_SERVER_VARIABLE, show_envvar=True,
-        help="Name servers, parted by semicolons.",
-    ),
-    click.option(
-        "--option", multiple=True, metavar="NAME=VALUE",
-        help="An option of the connector, as brokers=HOST:PORT; repeatable.",
-    ),
-    click.option(
-        "--options-file", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-        help="Options of the connector, NAME=VALUE a line: keeps secrets off the command line.",
-    ),
-    click.option(
-        "--master", metavar="URL",
-        help="Spark master, as local[4]; else what spark-submit set, else this machine.",
-    ),
-    click.option(
-        "--conf", multiple=True, metavar="NAME=VALUE",
-        help="A setting of Spark, as spark.driver.memory=2g; repeatable.",
-    ),
-    click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document."),
-    click.option(
-        "--progress/--no-progress", "show_progress", default=None,
-        help="Progress on standard error. Default: on a terminal, without --json.",
-    ),
-    click.option("-v", "--verbose", is_flag=True, help="Log more; a failure shows its traceback."),
-)  # fmt: skip
+def argument(metavar: str, **more: Any) -> Any:
+    """Return a field of a class of options that an argument of the command line fills."""
+
+    def parameter(name: str) -> click.Parameter:
+        return click.Argument([name], metavar=metavar, **more)
+
+    return field(metadata={_PARAMETER: parameter})
+
+
+def option(*flags: str, default: Any = None, **more: Any) -> Any:
+    """Return a field of a class of options that an option of the command line fills.
+
+    Args:
+        default: as on the command line (`15m`); False for a flag, none for what is repeatable.
+        more: what click's Option takes.
+    """
+    kind = more.get("type")
+    if more.get("is_flag"):
+        default = False
+    if default is not None and not isinstance(default, bool):
+        more.setdefault("show_default", True)
+
+    def parameter(name: str) -> click.Parameter:
+        return click.Option([*flags, name], default=default, **more)
+
+    value = kind.convert(default, None, None) if isinstance(kind, Duration) and default else default
+    return field(default=() if more.get("multiple") else value, metadata={_PARAMETER: parameter})
+
+
+def job_command(
+    job: str,
+    options: type[Options],
+    work: Callable[[Options, JobSettings], Summary],
+    *,
+    help: str,
+    name: str = "",
+) -> click.Command:
+    """Return the command of a job: it does the work, prints the summary and exits with its code.
+
+    Args:
+        job: what the summary calls it.
+        options: a dataclass whose fields are made by `argument` and `option`.
+        name: of a command of a group.
+    """
+
+    def command(**given: Any) -> None:
+        settings = settings_of({option.name: given.pop(str(option.name)) for option in shared})
+        run_job(job, settings, lambda: work(options(**given), settings))
+
+    shared = shared_options()
+    own: list[click.Parameter] = [
+        each.metadata[_PARAMETER](each.name) for each in fields(cast("Any", options))
+    ]
+    return click.Command(name or job, params=[*own, *shared], callback=command, help=help)
+
+
+def shared_options() -> list[click.Option]:
+    """Return the options that all jobs have."""
+    return [
+        click.Option(
+            ["--name-server"], metavar="HOST:PORT", envvar=NAME_SERVER_VARIABLE, show_envvar=True,
+            help="Name servers, separated by semicolons.",
+        ),
+        click.Option(
+            ["--option", "options"], multiple=True, metavar="NAME=VALUE",
+            help="An option of the connector, as brokers=HOST:PORT; repeatable.",
+        ),
+        click.Option(
+            ["--options-file"], type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+            help="Options of the connector, NAME=VALUE a line: keeps secrets off the command line.",
+        ),
+        click.Option(
+            ["--master"], metavar="URL",
+            help="Spark master, as local[4]; else what spark-submit set, else this machine.",
+        ),
+        click.Option(
+            ["--conf"], multiple=True, metavar="NAME=VALUE",
+            help="A setting of Spark, as spark.driver.memory=2g; repeatable.",
+        ),
+        click.Option(["--json", "as_json"], is_flag=True, help="The summary as one JSON document."),
+        click.Option(
+            ["--progress/--no-progress", "show_progress"], default=None,
+            help="Progress on standard error. Default: on a terminal, without --json.",
+        ),
+        click.Option(
+            ["-v", "--verbose"], is_flag=True, help="Log more; a failure shows its traceback."
+        ),
+    ]  # fmt: skip
+
+
+def settings_of(given: Mapping[str | None, Any]) -> JobSettings:
+    """Return the settings that the options of all jobs make."""
+    path = given["options_file"]
+    from_file = {} if path is None else read_options_file(path)
+    return JobSettings(
+        name_server=given["name_server"],
+        options=from_file | _pairs(given["options"], "--option"),
+        master=given["master"],
+        conf=_pairs(given["conf"], "--conf"),
+        as_json=given["as_json"],
+        show_progress=given["show_progress"],
+        verbose=given["verbose"],
+    )
 
 
 def read_options_file(path: str) -> dict[str, str]:
@@ -277,8 +282,6 @@ _END_OF_MESSAGE: Final = re.compile(
 )
 _PY4J: Final = re.compile(r"^An error occurred while calling \S+\.\s*:\s*(?:[\w$]+\.)+[\w$]+:\s*")
 """What stands before the text of an error of the JVM's."""
-_TRACE_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""PySpark's, which print the stack traces of errors that it raises as well."""
 
 
 def explain(error: BaseException) -> str:
@@ -299,100 +302,3 @@ def explain(error: BaseException) -> str:
             return " ".join([first, *more.split()]).strip()
     text = " ".join(_PY4J.sub("", _END_OF_MESSAGE.split(text)[0]).split())
     return text or type(error).__name__
-
-
-@contextmanager
-def open_session(app: str, settings: JobSettings, **conf: str) -> Generator[SparkSession]:
-    """Give a session that knows the connector's formats, and stop it behind the block.
-
-    A session that is there already, as in a notebook or a test, is used and left alone.
-
-    Args:
-        conf: settings of Spark by their names; those of --conf go before them.
-    """
-    from pyspark.logger import PySparkLogger
-    from pyspark.sql import SparkSession as Session
-
-    from skylarkmq.spark.session import build_session, register
-
-    if not settings.verbose:
-        for name in _TRACE_LOGGERS:
-            PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
-        logging.getLogger(PY4J).setLevel(logging.CRITICAL)
-    there = Session.getActiveSession()
-    if there is not None:
-        register(there)
-        with kept_level(there):
-            yield there
-        return
-    quiet = {} if settings.verbose else {"spark.log.level": "ERROR"}
-    spark = build_session(app, settings.master, **{**quiet, **conf, **settings.conf})
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-class StopRequest:
-    """Whether SIGINT or SIGTERM asked for an orderly end; a context manager of the main thread.
-
-    The first signal sets `asked`, the second one raises KeyboardInterrupt. Elsewhere than on the
-    main thread it does nothing.
-    """
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._ask)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-
-
-def await_query(
-    query: StreamingQuery,
-    on_progress: Callable[[StreamingQuery], None] | None = None,
-    *,
-    until: Callable[[], bool] | None = None,
-    deadline_s: float | None = None,
-    clock: BlockingClock | None = None,
-) -> bool:
-    """Wait for a streaming query; True when it ended by itself, False when it was stopped here.
-
-    SIGINT, SIGTERM, `until` or the deadline stop it; what it has not finished comes again with the
-    next run. Raises what the query failed with.
-
-    Args:
-        on_progress: called twice a second or so, with the query.
-        until: asked as often; True stops the query.
-        deadline_s: an instant of `clock.monotonic()`; needs `clock`.
-    """
-    with StopRequest() as stop:
-        while not query.awaitTermination(POLL_S):  # type: ignore[arg-type]  # seconds, any number
-            if on_progress is not None:
-                on_progress(query)
-            late = deadline_s is not None and clock is not None and clock.monotonic() >= deadline_s
-            if stop.asked or late or (until is not None and until()):
-                hush()
-                query.stop()
-                return False
-    if on_progress is not None:
-        on_progress(query)
-    return True

@@ -35,21 +35,26 @@ from skylarkmq.protocol.properties import RETRY_TOPIC
 from skylarkmq.spark.clock import SystemClock
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.common import (
+    JobError,
+    JobSettings,
+    argument,
+    explain,
+    job_command,
+    option,
+)
+from skylarkmq.spark.jobs.redrive import COLUMNS, Letter, RedriveCounts, Redriver, age_of, letter_of
+from skylarkmq.spark.jobs.redrive_ledger import RedriveLedger, make_folder
+from skylarkmq.spark.jobs.reporting import (
     DIFFERENCES,
     DONE,
     USAGE,
     Cell,
-    JobError,
-    JobSettings,
     Summary,
     Table,
-    explain,
-    job_options,
-    open_session,
-    run_job,
 )
-from skylarkmq.spark.jobs.redrive import COLUMNS, Letter, RedriveCounts, Redriver, age_of, letter_of
-from skylarkmq.spark.jobs.redrive_ledger import RedriveLedger, make_folder
+from skylarkmq.spark.jobs.running import (
+    open_session,
+)
 from skylarkmq.spark.settings import ConnectionSettings
 
 if TYPE_CHECKING:
@@ -63,80 +68,53 @@ BAD_OUTCOMES: Final = ("failed", "unknown", "no_topic")
 
 
 @dataclass(frozen=True, slots=True)
-class RedriveOptions:
+class ReportOptions:
+    """Which dead letters to report."""
+
+    group: str = argument("GROUP")
+    where: str | None = option(
+        "--filter",
+        metavar="SQL",
+        help="Only letters for which this is true, of the source's columns and originTopic, "
+        "bodyText: \"originTopic = 'orders' and storeTimestamp > '2026-01-31'\".",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveOptions(ReportOptions):
     """What to send back, and how."""
 
-    group: str
-    where: str | None = None
-    rate: float | None = None
-    ledger: str | None = None
-    dry_run: bool = True
-    resend_unknown: bool = False
+    rate: float | None = option(
+        "--rate",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="N",
+        help="Letters a second at most. Default: as fast as it goes.",
+    )
+    ledger: str | None = option(
+        "--ledger",
+        metavar="FILE",
+        type=click.Path(dir_okay=False),
+        help="What became of each letter; kept from run to run. Default: one for each cluster and "
+        "group, in the user's folder for state: name one where that is not kept, as in a "
+        "container.",
+    )
+    dry_run: bool = option(
+        "--dry-run/--send", default=True, help="Say what would be sent (the default), or send it."
+    )
+    resend_unknown: bool = option(
+        "--resend-unknown",
+        is_flag=True,
+        help="Also send letters of which an earlier run could not learn whether they were stored.",
+    )
 
 
-@click.group()
-def main() -> None:
-    """Dead letters of a consumer group: report them, or send them back."""
-
-
-_filter_option = click.option(
-    "--filter", "where", metavar="SQL",
-    help="Only letters for which this is true, of the source's columns and originTopic, bodyText: "
-    "\"originTopic = 'orders' and storeTimestamp > '2026-01-31'\".",
-)  # fmt: skip
-
-
-@main.command()
-@click.argument("group")
-@_filter_option
-@job_options
-def report(group: str, where: str | None, settings: JobSettings) -> None:
-    """Count the dead letters of GROUP by first topic, tag, number of tries and age."""
-    run_job("dlq report", settings, lambda: run_report(group, where, settings))
-
-
-@main.command()
-@click.argument("group")
-@_filter_option
-@click.option(
-    "--rate",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="N",
-    help="Letters a second at most. Default: as fast as it goes.",
-)
-@click.option(
-    "--ledger",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    help="What became of each letter; kept from run to run. Default: one a cluster and group, in "
-    "the user's folder for state: name one where that is not kept, as in a container.",
-)
-@click.option(
-    "--dry-run/--send", default=True, help="Say what would be sent (the default), or send it."
-)
-@click.option(
-    "--resend-unknown",
-    is_flag=True,
-    help="Also send letters of which an earlier run could not learn whether they were stored.",
-)
-@job_options
-def redrive(settings: JobSettings, **options: Any) -> None:
-    """Send dead letters of GROUP back to the topics that they were sent to first.
-
-    A dry run unless --send is given. Copies keep body, keys, tags, properties and message id, and
-    start with a full number of tries. All consumer groups of the topic get them.
-    """
-    chosen = RedriveOptions(**options)
-    run_job("dlq redrive", settings, lambda: run_redrive(chosen, settings))
-
-
-def run_report(group: str, where: str | None, settings: JobSettings) -> Summary:
+def run_report(options: ReportOptions, settings: JobSettings) -> Summary:
     """Return the report. Raises what `check_readable` does."""
     with closing(_client(settings)) as client:
-        if not check_readable(client, group):
-            return _nothing("dlq report", group)
+        if not check_readable(client, options.group):
+            return _nothing("dlq report", options.group)
     with open_session("skylarkmq dlq", settings) as spark:
-        return report_of(letters(spark, group, where, settings), group)
+        return report_of(letters(spark, options.group, options.where, settings), options.group)
 
 
 def report_of(frame: DataFrame, group: str) -> Summary:
@@ -375,6 +353,30 @@ def _instant(ms: int | None) -> str | None:
     text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
     return text.replace("+00:00", "Z")
 
+
+main = click.Group(help="Dead letters of a consumer group: report them, or send them back.")
+main.add_command(
+    job_command(
+        "dlq report",
+        ReportOptions,
+        run_report,
+        name="report",
+        help="Count the dead letters of GROUP by first topic, tag, number of tries and age.",
+    )
+)
+main.add_command(
+    job_command(
+        "dlq redrive",
+        RedriveOptions,
+        run_redrive,
+        name="redrive",
+        help="""Send dead letters of GROUP back to the topics that they were sent to first.
+
+        A dry run unless --send is given. Copies keep body, keys, tags, properties and message id,
+        and start with a full number of tries. All consumer groups of the topic get them.
+        """,
+    )
+)
 
 if __name__ == "__main__":
     main()

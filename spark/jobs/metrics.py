@@ -50,17 +50,20 @@ from skylarkmq.spark.jobs.common import (
     Duration,
     JobError,
     JobSettings,
+    argument,
+    job_command,
+    option,
+)
+from skylarkmq.spark.jobs.reporting import (
+    Cell,
     Progress,
     Summary,
     Table,
-    await_query,
-    explain,
-    job_options,
-    open_session,
-    run_job,
 )
-from skylarkmq.spark.jobs.quiet import BatchError
-from skylarkmq.spark.jobs.reporting import Cell
+from skylarkmq.spark.jobs.running import (
+    open_session,
+    run_batches,
+)
 from skylarkmq.spark.jobs.window_files import WindowFiles, row_values
 from skylarkmq.spark.jobs.windows import (
     DELAY_BOUNDS_MS,
@@ -77,81 +80,99 @@ from skylarkmq.spark.writing.unique_keys import key_of_values
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
-@click.command()
-@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
-@click.option("--output", required=True, metavar="DIR", help="Folder of the windows.")
-@click.option(
-    "--window",
-    "window_ms",
-    type=Duration(low=1),
-    default="1m",
-    show_default=True,
-    metavar="TIME",
-    help="Length of a window, as 30s, 5m, 1h.",
-)
-@click.option(
-    "--watermark",
-    "delay_ms",
-    type=Duration(),
-    default="10m",
-    show_default=True,
-    metavar="TIME",
-    help="How long after its time a message counts for its window; later it is a row `late`.",
-)
-@click.option(
-    "--time",
-    "event_time",
-    type=click.Choice(["store", "born"]),
-    default="store",
-    show_default=True,
-    help="A message's time: the broker's clock, or its producer's.",
-)
-@click.option(
-    "--group",
-    "groups",
-    multiple=True,
-    metavar="GROUP",
-    help="Also count what this consumer group tries again and gives up; repeatable.",
-)
-@click.option("--body-bytes", is_flag=True, help="Also sum up bodies: all of them are read.")
-@click.option("--to-topic", metavar="TOPIC", help="Also send each final row there, as JSON.")
-@click.option(
-    "--starting",
-    default="earliest",
-    show_default=True,
-    metavar="OFFSETS",
-    help="Where the first run starts: earliest, latest, or the source's JSON.",
-)
-@click.option(
-    "--batch-messages",
-    type=click.IntRange(min=1),
-    default=200_000,
-    show_default=True,
-    help="Messages of one batch at most.",
-)
-@click.option(
-    "--follow",
-    "follow_ms",
-    type=Duration(low=100),
-    metavar="TIME",
-    help="Go on with a batch every TIME. Default: what is there now, then end.",
-)
-@click.option(
-    "--metrics-port", type=click.IntRange(0, 65535), help="Serve lag and windows to Prometheus."
-)
-@click.option("--dry-run", is_flag=True, help="Count from the start, and write nothing.")
-@job_options
-def main(settings: JobSettings, **options: Any) -> None:
-    """Count messages, bytes, delay and retries of TOPICs by window, topic and tag.
+@dataclass(frozen=True, slots=True)
+class MetricsOptions:
+    """What to count, and where to. Times in ms."""
 
-    Windows go to Parquet files below --output, each once; run it again and it goes on where it
-    ended. Late messages are rows of their own: nothing is dropped.
-    """
-    names = [name.strip() for text in options.pop("topics") for name in text.split(",")]
-    chosen = MetricsOptions(topics=tuple(name for name in names if name), **options)
-    run_job("metrics", settings, lambda: run(chosen, settings))
+    topics: tuple[str, ...] = argument("TOPIC...", nargs=-1, required=True)
+    output: str = option("--output", required=True, metavar="DIR", help="Folder of the windows.")
+    window_ms: int = option(
+        "--window",
+        type=Duration(low=1),
+        default="1m",
+        metavar="TIME",
+        help="Length of a window, as 30s, 5m, 1h.",
+    )
+    delay_ms: int = option(
+        "--watermark",
+        type=Duration(),
+        default="10m",
+        metavar="TIME",
+        help="How long after its time a message counts for its window; later it is a row `late`.",
+    )
+    event_time: str = option(
+        "--time",
+        type=click.Choice(["store", "born"]),
+        default="store",
+        help="A message's time: the broker's clock, or its producer's.",
+    )
+    groups: tuple[str, ...] = option(
+        "--group",
+        multiple=True,
+        metavar="GROUP",
+        help="Also count what this consumer group tries again and gives up; repeatable.",
+    )
+    body_bytes: bool = option(
+        "--body-bytes", is_flag=True, help="Also add up the sizes of bodies: all of them are read."
+    )
+    to_topic: str | None = option(
+        "--to-topic", metavar="TOPIC", help="Also send each final row there, as JSON."
+    )
+    starting: str = option(
+        "--starting",
+        default="earliest",
+        metavar="OFFSETS",
+        help="Where the first run starts: earliest, latest, or the source's JSON.",
+    )
+    batch_messages: int = option(
+        "--batch-messages",
+        type=click.IntRange(min=1),
+        default=200_000,
+        help="Messages of one batch at most.",
+    )
+    follow_ms: int | None = option(
+        "--follow",
+        type=Duration(low=100),
+        metavar="TIME",
+        help="Go on with a batch every TIME. Default: what is there now, then end.",
+    )
+    metrics_port: int | None = option(
+        "--metrics-port",
+        type=click.IntRange(0, 65535),
+        help="Serve lag and windows to Prometheus.",
+    )
+    dry_run: bool = option(
+        "--dry-run", is_flag=True, help="Count from the start, and write nothing."
+    )
+
+    def __post_init__(self) -> None:
+        names = [name.strip() for text in self.topics for name in text.split(",")]
+        object.__setattr__(self, "topics", tuple(filter(None, names)))
+
+    def subject(self) -> dict[str, str]:
+        """Return the source's option that says what to read.
+
+        With groups it is a pattern, so that a topic that is made later is found: a group has a
+        retry topic from its first retry on.
+        """
+        if not self.groups:
+            return {"topic": ",".join(self.topics)}
+        names = [*self.topics]
+        names += [name for group in self.groups for name in (retry_topic(group), dlq_topic(group))]
+        return {"subscribePattern": "|".join(re.escape(name) for name in names)}
+
+    def source_options(self, settings: JobSettings) -> dict[str, str]:
+        """Return all options of the source."""
+        more: dict[str, str | int | bool] = {
+            "startingOffsets": self.starting,
+            "maxOffsetsPerTrigger": self.batch_messages,
+        }
+        if self.dry_run:
+            more["commitOffsets"] = False
+        return settings.connector_options(**self.subject(), **more)
 
 
 def check(options: MetricsOptions, settings: JobSettings) -> None:
@@ -202,47 +223,6 @@ SHOWN_WINDOWS: Final = 20
 SENT_COLUMNS: Final = "body string, keys string, tags string, msgId string"
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsOptions:
-    """What to count, and where to. Times in ms."""
-
-    topics: tuple[str, ...]
-    output: str
-    groups: tuple[str, ...] = ()
-    window_ms: int = 60_000
-    delay_ms: int = 600_000
-    event_time: str = "store"
-    body_bytes: bool = False
-    to_topic: str | None = None
-    starting: str = "earliest"
-    batch_messages: int = 200_000
-    follow_ms: int | None = None
-    metrics_port: int | None = None
-    dry_run: bool = False
-
-    def subject(self) -> dict[str, str]:
-        """Return the source's option that says what to read.
-
-        With groups it is a pattern, so that a topic that is made later is found: a group has a
-        retry topic from its first retry on.
-        """
-        if not self.groups:
-            return {"topic": ",".join(self.topics)}
-        names = [*self.topics]
-        names += [name for group in self.groups for name in (retry_topic(group), dlq_topic(group))]
-        return {"subscribePattern": "|".join(re.escape(name) for name in names)}
-
-    def source_options(self, settings: JobSettings) -> dict[str, str]:
-        """Return all options of the source."""
-        more: dict[str, str | int | bool] = {
-            "startingOffsets": self.starting,
-            "maxOffsetsPerTrigger": self.batch_messages,
-        }
-        if self.dry_run:
-            more["commitOffsets"] = False
-        return settings.connector_options(**self.subject(), **more)
-
-
 class Counting:
     """One run: takes the batches of the stream. Driver process; `take` on a thread of Spark's."""
 
@@ -266,42 +246,29 @@ class Counting:
         self._counts = {"window": 0, "late": 0, "ahead": 0}
         self._windows = 0
         self._messages = 0
-        self._failure: Exception | None = None
 
     def stream(self, spark: SparkSession, checkpoint: str, progress: Progress) -> None:
         """Read until the end, or until a signal. Raises what a batch or the source raised."""
         options = self._options
         self._checkpoint = Path(checkpoint)
         schema = columns(with_groups=bool(options.groups), body_bytes=options.body_bytes)
-        stream = spark.readStream.format("skylarkmq").schema(schema)
-        writer = stream.options(**options.source_options(self._settings)).load().writeStream
-        writer = writer.option("checkpointLocation", checkpoint).foreachBatch(self._take)
-        if options.follow_ms is None:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=f"{options.follow_ms} milliseconds")
-        query = writer.queryName("metrics").start()
+        reader = spark.readStream.format("skylarkmq").schema(schema)
 
-        def show(_: object) -> None:
+        def show(query: StreamingQuery) -> None:
             last = last_progress(query)
             behind = None if last is None else last.behind
             known = None if behind is None else self._messages + behind
             watermark = _instant(self._book.watermark_ms)
             progress.show(self._messages, known, f"watermark {watermark}" if watermark else "")
 
-        try:
-            await_query(query, show)
-        except Exception:
-            if self._failure is not None:
-                raise self._failure from None
-            raise
-
-    def _take(self, frame: DataFrame, batch_id: int) -> None:
-        try:
-            self.take(frame, batch_id)
-        except Exception as error:
-            self._failure = error  # Spark gives back its text alone
-            raise BatchError(explain(error)) from None
+        run_batches(
+            reader.options(**options.source_options(self._settings)).load(),
+            "metrics",
+            self.take,
+            checkpoint=checkpoint,
+            follow_ms=options.follow_ms,
+            on_progress=show,
+        )
 
     def take(self, frame: DataFrame, batch_id: int) -> None:
         """Count a batch, keep its rows, and say that it is done.
@@ -565,6 +532,17 @@ def _partial(row: Row) -> Partial:
     key = WindowKey(values["start_ms"], values["origin"], values["tag"])
     return Partial(key, tally, values["latest_ms"], values["ahead"])
 
+
+main = job_command(
+    "metrics",
+    MetricsOptions,
+    run,
+    help="""Count messages, bytes, delay and retries of TOPICs by window, topic and tag.
+
+    Windows go to Parquet files below --output, each once; run it again and it goes on where it
+    ended. Late messages are rows of their own: nothing is dropped.
+    """,
+)
 
 if __name__ == "__main__":
     main()

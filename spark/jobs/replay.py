@@ -27,9 +27,8 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -38,20 +37,13 @@ from skylarkmq.spark import archive_table
 from skylarkmq.spark.clock import SystemClock
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.common import (
-    DONE,
-    INTERRUPTED,
-    USAGE,
     JobError,
     JobSettings,
-    StopRequest,
-    Summary,
-    Table,
+    argument,
     explain,
-    job_options,
-    open_session,
-    run_job,
+    job_command,
+    option,
 )
-from skylarkmq.spark.jobs.quiet import hush
 from skylarkmq.spark.jobs.replay_ledger import (
     Done,
     Ledger,
@@ -60,13 +52,28 @@ from skylarkmq.spark.jobs.replay_ledger import (
     assign,
 )
 from skylarkmq.spark.jobs.replay_task import COLUMNS, RECORD_S, ReplaySetup, send_rows
+from skylarkmq.spark.jobs.reporting import (
+    DONE,
+    INTERRUPTED,
+    USAGE,
+    Summary,
+    Table,
+)
+from skylarkmq.spark.jobs.running import (
+    EACH_QUEUE,
+    POLL_S,
+    StopRequest,
+    by_queue,
+    hush,
+    open_session,
+)
 from skylarkmq.spark.offsets import describe
 from skylarkmq.spark.reading.positions import instant_ms
 from skylarkmq.spark.writing.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 LEDGER_SUFFIX: Final = ".replays"
@@ -88,74 +95,56 @@ class Instant(click.ParamType[int]):
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """What a replay is asked to do."""
+    """What to send again, where to, and how."""
 
-    archive: str
-    target: str
-    topics: tuple[str, ...] = ()
-    start_ms: int | None = None
-    end_ms: int | None = None
-    where: str = ""
-    rate: float | None = None
-    keep_ids: bool = False
-    force: bool = False
-    ledger: str | None = None
-    restart: bool = False
-    dry_run: bool = False
-
-
-@click.command()
-@click.argument("archive", type=click.Path(exists=True, file_okay=False))
-@click.argument("target")
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="SOURCE",
-    help="Replay this archived topic; repeatable. Needed when the archive has several.",
-)
-@click.option(
-    "--start",
-    "start_ms",
-    type=Instant(),
-    metavar="TIME",
-    help="Stored at this time or later: ISO 8601 with a zone, or ms since 1970.",
-)
-@click.option("--end", "end_ms", type=Instant(), metavar="TIME", help="Stored before this time.")
-@click.option(
-    "--where",
-    default="",
-    metavar="SQL",
-    help="A condition on the archive's columns, as \"tags = 'paid'\".",
-)
-@click.option(
-    "--rate",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="N",
-    help="At most N messages a second, all tasks together.",
-)
-@click.option(
-    "--keep-ids",
-    is_flag=True,
-    help="Messages keep their ids; consumers that remember ids may pass them over.",
-)
-@click.option("--force", is_flag=True, help="Replay into a topic that the messages come from.")
-@click.option(
-    "--ledger",
-    type=click.Path(file_okay=False),
-    metavar="DIR",
-    help="What was sent, for later runs.  [default: beside the archive]",
-)
-@click.option("--restart", is_flag=True, help="Forget the ledger and send all again.")
-@click.option("--dry-run", is_flag=True, help="Tell what would be sent where, and send nothing.")
-@job_options
-def main(settings: JobSettings, **options: object) -> None:
-    """Send messages of ARCHIVE to the topic TARGET again, in the order of each of their queues.
-
-    The same command goes on where an earlier run ended.
-    """
-    chosen = ReplayOptions(**options)  # type: ignore[arg-type]  # click has checked them
-    run_job("replay", settings, lambda: run(chosen, settings))  # fmt: skip
+    archive: str = argument("ARCHIVE", type=click.Path(exists=True, file_okay=False))
+    target: str = argument("TARGET")
+    topics: tuple[str, ...] = option(
+        "--topic",
+        multiple=True,
+        metavar="SOURCE",
+        help="Replay this archived topic; repeatable. Needed when the archive has several.",
+    )
+    start_ms: int | None = option(
+        "--start",
+        type=Instant(),
+        metavar="TIME",
+        help="Stored at this time or later: ISO 8601 with a zone, or ms since 1970.",
+    )
+    end_ms: int | None = option(
+        "--end", type=Instant(), metavar="TIME", help="Stored before this time."
+    )
+    where: str = option(
+        "--where",
+        default="",
+        show_default=False,
+        metavar="SQL",
+        help="A condition on the archive's columns, as \"tags = 'paid'\".",
+    )
+    rate: float | None = option(
+        "--rate",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="N",
+        help="At most N messages a second, all tasks together.",
+    )
+    keep_ids: bool = option(
+        "--keep-ids",
+        is_flag=True,
+        help="Messages keep their ids; consumers that remember ids may skip them.",
+    )
+    force: bool = option(
+        "--force", is_flag=True, help="Replay into a topic that the messages come from."
+    )
+    ledger: str | None = option(
+        "--ledger",
+        type=click.Path(file_okay=False),
+        metavar="DIR",
+        help="What was sent, for later runs.  [default: beside the archive]",
+    )
+    restart: bool = option("--restart", is_flag=True, help="Forget the ledger and send all again.")
+    dry_run: bool = option(
+        "--dry-run", is_flag=True, help="Tell what would be sent where, and send nothing."
+    )
 
 
 def run(options: ReplayOptions, settings: JobSettings) -> Summary:
@@ -382,11 +371,8 @@ def _dry_run(
     return Summary("replay", figures, (Table("by source queue", columns, table),), dry_run=True)
 
 
-POLL_S: Final = 0.5
 FORMAT: Final = "skylarkmq-replay"
 JOB_GROUP: Final = "skylarkmq-replay"
-_QUEUE: Final = ("topic", "brokerName", "queueId")
-_KEY_SEPARATOR: Final = "\x01"
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,7 +435,7 @@ def count(
     size = f.sum(f.length("body")) if with_sizes else f.lit(None)
     counted = (
         from_on(rows, from_offsets)
-        .groupBy(*_QUEUE)
+        .groupBy(*EACH_QUEUE)
         .agg(
             f.count(f.lit(1)).alias("count"),
             size.alias("size"),
@@ -500,7 +486,7 @@ def send(
     plan = (
         rows.select(*names)
         .repartitionById(max(tasks.values()) + 1, by_queue(tasks))
-        .sortWithinPartitions(*_QUEUE, "queueOffset")
+        .sortWithinPartitions(*EACH_QUEUE, "queueOffset")
     )
     context = spark.sparkContext
     failures: list[BaseException] = []
@@ -561,27 +547,20 @@ def write(rows: DataFrame, setup: ReplaySetup) -> None:
     rows.write.format(FORMAT).mode("append").save()
 
 
-def by_queue(values: Mapping[MessageQueue, int]) -> Column:
-    """Return a column with the value of a row's source queue, null where there is none."""
-    from pyspark.sql import functions as f
-
-    if not values:
-        return f.lit(None)
-
-    pairs: list[Any] = [
-        f.lit(part)
-        for part in chain.from_iterable(
-            (_KEY_SEPARATOR.join(map(str, queue)), value) for queue, value in values.items()
-        )
-    ]
-    key = f.concat_ws(_KEY_SEPARATOR, *(f.col(name).cast("string") for name in _QUEUE))
-    return f.try_element_at(f.create_map(*pairs), key)
-
-
 def tasks_at_once(spark: SparkSession) -> int:
     """Return how many tasks run at once."""
     return max(1, spark.sparkContext.defaultParallelism)
 
+
+main = job_command(
+    "replay",
+    ReplayOptions,
+    run,
+    help="""Send messages of ARCHIVE to the topic TARGET again; each queue keeps its order.
+
+    The same command goes on where an earlier run ended.
+    """,
+)
 
 if __name__ == "__main__":
     main()

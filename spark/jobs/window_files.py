@@ -32,7 +32,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from skylarkmq.spark.archive.files import META, TableFiles
-from skylarkmq.spark.jobs.common import USAGE, JobError
+from skylarkmq.spark.jobs.common import JobError
+from skylarkmq.spark.jobs.reporting import USAGE
 from skylarkmq.spark.jobs.windows import PERCENTS, StateError, WindowBook, WindowRow
 
 STATES: Final = f"{META}/state"

@@ -44,9 +44,14 @@ from skylarkmq.protocol.record import (
     SYS_FLAG_POSITION,
     RecordStatus,
 )
-from skylarkmq.spark.columns.gathered import Gathered, narrowed
-from skylarkmq.spark.columns.int_columns import compute, int64_column
-from skylarkmq.spark.columns.record_columns import OF_PROPERTIES, build_batch
+from skylarkmq.spark.columns.record_columns import (
+    OF_PROPERTIES,
+    Gathered,
+    build_batch,
+    compute,
+    int64_column,
+    narrowed,
+)
 from skylarkmq.spark.log.log_options import LogOptions
 from skylarkmq.spark.log.segments import Look, SegmentFile, SegmentRange
 from skylarkmq.spark.schema import LOG_COLUMNS, arrow_schema

@@ -11,13 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from skylarkmq.spark.commitlog import QueueFile, list_queue_files, queue_units
+from skylarkmq.common.errors import StoreError
+from skylarkmq.common.read_only_files import ReadOnlyFiles
 from skylarkmq.spark.log.log_options import local_path
+from skylarkmq.spark.log.source import LogNotFoundError
+from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, is_valid_unit
+from skylarkmq.store.stopped.reader import StoppedStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,3 +93,57 @@ def batches_of(file: QueueFile) -> Iterator[pa.RecordBatch]:
             "storeSize": list(sizes),
         }
         yield pa.RecordBatch.from_pydict(columns, schema=schema)
+
+
+class QueueFile(NamedTuple):
+    """A file of a consume queue: what a broker finds the messages of a queue by."""
+
+    topic: str
+    queue_id: int
+    path: str
+    first_offset: int
+    """The queue offset of its first unit."""
+
+
+def list_queue_files(path: str) -> list[QueueFile]:
+    """Return the files of all consume queues of a store, by queue, in order.
+
+    Raises:
+        LogNotFoundError: the path is not the root folder of a store.
+    """
+    try:
+        store = StoppedStore(Path(path))
+    except StoreError as error:
+        raise LogNotFoundError(
+            f"no store in {path}: {error}", hint="Name its root folder, storePathRootDir"
+        ) from error
+    return [
+        QueueFile(queue.topic, queue.queue_id, str(file.path), file.start // UNIT_SIZE)
+        for queue in store.queues.values()
+        for file in queue.files
+    ]
+
+
+def queue_units(file: QueueFile) -> Iterator[tuple[int, int, int]]:
+    """Yield queue offset, physical offset and record size of a file's units that are in use.
+
+    A file that expired in the meantime has none.
+    """
+    try:
+        opened = ReadOnlyFiles().open(Path(file.path))
+    except FileNotFoundError:
+        return
+    try:
+        whole = opened.size // UNIT_SIZE * UNIT_SIZE
+        units = UNIT.iter_unpack(opened.view()[:whole] if whole else b"")
+        for number, (physical_offset, size, _) in enumerate(units, file.first_offset):
+            if is_valid_unit(physical_offset, size) and size != PRE_BLANK_SIZE:
+                yield number, physical_offset, size
+    finally:
+        opened.close()
+
+
+def removed_ends(path: str) -> dict[str, int]:
+    """Return topics that were deleted: their records below a physical offset are in no queue."""
+    entries = StoppedStore(Path(path)).removed.entries
+    return {topic: entry.end_offset for topic, entry in entries.items()}

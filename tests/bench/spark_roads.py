@@ -20,8 +20,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.spark.batches import BatchBuilder
 from skylarkmq.spark.cluster import client_for
-from skylarkmq.spark.commitlog import CommitLogReader
 from skylarkmq.spark.log.log_options import LogOptions
+from skylarkmq.spark.log.source import CommitLogReader
 from skylarkmq.spark.offsets import OffsetRange
 from skylarkmq.spark.reading.ranges import Block, RangeReader
 from skylarkmq.spark.schema import COLUMNS, LOG_COLUMNS, ddl, names

@@ -14,15 +14,15 @@ from pyspark.sql.types import StructType
 
 from skylarkmq.client.errors import NotSupported
 from skylarkmq.protocol.record import decode_message
-from skylarkmq.spark.commitlog import (
+from skylarkmq.spark.log.log_batches import DamagedLogError
+from skylarkmq.spark.log.log_options import LogOptions, OnCorruption
+from skylarkmq.spark.log.source import (
     CommitLogReader,
     CommitLogSource,
     LogNotFoundError,
     list_log,
     plan,
 )
-from skylarkmq.spark.log.log_batches import DamagedLogError
-from skylarkmq.spark.log.log_options import LogOptions, OnCorruption
 from skylarkmq.spark.schema import LOG_COLUMNS, arrow_schema, ddl, names
 from skylarkmq.store.stopped.reader import StoppedStore
 from skylarkmq.tools.store.walk import PlaceKind, walk

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource
 
 import pyspark_skylarkmq
 import pyspark_skylarkmq_commitlog
-from skylarkmq.spark import registration, requirements
+from skylarkmq.spark import requirements, session
 
 PACKAGES = {"skylarkmq": pyspark_skylarkmq, "skylarkmq-commitlog": pyspark_skylarkmq_commitlog}
 
@@ -25,7 +25,7 @@ def test_a_package_has_what_spark_looks_for(name: str) -> None:
     source = PACKAGES[name].DefaultSource
     assert issubclass(source, DataSource)
     assert source.name() == name
-    assert source is registration.load(name)
+    assert source is session.load_source(name)
     assert pickle.loads(cloudpickle.dumps(source)) is source
 
 
@@ -45,12 +45,12 @@ def test_too_old_a_package_is_refused_when_used_only(
 ) -> None:
     monkeypatch.setattr(importlib.import_module(package), "__version__", "4.1.4")
     with pytest.raises(requirements.MissingRequirementError) as caught:
-        registration.load("skylarkmq")
+        session.load_source("skylarkmq")
     assert f"{package} 4.1.4 is too old" in str(caught.value)
     assert "pip install 'skylarkmq[spark]'" in str(caught.value)
     source = pickle.loads(cloudpickle.dumps(pyspark_skylarkmq.DefaultSource))
     assert source.name() == "skylarkmq"
-    with pytest.raises(RuntimeError, match=f"can not be used: {package} 4.1.4 is too old"):
+    with pytest.raises(RuntimeError, match=f"cannot be used: {package} 4.1.4 is too old"):
         source({})
 
 

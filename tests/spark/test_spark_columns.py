@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from skylarkmq.spark.commitlog import CommitLogReader
 from skylarkmq.spark.log.log_options import LogOptions
+from skylarkmq.spark.log.source import CommitLogReader
 from skylarkmq.spark.schema import COLUMNS, LOG_COLUMNS, arrow_schema, ddl, names
 from tests.spark.support.records import rows_in
 from tests.store.test_golden_stores import FOLDER, STORES

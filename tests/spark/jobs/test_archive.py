@@ -18,7 +18,8 @@ from skylarkmq.spark import archive_table
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs import archive
 from skylarkmq.spark.jobs.archive import HOLE_COLUMNS, ArchiveOptions
-from skylarkmq.spark.jobs.common import JobSettings, Summary
+from skylarkmq.spark.jobs.common import JobSettings
+from skylarkmq.spark.jobs.reporting import Summary
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.archives import append, committed, listed, open_writer, run_of

@@ -17,6 +17,7 @@ from skylarkmq.spark.archive.commits import STAGING
 from skylarkmq.spark.archive.writer import StagedFile
 from skylarkmq.spark.jobs import archive, audit
 from skylarkmq.spark.jobs.archive import ArchiveOptions
+from skylarkmq.spark.jobs.audit import StoreOptions, TopicOptions
 from skylarkmq.spark.jobs.audit_files import check_files
 from skylarkmq.spark.jobs.common import JobSettings
 from skylarkmq.testing.threaded import SyncBroker, run_broker_sync
@@ -93,13 +94,13 @@ def test_topic_and_store(spark: SparkSession, tmp_path: Path) -> None:
         fill(broker, "orders", 80)
         settings = JobSettings(name_server=broker.namesrv_addr)
         archive.run(ArchiveOptions(("orders",), str(table)), settings)
-        sound = audit.audit_topic(str(table), (), settings)
+        sound = audit.audit_topic(TopicOptions(str(table), ()), settings)
         assert (sound.exit_code, found(sound)) == (0, [])
         assert sound.figures["messages_compared"] == sound.figures["messages_in_archive"] == 80
 
         tamper(table)
         fill(broker, "orders", 4)
-        wrong = audit.audit_topic(str(table), ("orders",), settings)
+        wrong = audit.audit_topic(TopicOptions(str(table), ("orders",)), settings)
         assert (wrong.exit_code, wrong.figures["messages_not_archived_yet"]) == (1, 4)
         assert found(wrong) == [
             ("differing", 1, 5, 1, "body, checksum"),
@@ -112,12 +113,12 @@ def test_topic_and_store(spark: SparkSession, tmp_path: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             # More is archived while the two sides are compared: that is no difference.
             patch.setattr(audit, "check_files", archived_meanwhile(table))
-            lost = audit.audit_topic(str(table), (), settings)
+            lost = audit.audit_topic(TopicOptions(str(table), ()), settings)
         assert found(lost) == [("missing", queue, 0, 20, "") for queue in range(4)]
         assert [row[0] for row in lost.tables[1].rows] == ["gone", "stray"]
         assert len(lost.notes) == 2
 
-    sound = audit.audit_store(str(store), JobSettings())
+    sound = audit.audit_store(StoreOptions(str(store)), JobSettings())
     assert (sound.exit_code, found(sound)) == (0, [])
     assert sound.figures["records_in_log"] == sound.figures["units_in_queues"] == 84
     units = next((store / "consumequeue" / "orders" / "2").iterdir())
@@ -130,7 +131,7 @@ def test_topic_and_store(spark: SparkSession, tmp_path: Path) -> None:
         file.write(bytes(UNIT_SIZE))  # the last one is lost
         file.seek(21 * UNIT_SIZE)
         file.write(struct.pack(">qiq", unit[0], *unit[1:]))  # and one leads to another's record
-    wrong = audit.audit_store(str(store), JobSettings())
+    wrong = audit.audit_store(StoreOptions(str(store)), JobSettings())
     assert wrong.exit_code == 1
     assert found(wrong) == [
         ("differing", 2, 7, 1, "place"),

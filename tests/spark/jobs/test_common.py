@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import dataclass
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
-from skylarkmq.spark.jobs import common
 from skylarkmq.spark.jobs.common import (
     Duration,
     JobError,
     JobSettings,
-    StopRequest,
-    Summary,
-    await_query,
+    argument,
     explain,
-    job_options,
-    run_job,
+    job_command,
+    option,
 )
+from skylarkmq.spark.jobs.reporting import DIFFERENCES, Summary
+from skylarkmq.spark.jobs.running import StopRequest, await_query
 from skylarkmq.spark.option_reading import OptionError
 
 SPARK_FAILURE = """[STREAM_FAILED] Query [id = 7d, runId = 9e] terminated with exception: \
@@ -41,21 +41,40 @@ org.apache.spark.SparkException
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    topic: str = argument("TOPIC")
+    every_ms: int = option("--every", type=Duration(low=1), default="2m", help="So often.")
+    names: tuple[str, ...] = option("--name", multiple=True)
+    fast: bool = option("--fast", is_flag=True)
+
+
 def invoke(*arguments: str, work: Any = None, env: dict[str, str] | None = None) -> Result:
-    @click.command()
-    @click.argument("topic")
-    @job_options
-    def main(topic: str, settings: JobSettings) -> None:
-        """A job."""
+    def default(options: Job, settings: JobSettings) -> Summary:
+        found = settings.connector_options(topic=options.topic, commit=True)
+        return Summary("job", {"options": found})
 
-        def default() -> Summary:
-            return Summary("job", {"options": settings.connector_options(topic=topic, commit=True)})
-
-        run_job("job", settings, work or default)
-
+    chosen = default if work is None else lambda *_: work()
+    main = job_command("job", Job, chosen, help="A job.")
     return CliRunner().invoke(
         main, ["orders", *arguments], env={"NAMESRV_ADDR": None, **(env or {})}
     )
+
+
+def test_a_class_of_options_is_a_command_line() -> None:
+    assert Job("T") == Job("T", 120_000, (), False)
+    seen: list[Job] = []
+
+    def work(options: Job, settings: JobSettings) -> Summary:
+        seen.append(options)
+        return Summary("job", {})
+
+    main = job_command("job", Job, work, help="A job.")
+    for line in (["T"], ["T", "--every", "5s", "--name", "a", "--name", "b", "--fast"]):
+        assert CliRunner().invoke(main, line).exit_code == 0
+    assert seen == [Job("T"), Job("T", 5000, ("a", "b"), True)]
+    text = CliRunner().invoke(main, ["--help"]).output
+    assert "TOPIC" in text and "So often." in text and "[default: 2m]" in text
 
 
 def options_of(result: Result) -> dict[str, str]:
@@ -159,7 +178,7 @@ def test_a_wrong_duration_is_refused(text: str) -> None:
 
 
 def test_differences_exit_with_1() -> None:
-    result = invoke(work=lambda: Summary("job", {"missing": 3}, exit_code=common.DIFFERENCES))
+    result = invoke(work=lambda: Summary("job", {"missing": 3}, exit_code=DIFFERENCES))
     assert result.exit_code == 1
     assert result.stdout == "job: differences\n  missing  3\n"
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from skylarkmq.spark.jobs.common import JobSettings
-from skylarkmq.spark.jobs.metrics import Counting, MetricsOptions
-from skylarkmq.spark.jobs.quiet import BatchError, hush, kept_level
-from skylarkmq.spark.jobs.window_files import WindowFiles
-from skylarkmq.spark.jobs.windows import WindowBook
+from skylarkmq.spark.jobs.common import JobError
+from skylarkmq.spark.jobs.running import BatchError, hush, kept_level, run_batches
 
 
 class FakeSession:
@@ -58,22 +54,52 @@ def test_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     hush()
 
 
-def test_spark_gets_a_short_text_of_what_a_batch_raised(tmp_path: Path) -> None:
+class FakeStream:
+    """A stream of one batch, and its writer and query; a late batch may come after the end."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:  # option, trigger, queryName, start
+        return lambda *_, **__: self
+
+    @property
+    def writeStream(self) -> FakeStream:
+        return self
+
+    def foreachBatch(self, take: Any) -> FakeStream:
+        self.take = take
+        return self
+
+    def awaitTermination(self, seconds: float) -> bool:
+        try:
+            self.take(None, 0)
+        except BatchError as error:
+            assert error.__suppress_context__
+            self.told.append(str(error))
+            raise RuntimeError("as Spark tells it") from None
+        return True
+
+
+def test_spark_gets_a_short_text_of_what_a_batch_raised() -> None:
     """A stack trace of the JVM's in it would end in a StackOverflowError of Spark's."""
-    counting = Counting(
-        MetricsOptions(("T",), str(tmp_path)),
-        JobSettings(),
-        WindowFiles(tmp_path),
-        WindowBook(1000, 0),
-        "",
-    )
     trace = "bad\n" + "\tat org.apache.x.Y.z(A.scala:1)\n" * 100
 
     def fail(frame: object, batch_id: int) -> None:
-        raise RuntimeError(trace)
+        raise JobError(trace)
 
-    counting.take = fail  # type: ignore[method-assign]
-    with pytest.raises(BatchError, match=r"^bad$") as raised:
-        counting._take(None, 0)  # type: ignore[arg-type]
-    assert raised.value.__suppress_context__
-    assert str(counting._failure) == trace
+    stream: Any = FakeStream()
+    with pytest.raises(JobError) as raised:
+        run_batches(stream, "job", fail, checkpoint="/x", follow_ms=None)
+    assert str(raised.value) == trace
+    assert stream.told == ["bad"]
+
+
+def test_no_batch_is_taken_after_the_end() -> None:
+    taken: list[int] = []
+    stream: Any = FakeStream()
+    run_batches(
+        stream, "job", lambda frame, number: taken.append(number), checkpoint="/x", follow_ms=1000
+    )
+    stream.take(None, 1)
+    assert taken == [0]

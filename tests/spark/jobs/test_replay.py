@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark import archive_table
 from skylarkmq.spark.jobs import replay
-from skylarkmq.spark.jobs.common import JobError, JobSettings, Summary
+from skylarkmq.spark.jobs.common import JobError, JobSettings
 from skylarkmq.spark.jobs.replay import (
     ReplayOptions,
     extended,
@@ -23,6 +23,7 @@ from skylarkmq.spark.jobs.replay import (
     share_out,
 )
 from skylarkmq.spark.jobs.replay_ledger import Done, Ledger, ReplayPlan, Selection
+from skylarkmq.spark.jobs.reporting import Summary
 from skylarkmq.spark.writing.unique_keys import key_of_values
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.archives import T0_MS, append, open_writer, run_of

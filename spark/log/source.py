@@ -8,7 +8,7 @@ crcOk and recordKind are added. Files are cut at records, and each piece is a ta
 `onCorruption=stop` one task reads all, for what counts behind damage cannot be known elsewhere.
 
 The folder must be visible on every executor under the same path. Nothing is ever written to it: no
-lock, no mark. No other module of the connector knows the store's files but `queue_units.py`.
+lock, no mark.
 
 The driver lists and cuts the files; executors read them.
 Source: apache/spark@v4.3.0 python/pyspark/sql/datasource.py (DataSource, DataSourceReader)
@@ -22,7 +22,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -35,7 +35,6 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from skylarkmq.client.errors import NotSupported, RocketMQError
-from skylarkmq.common.errors import StoreError
 from skylarkmq.common.read_only_files import ReadOnlyFiles
 from skylarkmq.spark.log.log_batches import LogBatches
 from skylarkmq.spark.log.log_options import LogOptions
@@ -43,8 +42,6 @@ from skylarkmq.spark.log.segments import SegmentFile, SegmentRange
 from skylarkmq.spark.schema import LOG_COLUMNS, ddl, struct_projection
 from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.log.mapped_file import NAME_DIGITS
-from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, is_valid_unit
-from skylarkmq.store.stopped.reader import StoppedStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -277,60 +274,6 @@ def _has_older(path: Path) -> bool:
     """Return whether an older log file is there: brokers delete the oldest first."""
     names = ReadOnlyFiles().list(path.parent)
     return any(_is_log_name(name) and name < path.name for name in names)
-
-
-class QueueFile(NamedTuple):
-    """A file of a consume queue: what a broker finds the messages of a queue by."""
-
-    topic: str
-    queue_id: int
-    path: str
-    first_offset: int
-    """The queue offset of its first unit."""
-
-
-def list_queue_files(path: str) -> list[QueueFile]:
-    """Return the files of all consume queues of a store, by queue, in order.
-
-    Raises:
-        LogNotFoundError: the path is not the root folder of a store.
-    """
-    try:
-        store = StoppedStore(Path(path))
-    except StoreError as error:
-        raise LogNotFoundError(
-            f"no store in {path}: {error}", hint="Name its root folder, storePathRootDir"
-        ) from error
-    return [
-        QueueFile(queue.topic, queue.queue_id, str(file.path), file.start // UNIT_SIZE)
-        for queue in store.queues.values()
-        for file in queue.files
-    ]
-
-
-def queue_units(file: QueueFile) -> Iterator[tuple[int, int, int]]:
-    """Yield queue offset, physical offset and record size of a file's units that are in use.
-
-    A file that expired in the meantime has none.
-    """
-    try:
-        opened = ReadOnlyFiles().open(Path(file.path))
-    except FileNotFoundError:
-        return
-    try:
-        whole = opened.size // UNIT_SIZE * UNIT_SIZE
-        units = UNIT.iter_unpack(opened.view()[:whole] if whole else b"")
-        for number, (physical_offset, size, _) in enumerate(units, file.first_offset):
-            if is_valid_unit(physical_offset, size) and size != PRE_BLANK_SIZE:
-                yield number, physical_offset, size
-    finally:
-        opened.close()
-
-
-def removed_ends(path: str) -> dict[str, int]:
-    """Return topics that were deleted: their records below a physical offset are in no queue."""
-    entries = StoppedStore(Path(path)).removed.entries
-    return {topic: entry.end_offset for topic, entry in entries.items()}
 
 
 def _is_log_name(name: str) -> bool:

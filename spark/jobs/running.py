@@ -1,0 +1,224 @@
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+"""How jobs run on Spark: a session, the batches of a stream, and an orderly end on a signal.
+
+A query that is stopped in the middle of a batch fails in every task and every thread that it has,
+and Spark and py4j print the stack traces of all, over a thousand lines: a job that breaks off its
+query because it was told to keeps Spark quiet.
+
+Driver process, main thread; batches come on a thread of Spark's. Importing this loads no pyspark.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.spark.jobs.common import JobSettings, explain
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+EACH_QUEUE: Final = ("topic", "brokerName", "queueId")
+"""The columns that name a message's queue."""
+_KEY_SEPARATOR: Final = "\x01"
+POLL_S: Final = 0.5
+"""Seconds between two looks at a streaming query."""
+PY4J: Final = "py4j.clientserver"
+"""Prints what a batch raised, which the job tells by itself."""
+_TRACE_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""PySpark's, which print the stack traces of errors that it raises as well."""
+
+
+@contextmanager
+def open_session(app: str, settings: JobSettings, **conf: str) -> Generator[SparkSession]:
+    """Give a session that knows the connector's formats, and stop it after the block.
+
+    A session that is there already, as in a notebook or a test, is used and left alone.
+
+    Args:
+        conf: settings of Spark by their names; those of --conf win.
+    """
+    from pyspark.logger import PySparkLogger
+    from pyspark.sql import SparkSession as Session
+
+    from skylarkmq.spark.session import build_session, register
+
+    if not settings.verbose:
+        for name in _TRACE_LOGGERS:
+            PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+        logging.getLogger(PY4J).setLevel(logging.CRITICAL)
+    there = Session.getActiveSession()
+    if there is not None:
+        register(there)
+        with kept_level(there):
+            yield there
+        return
+    quiet = {} if settings.verbose else {"spark.log.level": "ERROR"}
+    spark = build_session(app, settings.master, **{**quiet, **conf, **settings.conf})
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+class StopRequest:
+    """A note whether SIGINT or SIGTERM asked for an orderly end; a context manager.
+
+    The first signal sets `asked`, the second one raises KeyboardInterrupt. It works on the main
+    thread alone; elsewhere it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+def await_query(
+    query: StreamingQuery, on_progress: Callable[[StreamingQuery], None] | None = None
+) -> bool:
+    """Wait for a streaming query; True when it ended by itself, False when it was stopped here.
+
+    SIGINT or SIGTERM stops it; what it has not finished comes again with the next run. Raises what
+    the query failed with.
+
+    Args:
+        on_progress: called twice a second or so, with the query.
+    """
+    with StopRequest() as stop:
+        while not query.awaitTermination(POLL_S):  # type: ignore[arg-type]  # seconds, any number
+            if on_progress is not None:
+                on_progress(query)
+            if stop.asked:
+                hush()
+                query.stop()
+                return False
+    if on_progress is not None:
+        on_progress(query)
+    return True
+
+
+def run_batches(
+    stream: DataFrame,
+    name: str,
+    take: Callable[[DataFrame, int], None],
+    *,
+    checkpoint: str,
+    follow_ms: int | None,
+    on_progress: Callable[[StreamingQuery], None] | None = None,
+) -> None:
+    """Give each batch of a stream and its number to `take`, until the end or a signal.
+
+    Raises what a batch or the source raised. No batch is taken after the return.
+
+    Args:
+        checkpoint: where Spark keeps the offsets.
+        follow_ms: a batch each time; None: what is there now, then end.
+        on_progress: see `await_query`.
+    """
+    failures: list[Exception] = []
+    lock, has_ended = threading.Lock(), threading.Event()
+
+    def guarded(frame: DataFrame, batch_id: int) -> None:
+        with lock:
+            if has_ended.is_set():
+                return
+            try:
+                take(frame, batch_id)
+            except Exception as error:
+                failures.append(error)  # Spark gives back its text alone
+                raise BatchError(explain(error)) from None
+
+    writer = stream.writeStream.option("checkpointLocation", checkpoint).foreachBatch(guarded)
+    if follow_ms is None:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{follow_ms} milliseconds")
+    try:
+        await_query(writer.queryName(name).start(), on_progress)
+    except Exception:
+        if failures:
+            raise failures[-1] from None
+        raise
+    finally:
+        # A query that was stopped may leave a batch that has still to see that it is.
+        with lock:
+            has_ended.set()
+
+
+class BatchError(Exception):
+    """What a batch raises for Spark, in place of the error that the job keeps: short.
+
+    Spark looks through the text for an interruption, by a pattern that recurs with each character:
+    a stack trace of the JVM in it ends in a StackOverflowError, and in a thousand lines more.
+
+    Source: apache/spark@v4.3.0 sql/core/.../streaming/runtime/StreamExecution.scala (PROXY_ERROR)
+    """
+
+
+def hush() -> None:
+    """Let Spark print nothing from now on; `kept_level` ends it. Without a session it does nothing.
+
+    With --verbose all of it is printed.
+    """
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.getActiveSession()
+    if spark is not None and not logging.getLogger(__name__).isEnabledFor(logging.INFO):
+        spark.sparkContext.setLogLevel("OFF")
+
+
+@contextmanager
+def kept_level(spark: SparkSession) -> Generator[None]:
+    """Give a session that outlives the job its log level back."""
+    jvm: Any = spark.sparkContext._jvm
+    level = str(jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel())
+    try:
+        yield
+    finally:
+        spark.sparkContext.setLogLevel(level)
+
+
+def by_queue(values: Mapping[MessageQueue, int]) -> Column:
+    """Return a column with the value of a row's source queue, null where there is none."""
+    from pyspark.sql import functions as f
+
+    if not values:
+        return f.lit(None)
+
+    pairs: list[Any] = [
+        f.lit(part)
+        for part in chain.from_iterable(
+            (_KEY_SEPARATOR.join(map(str, queue)), value) for queue, value in values.items()
+        )
+    ]
+    key = f.concat_ws(_KEY_SEPARATOR, *(f.col(name).cast("string") for name in EACH_QUEUE))
+    return f.try_element_at(f.create_map(*pairs), key)
