@@ -34,7 +34,7 @@ Long = Annotated[int, Limits(0, LONG_MAX)]
 
 
 class ConfigError(ValueError):
-    """A value that a key can not take.
+    """A value that a key cannot take.
 
     Attributes:
         key: RocketMQ's name of the key.
@@ -78,7 +78,7 @@ def types_of(cls: Any) -> dict[str, Any]:
 
 
 def check_value(key: str, wanted: Any, value: object) -> None:
-    """Hold one value against its type's limits or words.
+    """Check one value by the limits or words of its type.
 
     Raises:
         ConfigError: it is outside of them.
@@ -100,7 +100,7 @@ def check_value(key: str, wanted: Any, value: object) -> None:
 
 
 def check_values(config: Any) -> None:
-    """Hold every value of a configuration against its type.
+    """Check every value of a configuration by its type.
 
     Raises:
         ConfigError: for the first value outside of its limits.

@@ -21,12 +21,11 @@ from skylarkmq.broker.controller import BrokerController
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing import inspection
-from skylarkmq.testing.client_settings import ClientSettings
 from skylarkmq.testing.clock import OwnTimers, VirtualClock
 from skylarkmq.testing.disk import TestFiles
 from skylarkmq.testing.faults import Faults
 from skylarkmq.testing.folder import StoreFolder
-from skylarkmq.testing.profiles import Profile, Settings, broker_config, profile_row
+from skylarkmq.testing.profiles import ClientSettings, Profile, Settings, broker_config, profile_row
 from skylarkmq.testing.wire import WireFaults
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing.broker import QUEUE_COUNT, RunningBroker, run_broker
-from skylarkmq.testing.client_settings import ClientSettings
 from skylarkmq.testing.faults import Faults
-from skylarkmq.testing.profiles import Profile, Settings
+from skylarkmq.testing.profiles import ClientSettings, Profile, Settings
 
 if TYPE_CHECKING:
     from skylarkmq.client.sync import Client

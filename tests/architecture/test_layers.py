@@ -71,8 +71,8 @@ ALLOWED = {
     ("protocol/compression.py", "zstandard"): "optional; the extra `compression`",
     ("client/observe/otel.py", "opentelemetry"): "optional; the extra `otel`",
     ("client/instance.py", "opentelemetry"): "its types alone; the extra `otel`",
-    ("skylarkmq/testing/client_settings.py", "opentelemetry"): "the type of an argument alone",
-    ("skylarkmq/testing/client_settings.py", "prometheus_client"): "the type of an argument alone",
+    ("skylarkmq/testing/profiles.py", "opentelemetry"): "the type of an argument alone",
+    ("skylarkmq/testing/profiles.py", "prometheus_client"): "the type of an argument alone",
     ("skylarkmq/testing/plugin.py", "pytest"): "the plug-in, which pytest itself loads",
     ("spark/java.py", "subprocess"): "asks a Java for its version",
 }

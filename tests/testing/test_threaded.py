@@ -16,7 +16,7 @@ from skylarkmq.client.sync import Consumer, Producer
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.testing import RunningBroker, SyncBroker, run_broker_in_thread, run_broker_sync
-from skylarkmq.testing.client_settings import ClientSettings
+from skylarkmq.testing.profiles import ClientSettings
 from tests.support.patience import LIMIT_S, until_sync
 
 pytestmark = pytest.mark.timing
