@@ -59,9 +59,11 @@ from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topics.topic_config import TOPICS_FILE, TopicConfigManager
 from skylarkmq.broker.topics.topic_deletion import TopicDeletion
-from skylarkmq.broker.transaction.bridge import TransactionBridge
-from skylarkmq.broker.transaction.check_listener import TransactionCheckListener
-from skylarkmq.broker.transaction.check_service import TransactionCheckService
+from skylarkmq.broker.transaction.check_service import (
+    TransactionCheckListener,
+    TransactionCheckService,
+)
+from skylarkmq.broker.transaction.ledger import TransactionLedger
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter
@@ -114,7 +116,7 @@ class BrokerState:
         self.consumers.on_subscribed = self.filters.register
         self.consumers.on_group_gone = self.filters.unregister
         self.producers = ProducerManager(peers)
-        self.transactions = TransactionBridge(self.store, self.topics, self.offsets, clock)
+        self.transactions = TransactionLedger(self.store, self.topics, self.offsets, clock)
         self.checks = TransactionCheckService(
             config, self.transactions, TransactionCheckListener(self.producers), clock
         )

@@ -4,7 +4,7 @@ A commit makes the half message visible under its real topic, a rollback leaves 
 stored with an op message, and answered when that is as durable as the flush mode makes it. Java
 clients send 37 one-way and hear nothing. "I do not know" (0) is not answered at all.
 
-A verdict counts for a half message that is open, wherever it is now (`bridge.py`). For one that
+A verdict counts for a half message that is open, wherever it is now (`ledger.py`). For one that
 was given up a late verdict counts as well, as long as this broker remembers it.
 
 Unlike RocketMQ, where the answer does not wait for the disk, and a transaction that has ended takes
@@ -23,7 +23,7 @@ from skylarkmq.broker.delay.delayed_message import Parked, ParkedReader, Place
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.router import Handler
 from skylarkmq.broker.processor.name_checks import check_producer_group
-from skylarkmq.broker.transaction.bridge import End, TransactionBridge
+from skylarkmq.broker.transaction.ledger import End, TransactionLedger
 from skylarkmq.broker.transaction.messages import (
     GIVEN_UP_TOPIC,
     HALF_TOPIC,
@@ -63,9 +63,9 @@ _NOT_PUT_BACK: Final = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed"
 class EndTransactionProcessor:
     """Ends transactions. Loop thread."""
 
-    def __init__(self, store: MessageStore, bridge: TransactionBridge) -> None:
+    def __init__(self, store: MessageStore, ledger: TransactionLedger) -> None:
         self._store = store
-        self._bridge = bridge
+        self._ledger = ledger
 
     def handlers(self) -> dict[int, Handler]:
         """The codes that this processor answers."""
@@ -89,7 +89,7 @@ class EndTransactionProcessor:
     async def _end(
         self, request: RemotingCommand, header: EndTransactionRequestHeader
     ) -> RemotingCommand:
-        stats = self._bridge.stats
+        stats = self._ledger.stats
         try:
             result = await self._decide(header)
         except RemoteProtocolError:
@@ -102,13 +102,13 @@ class EndTransactionProcessor:
 
     async def _decide(self, header: EndTransactionRequestHeader) -> PutMessageResult | None:
         """End the transaction; None when there was nothing to store."""
-        bridge, commits = self._bridge, header.commit_or_rollback == _COMMIT
-        await bridge.ready()
+        ledger, commits = self._ledger, header.commit_or_rollback == _COMMIT
+        await ledger.ready()
         place, half = await self._find(header)
         first = first_offset_of(half, place.queue_offset)
-        offset = await bridge.place_of(place.queue_offset, first)
-        late = first in bridge.given_up
-        if bridge.table.is_ended(offset) and not late:
+        offset = await ledger.place_of(place.queue_offset, first)
+        late = first in ledger.given_up
+        if ledger.table.is_ended(offset) and not late:
             raise _refusal(
                 f"the transaction at {header.tran_state_table_offset} has ended already, or its "
                 "producer is asked about it anew"
@@ -118,18 +118,18 @@ class EndTransactionProcessor:
         except ValueError as error:
             raise _refusal(f"the half message can not be published: {error}") from error
         if late:
-            del bridge.given_up[first]  # before anything else can happen: one verdict is enough
+            del ledger.given_up[first]  # before anything else can happen: one verdict is enough
             if not commits:
                 return None
-        (result,) = await bridge.end([End(offset, first, follows, half.store_host)])
+        (result,) = await ledger.end([End(offset, first, follows, half.store_host)])
         if late and result.status not in STORED:
-            bridge.given_up[first] = None
+            ledger.given_up[first] = None
         return result
 
     async def _find(self, header: EndTransactionRequestHeader) -> tuple[Place, Parked]:
         """The half message that a verdict names by both its offsets and its group."""
-        halves, offset = self._bridge.halves, header.tran_state_table_offset
-        if not await self._bridge.visible(offset):
+        halves, offset = self._ledger.halves, header.tran_state_table_offset
+        if not await self._ledger.visible(offset):
             raise _refusal(
                 f"The transaction state table offset wrong: no half message is at {offset}"
             )
@@ -158,16 +158,16 @@ class EndTransactionProcessor:
         """Store a half message, or one that was given up, anew, as if nobody had been asked."""
         header = decode_fields(ResumeCheckHalfMessageRequestHeader, request.ext_fields)
         _, physical_offset = decode_offset_message_id(header.msg_id)
-        await self._bridge.ready()
+        await self._ledger.ready()
         topic, place, half = await self._look(physical_offset)
         if topic == GIVEN_UP_TOPIC:
             return _answer(request, await self._take_back(half))
         first = first_offset_of(half, place.queue_offset)
-        offset = await self._bridge.place_of(place.queue_offset, first)
-        if self._bridge.table.is_ended(offset):
+        offset = await self._ledger.place_of(place.queue_offset, first)
+        if self._ledger.table.is_ended(offset):
             raise _refusal(f"{_NOT_PUT_BACK}: its transaction has ended")
         end = End(offset, first, renewed(half, first, 0), half.store_host)
-        (result,) = await self._bridge.end([end])
+        (result,) = await self._ledger.end([end])
         return _answer(request, result)
 
     async def _look(self, physical_offset: int) -> tuple[str, Place, Parked]:
@@ -195,17 +195,17 @@ class EndTransactionProcessor:
     async def _take_back(self, half: Parked) -> PutMessageResult:
         """Store what was given up as a half message that is open again."""
         first = named_first_offset_of(half)
-        if first in self._bridge.table.moved:
+        if first in self._ledger.table.moved:
             raise _refusal(f"{_NOT_PUT_BACK}: it is a half message again already")
         stored: asyncio.Future[PutMessageResult] = asyncio.get_running_loop().create_future()
 
         def done(result: PutMessageResult) -> None:
             if result.status in STORED:
-                self._bridge.note_reopened(first, result.queue_offset)
+                self._ledger.note_reopened(first, result.queue_offset)
             if not stored.done():
                 stored.set_result(result)
 
-        self._bridge.expect()
+        self._ledger.expect()
         self._store.put_message(resumed(half), done)
         return await stored
 

@@ -1,36 +1,44 @@
-"""Rounds of checks: every `transactionCheckInterval`, as long as a transaction is open.
+"""Checks: asking producers how the transactions ended that are open for long (39, one-way).
 
-A round walks over the open half messages, a page at a time, and decides by `check_rules.py`. What
-is asked about, postponed or given up is stored anew, a page as one batch; the questions are sent
-when that is durable, and name the new places. Between two pages the loop turns; pages that are not
-in memory are read off the loop.
+There is a round every `transactionCheckInterval`, as long as a transaction is open. It walks over
+the open half messages, a page at a time, and decides by `CheckRules`. What is asked about,
+postponed or given up is stored anew, a page as one batch; the questions are sent when that is
+durable, and name the new places. Between two pages the loop turns; pages that are not in memory are
+read off the loop.
 
     idle       nothing is open: no timer; woken by the first half message
     waiting    one timer, at the next multiple of the interval since the start
     round      a task; it ends at the first half message that is too young
 
-A producer group without a client, or whose clients do not read what they are sent, is asked in a
+A question goes to one live client of the producer group, each time to the next one. The answer is
+an END_TRANSACTION like any other; an answer that never comes is a question in the next round. A
+producer group without a client, or whose clients do not read what they are sent, is asked in a
 later round, and that is not counted. A client that leaves while the half message is stored anew is
 the one whose question counts all the same.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8
 broker/.../transaction/TransactionalMessageCheckService.java,
-broker/.../transaction/queue/TransactionalMessageServiceImpl.java (check)
+broker/.../transaction/queue/TransactionalMessageServiceImpl.java (check,
+isNeedDiscard, isNeedSkip),
+broker/.../transaction/AbstractTransactionalMessageCheckListener.java (sendCheckMessage),
+broker/.../client/ProducerManager.java (getAvailableChannel), Broker2Client.java
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import Counter
+from enum import Enum
 from typing import Final, NamedTuple
 
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.delay.delayed_message import Parked, Place
-from skylarkmq.broker.transaction.bridge import End, TransactionBridge
-from skylarkmq.broker.transaction.check_listener import Audience, TransactionCheckListener
-from skylarkmq.broker.transaction.check_rules import CheckRules, Step
+from skylarkmq.broker.groups.producer_manager import ProducerManager
+from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.transaction.half_reader import PAGE_COUNT, Found
+from skylarkmq.broker.transaction.ledger import End, TransactionLedger
 from skylarkmq.broker.transaction.messages import (
     GIVEN_UP_TOPIC,
     check_times_of,
@@ -38,14 +46,161 @@ from skylarkmq.broker.transaction.messages import (
     first_offset_of,
     given_up,
     group_of,
+    immunity_ms_of,
     renewed,
+    unique_key_of,
 )
 from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.flags import MAX_ECHO_SIZE
+from skylarkmq.protocol.headers.fields import encode_fields
+from skylarkmq.protocol.headers.send import CheckTransactionStateRequestHeader
+from skylarkmq.protocol.message_id import offset_message_id
 from skylarkmq.protocol.properties import MAX_PROPERTIES_SIZE
+from skylarkmq.protocol.record import encode_record
 from skylarkmq.store.results import STORED, MessageInner, PutMessageResult
 
 log = logging.getLogger(__name__)
+
+_HOUR_MS: Final = 3_600_000
+
+
+class Step(Enum):
+    """What comes next."""
+
+    STOP = "stop"
+    ASK = "ask"
+    POSTPONE = "postpone"
+    GIVE_UP = "give up"
+
+
+class CheckRules(NamedTuple):
+    """The limits of checks: what a round does with a half message that is still open.
+
+        asked `transactionCheckMax` times, or born over `fileReservedTime` hours ago  GIVE_UP
+        younger than `transactionTimeOut`                                             STOP
+        younger than its CHECK_IMMUNITY_TIME_IN_SECONDS                               POSTPONE
+        else                                                                          ASK
+
+    STOP ends the round, because what follows is younger still. A round also ends where its queue
+    ended when it began, which no step of the wall clock moves. Ages count from the born time, which
+    is the producer's clock; a message from the future is asked about at once, and so is one with
+    an immunity time whose clock is ahead by more than `fileReservedTime`.
+
+    ASK without a client of the producer group to ask is not counted and stores nothing anew. Such a
+    message is given up before its log file expires: when it was stored, by the broker's own clock,
+    nine tenths of `fileReservedTime` ago.
+
+    Unlike RocketMQ, which counts questions that reached no client: a producer that was away for a
+    quarter of an hour finds its transactions given up there. Nor does its born time alone give a
+    message up before a client was asked (a producer's clock may be days behind), nor is one that is
+    postponed counted.
+    """
+
+    timeout_ms: int
+    check_max: int
+    reserved_ms: int
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> CheckRules:
+        """The limits that a configuration sets."""
+        return cls(
+            config.transaction_time_out,
+            config.transaction_check_max,
+            config.store.file_reserved_time * _HOUR_MS,
+        )
+
+    def step(self, half: Parked, now_ms: int) -> Step:
+        """Return what to do with an open half message."""
+        times = check_times_of(half)
+        age_ms = now_ms - half.born_timestamp
+        if times >= self.check_max or (times and age_ms > self.reserved_ms):
+            return Step.GIVE_UP
+        immunity_ms = immunity_ms_of(half, self.timeout_ms)
+        if immunity_ms is None:
+            return Step.STOP if 0 <= age_ms < self.timeout_ms else Step.ASK
+        is_immune = -self.reserved_ms < age_ms < min(immunity_ms, self.reserved_ms)
+        return Step.POSTPONE if is_immune else Step.ASK
+
+    def expires(self, half: Parked, now_ms: int) -> bool:
+        """Whether an open half message must not be left where it is any longer."""
+        return now_ms - half.store_timestamp >= self.reserved_ms * 9 // 10
+
+
+class Audience(NamedTuple):
+    """Who could be asked."""
+
+    writable: list[Connection]
+    is_congested: bool  # there are clients, and all leave what they were sent unread
+
+
+class TransactionCheckListener:
+    """Sends the questions. Loop thread."""
+
+    def __init__(self, producers: ProducerManager) -> None:
+        self._producers = producers
+        self._turns = itertools.count()
+
+    def audience(self, group: str) -> Audience:
+        """The clients of a producer group that can be asked now."""
+        live = [client for client in self._producers.group(group) if not client.closed]
+        writable = [client for client in live if not client.paused_since_s]
+        return Audience(writable, bool(live) and not writable)
+
+    def ask(self, audience: Audience, half: Parked, place: Place) -> bool:
+        """Ask one client about a half message; False when nobody is there.
+
+        Args:
+            place: where the half message is, which the answer will name.
+
+        Raises:
+            ValueError: the half message names no target.
+        """
+        writable = audience.writable
+        for _ in writable:
+            client = writable[next(self._turns) % len(writable)]
+            if not client.closed:
+                client.push(question(half, place))
+                return True
+        return False
+
+
+def question(half: Parked, place: Place) -> RemotingCommand:
+    """Return the request: the half message under its real topic and queue, and where it is.
+
+    Raises:
+        ValueError: the half message names no target.
+    """
+    target = final_of(half, 0)
+    unique_key = unique_key_of(half)
+    body = encode_record(
+        queue_id=target.queue_id,
+        flag=half.flag,
+        queue_offset=place.queue_offset,
+        physical_offset=place.physical_offset,
+        sys_flag=half.sys_flag,
+        born_timestamp=half.born_timestamp,
+        born_host=half.born_host,
+        store_timestamp=half.store_timestamp,
+        store_host=half.store_host,
+        reconsume_times=half.reconsume_times,
+        prepared_transaction_offset=0,
+        body=half.body,
+        topic=target.topic.encode("ascii"),
+        properties=half.properties,
+    )
+    header = CheckTransactionStateRequestHeader(
+        tran_state_table_offset=place.queue_offset,
+        commit_log_offset=place.physical_offset,
+        msg_id=unique_key,
+        transaction_id=unique_key,
+        offset_msg_id=offset_message_id(half.store_host, place.physical_offset),
+    )
+    return RemotingCommand.request(
+        RequestCode.CHECK_TRANSACTION_STATE, encode_fields(header), body, oneway=True
+    )
+
 
 SILENT_MAX: Final = 100
 
@@ -66,11 +221,11 @@ class TransactionCheckService:
     def __init__(
         self,
         config: BrokerConfig,
-        bridge: TransactionBridge,
+        ledger: TransactionLedger,
         listener: TransactionCheckListener,
         clock: Clock,
     ) -> None:
-        self._bridge = bridge
+        self._ledger = ledger
         self._listener = listener
         self._clock = clock
         self._rules = CheckRules.of(config)
@@ -85,10 +240,10 @@ class TransactionCheckService:
         self._given_up = 0  # in this round
 
     def start(self) -> None:
-        """Check from now on, one interval from now first. The bridge has started."""
+        """Check from now on, one interval from now first. The ledger has started."""
         self._running = True
         self._started_s = self._clock.monotonic()
-        self._bridge.on_half = self._wake
+        self._ledger.on_half = self._wake
         self._wake()
 
     async def stop(self) -> None:
@@ -107,13 +262,13 @@ class TransactionCheckService:
 
     def _wake(self) -> None:
         """Plan the next round, unless it is planned or nothing is open."""
-        bridge = self._bridge
+        ledger = self._ledger
         if (
             self._running
             and self._timer is None
             and self._round is None
-            and bridge.is_ready
-            and bridge.pending_count
+            and ledger.is_ready
+            and ledger.pending_count
         ):
             passed = (self._clock.monotonic() - self._started_s) // self._interval_s
             when_s = self._started_s + (passed + 1) * self._interval_s
@@ -135,16 +290,16 @@ class TransactionCheckService:
     # A round
 
     async def _check_all(self) -> None:
-        bridge, table = self._bridge, self._bridge.table
-        lost = bridge.skip_removed()
+        ledger, table = self._ledger, self._ledger.table
+        lost = ledger.skip_removed()
         if lost:
             log.error("%d open transactions were removed with their log files", lost)
-        at, end, unreadable = table.start, bridge.halves.end, 0
+        at, end, unreadable = table.start, ledger.halves.end, 0
         while self._running:
             page = self._page(at, end)
             if not page:
                 break
-            found = await bridge.halves.read(page)
+            found = await ledger.halves.read(page)
             unreadable += sum(entry.message is None for entry in found)
             planned, stopped = self._plan(found)
             if not await self._carry_out(planned) or stopped:
@@ -171,21 +326,21 @@ class TransactionCheckService:
             self._given_up = 0
 
     def _page(self, at: int, end: int) -> list[Place]:
-        bridge, offsets = self._bridge, list[int]()
-        while len(offsets) < PAGE_COUNT and (at := bridge.table.next_pending(at, end)) < end:
-            if not bridge.is_under_way(at):
+        ledger, offsets = self._ledger, list[int]()
+        while len(offsets) < PAGE_COUNT and (at := ledger.table.next_pending(at, end)) < end:
+            if not ledger.is_under_way(at):
                 offsets.append(at)
             at += 1
-        return bridge.halves.page_of(offsets)
+        return ledger.halves.page_of(offsets)
 
     def _plan(self, found: list[Found]) -> tuple[list[_Planned], bool]:
         """What to do with a page, and whether the round ends in it."""
-        bridge, now_ms = self._bridge, self._clock.now_ms()
+        ledger, now_ms = self._ledger, self._clock.now_ms()
         planned: list[_Planned] = []
         audiences: dict[str, Audience] = {}  # a page may have one group with thousands of clients
         for place, half, _ in found:
             offset = place.queue_offset
-            if half is None or bridge.table.is_ended(offset) or bridge.is_under_way(offset):
+            if half is None or ledger.table.is_ended(offset) or ledger.is_under_way(offset):
                 continue
             step = self._rules.step(half, now_ms)
             if step is Step.STOP:
@@ -237,8 +392,8 @@ class TransactionCheckService:
         results: list[PutMessageResult] = []
         if ends:
             if any(entry.step is Step.GIVE_UP for entry in planned):
-                self._bridge.make_topic(GIVEN_UP_TOPIC)
-            results = await self._bridge.end(ends)
+                self._ledger.make_topic(GIVEN_UP_TOPIC)
+            results = await self._ledger.end(ends)
         remaining = iter(results)
         for entry in planned:
             if entry.end is None:
@@ -258,10 +413,10 @@ class TransactionCheckService:
 
     def _done(self, entry: _Planned, end: End, result: PutMessageResult) -> None:
         if entry.step is Step.GIVE_UP:
-            self._bridge.note_given_up(end.first_offset)
+            self._ledger.note_given_up(end.first_offset)
             self._given_up += 1
         elif entry.step is Step.POSTPONE:
-            self._bridge.stats.postponed += 1
+            self._ledger.stats.postponed += 1
         elif end.follows is not None:
             half = entry.half._replace(properties=end.follows.properties)
             place = Place(result.physical_offset, 0, result.queue_offset)
@@ -271,11 +426,11 @@ class TransactionCheckService:
         if entry.step is not Step.ASK:
             return
         if self._listener.ask(entry.audience, half, place):
-            self._bridge.stats.asked += 1
+            self._ledger.stats.asked += 1
         else:
             self._note_nobody(group_of(half))
 
     def _note_nobody(self, group: str) -> None:
-        self._bridge.stats.nobody += 1
+        self._ledger.stats.nobody += 1
         if group in self._silent or len(self._silent) < SILENT_MAX:
             self._silent[group] += 1

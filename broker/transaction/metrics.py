@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from skylarkmq.broker.metrics.families import FamilyMaker
-from skylarkmq.broker.transaction.bridge import TransactionBridge
+from skylarkmq.broker.transaction.ledger import TransactionLedger
 
 
-def transaction_families(bridge: TransactionBridge, ours: FamilyMaker) -> Iterator[Metric]:
+def transaction_families(ledger: TransactionLedger, ours: FamilyMaker) -> Iterator[Metric]:
     """What is open, how the others ended, and who was asked."""
-    stats = bridge.stats
+    stats = ledger.stats
     yield ours.gauge(
         "skylarkmq_transactions_open",
         "Half messages that are neither committed nor rolled back.",
-        bridge.pending_count,
+        ledger.pending_count,
     )
     yield ours.counters(
         "skylarkmq_transactions_ended",

@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from skylarkmq.broker.processor.end_transaction import EndTransactionProcessor
-from skylarkmq.broker.transaction.bridge import TransactionBridge
-from skylarkmq.broker.transaction.check_listener import TransactionCheckListener
-from skylarkmq.broker.transaction.check_service import TransactionCheckService
+from skylarkmq.broker.transaction.check_service import (
+    TransactionCheckListener,
+    TransactionCheckService,
+)
+from skylarkmq.broker.transaction.ledger import TransactionLedger
 from skylarkmq.broker.transaction.messages import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, half_of
 from skylarkmq.protocol.codes import LanguageCode, RequestCode
 from skylarkmq.protocol.command import RemotingCommand
@@ -63,17 +65,17 @@ class TransactionRig(GroupRig):
         self._build()
 
     def _build(self) -> None:
-        self.bridge = TransactionBridge(self.store, self.topics, self.offsets, self.clock)
+        self.ledger = TransactionLedger(self.store, self.topics, self.offsets, self.clock)
         self.listener = TransactionCheckListener(self.producers)
-        self.checks = TransactionCheckService(self.config, self.bridge, self.listener, self.clock)
-        self.processor = EndTransactionProcessor(self.store, self.bridge)
+        self.checks = TransactionCheckService(self.config, self.ledger, self.listener, self.clock)
+        self.processor = EndTransactionProcessor(self.store, self.ledger)
         self.connection: Any = FakeConnection("192.0.2.9:9")
 
     async def go(self) -> TransactionRig:
         """Start everything, and let the services find out what is open."""
         self.start()
         self.offsets.start()
-        self.bridge.start()
+        self.ledger.start()
         self.checks.start()
         await self.work()
         return self
@@ -100,7 +102,7 @@ class TransactionRig(GroupRig):
 
     def half(self, body: bytes = b"body", properties: bytes = b"", **changes: Any) -> Half:
         """Store a half message; under SYNC_FLUSH its place is known when the workers have run."""
-        self.bridge.expect()
+        self.ledger.expect()
         text = b"TRAN_MSG\x01true\x02PGROUP\x01" + GROUP.encode()
         text += b"\x02UNIQ_KEY\x01" + body[:16].hex().encode()
         text += b"\x02" + properties if properties else b""
@@ -194,7 +196,7 @@ class TransactionRig(GroupRig):
 
     async def _stop_services(self) -> None:
         await self.checks.stop()
-        await self.bridge.stop()
+        await self.ledger.stop()
         await self.offsets.stop()
         await self.topics.flush()
 

@@ -15,7 +15,7 @@ from skylarkmq.broker.processor.admin import group as admin_group
 from skylarkmq.broker.processor.admin import topic as admin_topic
 from skylarkmq.broker.tables import persist
 from skylarkmq.broker.timer import deliveries
-from skylarkmq.broker.transaction import bridge, check_service
+from skylarkmq.broker.transaction import check_service, ledger
 from skylarkmq.store.timer import rules as timer_rules
 from skylarkmq.store.timer.checkpoint import CHECKPOINT_NAME
 from tests.simulation.test_broker_simulator import explore
@@ -81,7 +81,7 @@ def ends_without_op_messages(patch: Patch) -> None:
     async def broken(table: Any, halves: Any, ops: Any, begin: int, end: int) -> None:
         return
 
-    patch.setattr(bridge, "load_table", broken)
+    patch.setattr(ledger, "load_table", broken)
 
 
 def nobody_is_asked(patch: Patch) -> None:

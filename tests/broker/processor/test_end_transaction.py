@@ -62,8 +62,8 @@ async def test_a_rollback_notes_the_end_and_shows_nothing(flush: str) -> None:
     rig.half(b"other")
     assert (await rig.end(rig.half(), ROLLBACK)).code == ResponseCode.SUCCESS
     assert (rig.bodies(), rig.ops()) == ([], [b"1"])
-    assert rig.bridge.pending_count == 1
-    assert (rig.bridge.stats.committed, rig.bridge.stats.rolled_back) == (0, 1)
+    assert rig.ledger.pending_count == 1
+    assert (rig.ledger.stats.committed, rig.ledger.stats.rolled_back) == (0, 1)
 
 
 async def test_an_op_message_is_that_of_rocketmq() -> None:
@@ -81,7 +81,7 @@ async def test_no_verdict_is_no_answer(verdict: int) -> None:
     rig = await TransactionRig().go()
     half = rig.half()
     assert begin(rig.processor, rig.connection, rig.ending(half, verdict)) is None
-    assert rig.bridge.pending_count == 1
+    assert rig.ledger.pending_count == 1
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ async def test_a_verdict_names_both_offsets_and_the_group(
     answer = await rig.end(half, **changes)
     assert (answer.code, rig.bodies(), rig.ops()) == (ERROR, [], [])
     assert why in (answer.remark or "")
-    assert rig.bridge.pending_count == 2
+    assert rig.ledger.pending_count == 2
 
 
 async def test_without_any_half_message_a_verdict_allocates_nothing() -> None:
@@ -221,7 +221,7 @@ async def test_an_open_half_message_can_be_resumed_and_ended_at_its_old_place() 
     rig = await TransactionRig().go()
     half = rig.half()
     assert (await rig.resume(half.physical_offset)).code == ResponseCode.SUCCESS
-    assert (rig.bridge.pending_count, rig.ops()) == (1, [b"0"])
+    assert (rig.ledger.pending_count, rig.ops()) == (1, [b"0"])
     assert (await rig.end(half)).code == ResponseCode.SUCCESS
     assert (rig.bodies(), rig.ops()) == ([b"body"], [b"0", b"1"])
     assert (await rig.resume(half.physical_offset)).code == ERROR

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.transaction.check_rules import CheckRules
+from skylarkmq.broker.transaction.check_service import CheckRules
 from skylarkmq.broker.transaction.half_reader import PAGE_COUNT
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message_id import offset_message_id
@@ -73,7 +73,7 @@ async def test_an_open_transaction_is_asked_about_at_its_new_place(flush: str) -
     assert message.properties == renewed.properties
     assert (message.properties[TIMES], message.properties[FIRST]) == ("1", "0")
     assert (await rig.end(place)).code == ResponseCode.SUCCESS
-    assert (rig.bodies(), rig.ops(), rig.bridge.pending_count) == ([b"paid"], [b"0", b"1"], 0)
+    assert (rig.bodies(), rig.ops(), rig.ledger.pending_count) == ([b"paid"], [b"0", b"1"], 0)
     await rig.advance(21)
     assert producer.pushes == []
 
@@ -89,7 +89,7 @@ async def test_a_verdict_for_the_first_place_is_one_for_the_transaction(flush: s
     assert (await rig.end(half)).code == ResponseCode.SUCCESS
     for place in (half, *places):
         assert (await rig.end(place)).code == ResponseCode.SYSTEM_ERROR
-    assert (rig.bodies(), rig.bridge.pending_count) == ([b"body"], 0)
+    assert (rig.bodies(), rig.ledger.pending_count) == ([b"body"], 0)
     await rig.advance(30)
     assert producer.pushes == []
 
@@ -102,7 +102,7 @@ async def test_the_verdict_for_a_former_place_counts_too() -> None:
     (former, _), (now, _) = producer.questions()
     assert (await rig.end(former, ROLLBACK)).code == ResponseCode.SUCCESS
     assert (await rig.end(now, COMMIT)).code == ResponseCode.SYSTEM_ERROR
-    assert (rig.bodies(), rig.bridge.pending_count) == ([], 0)
+    assert (rig.bodies(), rig.ledger.pending_count) == ([], 0)
 
 
 async def test_a_verdict_that_meets_the_check_waits_for_it() -> None:
@@ -112,7 +112,7 @@ async def test_a_verdict_that_meets_the_check_waits_for_it() -> None:
     await rig.advance(9.5)
     rig.clock.advance(0.5)
     await settle()  # the half message is being written anew, and not synced yet
-    assert rig.bridge.is_under_way(0)
+    assert rig.ledger.is_under_way(0)
     task = rig.begin_end(half)
     await settle()
     assert not task.done()
@@ -167,7 +167,7 @@ async def test_nobody_asks_before_the_time_that_a_message_names(seconds: bytes) 
     assert producer.questions() == []
     *_, last = rig.halves()
     assert last.properties[FIRST] == "0" and TIMES not in last.properties
-    assert rig.bridge.stats.postponed == len(rig.halves()) - 1 == 2
+    assert rig.ledger.stats.postponed == len(rig.halves()) - 1 == 2
     if seconds == b"25":
         await rig.advance(10)
         ((_, message),) = producer.questions()
@@ -189,7 +189,7 @@ async def test_after_the_last_question_it_is_given_up(caplog: pytest.LogCaptureF
     (message,) = rig.given_up()
     assert (message.body, message.flag, message.properties[TIMES]) == (b"body", 9, "3")
     assert rig.topics.table["TRANS_CHECK_MAX_TIME_TOPIC"].read_queue_nums == 1
-    assert (rig.bridge.pending_count, rig.bridge.stats.given_up) == (0, 1)
+    assert (rig.ledger.pending_count, rig.ledger.stats.given_up) == (0, 1)
     (said,) = [text for text in caplog.messages if "given up" in text]
     assert "1 transactions" in said and "TRANS_CHECK_MAX_TIME_TOPIC" in said
     await rig.advance(21)
@@ -265,7 +265,7 @@ async def test_a_question_without_anybody_to_ask_does_not_count(
     rig.half()
     rig.half()
     await rig.advance(50.5)
-    assert (rig.bridge.stats.asked, rig.bridge.stats.nobody) == (0, 10)
+    assert (rig.ledger.stats.asked, rig.ledger.stats.nobody) == (0, 10)
     assert (len(rig.halves()), rig.given_up()) == (2, [])
     (line,) = [text for text in caplog.messages if "has no client" in text]
     assert "'producers' has no client that could be asked about 2" in line
@@ -311,7 +311,7 @@ async def test_rounds_go_over_many_pages_and_over_what_has_ended() -> None:
     await rig.advance(11)
     asked = [int(message.body) for _, message in producer.questions()]
     assert asked == [number for number in range(count) if number % 3]
-    assert rig.bridge.pending_count == len(asked)
+    assert rig.ledger.pending_count == len(asked)
 
 
 async def test_a_page_of_large_messages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +345,7 @@ async def test_nothing_open_is_no_timer(flush: str) -> None:
     rig.producer()
     rig.half()
     await rig.advance(20)
-    assert rig.bridge.stats.asked == 1
+    assert rig.ledger.stats.asked == 1
 
 
 async def test_what_another_broker_stored_larger_is_asked_about_where_it_is() -> None:
@@ -356,7 +356,7 @@ async def test_what_another_broker_stored_larger_is_asked_about_where_it_is() ->
     )
     placed = rig.put("RMQ_SYS_TRANS_HALF_TOPIC", 0, properties=text + b"x" * (32_767 - len(text)))
     assert placed is not None
-    rig.bridge.expect()
+    rig.ledger.expect()
     half = rig.half()
     await rig.advance(10.5)
     places = [place for place, _ in producer.questions()]
@@ -388,7 +388,7 @@ async def test_a_full_disk_ends_the_round_and_changes_nothing(
         rig.half()
     monkeypatch.setattr(rig.store, "refusal", lambda: "the disk is full")
     await rig.advance(10.5)
-    assert (producer.pushes, rig.bridge.pending_count) == ([], PAGE_COUNT + 1)
+    assert (producer.pushes, rig.ledger.pending_count) == ([], PAGE_COUNT + 1)
     monkeypatch.undo()
     await rig.advance(10)
     assert len(producer.questions()) == PAGE_COUNT + 1
@@ -402,9 +402,9 @@ async def test_a_stop_finishes_the_page_under_way(flush: str) -> None:
     rig.clock.advance(0.5)
     await settle(2)
     await rig.stop_all()
-    assert rig.bridge.pending_count == 1
+    assert rig.ledger.pending_count == 1
     again = await TransactionRig(rig.files, flush_disk_type=flush).go()
-    assert again.bridge.pending_count == 1
+    assert again.ledger.pending_count == 1
     assert (await again.end(half)).code == ResponseCode.SUCCESS
     assert again.bodies() == [b"body"]
     assert len(producer.questions()) <= 1

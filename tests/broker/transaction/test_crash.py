@@ -178,17 +178,17 @@ async def check_after(disk: CrashDisk, ledger: Ledger, flush: str, *, lossless: 
             if entry.acked and entry.decision == COMMIT:
                 assert at_once[entry.body], "an acknowledged commit is gone"
     machine = Machine(random.Random(1), rig, ledger)
-    asked = rig.bridge.stats
+    asked = rig.ledger.stats
     await machine.settle()
     seen = Counter(rig.bodies())
     assert ledger.bodies(COMMIT) & stored <= seen.keys(), "a committed message is not seen"
     assert not seen.keys() - ledger.bodies(COMMIT), "what was not committed is seen"
     undecided = ledger.bodies(UNKNOWN) & stored
-    assert rig.bridge.pending_count == len(undecided)
+    assert rig.ledger.pending_count == len(undecided)
     assert asked.asked >= len(undecided)
     await rig.stop_all()
     again = await TransactionRig(disk, flush_disk_type=flush, **CONFIG).go()
-    assert again.bridge.pending_count == len(undecided)
+    assert again.ledger.pending_count == len(undecided)
     assert Counter(again.bodies()) == seen
     return sum(count - 1 for count in seen.values())
 

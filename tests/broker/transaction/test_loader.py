@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from skylarkmq.broker.transaction import bridge as bridge_module
+from skylarkmq.broker.transaction import ledger as ledger_module
 from skylarkmq.broker.transaction.half_reader import PAGE_COUNT
 from skylarkmq.broker.transaction.messages import HALF_TOPIC, OP_TOPIC, op_of
 from skylarkmq.protocol.codes import ResponseCode
@@ -41,7 +41,7 @@ async def test_a_clean_stop_leaves_the_offsets_that_another_broker_needs() -> No
         f"{OP_TOPIC}@CID_RMQ_SYS_TRANS": {"0": 0},
     }
     again = await TransactionRig(rig.files).go()
-    assert again.bridge.pending_count == 2
+    assert again.ledger.pending_count == 2
     for half in halves:
         await again.end(half, ROLLBACK)
     assert again.bodies() == [b"0", b"2"]
@@ -64,8 +64,8 @@ async def test_op_messages_are_read_page_by_page() -> None:
         await rig.end(half)
     await rig.stop_all()
     again = await TransactionRig(rig.files).go()
-    assert again.bridge.pending_count == 1
-    assert again.bridge.table.start == 0
+    assert again.ledger.pending_count == 1
+    assert again.ledger.table.start == 0
     await again.end(halves[0])
     await again.advance(6)
     assert again.saved == (count, count)
@@ -80,15 +80,15 @@ async def test_half_messages_of_a_java_broker() -> None:
     rig.offsets.keep("", "CID_RMQ_SYS_TRANS", HALF_TOPIC, 0, 1)
     rig.offsets.keep("", "CID_RMQ_SYS_TRANS", OP_TOPIC, 0, 1)
     rig.workers.run_all()
-    rig.bridge.start()
+    rig.ledger.start()
     await rig.work()
-    assert rig.bridge.pending_count == 4  # 1, 4, 6, 7
+    assert rig.ledger.pending_count == 4  # 1, 4, 6, 7
     for number in (0, 2, 3, 5):
         assert (await rig.end(halves[number])).code == ResponseCode.SYSTEM_ERROR
     for number in (7, 1, 4, 6):
         assert (await rig.end(halves[number])).code == ResponseCode.SUCCESS
     assert rig.bodies() == [b"7", b"1", b"4", b"6"]
-    assert rig.bridge.pending_count == 0
+    assert rig.ledger.pending_count == 0
 
 
 @pytest.mark.parametrize(("half_at", "op_at"), [(-1, -1), (50, 70)])
@@ -102,10 +102,10 @@ async def test_offsets_outside_of_the_queues_are_taken_to_their_bounds(
     if half_at >= 0:
         rig.offsets.keep("", "CID_RMQ_SYS_TRANS", HALF_TOPIC, 0, half_at)
         rig.offsets.keep("", "CID_RMQ_SYS_TRANS", OP_TOPIC, 0, op_at)
-    rig.bridge.start()
+    rig.ledger.start()
     await rig.work()
-    assert rig.bridge.table.start == min(max(half_at, 0), 3)
-    assert rig.bridge.pending_count == (2 if half_at < 0 else 0)
+    assert rig.ledger.table.start == min(max(half_at, 0), 3)
+    assert rig.ledger.pending_count == (2 if half_at < 0 else 0)
 
 
 async def test_places_of_renewed_messages_are_known_after_a_restart() -> None:
@@ -116,7 +116,7 @@ async def test_places_of_renewed_messages_are_known_after_a_restart() -> None:
     former, now = (place for place, _ in producer.questions())
     await rig.stop_all()
     again = await TransactionRig(rig.files).go()
-    assert again.bridge.pending_count == 1
+    assert again.ledger.pending_count == 1
     assert (await again.end(former)).code == ResponseCode.SUCCESS
     for place in (half, former, now):
         assert (await again.end(place)).code == ResponseCode.SYSTEM_ERROR
@@ -132,12 +132,12 @@ async def test_one_that_was_renewed_without_its_op_message_is_open_once() -> Non
     for number in (1, 2):
         more = f"\x02TRANSACTION_CHECK_TIMES\x01{number}\x02TRAN_PREPARED_QUEUE_OFFSET\x010"
         rig.put(HALF_TOPIC, 0, properties=(text + more).encode())
-    rig.bridge.start()
+    rig.ledger.start()
     await rig.work()
-    assert rig.bridge.pending_count == 1
+    assert rig.ledger.pending_count == 1
     assert (await rig.end(half)).code == ResponseCode.SUCCESS
     assert (rig.bodies(), rig.ops()) == ([b"body"], [b"0", b"1", b"2"])
-    assert rig.bridge.pending_count == 0
+    assert rig.ledger.pending_count == 0
 
 
 async def test_a_place_that_a_crash_left_open_stays_left_at_later_starts() -> None:
@@ -155,7 +155,7 @@ async def test_a_place_that_a_crash_left_open_stays_left_at_later_starts() -> No
     assert (await again.end(placed)).code == ResponseCode.SUCCESS
     await again.stop_all()
     third = await TransactionRig(rig.files).go()
-    assert third.bridge.pending_count == 1
+    assert third.ledger.pending_count == 1
     assert third.bodies() == [b"body"]
 
 
@@ -169,7 +169,7 @@ async def test_verdicts_wait_until_it_is_known_what_is_open(
     await rig.stop_all()
     again = TransactionRig(rig.files)
     again.start()
-    again.bridge.start()
+    again.ledger.start()
     tasks = [again.begin_end(half), again.begin_end(ended)]
     await settle()
     assert not any(task.done() for task in tasks)
@@ -193,10 +193,10 @@ async def test_a_disk_that_can_not_be_read_is_asked_again(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(again.store, "queue_units", fails)
     await again.go()
-    assert not again.bridge.is_ready
+    assert not again.ledger.is_ready
     monkeypatch.setattr(again.store, "queue_units", units)
-    await again.advance(bridge_module.LOAD_RETRY_S)
-    assert again.bridge.pending_count == 1
+    await again.advance(ledger_module.LOAD_RETRY_S)
+    assert again.ledger.pending_count == 1
     assert (await again.end(ended)).code == ResponseCode.SYSTEM_ERROR
     assert (await again.end(half)).code == ResponseCode.SUCCESS
 
@@ -210,7 +210,7 @@ async def test_what_was_removed_with_its_log_file_is_passed_by() -> None:
     queue.min_offset = 2
     await rig.advance(10.5)
     ((place, _),) = producer.questions()
-    assert (rig.bridge.table.start, rig.bridge.pending_count) == (3, 1)
+    assert (rig.ledger.table.start, rig.ledger.pending_count) == (3, 1)
     assert (await rig.end(lost[1])).code == ResponseCode.SYSTEM_ERROR
     assert (await rig.end(lost[2])).code == ResponseCode.SUCCESS
     assert (await rig.end(Half(*place))).code == ResponseCode.SYSTEM_ERROR

@@ -14,7 +14,7 @@ def figures(rig: TransactionRig) -> dict[str, float]:
         + "".join(f"/{value}" for name, value in sample.labels.items() if name == "outcome"): (
             sample.value
         )
-        for family in transaction_families(rig.bridge, FamilyMaker({"broker": "b"}))
+        for family in transaction_families(rig.ledger, FamilyMaker({"broker": "b"}))
         for sample in family.samples
         if sample.value and not sample.name.endswith("_created")
     }

@@ -23,11 +23,9 @@ from typing import Final, NamedTuple
 from skylarkmq.broker.config.settings import READ_WRITE
 from skylarkmq.broker.groups.consumer_offset import NO_OFFSET, ConsumerOffsetManager
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.broker.transaction.half_reader import PAGE_COUNT, HalfReader
+from skylarkmq.broker.transaction.half_reader import PAGE_COUNT, HalfReader, Left, load_table
 from skylarkmq.broker.transaction.half_table import HalfTable
-from skylarkmq.broker.transaction.loader import Left, load_table
 from skylarkmq.broker.transaction.messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID, op_of
-from skylarkmq.broker.transaction.stats import TransactionStats
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -36,6 +34,22 @@ from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import STORED, MessageInner, PutMessageResult
 
 log = logging.getLogger(__name__)
+
+
+class TransactionStats:
+    """Plain counters. Loop thread."""
+
+    __slots__ = ("asked", "committed", "given_up", "nobody", "postponed", "refused", "rolled_back")
+
+    def __init__(self) -> None:
+        self.committed = 0
+        self.rolled_back = 0
+        self.given_up = 0  # moved to TRANS_CHECK_MAX_TIME_TOPIC
+        self.asked = 0  # questions that were sent
+        self.nobody = 0  # questions without a client of the group to send them to
+        self.postponed = 0  # written anew because nobody may be asked yet
+        self.refused = 0  # verdicts that name no open half message
+
 
 TOPIC_QUEUE_NUMS: Final = 1
 GIVEN_UP_MAX: Final = 10_000
@@ -59,7 +73,7 @@ class End(NamedTuple):
     host: bytes
 
 
-class TransactionBridge:
+class TransactionLedger:
     """The half and op topics. Loop thread.
 
     Attributes:
