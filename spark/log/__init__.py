@@ -1,1 +1,1 @@
-"""Store files without a broker; `commitlog.py` is the door to them."""
+"""The log files of a store as a table, without a broker; `source.py` is the door to them."""
