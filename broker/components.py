@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import random
-from typing import Protocol
 
 from skylarkmq.broker.config.live_config import LiveConfig
 from skylarkmq.broker.config.settings import BrokerConfig, share_of_connections
@@ -30,27 +29,25 @@ from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.fast_failure import FastFailure
-from skylarkmq.broker.net.router import Handler, Router
+from skylarkmq.broker.net.handlers import Handler
+from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import ConnectionMaker, RemotingServer
 from skylarkmq.broker.process import give_memory_back
 from skylarkmq.broker.processor.admin.broker import AdminBrokerProcessor
-from skylarkmq.broker.processor.admin.clean import CleanProcessor
 from skylarkmq.broker.processor.admin.client_call import ClientCallProcessor
 from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
 from skylarkmq.broker.processor.admin.offset import AdminOffsetProcessor
-from skylarkmq.broker.processor.admin.queue import AdminQueueProcessor
-from skylarkmq.broker.processor.admin.reset_offset import ResetOffsetProcessor
 from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
-from skylarkmq.broker.processor.check_client import CheckClientProcessor
 from skylarkmq.broker.processor.client_manage import ClientManageProcessor
-from skylarkmq.broker.processor.consumer_manage import ConsumerManageProcessor
+from skylarkmq.broker.processor.consumer_manage import ConsumerManageProcessor, LockProcessor
 from skylarkmq.broker.processor.end_transaction import EndTransactionProcessor
-from skylarkmq.broker.processor.lock import LockProcessor
+from skylarkmq.broker.processor.processor import Context, Processor
 from skylarkmq.broker.processor.pull import PullProcessor
-from skylarkmq.broker.processor.pull_answers import PullAnswers
 from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
-from skylarkmq.broker.processor.query import QueryProcessor
-from skylarkmq.broker.processor.query_message import QueryMessageProcessor
+from skylarkmq.broker.processor.query import (
+    QueryConsumeQueueProcessor,
+    QueryProcessor,
+)
 from skylarkmq.broker.processor.reply import ReplyProcessor
 from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.processor.send_back import SendBackProcessor
@@ -133,8 +130,18 @@ class BrokerState:
         self.live_config.listeners.append(self.topics.config_changed)
         self.traffic = BrokerRates(self.stats, self.store.stats, clock)
         info = RuntimeInfo(config, self.store, self.schedule, self.traffic, clock)
+        self.context = Context(
+            config,
+            clock,
+            self.store,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.consumers,
+            self.producers,
+        )
         self.admin_broker = AdminBrokerProcessor(
-            self.live_config, info, self.store, files, workers.tables
+            self.context, self.live_config, info, files, workers.tables
         )
         self.deletion = TopicDeletion(
             self.store, self.topics, self.offsets, self.filters, self.holding
@@ -252,94 +259,38 @@ class BrokerState:
         return {"available": available, "in_use": pool.buffer_count - available}
 
 
-class _Processor(Protocol):
-    def handlers(self) -> dict[int, Handler]: ...
-
-
 def _processors(
     state: BrokerState, clock: Clock, store_host: bytes, rng: random.Random
-) -> tuple[SendProcessor, tuple[_Processor, ...]]:
-    """The processor of sends, which the router calls by itself, and all others."""
-    config, store, stats = state.config, state.store, state.stats
-    checks = SendChecks(config, state.topics, state.groups, rng)
-    transactions = state.transactions
+) -> tuple[SendProcessor, tuple[Processor, ...]]:
+    """Return the processor of sends, which the router calls by itself, and all others."""
+    context, stats, transactions = state.context, state.stats, state.transactions
+    checks = SendChecks(state.config, state.topics, state.groups, rng)
     send = SendProcessor(
-        config, store, state.topics, checks, stats, store_host, transactions.expect
-    )
-    pull = PullProcessor(
-        config,
-        store,
-        state.topics,
-        state.groups,
-        PullSubscriptions(config, state.consumers, state.filters),
-        state.offsets,
-        state.holding,
-        PullAnswers(stats),
-        OffsetMovedEvents(config.broker_name, store, clock, store_host),
-        state.slow_consumers,
-        state.peer_clock,
+        state.config, state.store, state.topics, checks, stats, store_host, transactions.expect
     )
     return send, (
-        pull,
-        ClientManageProcessor(
-            state.consumers, state.producers, state.groups, state.topics, state.locks, stats
-        ),
-        CheckClientProcessor(config),
-        ConsumerManageProcessor(
-            state.consumers,
-            state.offsets,
-            state.groups,
-            state.topics,
-            store,
-            replays_young=config.consume_young_queue_from_first,
-        ),
-        LockProcessor(state.locks, state.groups, state.topics),
-        QueryProcessor(store),
-        CleanProcessor(store),
-        QueryMessageProcessor(config, store, state.topics),
-        AdminTopicProcessor(config, state.topics, state.deletion),
-        state.admin_broker,
-        AdminQueueProcessor(store, state.consumers, state.filters),
-        *_group_administration(state, clock),
-        SendBackProcessor(config, store, state.topics, state.groups, rng),
-        EndTransactionProcessor(store, transactions),
-        ReplyProcessor(
-            config,
-            store,
-            checks,
-            state.producers,
-            state.client_calls,
-            state.topics,
+        PullProcessor(
+            context,
+            PullSubscriptions(state.config, state.consumers, state.filters),
+            state.holding,
+            OffsetMovedEvents(state.config.broker_name, state.store, clock, store_host),
+            state.slow_consumers,
             stats,
-            clock,
-            store_host,
-        ),
-    )
-
-
-def _group_administration(state: BrokerState, clock: Clock) -> tuple[_Processor, ...]:
-    """What administrators ask of groups, and of their members through the broker."""
-    name, store = state.config.broker_name, state.store
-    topics, groups, offsets = state.topics, state.groups, state.offsets
-    consumers = state.consumers
-    return (
-        AdminGroupProcessor(
-            name,
-            store,
-            topics,
-            groups,
-            offsets,
-            consumers,
-            state.producers,
-            state.delay_offsets,
-            state.rates,
             state.peer_clock,
         ),
-        ResetOffsetProcessor(name, store, topics, groups, offsets, consumers),
-        AdminOffsetProcessor(
-            name, store, topics, groups, offsets, consumers, state.client_calls, clock
-        ),
-        ClientCallProcessor(name, store, consumers, state.client_calls),
+        ClientManageProcessor(context, state.locks, stats),
+        ConsumerManageProcessor(context),
+        LockProcessor(context, state.locks),
+        QueryProcessor(context),
+        QueryConsumeQueueProcessor(context, state.filters),
+        SendBackProcessor(context, rng),
+        EndTransactionProcessor(context, transactions),
+        ReplyProcessor(context, checks, state.client_calls, stats, store_host),
+        state.admin_broker,
+        AdminTopicProcessor(context, state.deletion),
+        AdminGroupProcessor(context, state.delay_offsets, state.rates),
+        AdminOffsetProcessor(context, state.client_calls),
+        ClientCallProcessor(context, state.client_calls),
     )
 
 

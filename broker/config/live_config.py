@@ -18,10 +18,11 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProce
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -70,7 +71,6 @@ LIVE_KEYS: Final = frozenset(
 _SECRET: Final = re.compile(r"password|secret|accesskey|token|credential", re.IGNORECASE)
 
 Changed = Callable[[frozenset[str]], None]  # keys
-Written = Callable[[str], None]  # why the change does not outlive the broker, empty when it does
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,10 @@ class LiveConfig:
         ]
         return sorted(row for row in rows if not is_secret(row[0]))
 
-    def update(self, texts: Mapping[str, str], done: Written) -> None:
-        """Put changes in force, and write them to the broker's file.
+    def update(self, texts: Mapping[str, str]) -> Coroutine[Any, Any, str]:
+        """Put changes in force at once; return a coroutine that writes them to the broker's file.
 
-        Args:
-            done: called on the loop when the file is written, or can not be.
+        Its result tells why a change does not outlive the broker; it is empty when it does.
 
         Raises:
             FixedKeyError: a key that takes a restart; nothing was changed.
@@ -142,7 +141,7 @@ class LiveConfig:
             self.version = next_version(self.version, self._clock)
             for listener in self.listeners:
                 listener(changed)
-        self._write(texts, done)
+        return self._write(texts)
 
     def _of(self, wanted: object) -> list[tuple[str, str]]:
         return [(key, name) for key, (part, name) in self._types.items() if part is wanted]
@@ -158,29 +157,31 @@ class LiveConfig:
                 changed.add(key)
         return frozenset(changed)
 
-    def _write(self, texts: Mapping[str, str], done: Written) -> None:
+    async def _write(self, texts: Mapping[str, str]) -> str:
         path = self.origin.file
         if path is None:
-            done("it holds until the next start: the broker was started without a file (-c)")
-            return
-        overruled = [
-            f"{key} comes from {self.origin.stronger[key]}, which wins at the next start"
-            for key in texts
-            if key in self.origin.stronger
-        ]
+            return "it holds until the next start: the broker was started without a file (-c)"
+        written: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
         def job() -> None:
             data = self._files.read_all(path)
             self._files.replace(path, edit_properties(data, texts), backup=True)
 
-        def written(_: None, error: BaseException | None) -> None:
+        def done(_: None, error: BaseException | None) -> None:
             if error is not None:
                 log.error("%s could not be written: %s", path, error)
-                done(f"it holds until the next start: {path} could not be written: {error}")
-            else:
-                done("; ".join(overruled))
+            if not written.done():
+                written.set_result(error)
 
-        self._worker.submit(job, written)
+        self._worker.submit(job, done)
+        error = await written
+        if error is not None:
+            return f"it holds until the next start: {path} could not be written: {error}"
+        return "; ".join(
+            f"{key} comes from {self.origin.stronger[key]}, which wins at the next start"
+            for key in texts
+            if key in self.origin.stronger
+        )
 
 
 def is_secret(key: str) -> bool:

@@ -1,6 +1,9 @@
-"""The requests of brokers and clients that a name server answers: 103, 104, 105, 106, 206, 322.
+"""The requests that a name server answers.
 
-Those of administrators are in `admin.py`.
+Of brokers and clients: 103, 104, 105, 106, 206, 322. Of administrators: KV configuration (100, 101,
+102, 219), topics (216, 224, 304), write permission of brokers (205, 327). What is said of topics
+and permissions lives in memory: a broker's next registration of another version of its topics
+replaces it.
 
 Numeric keys of the answers' bodies are quoted: every Java client reads them so, and other clients
 need them so. Unlike RocketMQ, which quotes them only for clients that ask or are 4.9.4 or newer.
@@ -16,12 +19,11 @@ from typing import Any, Final
 
 import msgspec
 
-from skylarkmq.broker.namesrv.admin import NamesrvAdminProcessor
 from skylarkmq.broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KVConfig
 from skylarkmq.broker.namesrv.route_info import BrokerConnection, BrokerLiveInfo, RouteInfoManager
-from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.handlers import Answer, Call, Handlers, NoFields, handles, refused
 from skylarkmq.broker.net.pending_calls import ConnectionClosedError
-from skylarkmq.broker.net.router import Handler
+from skylarkmq.broker.tables.persist import TableFile
 from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol.bodies.route import (
     KVTable,
@@ -29,17 +31,27 @@ from skylarkmq.protocol.bodies.route import (
     TopicList,
     decode_compressed_registration,
 )
-from skylarkmq.protocol.bodies.text import DataVersion, decode_body, encode_body
+from skylarkmq.protocol.bodies.text import DataVersion, decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
-from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 from skylarkmq.protocol.headers.route import (
+    AddWritePermOfBrokerRequestHeader,
+    AddWritePermOfBrokerResponseHeader,
+    DeleteKVConfigRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    GetKVConfigRequestHeader,
+    GetKVConfigResponseHeader,
+    GetKVListByNamespaceRequestHeader,
     GetRouteInfoRequestHeader,
+    GetTopicsByClusterRequestHeader,
+    PutKVConfigRequestHeader,
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
+    WipeWritePermOfBrokerRequestHeader,
+    WipeWritePermOfBrokerResponseHeader,
 )
 
 log = logging.getLogger(__name__)
@@ -48,7 +60,7 @@ ANSWER_TIMEOUT_S: Final = 3.0
 """A broker that does not answer for so long is not there any more, when another is in its place."""
 
 
-class NamesrvProcessor:
+class NamesrvProcessor(Handlers):
     """Answers from the tables of a name server. Loop thread."""
 
     def __init__(
@@ -68,32 +80,20 @@ class NamesrvProcessor:
         self._order_message_enable = order_message_enable
         self._questions: dict[BrokerConnection, asyncio.Task[bool]] = {}
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handler of each code."""
-        handlers: dict[int, Handler] = {
-            RequestCode.REGISTER_BROKER: self._register,
-            RequestCode.UNREGISTER_BROKER: self._unregister,
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
-            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics,
-            RequestCode.QUERY_DATA_VERSION: self._query_data_version,
-        }
-        return {**handlers, **NamesrvAdminProcessor(self._routes, self._kv).handlers()}
-
+    @handles(RequestCode.REGISTER_BROKER, RegisterBrokerRequestHeader)
     def _register(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand]:
-        header = decode_fields(RegisterBrokerRequestHeader, request.ext_fields)
-        if header.body_crc32 and header.body_crc32 != body_crc(request.body):
-            raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        rival = self._routes.find_rival(header, connection)
+        self, call: Call[RegisterBrokerRequestHeader]
+    ) -> Answer | Coroutine[Any, Any, RemotingCommand]:
+        header, body = call.header, call.request.body
+        if header.body_crc32 and header.body_crc32 != body_crc(body):
+            raise refused("crc32 not match")
+        rival = self._routes.find_rival(header, call.connection)
         if rival is None or rival.is_own:
-            return self._take_in(connection, request, header)
-        return self._replace(connection, request, header)
+            return self._take_in(call)
+        return self._replace(call)
 
-    def _take_in(
-        self, connection: Connection, request: RemotingCommand, header: RegisterBrokerRequestHeader
-    ) -> RemotingCommand:
+    def _take_in(self, call: Call[RegisterBrokerRequestHeader]) -> Answer:
+        connection, request, header = call
         try:
             answer = self._routes.register(header, _registration(header, request.body), connection)
         except RemoteProtocolError as error:
@@ -102,13 +102,11 @@ class NamesrvProcessor:
         connection.remove_close_listener(self._routes.connection_closed)  # of its last time
         connection.add_close_listener(self._routes.connection_closed)
         order = self._kv.of_namespace(NAMESPACE_ORDER_TOPIC_CONFIG)
-        body = b"" if order is None else encode_body(KVTable(table=order))
-        return request.reply(ResponseCode.SUCCESS, ext_fields=encode_fields(answer), body=body)
+        return Answer(b"" if order is None else KVTable(table=order), answer)
 
-    async def _replace(
-        self, connection: Connection, request: RemotingCommand, header: RegisterBrokerRequestHeader
-    ) -> RemotingCommand:
+    async def _replace(self, call: Call[RegisterBrokerRequestHeader]) -> RemotingCommand:
         """Take a broker in whose place another has, once that one does not answer any more."""
+        connection, request, header = call
         while (rival := self._routes.find_rival(header, connection)) is not None:
             if rival.is_own or connection.closed:
                 break
@@ -119,11 +117,11 @@ class NamesrvProcessor:
                     "its place: stop that one first"
                 )
                 log.warning("registration by %s refused: %s", connection.remote_address, why)
-                raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)
+                raise refused(why)
             self._routes.drop(rival, "another is in its place, and it does not answer")
         if connection.closed:
-            raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, "the broker has left")
-        return self._take_in(connection, request, header)
+            raise refused("the broker has left")
+        return self._take_in(call).reply(request)
 
     async def _is_there(self, broker: BrokerLiveInfo) -> bool:
         """Ask a broker anything; every remoting peer answers, also what it does not know.
@@ -140,51 +138,131 @@ class NamesrvProcessor:
             task.add_done_callback(lambda _: self._questions.pop(connection))
         return asyncio.shield(task)
 
-    def _unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        header = decode_fields(UnRegisterBrokerRequestHeader, request.ext_fields)
+    @handles(RequestCode.UNREGISTER_BROKER, UnRegisterBrokerRequestHeader)
+    def _unregister(self, call: Call[UnRegisterBrokerRequestHeader]) -> Answer:
+        header = call.header
         name, address = header.broker_name, header.broker_addr
-        if not self._routes.unregister(name, address, connection):
+        if not self._routes.unregister(name, address, call.connection):
             why = (
                 f"broker {shown(name)} at {shown(address)} did not register by this connection, "
                 "so its good-bye does not count"
             )
-            log.warning("%s: %s", connection.remote_address, why)
-            raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)
-        return request.reply(ResponseCode.SUCCESS)
+            log.warning("%s: %s", call.remote_address, why)
+            raise refused(why)
+        return Answer()
 
-    def _route(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        header = decode_fields(GetRouteInfoRequestHeader, request.ext_fields)
+    @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader)
+    def _route(self, call: Call[GetRouteInfoRequestHeader]) -> Answer:
+        header = call.header
         route = self._routes.topic_route(header.topic)
         if route is None:
-            raise RemoteProtocolError(
-                ResponseCode.TOPIC_NOT_EXIST,
+            raise refused(
                 f"No topic route info in name server for the topic: {shown(header.topic)}",
+                ResponseCode.TOPIC_NOT_EXIST,
             )
         if self._order_message_enable:
             order = self._kv.get(NAMESPACE_ORDER_TOPIC_CONFIG, header.topic)
             route = msgspec.structs.replace(route, order_topic_conf=order)
-        return request.reply(ResponseCode.SUCCESS, body=encode_body(route))
+        return Answer(route)
 
-    def _cluster(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        return request.reply(ResponseCode.SUCCESS, body=encode_body(self._routes.cluster_info()))
+    @handles(RequestCode.GET_BROKER_CLUSTER_INFO, NoFields)
+    def _cluster(self, call: Call[NoFields]) -> Answer:
+        return Answer(self._routes.cluster_info())
 
-    def _topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        body = TopicList(topic_list=self._routes.topics())
-        return request.reply(ResponseCode.SUCCESS, body=encode_body(body))
+    @handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, NoFields)
+    def _topics(self, call: Call[NoFields]) -> Answer:
+        return Answer(TopicList(topic_list=self._routes.topics()))
 
-    def _query_data_version(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        header = decode_fields(QueryDataVersionRequestHeader, request.ext_fields)
+    @handles(RequestCode.QUERY_DATA_VERSION, QueryDataVersionRequestHeader)
+    def _query_data_version(self, call: Call[QueryDataVersionRequestHeader]) -> Answer:
+        header = call.header
         known = self._routes.data_version(header.broker_addr)
-        changed = known is None or known != decode_body(DataVersion, request.body)
+        changed = known is None or known != decode_body(DataVersion, call.request.body)
         if not changed:
             self._routes.refresh(header.broker_addr)
-        return request.reply(
-            ResponseCode.SUCCESS,
-            ext_fields=encode_fields(QueryDataVersionResponseHeader(changed=changed)),
-            body=b"" if known is None else encode_body(known),
+        return Answer(
+            b"" if known is None else known, QueryDataVersionResponseHeader(changed=changed)
         )
+
+    # KV configuration
+
+    @handles(RequestCode.PUT_KV_CONFIG, PutKVConfigRequestHeader)
+    def _put_kv(self, call: Call[PutKVConfigRequestHeader]) -> Answer:
+        header = call.header
+        self._kv.put(header.namespace, header.key, header.value)
+        return Answer(after=self._kv_file())
+
+    @handles(RequestCode.GET_KV_CONFIG, GetKVConfigRequestHeader)
+    def _get_kv(self, call: Call[GetKVConfigRequestHeader]) -> Answer:
+        header = call.header
+        value = self._kv.get(header.namespace, header.key)
+        if value is None:
+            raise refused(
+                f"No config item, Namespace: {shown(header.namespace)} Key: {shown(header.key)}",
+                ResponseCode.QUERY_NOT_FOUND,
+            )
+        return Answer(header=GetKVConfigResponseHeader(value=value))
+
+    @handles(RequestCode.DELETE_KV_CONFIG, DeleteKVConfigRequestHeader)
+    def _delete_kv(self, call: Call[DeleteKVConfigRequestHeader]) -> Answer:
+        header = call.header
+        self._kv.delete(header.namespace, header.key)
+        return Answer(after=self._kv_file())
+
+    @handles(RequestCode.GET_KVLIST_BY_NAMESPACE, GetKVListByNamespaceRequestHeader)
+    def _list_kv(self, call: Call[GetKVListByNamespaceRequestHeader]) -> Answer:
+        header = call.header
+        rows = self._kv.of_namespace(header.namespace)
+        if rows is None:
+            raise refused(
+                f"No config item, Namespace: {shown(header.namespace)}",
+                ResponseCode.QUERY_NOT_FOUND,
+            )
+        return Answer(KVTable(table=rows))
+
+    def _kv_file(self) -> tuple[TableFile, ...]:
+        return () if self._kv.file is None else (self._kv.file,)
+
+    # Topics
+
+    @handles(RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicFromNamesrvRequestHeader)
+    def _delete_topic(self, call: Call[DeleteTopicFromNamesrvRequestHeader]) -> Answer:
+        header = call.header
+        cluster = header.cluster_name
+        log.info("%s lets topic %s be forgotten", call.remote_address, shown(header.topic))
+        self._routes.forget_topic(
+            header.topic, self._routes.brokers_of(cluster) if cluster else None
+        )
+        return Answer()
+
+    @handles(RequestCode.GET_TOPICS_BY_CLUSTER, GetTopicsByClusterRequestHeader)
+    def _topics_of_cluster(self, call: Call[GetTopicsByClusterRequestHeader]) -> Answer:
+        header = call.header
+        return Answer(TopicList(topic_list=self._routes.topics_of(header.cluster)))
+
+    @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, NoFields)
+    def _system_topics(self, call: Call[NoFields]) -> Answer:
+        """The clusters and the brokers in them, each of which is a topic."""
+        names: list[str] = []
+        for cluster, brokers in self._routes.cluster_info().cluster_addr_table.items():
+            names += [cluster, *brokers]
+        return Answer(TopicList(broker_addr=self._routes.first_address(), topic_list=names))
+
+    # Brokers
+
+    @handles(RequestCode.WIPE_WRITE_PERM_OF_BROKER, WipeWritePermOfBrokerRequestHeader)
+    def _wipe_write_permission(self, call: Call[WipeWritePermOfBrokerRequestHeader]) -> Answer:
+        header = call.header
+        count = self._routes.set_write_permission(header.broker_name, allowed=False)
+        log.info("%s ends writing to %s", call.remote_address, shown(header.broker_name))
+        return Answer(header=WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count))
+
+    @handles(RequestCode.ADD_WRITE_PERM_OF_BROKER, AddWritePermOfBrokerRequestHeader)
+    def _add_write_permission(self, call: Call[AddWritePermOfBrokerRequestHeader]) -> Answer:
+        header = call.header
+        count = self._routes.set_write_permission(header.broker_name, allowed=True)
+        log.info("%s allows writing to %s", call.remote_address, shown(header.broker_name))
+        return Answer(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
 
 
 async def _answers(connection: BrokerConnection) -> bool:

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.fast_failure import KINDS, OVERLOAD, refusal
+from skylarkmq.broker.net.handlers import Handler, Response
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command
@@ -33,11 +34,6 @@ from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.frame import MAX_FRAME_SIZE, BadFrameError, RawFrame, SerializeType
 
 log = logging.getLogger(__name__)
-
-Response = RemotingCommand | None
-Handler = Callable[
-    [Connection, RemotingCommand], RemotingCommand | Coroutine[Any, Any, Response] | None
-]
 
 # The first two-way request of our own SDK asks with this field whether we read its codec.
 CODEC_FIELD = "skylarkmq.codec"

@@ -1,12 +1,12 @@
-"""Heartbeats (34) and farewells (35): who the peers are.
+"""Heartbeats (34) and farewells (35): who the peers are. 46: whether a consumer's filter will do.
 
 A heartbeat makes the configuration of a new group and its `%RETRY%` topic, so its answer waits for
 their tables to be on the disk; the membership itself counts at once. The answer's version tells a
 client what this broker can do. Other members hear of a change after the answer.
 
 Unlike RocketMQ, names and amounts are checked, all of them before anything is taken in. A client
-whose heartbeat is refused never receives anything and may not say why, so each reason is a warning
-once for a client and group, and counted.
+whose heartbeat is refused never receives anything and may not say why, so each reason is logged as
+a warning, once for a client and group, and counted.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/ClientManageProcessor.java
 """
 
@@ -17,34 +17,39 @@ import logging
 from collections.abc import Collection, Coroutine
 from typing import Any, Final
 
+from skylarkmq.broker.config.settings import READ_WRITE
 from skylarkmq.broker.filter.tag_filter import (
     EXPRESSION_SIZE_MAX,
     TAGS_MAX,
     count_tags,
     is_tag_type,
 )
-from skylarkmq.broker.groups.consumer_manager import GROUPS_PER_CLIENT_MAX, ConsumerManager
-from skylarkmq.broker.groups.producer_manager import ProducerManager
+from skylarkmq.broker.groups.consumer_manager import GROUPS_PER_CLIENT_MAX
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
-from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.router import Handler
-from skylarkmq.broker.processor.name_checks import (
+from skylarkmq.broker.net.handlers import Answer, Call, NoFields, handles, refused
+from skylarkmq.broker.processor.processor import (
     CLIENT_ID_SIZE_MAX,
+    Context,
+    Processor,
     check_group,
     check_producer_group,
     check_topic,
 )
+from skylarkmq.broker.processor.pull_subscription import compile_subscription, no_filter
 from skylarkmq.broker.tables.persist import durable
-from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.protocol.bodies.group import ConsumerData, HeartbeatData, SubscriptionData
+from skylarkmq.protocol.bodies.group import (
+    CheckClientRequestBody,
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionData,
+)
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
-from skylarkmq.protocol.flags import PermName, TopicSysFlag, retry_topic
-from skylarkmq.protocol.headers.fields import decode_fields
+from skylarkmq.protocol.flags import TopicSysFlag, retry_topic
 from skylarkmq.protocol.headers.group import UnregisterClientRequestHeader
 from skylarkmq.protocol.sql92.parser import TEXT_SIZE_MAX
 
@@ -58,40 +63,33 @@ REFUSALS_TOLD_MAX: Final = 1024
 SQL_SIZE_MAX: Final = 32_768
 """Characters of all expressions by properties in one heartbeat: each may have to be compiled."""
 
-_READ_WRITE: Final = PermName.PERM_READ | PermName.PERM_WRITE
 
-
-class ClientManageProcessor:
+class ClientManageProcessor(Processor):
     """Registers and forgets clients. Loop thread."""
 
-    def __init__(
-        self,
-        consumers: ConsumerManager,
-        producers: ProducerManager,
-        groups: SubscriptionGroupManager,
-        topics: TopicConfigManager,
-        locks: RebalanceLockManager,
-        stats: BrokerStats,
-    ) -> None:
-        self._consumers = consumers
-        self._producers = producers
-        self._groups = groups
-        self._topics = topics
+    def __init__(self, context: Context, locks: RebalanceLockManager, stats: BrokerStats) -> None:
+        super().__init__(context)
         self._locks = locks
         self._stats = stats
         self._told: set[tuple[str, str, str]] = set()  # (client, group or "", why it was refused)
 
-    def handlers(self) -> dict[int, Handler]:
-        """The codes that this processor answers."""
-        return {
-            RequestCode.HEART_BEAT: self.heart_beat,
-            RequestCode.UNREGISTER_CLIENT: self.unregister_client,
-        }
+    @handles(RequestCode.CHECK_CLIENT_CONFIG, NoFields)
+    def check_client(self, call: Call[NoFields]) -> Answer:
+        """Tell a consumer whether its subscription can be served, before it starts (46).
 
-    def heart_beat(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand]:
-        """Take in all groups of one client."""
+        The code is 1 when filters are off, 23 when the expression is wrong.
+        """
+        data = decode_body(CheckClientRequestBody, call.request.body).subscription_data
+        if not is_tag_type(data.expression_type):
+            if not self._config.enable_property_filter:
+                raise no_filter(data.expression_type)
+            compile_subscription(data.expression_type, data.sub_string)
+        return Answer()
+
+    @handles(RequestCode.HEART_BEAT, NoFields)
+    def heart_beat(self, call: Call[NoFields]) -> Answer | Coroutine[Any, Any, RemotingCommand]:
+        """Take in all groups of one client (34)."""
+        connection, request, _ = call
         client_id = connection.remote_address  # until it is known
         try:
             data = decode_body(HeartbeatData, request.body)
@@ -121,7 +119,7 @@ class ClientManageProcessor:
         if self._topics.pending or self._groups.pending:
             return self._answer_when_durable(request, changed)
         self._tell_after_answer(changed)
-        return request.reply(ResponseCode.SUCCESS)
+        return Answer()
 
     async def _answer_when_durable(
         self, request: RemotingCommand, changed: list[str]
@@ -160,14 +158,14 @@ class ClientManageProcessor:
             self._topics.create_in_send_back(
                 retry_topic(group),
                 config.retry_queue_nums,
-                _READ_WRITE,
+                READ_WRITE,
                 TopicSysFlag.FLAG_UNIT_SUB if unit_mode else 0,
                 remote_address,
             )
 
     def _check(self, connection: Connection, data: HeartbeatData) -> None:
         if not 0 < len(data.client_id) <= CLIENT_ID_SIZE_MAX:
-            raise _refused(
+            raise refused(
                 f"the clientID has {len(data.client_id)} characters, 1 to {CLIENT_ID_SIZE_MAX} "
                 "are allowed"
             )
@@ -194,7 +192,7 @@ class ClientManageProcessor:
             if group not in named and info is not None:
                 count += len(info.subscriptions)
         if count > SUBSCRIPTIONS_PER_CLIENT_MAX:
-            raise _refused(
+            raise refused(
                 f"the client has {count} subscriptions, at most {SUBSCRIPTIONS_PER_CLIENT_MAX} "
                 "are allowed: spread them over several clients"
             )
@@ -205,7 +203,7 @@ class ClientManageProcessor:
             if not is_tag_type(subscription.expression_type)
         )
         if sql_size > SQL_SIZE_MAX:
-            raise _refused(
+            raise refused(
                 f"the expressions of the heartbeat have {sql_size} characters, at most "
                 f"{SQL_SIZE_MAX} are allowed: spread them over several clients"
             )
@@ -217,19 +215,18 @@ class ClientManageProcessor:
                 except RemoteProtocolError as error:
                     raise _GroupRefused(consumer.group_name, error) from error
 
-    def unregister_client(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Take a client out of a producer group, a consumer group, or both.
+    @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientRequestHeader)
+    def unregister_client(self, call: Call[UnregisterClientRequestHeader]) -> Answer:
+        """Take a client out of a producer group, a consumer group, or both (35).
 
         Its queue locks in the consumer group are free then.
         """
-        header = decode_fields(UnregisterClientRequestHeader, request.ext_fields)
+        header = call.header
         if header.producer_group is not None:
-            self._producers.unregister(connection, header.producer_group)
+            self._producers.unregister(call.connection, header.producer_group)
         if header.consumer_group is not None:
-            self._leave(connection, header.consumer_group)
-        return request.reply(ResponseCode.SUCCESS)
+            self._leave(call.connection, header.consumer_group)
+        return Answer()
 
     def _leave(self, connection: Connection, group: str) -> None:
         info = self._consumers.group(group)
@@ -242,7 +239,7 @@ class ClientManageProcessor:
 def _check_amount(what: str, named: set[str], known: Collection[str]) -> None:
     count = len(named.union(known))
     if count > GROUPS_PER_CLIENT_MAX:
-        raise _refused(
+        raise refused(
             f"the client is in {count} {what}, at most {GROUPS_PER_CLIENT_MAX} are allowed"
         )
 
@@ -261,7 +258,7 @@ def _check_subscription(data: SubscriptionData) -> None:
     size_max = EXPRESSION_SIZE_MAX if is_tags else TEXT_SIZE_MAX
     size = max(len(data.sub_string), sum(map(len, data.tags_set)))
     if size > size_max:
-        raise _refused(
+        raise refused(
             f"the subscription of {data.topic} has {size} characters, at most {size_max} are "
             "allowed"
         )
@@ -269,10 +266,6 @@ def _check_subscription(data: SubscriptionData) -> None:
     if is_tags:
         count = max(count, count_tags(data.sub_string))
     if count > TAGS_MAX:
-        raise _refused(
+        raise refused(
             f"the subscription of {data.topic} has {count} tags, at most {TAGS_MAX} are allowed"
         )
-
-
-def _refused(why: str) -> RemoteProtocolError:
-    return RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)

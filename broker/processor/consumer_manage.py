@@ -1,164 +1,157 @@
-"""A group's offsets (14, 15) and its members (38).
+"""A group's offsets (14, 15), its members (38), and their queue locks (41, 42).
 
-Unlike RocketMQ, which stores any offset under any name, an offset is taken for a queue that
-exists and up to its end only: names that nobody made must not fill the table, and what is yet to be
-stored is not consumed. Queries of unknown names
-answer what RocketMQ answers, and allocate nothing.
-Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/ConsumerManageProcessor.java
+Unlike RocketMQ, which stores any offset under any name, an offset is taken only for a queue that
+exists and up to its end: unknown names must not fill the table, and a message that is not stored
+yet cannot be consumed. Queries of unknown names answer what RocketMQ answers, and allocate nothing.
+
+Unlike RocketMQ, a queue that does not exist, or that an unknown group asks for, is not locked: it
+is missing from the answer, and nothing is remembered of it.
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/ConsumerManageProcessor.java,
+AdminBrokerProcessor.java (lockBatchMQ, unlockBatchMQ)
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any
-
-from skylarkmq.broker.groups.consumer_manager import ConsumerManager
-from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
-from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
-from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.router import Handler
-from skylarkmq.broker.processor.name_checks import check_group, check_offset_group, check_topic
-from skylarkmq.broker.tables.persist import durable
-from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.protocol.bodies.group import GetConsumerListByGroupResponseBody
-from skylarkmq.protocol.bodies.text import encode_body
+from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
+from skylarkmq.broker.net.handlers import Answer, Call, NoFields, handles, refused
+from skylarkmq.broker.processor.processor import (
+    CLIENT_ID_SIZE_MAX,
+    Context,
+    Processor,
+    check_group,
+    check_offset_group,
+    check_topic,
+)
+from skylarkmq.protocol.bodies.group import (
+    GetConsumerListByGroupResponseBody,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    UnlockBatchRequestBody,
+)
+from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 from skylarkmq.protocol.headers.group import (
     GetConsumerListByGroupRequestHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from skylarkmq.store.message_store import MessageStore
 
 
-class ConsumerManageProcessor:
+class ConsumerManageProcessor(Processor):
     """Answers what consumers ask of their group. Loop thread."""
 
-    def __init__(
-        self,
-        consumers: ConsumerManager,
-        offsets: ConsumerOffsetManager,
-        groups: SubscriptionGroupManager,
-        topics: TopicConfigManager,
-        store: MessageStore,
-        *,
-        replays_young: bool = True,
-    ) -> None:
-        """Take the parts.
-
-        Args:
-            replays_young: whether a new group reads a young queue from its first message, as in
-                RocketMQ; else its client's wish counts.
-        """
-        self._replays_young = replays_young
-        self._consumers = consumers
-        self._offsets = offsets
-        self._groups = groups
-        self._topics = topics
-        self._store = store
-
-    def handlers(self) -> dict[int, Handler]:
-        """The codes that this processor answers."""
-        return {
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.get_consumer_list_by_group,
-            RequestCode.UPDATE_CONSUMER_OFFSET: self.update_consumer_offset,
-            RequestCode.QUERY_CONSUMER_OFFSET: self.query_consumer_offset,
-        }
-
-    def get_consumer_list_by_group(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+    @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GetConsumerListByGroupRequestHeader)
+    def get_consumer_list_by_group(self, call: Call[GetConsumerListByGroupRequestHeader]) -> Answer:
         """List the members of a group (38), SYSTEM_ERROR when there is none."""
-        header = decode_fields(GetConsumerListByGroupRequestHeader, request.ext_fields)
-        check_group(header.consumer_group)
-        client_ids = self._consumers.client_ids(header.consumer_group)
+        group = call.header.consumer_group
+        check_group(group)
+        client_ids = self._consumers.client_ids(group)
         if not client_ids:
-            return request.reply(
-                ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}"
-            )
-        body = encode_body(GetConsumerListByGroupResponseBody(consumer_id_list=client_ids))
-        return request.reply(ResponseCode.SUCCESS, body=body)
+            raise refused(f"no consumer for this group, {group}")
+        return Answer(GetConsumerListByGroupResponseBody(consumer_id_list=client_ids))
 
-    def update_consumer_offset(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand]:
+    @handles(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetRequestHeader)
+    def update_consumer_offset(self, call: Call[UpdateConsumerOffsetRequestHeader]) -> Answer:
         """Take a group's offset in a queue (15); a smaller one than before is taken too.
 
-        A group that is not there is made, as by a pull: administrators' tools give a new group its
-        offsets so. One-way requests make none: they may come from a member of a group that was
+        A group that does not exist is made, as by a pull: administrators' tools give a new group
+        its offsets so. One-way requests make none: they may come from a member of a group that was
         deleted.
         """
-        header = decode_fields(UpdateConsumerOffsetRequestHeader, request.ext_fields)
+        header, who = call.header, call.remote_address
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         check_offset_group(group)
         check_topic(topic)
         config = self._topics.get(topic)
         if config is None:
-            raise RemoteProtocolError(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
+            raise refused(
+                f"topic[{topic}] not exist, apply first please!", ResponseCode.TOPIC_NOT_EXIST
             )
         queue_nums = max(config.read_queue_nums, config.write_queue_nums)
         if not 0 <= queue_id < queue_nums:
-            raise RemoteProtocolError(
-                ResponseCode.SYSTEM_ERROR,
-                f"queueId[{queue_id}] is illegal, topic[{topic}] has {queue_nums} queues",
-            )
+            raise refused(f"queueId[{queue_id}] is illegal, topic[{topic}] has {queue_nums} queues")
         if header.commit_offset < 0:
-            raise RemoteProtocolError(
-                ResponseCode.SYSTEM_ERROR, f"the offset {header.commit_offset} is negative"
-            )
+            raise refused(f"the offset {header.commit_offset} is negative")
         is_known = group in self._groups.table
-        who = connection.remote_address
-        if not is_known and (request.is_oneway or self._groups.find(group, who) is None):
-            raise RemoteProtocolError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
+        if not is_known and (call.request.is_oneway or self._groups.find(group, who) is None):
+            raise refused(
+                f"subscription group not exist, {group}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
             )
         if not self._offsets.commit(who, group, topic, queue_id, header.commit_offset):
-            raise RemoteProtocolError(
-                ResponseCode.SYSTEM_ERROR,
+            raise refused(
                 f"the offset {header.commit_offset} is above the end of queue {queue_id} of "
-                f"topic[{topic}], {self._store.max_offset(topic, queue_id)}",
+                f"topic[{topic}], {self._store.max_offset(topic, queue_id)}"
             )
-        if not is_known:
-            return self._answer_when_durable(request)
-        return request.reply(ResponseCode.SUCCESS)
+        return Answer() if is_known else Answer(after=(self._groups,))
 
-    async def _answer_when_durable(self, request: RemotingCommand) -> RemotingCommand:
-        await durable(self._groups)
-        return request.reply(ResponseCode.SUCCESS)
-
-    def query_consumer_offset(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Say where a group stands in a queue (14).
+    @handles(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetRequestHeader)
+    def query_consumer_offset(self, call: Call[QueryConsumerOffsetRequestHeader]) -> Answer:
+        """Return where a group stands in a queue (14).
 
         A group that never committed starts at 0 where the queue's very first message is still in
-        memory, and where nothing is known of the queue; else, and for a client that wants no such
-        zero (5.x's setZeroIfNotFound=false), QUERY_NOT_FOUND leaves the choice to the client.
+        memory (unless `consumeYoungQueueFromFirst` is off), and where nothing is known of the
+        queue; else, and for a client that wants no such zero (5.x's setZeroIfNotFound=false),
+        QUERY_NOT_FOUND leaves the choice to the client.
         """
-        header = decode_fields(QueryConsumerOffsetRequestHeader, request.ext_fields)
+        header = call.header
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         check_group(group)
         check_topic(topic)
         offset = self._offsets.query(group, topic, queue_id)
         if offset < 0:
-            if header.set_zero_if_not_found is False or not (
-                self._replays_young and self._is_young(topic, queue_id)
-            ):
-                return request.reply(
-                    ResponseCode.QUERY_NOT_FOUND,
+            if header.set_zero_if_not_found is False or not self._starts_at_zero(topic, queue_id):
+                raise refused(
                     "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+                    ResponseCode.QUERY_NOT_FOUND,
                 )
             offset = 0
-        fields = encode_fields(QueryConsumerOffsetResponseHeader(offset=offset))
-        return request.reply(ResponseCode.SUCCESS, ext_fields=fields)
+        return Answer(header=QueryConsumerOffsetResponseHeader(offset=offset))
 
-    def _is_young(self, topic: str, queue_id: int) -> bool:
+    def _starts_at_zero(self, topic: str, queue_id: int) -> bool:
+        if not self._config.consume_young_queue_from_first:
+            return False
         if self._store.min_offset(topic, queue_id) > 0:
             return False
         units = self._store.queue_units(topic, queue_id, 0, 1)
         return not units or self._store.is_in_memory(units[0].commit_offset)
+
+
+class LockProcessor(Processor):
+    """Locks and frees queues for consumers that consume in order. Loop thread."""
+
+    def __init__(self, context: Context, locks: RebalanceLockManager) -> None:
+        super().__init__(context)
+        self._locks = locks
+
+    @handles(RequestCode.LOCK_BATCH_MQ, NoFields)
+    def lock_batch_mq(self, call: Call[NoFields]) -> Answer:
+        """Answer those of the queues that the client owns now."""
+        wanted = decode_body(LockBatchRequestBody, call.request.body)
+        group, client_id = wanted.consumer_group, wanted.client_id
+        check_group(group)
+        locked: list[MessageQueueBody] = []
+        if group in self._groups.table and 0 < len(client_id) <= CLIENT_ID_SIZE_MAX:
+            locked = [
+                queue
+                for queue in dict.fromkeys(wanted.mq_set)
+                if self._exists(queue)
+                and self._locks.try_lock(group, queue.topic, queue.queue_id, client_id)
+            ]
+        return Answer(LockBatchResponseBody(lock_ok_mq_set=locked))
+
+    @handles(RequestCode.UNLOCK_BATCH_MQ, NoFields)
+    def unlock_batch_mq(self, call: Call[NoFields]) -> Answer:
+        """Free those of the queues that the client owns."""
+        given_up = decode_body(UnlockBatchRequestBody, call.request.body)
+        group, client_id = given_up.consumer_group, given_up.client_id
+        check_group(group)
+        for queue in given_up.mq_set:
+            self._locks.unlock(group, queue.topic, queue.queue_id, client_id)
+        return Answer()
+
+    def _exists(self, queue: MessageQueueBody) -> bool:
+        config = self._topics.get(queue.topic)
+        if config is None:
+            return False
+        return 0 <= queue.queue_id < max(config.read_queue_nums, config.write_queue_nums)

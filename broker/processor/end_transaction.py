@@ -20,9 +20,9 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from skylarkmq.broker.delay.delayed_message import Parked, ParkedReader, Place
-from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.router import Handler
-from skylarkmq.broker.processor.name_checks import check_producer_group
+from skylarkmq.broker.net.handlers import UNANSWERED, Answer, Call, handles, refused
+from skylarkmq.broker.processor.processor import Context, Processor, check_producer_group
+from skylarkmq.broker.processor.send_answers import CODES
 from skylarkmq.broker.transaction.ledger import End, TransactionLedger
 from skylarkmq.broker.transaction.messages import (
     GIVEN_UP_TOPIC,
@@ -39,52 +39,39 @@ from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import MessageSysFlag
-from skylarkmq.protocol.headers.fields import decode_fields
 from skylarkmq.protocol.headers.send import (
     EndTransactionRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
 )
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.record import RecordStatus, read_record
-from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import STORED, PutMessageResult, PutMessageStatus
 
 _COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT_TYPE
 _ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK_TYPE
-_CODES: Final = {
-    PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
-    PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
-    PutMessageStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
-}
 _NOT_FOUND: Final = "Find prepared transaction message failed"
 _NOT_PUT_BACK: Final = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed"
 
 
-class EndTransactionProcessor:
+class EndTransactionProcessor(Processor):
     """Ends transactions. Loop thread."""
 
-    def __init__(self, store: MessageStore, ledger: TransactionLedger) -> None:
-        self._store = store
+    def __init__(self, context: Context, ledger: TransactionLedger) -> None:
+        super().__init__(context)
         self._ledger = ledger
-
-    def handlers(self) -> dict[int, Handler]:
-        """The codes that this processor answers."""
-        return {
-            RequestCode.END_TRANSACTION: self.end_transaction,
-            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume_check_half_message,
-        }
 
     # 37
 
+    @handles(RequestCode.END_TRANSACTION, EndTransactionRequestHeader)
     def end_transaction(
-        self, connection: Connection, request: RemotingCommand
-    ) -> Coroutine[Any, Any, RemotingCommand] | None:
-        """Commit or roll back."""
-        header = decode_fields(EndTransactionRequestHeader, request.ext_fields)
+        self, call: Call[EndTransactionRequestHeader]
+    ) -> Answer | Coroutine[Any, Any, RemotingCommand]:
+        """Commit or roll back (37)."""
+        header = call.header
         check_producer_group(header.producer_group)
         if header.commit_or_rollback not in (_COMMIT, _ROLLBACK):
-            return None
-        return self._end(request, header)
+            return UNANSWERED
+        return self._end(call.request, header)
 
     async def _end(
         self, request: RemotingCommand, header: EndTransactionRequestHeader
@@ -98,7 +85,7 @@ class EndTransactionProcessor:
         if result is None or result.status in STORED:
             stats.committed += header.commit_or_rollback == _COMMIT
             stats.rolled_back += header.commit_or_rollback == _ROLLBACK
-        return request.reply(ResponseCode.SUCCESS) if result is None else _answer(request, result)
+        return (Answer() if result is None else _answer(result)).reply(request)
 
     async def _decide(self, header: EndTransactionRequestHeader) -> PutMessageResult | None:
         """End the transaction; None when there was nothing to store."""
@@ -109,14 +96,14 @@ class EndTransactionProcessor:
         offset = await ledger.place_of(place.queue_offset, first)
         late = first in ledger.given_up
         if ledger.table.is_ended(offset) and not late:
-            raise _refusal(
+            raise refused(
                 f"the transaction at {header.tran_state_table_offset} has ended already, or its "
                 "producer is asked about it anew"
             )
         try:
             follows = final_of(half, place.physical_offset) if commits else None
         except ValueError as error:
-            raise _refusal(f"the half message can not be published: {error}") from error
+            raise refused(f"the half message can not be published: {error}") from error
         if late:
             del ledger.given_up[first]  # before anything else can happen: one verdict is enough
             if not commits:
@@ -130,73 +117,64 @@ class EndTransactionProcessor:
         """The half message that a verdict names by both its offsets and its group."""
         halves, offset = self._ledger.halves, header.tran_state_table_offset
         if not await self._ledger.visible(offset):
-            raise _refusal(
+            raise refused(
                 f"The transaction state table offset wrong: no half message is at {offset}"
             )
         place = halves.place(offset)
         if place is None:
-            raise _refusal(f"{_NOT_FOUND}: the one at {offset} was removed with its log file")
+            raise refused(f"{_NOT_FOUND}: the one at {offset} was removed with its log file")
         if place.physical_offset != header.commit_log_offset:
-            raise _refusal(
+            raise refused(
                 f"The commit log offset wrong: half message {offset} is not at "
                 f"{header.commit_log_offset}"
             )
         (found,) = await halves.read([place])
         if found.message is None:
-            raise _refusal(f"{_NOT_FOUND}: {found.why}")
+            raise refused(f"{_NOT_FOUND}: {found.why}")
         if group_of(found.message) != header.producer_group:
-            raise _refusal(
-                f"The producer group wrong: half message {offset} belongs to another one"
-            )
+            raise refused(f"The producer group wrong: half message {offset} belongs to another one")
         return place, found.message
 
     # 323
 
+    @handles(RequestCode.RESUME_CHECK_HALF_MESSAGE, ResumeCheckHalfMessageRequestHeader)
     async def resume_check_half_message(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Store a half message, or one that was given up, anew, as if nobody had been asked."""
-        header = decode_fields(ResumeCheckHalfMessageRequestHeader, request.ext_fields)
-        _, physical_offset = decode_offset_message_id(header.msg_id)
+        self, call: Call[ResumeCheckHalfMessageRequestHeader]
+    ) -> Answer:
+        """Store a half message, or one that was given up, again, as if never checked (323)."""
+        _, physical_offset = decode_offset_message_id(call.header.msg_id)
         await self._ledger.ready()
         topic, place, half = await self._look(physical_offset)
         if topic == GIVEN_UP_TOPIC:
-            return _answer(request, await self._take_back(half))
+            return _answer(await self._take_back(half))
         first = first_offset_of(half, place.queue_offset)
         offset = await self._ledger.place_of(place.queue_offset, first)
         if self._ledger.table.is_ended(offset):
-            raise _refusal(f"{_NOT_PUT_BACK}: its transaction has ended")
+            raise refused(f"{_NOT_PUT_BACK}: its transaction has ended")
         end = End(offset, first, renewed(half, first, 0), half.store_host)
         (result,) = await self._ledger.end([end])
-        return _answer(request, result)
+        return _answer(result)
 
     async def _look(self, physical_offset: int) -> tuple[str, Place, Parked]:
-        read: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-
-        def done(record: bytes | None) -> None:
-            if not read.done():
-                read.set_result(record)
-
-        self._store.read_record(physical_offset, done)
-        record = await read
+        (record,) = await self._read_records([physical_offset])
         view = None if record is None else read_record(record, 0, physical_offset=physical_offset)
         if record is None or view is None or view.status is not RecordStatus.MESSAGE:
-            raise _refusal(f"{_NOT_PUT_BACK}: no message is at {physical_offset}")
+            raise refused(f"{_NOT_PUT_BACK}: no message is at {physical_offset}")
         topic = view.topic.decode("utf-8", "replace")
         if topic not in (HALF_TOPIC, GIVEN_UP_TOPIC):
-            raise _refusal(f"{_NOT_PUT_BACK}: the message at {physical_offset} is no half message")
+            raise refused(f"{_NOT_PUT_BACK}: the message at {physical_offset} is no half message")
         place = Place(physical_offset, len(record), view.queue_offset)
         reader = ParkedReader(self._store.commit_log, topic, QUEUE_ID)
         try:
             return topic, place, reader.parse(record, place)
         except ValueError as error:
-            raise _refusal(f"{_NOT_PUT_BACK}: {error}") from error
+            raise refused(f"{_NOT_PUT_BACK}: {error}") from error
 
     async def _take_back(self, half: Parked) -> PutMessageResult:
         """Store what was given up as a half message that is open again."""
         first = named_first_offset_of(half)
         if first in self._ledger.table.moved:
-            raise _refusal(f"{_NOT_PUT_BACK}: it is a half message again already")
+            raise refused(f"{_NOT_PUT_BACK}: it is a half message again already")
         stored: asyncio.Future[PutMessageResult] = asyncio.get_running_loop().create_future()
 
         def done(result: PutMessageResult) -> None:
@@ -210,13 +188,9 @@ class EndTransactionProcessor:
         return await stored
 
 
-def _refusal(why: str) -> RemoteProtocolError:
-    return RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)
-
-
-def _answer(request: RemotingCommand, result: PutMessageResult) -> RemotingCommand:
-    code = _CODES.get(result.status, ResponseCode.MESSAGE_ILLEGAL)
+def _answer(result: PutMessageResult) -> Answer:
+    code = CODES.get(result.status, ResponseCode.MESSAGE_ILLEGAL)
     remark = None if result.status is PutMessageStatus.PUT_OK else result.status.value
     if remark is not None and result.why:
         remark = f"{remark}: {result.why}"
-    return request.reply(code, remark)
+    return Answer(code=code, remark=remark)

@@ -12,70 +12,94 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProce
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
-from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.groups.offset_moved import OffsetMovedEvents
 from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
-from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
+from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.router import REMARK_MAX, Handler
-from skylarkmq.broker.processor.pull_answers import MASTER_ID, PullAnswers
+from skylarkmq.broker.net.handlers import Handler, refused
+from skylarkmq.broker.net.router import CODEC_FIELD, CODEC_MSGPACK, REMARK_MAX
+from skylarkmq.broker.processor.processor import Context, Processor
 from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
 from skylarkmq.broker.pulling.cold_reads import ColdLine, Finished
 from skylarkmq.broker.pulling.long_polling import HeldPull, PullRequestHoldService
-from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock
+from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import PullSysFlag, is_readable
-from skylarkmq.protocol.headers.fields import decode_fields
-from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
-from skylarkmq.store.message_store import MessageStore
+from skylarkmq.protocol.frame import PREFIX, PREFIX_SIZE, SerializeType
+from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
+from skylarkmq.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from skylarkmq.store.read.message_reader import Filter
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 
 log = logging.getLogger(__name__)
 
+MASTER_ID = 0
 COUNT_MAX = 1024  # messages of one answer, whatever is asked
 SUSPEND_MAX_MS = 300_000
 
 _NO_NEW = frozenset({GetMessageStatus.OFFSET_FOUND_NULL, GetMessageStatus.OFFSET_OVERFLOW_ONE})
 _EMPTY = frozenset({GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE})
 _MOVED = frozenset({GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.OFFSET_TOO_SMALL})
+_ENCODERS = {
+    int(SerializeType.JSON): header_json.encode_pull_response,
+    int(SerializeType.ROCKETMQ): header_rocketmq.encode_pull_response,
+    int(SerializeType.MSGPACK): header_msgpack.encode_pull_response,
+}
+_RESULTS = {
+    ResponseCode.SUCCESS: "found",
+    ResponseCode.PULL_NOT_FOUND: "no_new",
+    ResponseCode.PULL_RETRY_IMMEDIATELY: "no_matched",
+    ResponseCode.PULL_OFFSET_MOVED: "offset_moved",
+}
 
 
-class PullProcessor:
+class _Pull(NamedTuple):
+    """A pull that was checked."""
+
+    connection: Connection
+    request: RemotingCommand
+    header: PullMessageRequestHeader
+    matches: Filter | None  # None: every message
+
+    def fail(self, error: BaseException | None) -> None:
+        """Answer with an error."""
+        request = self.request
+        if isinstance(error, RemoteProtocolError):
+            answer = request.reply(error.response_code, error.remark)
+        else:
+            log.error("a pull of %s failed", self.header.topic, exc_info=error)
+            why = f"{type(error).__name__}: {error}"[:REMARK_MAX]
+            answer = request.reply(ResponseCode.SYSTEM_ERROR, why)
+        self.connection.reply(request, answer)
+
+
+class PullProcessor(Processor):
     """Answers pulls, now or when there is something. Loop thread."""
 
     def __init__(
         self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
+        context: Context,
         subscriptions: PullSubscriptions,
-        offsets: ConsumerOffsetManager,
         holding: PullRequestHoldService,
-        answers: PullAnswers,
         moved: OffsetMovedEvents,
         slow: SlowConsumerService,
-        clock: Clock,
+        stats: BrokerStats,
+        peer_clock: Clock,
     ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._groups = groups
+        super().__init__(context)
         self._subscriptions = subscriptions
-        self._offsets = offsets
         self._holding = holding
-        self._answers = answers
+        self._answers = PullAnswers(stats)
         self._moved = moved
         self._slow = slow
-        self._clock = clock
-        self._cold = ColdLine(config.pull_thread_pool_queue_capacity, answers.stats)
+        self._peer_clock = peer_clock
+        self._cold = ColdLine(context.config.pull_thread_pool_queue_capacity, stats)
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -88,7 +112,7 @@ class PullProcessor:
         header = decode_fields(PullMessageRequestHeader, request.ext_fields)
         group = self._check(header, connection.remote_address)
         matches = self._subscriptions.select(header, group)
-        self._execute(connection, request, header, matches, header.queue_offset, hold=True)
+        self._read(_Pull(connection, request, header, matches), header.queue_offset, hold=True)
         if header.sys_flag & PullSysFlag.FLAG_COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(
                 connection.remote_address,
@@ -102,65 +126,55 @@ class PullProcessor:
         self, header: PullMessageRequestHeader, remote_address: str = ""
     ) -> SubscriptionGroupConfig:
         if not is_readable(self._config.broker_permission):
-            raise RemoteProtocolError(
-                ResponseCode.NO_PERMISSION,
+            raise refused(
                 f"the broker[{self._config.broker_name}] pulling message is forbidden",
+                ResponseCode.NO_PERMISSION,
             )
         group = self._groups.find(header.consumer_group, remote_address)
         if group is None:
-            raise RemoteProtocolError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            raise refused(
                 f"subscription group [{header.consumer_group[:64]}] does not exist; create it, or "
                 "let the broker do so with autoCreateSubscriptionGroup=true",
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             )
         if not group.consume_enable:
-            raise RemoteProtocolError(
-                ResponseCode.NO_PERMISSION,
+            raise refused(
                 f"subscription group no permission, {header.consumer_group}",
+                ResponseCode.NO_PERMISSION,
             )
         topic = self._topics.table.get(header.topic)
         if topic is None:
-            raise RemoteProtocolError(
-                ResponseCode.TOPIC_NOT_EXIST,
+            raise refused(
                 f"topic[{header.topic[:64]}] not exist, apply first please!",
+                ResponseCode.TOPIC_NOT_EXIST,
             )
         if not is_readable(topic.perm):
-            raise RemoteProtocolError(
-                ResponseCode.NO_PERMISSION,
+            raise refused(
                 f"the topic[{header.topic}] pulling message is forbidden",
+                ResponseCode.NO_PERMISSION,
             )
         if not 0 <= header.queue_id < topic.read_queue_nums:
-            raise RemoteProtocolError(
-                ResponseCode.SYSTEM_ERROR,
+            raise refused(
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] has "
                 f"{topic.read_queue_nums} read queues",
             )
         return group
 
-    def _execute(
-        self,
-        connection: Connection,
-        request: RemotingCommand,
-        header: PullMessageRequestHeader,
-        matches: Filter | None,
-        offset: int,
-        *,
-        hold: bool,
-    ) -> None:
+    def _read(self, pull: _Pull, offset: int, *, hold: bool) -> None:
         """Read from a queue offset on, and answer or hold.
 
         Args:
-            offset: the client's, or one behind it when nothing between is wanted.
+            offset: the client's, or a later one when nothing in between is wanted.
         """
-        topic, queue_id = header.topic, header.queue_id
+        header = pull.header
+        topic, queue_id, max_size = header.topic, header.queue_id, header.max_msg_bytes
         count = min(max(header.max_msg_nums, 1), COUNT_MAX)
         store = self._store
         if not store.is_cold(topic, queue_id, offset):
-            result = store.get_message(
-                topic, queue_id, offset, count, header.max_msg_bytes, matches
-            )
-            self._finish(connection, request, header, matches, result, hold=hold)
+            result = store.get_message(topic, queue_id, offset, count, max_size, pull.matches)
+            self._finish(pull, result, hold=hold)
             return
+        connection, request = pull.connection, pull.request
         if self._cold.is_full:
             connection.reply(request, self._cold.refusal(request))
             return
@@ -169,33 +183,23 @@ class PullProcessor:
             def done(result: GetMessageResult | None, error: BaseException | None) -> None:
                 try:
                     if result is None:
-                        self._fail(connection, request, header, error)
+                        pull.fail(error)
                     elif not connection.closed:
                         self._check(header)  # the topic may have gone meanwhile
-                        self._finish(connection, request, header, matches, result, hold=hold)
+                        self._finish(pull, result, hold=hold)
                 except Exception as failure:
-                    self._fail(connection, request, header, failure)
+                    pull.fail(failure)
                 finally:
                     finished()
 
-            store.get_message_cold(
-                topic, queue_id, offset, count, header.max_msg_bytes, matches, done
-            )
+            store.get_message_cold(topic, queue_id, offset, count, max_size, pull.matches, done)
 
         self._cold.run(connection, start)
 
-    def _finish(
-        self,
-        connection: Connection,
-        request: RemotingCommand,
-        header: PullMessageRequestHeader,
-        matches: Filter | None,
-        result: GetMessageResult,
-        *,
-        hold: bool,
-    ) -> None:
-        is_behind = result.next_begin_offset > header.queue_offset
-        if result.status is GetMessageStatus.OFFSET_OVERFLOW_ONE and is_behind:
+    def _finish(self, pull: _Pull, result: GetMessageResult, *, hold: bool) -> None:
+        connection, request, header, _ = pull
+        is_past = result.next_begin_offset > header.queue_offset
+        if result.status is GetMessageStatus.OFFSET_OVERFLOW_ONE and is_past:
             result.status = GetMessageStatus.NO_MATCHED_MESSAGE  # all between was looked at
         code = _response_code(result.status, header.queue_offset)
         may_hold = (
@@ -204,7 +208,7 @@ class PullProcessor:
             and header.sys_flag & PullSysFlag.FLAG_SUSPEND
             and not request.is_oneway
         )
-        if may_hold and self._hold(connection, request, header, matches, result):
+        if may_hold and self._hold(pull, result):
             return
         if code == ResponseCode.PULL_OFFSET_MOVED:
             self._moved.note(header, result.next_begin_offset)
@@ -215,21 +219,15 @@ class PullProcessor:
         self._answers.send(connection, request, header, code, result, self._suggest(header, result))
 
     def _suggest(self, header: PullMessageRequestHeader, result: GetMessageResult) -> int:
-        """The broker id that the client should pull from next."""
+        """Return the id of the broker that the client should pull from next."""
         group = self._groups.find(header.consumer_group) if self._config.slave_read_enable else None
         if group is None:
             return MASTER_ID
         slow = result.suggest_pulling_from_slave
         return group.which_broker_when_consume_slowly if slow else group.broker_id
 
-    def _hold(
-        self,
-        connection: Connection,
-        request: RemotingCommand,
-        header: PullMessageRequestHeader,
-        matches: Filter | None,
-        result: GetMessageResult,
-    ) -> bool:
+    def _hold(self, pull: _Pull, result: GetMessageResult) -> bool:
+        header = pull.header
         timeout_ms = min(max(header.suspend_timeout_millis, 0), SUSPEND_MAX_MS)
         if not self._config.long_polling_enable:
             timeout_ms = self._config.short_polling_time_mills
@@ -239,58 +237,35 @@ class PullProcessor:
 
         def wake(seen: int) -> None:
             is_same = self._subscriptions.known(header) is known
-            # Where the hold began elsewhere, nobody looked at what lies between; nor did anyone
-            # for a subscription that came meanwhile.
+            # Where the hold began at another offset, or for a new subscription, the messages in
+            # between were not looked at.
             offset = seen if first == asked and is_same else asked
-            self._wake(connection, request, header, matches, offset, is_same=is_same)
+            self._wake(pull, offset, is_same=is_same)
 
         held = HeldPull(
-            connection,
+            pull.connection,
             header.topic,
             header.queue_id,
             first,
-            matches,
-            self._clock.monotonic() + timeout_ms / 1000,
+            pull.matches,
+            self._peer_clock.monotonic() + timeout_ms / 1000,
             wake,
         )
         return self._holding.hold(held)
 
-    def _wake(
-        self,
-        connection: Connection,
-        request: RemotingCommand,
-        header: PullMessageRequestHeader,
-        matches: Filter | None,
-        offset: int,
-        *,
-        is_same: bool,
-    ) -> None:
+    def _wake(self, pull: _Pull, offset: int, *, is_same: bool) -> None:
         """Run a held pull again. A failure is its own: this may be the turn of a sender.
 
         Args:
-            is_same: whether the subscription is the one that the pull came with.
+            is_same: the subscription is the one that the pull came with.
         """
         try:
-            group = self._check(header)  # topic and group may have changed, or be gone
+            group = self._check(pull.header)  # topic and group may have changed, or be gone
             if not is_same:
-                matches = self._subscriptions.select(header, group)
-            self._execute(connection, request, header, matches, offset, hold=False)
+                pull = pull._replace(matches=self._subscriptions.select(pull.header, group))
+            self._read(pull, offset, hold=False)
         except Exception as error:
-            self._fail(connection, request, header, error)
-
-    @staticmethod
-    def _fail(
-        connection: Connection,
-        request: RemotingCommand,
-        header: PullMessageRequestHeader,
-        error: BaseException | None,
-    ) -> None:
-        if isinstance(error, RemoteProtocolError):
-            connection.reply(request, request.reply(error.response_code, error.remark))
-            return
-        log.error("a pull of %s failed", header.topic, exc_info=error)
-        why = f"{type(error).__name__}: {error}"[:REMARK_MAX]
-        connection.reply(request, request.reply(ResponseCode.SYSTEM_ERROR, why))
+            pull.fail(error)
 
 
 def _response_code(status: GetMessageStatus, offset: int) -> ResponseCode:
@@ -301,3 +276,73 @@ def _response_code(status: GetMessageStatus, offset: int) -> ResponseCode:
     if status in _MOVED or status in _EMPTY:
         return ResponseCode.PULL_OFFSET_MOVED
     return ResponseCode.PULL_RETRY_IMMEDIATELY
+
+
+class PullAnswers:
+    """Encodes and counts. Loop thread."""
+
+    def __init__(self, stats: BrokerStats) -> None:
+        self.stats = stats
+
+    def send(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        header: PullMessageRequestHeader,
+        code: ResponseCode,
+        result: GetMessageResult,
+        suggested_id: int = MASTER_ID,
+    ) -> None:
+        """Answer `request` with what was read; nothing for a one-way request or a lost peer.
+
+        Args:
+            suggested_id: of the broker to pull from next.
+        """
+        self.stats.pull_results[_RESULTS[code]] += 1
+        if connection.closed or request.is_oneway:
+            return
+        if result.count:
+            traffic = self.stats.topic_out(header.topic, header.consumer_group)
+            traffic.count += result.count
+            traffic.bytes += result.size
+        data = self._encode(request, code, result, suggested_id)
+        counter = self.stats.frames_out[request.serialize_type]
+        counter.count += 1
+        counter.bytes += len(data)
+        connection.send(data)
+
+    @staticmethod
+    def _encode(
+        request: RemotingCommand, code: ResponseCode, result: GetMessageResult, suggested_id: int
+    ) -> bytes:
+        kind = request.serialize_type
+        if kind == SerializeType.JSON and CODEC_FIELD in request.ext_fields:
+            head = _encode_with_codec(request, code, result, suggested_id)
+        else:
+            head = _ENCODERS[kind](
+                code,
+                request.opaque,
+                result.status.value,
+                suggested_id,
+                result.next_begin_offset,
+                result.min_offset,
+                result.max_offset,
+            )
+        length = PREFIX_SIZE - 4 + len(head) + result.size
+        return b"".join((PREFIX.pack(length, kind << 24 | len(head)), head, *result.views))
+
+
+def _encode_with_codec(
+    request: RemotingCommand, code: ResponseCode, result: GetMessageResult, suggested_id: int
+) -> bytes:
+    fields = encode_fields(
+        PullMessageResponseHeader(
+            suggest_which_broker_id=suggested_id,
+            next_begin_offset=result.next_begin_offset,
+            min_offset=result.min_offset,
+            max_offset=result.max_offset,
+        )
+    )
+    if request.ext_fields[CODEC_FIELD] == CODEC_MSGPACK:
+        fields[CODEC_FIELD] = CODEC_MSGPACK
+    return header_json.encode_header(request.reply(code, result.status.value, fields))

@@ -12,23 +12,18 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/ReplyMessageProc
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
-from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.handlers import Answer, Call, NoFields, handles
 from skylarkmq.broker.net.pending_calls import ConnectionClosedError
-from skylarkmq.broker.net.router import Handler
-from skylarkmq.broker.processor.name_checks import CLIENT_ID_SIZE_MAX
+from skylarkmq.broker.processor.processor import CLIENT_ID_SIZE_MAX, Context, Processor
 from skylarkmq.broker.processor.send_answers import send_extras
 from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
 from skylarkmq.broker.processor.send_messages import SendMessages
 from skylarkmq.broker.tables.persist import durable
-from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.common.clock import Clock
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
@@ -42,8 +37,7 @@ from skylarkmq.protocol.headers.send import (
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.message_id import offset_message_id
 from skylarkmq.protocol.properties import find_property, with_property
-from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.results import STORED, MessageInner, PutMessageResult
+from skylarkmq.store.results import STORED
 
 PUSH_TIMEOUT_S: Final = 10.0
 NOT_STORED_ID: Final = "0"
@@ -51,54 +45,40 @@ _REPLY_TO: Final = names.REPLY_TO_CLIENT.encode() + b"\x01"
 _PUSH_TIME: Final = names.PUSH_REPLY_TIME.encode()
 
 
-class ReplyProcessor:
+class ReplyProcessor(Processor):
     """Brings replies to who asked. Loop thread."""
 
     def __init__(
         self,
-        config: BrokerConfig,
-        store: MessageStore,
+        context: Context,
         checks: SendChecks,
-        producers: ProducerManager,
         client_calls: ClientCalls,
-        topics: TopicConfigManager,
         stats: BrokerStats,
-        clock: Clock,
         store_host: bytes,
     ) -> None:
-        self._config = config
-        self._store = store
+        super().__init__(context)
         self._checks = checks
         self._maker = SendMessages(
-            config.broker_cluster_name,
+            context.config.broker_cluster_name,
             store_host,
-            config.store,
-            store.delay_levels,
-            store.timer_rules,
+            context.config.store,
+            context.store.delay_levels,
+            context.store.timer_rules,
             transaction_refusal="a reply can not be part of a transaction",
         )
-        self._producers = producers
         self._client_calls = client_calls
-        self._topics = topics
         self._stats = stats
-        self._clock = clock
         self._store_host = store_host
 
-    def handlers(self) -> dict[int, Handler]:
-        """The codes that this processor answers."""
-        return {
-            RequestCode.SEND_REPLY_MESSAGE: self.send_reply,
-            RequestCode.SEND_REPLY_MESSAGE_V2: self.send_reply,
-        }
-
-    async def send_reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Push a reply, store it, and tell its sender whether it arrived."""
+    @handles((RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2), NoFields)
+    async def send_reply(self, call: Call[NoFields]) -> Answer:
+        """Push a reply, store it, and tell its sender whether it arrived (324, 325)."""
         try:
-            return await self._reply(connection, request)
+            return await self._reply(call.connection, call.request)
         except RemoteProtocolError as error:
-            return request.reply(error.response_code, error.remark, send_extras(self._config))
+            return Answer(b"", send_extras(self._config), error.remark, error.response_code)
 
-    async def _reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def _reply(self, connection: Connection, request: RemotingCommand) -> Answer:
         check_busy(self._store)
         header = decode_send_header(request.code, request.ext_fields)
         target = self._checks.target(
@@ -123,7 +103,7 @@ class ReplyProcessor:
         if target.fresh:
             await durable(self._topics)
         code = ResponseCode.SUCCESS if why is None else ResponseCode.SYSTEM_ERROR
-        return request.reply(code, why, fields)
+        return Answer(b"", fields, why, code)
 
     async def _push(
         self,
@@ -183,13 +163,3 @@ class ReplyProcessor:
         return RemotingCommand.request(
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields, request.body
         )
-
-    async def _put(self, inner: MessageInner) -> PutMessageResult:
-        stored: asyncio.Future[PutMessageResult] = asyncio.get_running_loop().create_future()
-
-        def done(result: PutMessageResult) -> None:
-            if not stored.done():
-                stored.set_result(result)
-
-        self._store.put_message(inner, done)
-        return await stored

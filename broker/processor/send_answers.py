@@ -24,7 +24,7 @@ from skylarkmq.protocol.frame import SerializeType, encode_frame
 from skylarkmq.store.log.group_commit import Committed
 from skylarkmq.store.results import PutMessageStatus
 
-_CODES = {
+CODES = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
     PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
     PutMessageStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -223,7 +223,7 @@ class SendAnswers:
             fields["queueId"] = str(queue_id)
             fields["queueOffset"] = str(queue_offset)
         return RemotingCommand(
-            _CODES[status],
+            CODES[status],
             opaque=opaque,
             flag=RESPONSE_FLAG,
             remark=remark,

@@ -17,24 +17,19 @@ SendMessageProcessor.java (asyncConsumerSendMsgBack)
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from skylarkmq.broker.config.settings import READ_WRITE, BrokerConfig
-from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
-from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.router import Handler
-from skylarkmq.broker.processor.name_checks import check_group
+from skylarkmq.broker.config.settings import READ_WRITE
+from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
+from skylarkmq.broker.processor.processor import Context, Processor, check_group
 from skylarkmq.broker.processor.send_checks import check_busy
 from skylarkmq.broker.tables.persist import durable
-from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
 from skylarkmq.protocol.codes import MQVersion, RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import (
     RMQ_SYS_SCHEDULE_TOPIC,
     RMQ_SYS_TRANS_HALF_TOPIC,
@@ -45,13 +40,12 @@ from skylarkmq.protocol.flags import (
     is_writeable,
     retry_topic,
 )
-from skylarkmq.protocol.headers.fields import INT_MAX, decode_fields
+from skylarkmq.protocol.headers.fields import INT_MAX
 from skylarkmq.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.tags_code import tags_code
-from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
+from skylarkmq.store.results import MessageInner, PutMessageStatus
 
 DLQ_QUEUE_NUMS: Final = 1
 FIRST_RETRY_LEVEL: Final = 3
@@ -67,41 +61,28 @@ _HIDDEN_TOPICS: Final = frozenset(
 )
 
 
-class SendBackProcessor:
+class SendBackProcessor(Processor):
     """Stores what consumers give back. Loop thread."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        rng: random.Random,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._groups = groups
+    def __init__(self, context: Context, rng: random.Random) -> None:
+        super().__init__(context)
         self._rng = rng
 
-    def handlers(self) -> dict[int, Handler]:
-        """The codes that this processor answers."""
-        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.consumer_send_msg_back}
-
+    @handles(RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackRequestHeader)
     def consumer_send_msg_back(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand]:
-        """Check, make the copy, store it."""
+        self, call: Call[ConsumerSendMsgBackRequestHeader]
+    ) -> Answer | Coroutine[Any, Any, RemotingCommand]:
+        """Check, make the copy, store it (36)."""
+        header, request = call.header, call.request
         check_busy(self._store)
-        header = decode_fields(ConsumerSendMsgBackRequestHeader, request.ext_fields)
-        group = self._find_group(header.group, connection.remote_address)
+        group = self._find_group(header.group, call.remote_address)
         if not is_writeable(self._config.broker_permission):
-            raise RemoteProtocolError(
-                ResponseCode.NO_PERMISSION,
+            raise refused(
                 f"the broker[{self._config.broker_name}] sending message is forbidden",
+                ResponseCode.NO_PERMISSION,
             )
         if group.retry_queue_nums <= 0:
-            return request.reply(ResponseCode.SUCCESS)  # the group wants no message twice
+            return Answer()  # the group wants no message twice
         message = self._look(header.offset)
         flag = TopicSysFlag.FLAG_UNIT_SUB if header.unit_mode else 0
         topic = self._open_topic(retry_topic(header.group), group.retry_queue_nums, flag)
@@ -122,39 +103,30 @@ class SendBackProcessor:
         check_group(name)
         group = self._groups.find(name, remote_address)
         if group is None:
-            raise RemoteProtocolError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            raise refused(
                 f"subscription group not exist, {name} (autoCreateSubscriptionGroup is false)",
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             )
         return group
 
     def _open_topic(self, name: str, queue_nums: int, sys_flag: int = 0) -> str:
         topic = self._topics.create_in_send_back(name, queue_nums, READ_WRITE, sys_flag)
         if not is_writeable(topic.perm):
-            raise RemoteProtocolError(
-                ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden"
+            raise refused(
+                f"the topic[{name}] sending message is forbidden", ResponseCode.NO_PERMISSION
             )
         return name
 
     def _look(self, physical_offset: int) -> MessageExt:
         message = self._store.look_message(physical_offset)
         if message is None or message.topic in _HIDDEN_TOPICS:
-            raise RemoteProtocolError(
-                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {physical_offset}"
-            )
+            raise refused(f"look message by offset failed, {physical_offset}")
         return message
 
     async def _store_and_answer(
         self, request: RemotingCommand, inner: MessageInner
     ) -> RemotingCommand:
-        stored: asyncio.Future[PutMessageResult] = asyncio.get_running_loop().create_future()
-
-        def done(result: PutMessageResult) -> None:
-            if not stored.done():
-                stored.set_result(result)
-
-        self._store.put_message(inner, done)
-        result = await stored
+        result = await self._put(inner)
         if result.status is not PutMessageStatus.PUT_OK:
             remark = result.status.value + (f": {result.why}" if result.why else "")
             return request.reply(ResponseCode.SYSTEM_ERROR, remark)

@@ -20,9 +20,6 @@ CONSTRUCTOR_ARGUMENTS_MAX = 8
 LONG_CONSTRUCTORS = {
     "broker/controller.py::BrokerController",
     "broker/net/server.py::RemotingServer",
-    "broker/processor/admin/group.py::AdminGroupProcessor",
-    "broker/processor/pull.py::PullProcessor",
-    "broker/processor/reply.py::ReplyProcessor",
     "client/consumer/consumer.py::Consumer",
     "client/instance.py::Client",
     "client/producer/producer.py::Producer",

@@ -14,6 +14,7 @@ from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.net.client_calls import ClientCalls
+from skylarkmq.broker.processor.processor import Context
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.topic import TopicConfig
@@ -66,6 +67,7 @@ class GroupRig(StoreRig):
     """Tables, managers and a store; nothing moves by itself."""
 
     def __init__(self, files: CrashDisk | None = None, **config: Any) -> None:
+        config.setdefault("broker_name", "broker-a")
         store_keys = StoreConfig.__dataclass_fields__.keys()
         store = {key: config.pop(key) for key in store_keys & config.keys()}
         super().__init__(files, **store)
@@ -81,6 +83,20 @@ class GroupRig(StoreRig):
         self.producers = ProducerManager(self.clock)
         self.locks = RebalanceLockManager(self.clock)
         self.rng = random.Random(1)
+
+    @property
+    def context(self) -> Context:
+        """What processors share."""
+        return Context(
+            self.config,
+            self.clock,
+            self.store,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.consumers,
+            self.producers,
+        )
 
     def start(self) -> GroupRig:
         super().start()

@@ -44,21 +44,9 @@ class Rig(GroupRig):
         writer = TableWriter(self.files, self.workers.tables)
         delays = DelayOffsetTable(self.files, writer, self.clock, self.store)
         rates = ConsumeRateService(BrokerStats(), self.clock)
-        self.admin = AdminGroupProcessor(
-            "b", self.store, self.topics, self.groups, self.offsets, self.consumers,
-            self.producers, delays, rates, self.clock,
-        )  # fmt: skip
-        self.clients = ClientManageProcessor(
-            self.consumers,
-            self.producers,
-            self.groups,
-            self.topics,
-            self.locks,
-            BrokerStats(),
-        )
-        self.send_back = SendBackProcessor(
-            self.config, self.store, self.topics, self.groups, self.rng
-        )
+        self.admin = AdminGroupProcessor(self.context, delays, rates)
+        self.clients = ClientManageProcessor(self.context, self.locks, BrokerStats())
+        self.send_back = SendBackProcessor(self.context, self.rng)
 
     def offset_of_g(self) -> int:
         return self.offsets.query("g", "T", 0)

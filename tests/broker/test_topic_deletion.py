@@ -43,7 +43,7 @@ class Rig(GroupRig):
         self.deletion = TopicDeletion(
             self.store, self.topics, self.offsets, self.filters, self.holding
         )
-        self.processor = AdminTopicProcessor(self.config, self.topics, self.deletion)
+        self.processor = AdminTopicProcessor(self.context, self.deletion)
 
     def start(self) -> Rig:
         super().start()

@@ -68,7 +68,7 @@ class TransactionRig(GroupRig):
         self.ledger = TransactionLedger(self.store, self.topics, self.offsets, self.clock)
         self.listener = TransactionCheckListener(self.producers)
         self.checks = TransactionCheckService(self.config, self.ledger, self.listener, self.clock)
-        self.processor = EndTransactionProcessor(self.store, self.ledger)
+        self.processor = EndTransactionProcessor(self.context, self.ledger)
         self.connection: Any = FakeConnection("192.0.2.9:9")
 
     async def go(self) -> TransactionRig:

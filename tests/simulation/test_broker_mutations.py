@@ -11,10 +11,11 @@ import pytest
 from skylarkmq.broker.delay import delay_offsets
 from skylarkmq.broker.delay.due_times import DueTimes
 from skylarkmq.broker.groups import consumer_offset
-from skylarkmq.broker.processor.admin import group as admin_group
-from skylarkmq.broker.processor.admin import topic as admin_topic
+from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
+from skylarkmq.broker.net import handlers
 from skylarkmq.broker.tables import persist
 from skylarkmq.broker.timer import deliveries
+from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.broker.transaction import check_service, ledger
 from skylarkmq.store.timer import rules as timer_rules
 from skylarkmq.store.timer.checkpoint import CHECKPOINT_NAME
@@ -89,17 +90,20 @@ def nobody_is_asked(patch: Patch) -> None:
 
 
 def groups_acked_before_the_disk(patch: Patch) -> None:
-    async def broken(*tables: Any) -> None:
-        return
-
-    patch.setattr(admin_group, "durable", broken)
+    acked_before_the_disk(patch, SubscriptionGroupManager)
 
 
 def topics_acked_before_the_disk(patch: Patch) -> None:
-    async def broken(*tables: Any) -> None:
-        return
+    acked_before_the_disk(patch, TopicConfigManager)
 
-    patch.setattr(admin_topic, "durable", broken)
+
+def acked_before_the_disk(patch: Patch, kind: type) -> None:
+    durable = handlers.durable
+
+    async def broken(*tables: Any) -> None:
+        await durable(*(table for table in tables if not isinstance(table, kind)))
+
+    patch.setattr(handlers, "durable", broken)
 
 
 def offsets_never_written(patch: Patch) -> None:

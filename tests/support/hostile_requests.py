@@ -23,7 +23,7 @@ from skylarkmq.broker.components import BrokerState, make_server
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.namesrv.processor import NamesrvProcessor
 from skylarkmq.broker.namesrv.route_info import RouteInfoManager
-from skylarkmq.broker.net.router import Handler
+from skylarkmq.broker.net.handlers import Handler
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand, encode_command
 from tests.store.support import HOST, store_config

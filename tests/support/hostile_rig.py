@@ -23,7 +23,8 @@ from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.namesrv.processor import NamesrvProcessor
 from skylarkmq.broker.namesrv.route_info import RouteInfoManager
 from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.router import Handler, Router
+from skylarkmq.broker.net.handlers import Handler
+from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import RemotingServer
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command

@@ -1,25 +1,31 @@
-"""Administration of the broker itself: its configuration (25, 26) and its figures (28).
+"""Administration of the broker itself: its configuration (25, 26), its figures (28), and cleaning
+on request: log files that have expired go now, whatever the hour (329).
 
 Unlike RocketMQ, the configuration is changed by peers on this machine alone, as long as there is no
-access control: its change was the road of command execution in RocketMQ's past. Whoever connects
-through a proxy on this machine counts as such a peer.
+access control: its change was the road of command execution in RocketMQ's past. A peer that
+connects through a proxy on this machine counts as local.
+
+The answer to 329 comes at once; `store/upkeep/cleaning.py` tells what is removed. The queues follow
+the log by themselves, and a deleted topic takes its queues along, so the other requests to clean
+have nothing to do here.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProcessor.java
-(updateBrokerConfig, getBrokerConfig, getBrokerRuntimeInfo)
+(updateBrokerConfig, getBrokerConfig, getBrokerRuntimeInfo, deleteExpiredCommitLog)
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 from collections.abc import Coroutine
 from typing import Any, Final
 
 from skylarkmq.broker.config.live_config import FixedKeyError, LiveConfig
 from skylarkmq.broker.config.properties_file import PropertiesError, read_properties
 from skylarkmq.broker.metrics.runtime_info import RuntimeInfo
-from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.router import Handler
+from skylarkmq.broker.net.handlers import Answer, Call, NoFields, handles, refused
+from skylarkmq.broker.processor.processor import Context, Processor
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.files import Files
 from skylarkmq.common.worker import Worker
@@ -27,98 +33,80 @@ from skylarkmq.protocol.bodies.route import KVTable
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.protocol.errors import RemoteProtocolError, shown
-from skylarkmq.protocol.headers.fields import encode_fields
+from skylarkmq.protocol.errors import shown
 from skylarkmq.protocol.headers.topic import GetBrokerConfigResponseHeader
 from skylarkmq.protocol.record import read_record
-from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.upkeep.cleaning import Spaces, measure
+
+log = logging.getLogger(__name__)
 
 NO_TIME: Final = -1
 UPDATE_SIZE_MAX: Final = 64 << 10
 """Bytes of properties in one request."""
 
 
-class AdminBrokerProcessor:
+class AdminBrokerProcessor(Processor):
     """Serves administrators of the broker. Loop thread."""
 
     def __init__(
         self,
+        context: Context,
         live_config: LiveConfig,
         info: RuntimeInfo,
-        store: MessageStore,
         files: Files,
         worker: Worker,
     ) -> None:
-        """Take what is administered.
-
-        Args:
-            worker: measures the disk.
-        """
+        """Take what is administered; `worker` measures the disk."""
+        super().__init__(context)
         self._live = live_config
         self._info = info
-        self._store = store
         self._files = files
         self._worker = worker
 
-    def handlers(self) -> dict[int, Handler]:
-        """The codes that this processor answers."""
-        return {
-            RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
-            RequestCode.GET_BROKER_CONFIG: self.get_config,
-            RequestCode.GET_BROKER_RUNTIME_INFO: self.get_runtime_info,
-        }
-
-    def update_config(
-        self, connection: Connection, request: RemotingCommand
-    ) -> Coroutine[Any, Any, RemotingCommand]:
+    @handles(RequestCode.UPDATE_BROKER_CONFIG, NoFields)
+    def update_config(self, call: Call[NoFields]) -> Coroutine[Any, Any, RemotingCommand]:
         """Change keys that may change while the broker runs (25); the body holds properties."""
-        if not is_local(connection.remote_address):
-            raise RemoteProtocolError(
-                ResponseCode.NO_PERMISSION,
+        if not is_local(call.remote_address):
+            raise refused(
                 "the configuration is changed from the broker's own machine alone, as there is no "
                 "access control; use 127.0.0.1, or set the key where the broker is started",
+                ResponseCode.NO_PERMISSION,
             )
-        if len(request.body) > UPDATE_SIZE_MAX:
-            raise _refused(f"the body has {len(request.body)} bytes, {UPDATE_SIZE_MAX} are allowed")
-        written: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-        def done(why: str) -> None:
-            if not written.done():
-                written.set_result(why)
-
+        body = call.request.body
+        if len(body) > UPDATE_SIZE_MAX:
+            raise refused(f"the body has {len(body)} bytes, {UPDATE_SIZE_MAX} are allowed")
         try:
-            texts = {item.key: item.value for item in read_properties(request.body)}
-            self._live.update(texts, done)
+            texts = {item.key: item.value for item in read_properties(body)}
+            return self._answer_when_written(call.request, self._live.update(texts))
         except PropertiesError as error:
-            raise _refused(f"the body is no properties text: {error}") from error
+            raise refused(f"the body is no properties text: {error}") from error
+        except FixedKeyError as error:
+            raise refused(_told(error), ResponseCode.NO_PERMISSION) from error
         except ConfigError as error:
-            why = f"{shown(error.key)}={shown(error.value)}: {error.cure}"
-            if isinstance(error, FixedKeyError):
-                raise RemoteProtocolError(ResponseCode.NO_PERMISSION, why) from error
-            raise _refused(why) from error
-        return self._answer_when_written(request, written)
+            raise refused(_told(error)) from error
 
     @staticmethod
     async def _answer_when_written(
-        request: RemotingCommand, written: asyncio.Future[str]
+        request: RemotingCommand, written: Coroutine[Any, Any, str]
     ) -> RemotingCommand:
         return request.reply(ResponseCode.SUCCESS, await written or None)
 
-    def get_config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    @handles(RequestCode.GET_BROKER_CONFIG, NoFields)
+    def get_config(self, call: Call[NoFields]) -> Answer:
         """Answer every key with its value, but for secrets (26)."""
         version = encode_body(self._live.version).decode()
         text = "".join(f"{key}={value}\n" for key, value in self._live.rows())
-        fields = encode_fields(GetBrokerConfigResponseHeader(version=version))
-        return request.reply(ResponseCode.SUCCESS, ext_fields=fields, body=text.encode())
+        return Answer(text.encode(), GetBrokerConfigResponseHeader(version=version))
 
-    async def get_runtime_info(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+    @handles(RequestCode.GET_BROKER_RUNTIME_INFO, NoFields)
+    async def get_runtime_info(self, call: Call[NoFields]) -> Answer:
         """Answer the broker's figures (28)."""
         spaces = await self._measure()
-        table = self._info.table(spaces, await self._earliest_ms())
-        return request.reply(ResponseCode.SUCCESS, body=encode_body(KVTable(table=table)))
+        (record,) = await self._read_records([self._store.commit_log.min_offset])
+        earliest_ms = NO_TIME
+        if record is not None:
+            earliest_ms = read_record(record, 0, check_crc=False).store_timestamp
+        return Answer(KVTable(table=self._info.table(spaces, earliest_ms)))
 
     async def _measure(self) -> Spaces:
         measured: asyncio.Future[Spaces] = asyncio.get_running_loop().create_future()
@@ -133,22 +121,16 @@ class AdminBrokerProcessor:
         )
         return await measured
 
-    async def _earliest_ms(self) -> int:
-        read: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-
-        def done(record: bytes | None) -> None:
-            if not read.done():
-                read.set_result(record)
-
-        self._store.read_record(self._store.commit_log.min_offset, done)
-        record = await read
-        if record is None:
-            return NO_TIME
-        return read_record(record, 0, check_crc=False).store_timestamp
+    @handles(RequestCode.DELETE_EXPIRED_COMMITLOG, NoFields)
+    def delete_expired_commitlog(self, call: Call[NoFields]) -> Answer:
+        """Begin to remove expired log files (329)."""
+        log.info("%s wants expired log files removed", call.remote_address)
+        self._store.cleaning.clean_now()
+        return Answer()
 
 
 def is_local(remote_address: str) -> bool:
-    """Whether a peer, `host:port`, is on this machine by a loopback address."""
+    """Return whether a peer, `host:port`, connects by a loopback address."""
     host = remote_address.rpartition(":")[0].strip("[]")
     try:
         address = ipaddress.ip_address(host)
@@ -158,5 +140,5 @@ def is_local(remote_address: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def _refused(why: str) -> RemoteProtocolError:
-    return RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)
+def _told(error: ConfigError) -> str:
+    return f"{shown(error.key)}={shown(error.value)}: {error.cure}"

@@ -16,28 +16,25 @@ broker/.../client/net/Broker2Client.java (callClient)
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from skylarkmq.broker.groups.consumer_manager import ConsumerManager
 from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
 from skylarkmq.broker.net.pending_calls import ConnectionClosedError
-from skylarkmq.broker.net.router import CODEC_FIELD, Handler
-from skylarkmq.broker.processor.name_checks import check_group
+from skylarkmq.broker.net.router import CODEC_FIELD
+from skylarkmq.broker.processor.processor import Context, Processor, check_group
 from skylarkmq.protocol import flags
 from skylarkmq.protocol.codes import MQVersion, RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
-from skylarkmq.protocol.headers.fields import decode_fields
 from skylarkmq.protocol.headers.group import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
 )
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.record import read_record
-from skylarkmq.store.message_store import MessageStore
 
 CALL_TIMEOUT_S: Final = 10.0
 _NOTHING: Final[Mapping[str, str]] = {}
@@ -52,70 +49,47 @@ _PARKING_TOPICS: Final = frozenset(
 _PARKED: Final = "waits for its time or its transaction; it is not consumed before"
 
 
-class ClientCallProcessor:
+class ClientCallProcessor(Processor):
     """Hands requests to clients. Loop thread."""
 
-    def __init__(
-        self,
-        broker_name: str,
-        store: MessageStore,
-        consumers: ConsumerManager,
-        client_calls: ClientCalls,
-    ) -> None:
-        self._broker_name = broker_name
-        self._store = store
-        self._consumers = consumers
+    def __init__(self, context: Context, client_calls: ClientCalls) -> None:
+        super().__init__(context)
         self._client_calls = client_calls
 
-    def handlers(self) -> dict[int, Handler]:
-        """The codes that this processor answers."""
-        return {
-            RequestCode.GET_CONSUMER_RUNNING_INFO: self.get_consumer_running_info,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_message_directly,
-        }
-
+    @handles(RequestCode.GET_CONSUMER_RUNNING_INFO, GetConsumerRunningInfoRequestHeader)
     async def get_consumer_running_info(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+        self, call: Call[GetConsumerRunningInfoRequestHeader]
+    ) -> Answer:
         """Answer what a client is doing (307)."""
-        header = decode_fields(GetConsumerRunningInfoRequestHeader, request.ext_fields)
-        return await self._call(request, header.consumer_group, header.client_id)
+        header = call.header
+        return await self._call(call.request, header.consumer_group, header.client_id)
 
+    @handles(RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeMessageDirectlyResultRequestHeader)
     async def consume_message_directly(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+        self, call: Call[ConsumeMessageDirectlyResultRequestHeader]
+    ) -> Answer:
         """Let a client consume one message now (309)."""
-        header = decode_fields(ConsumeMessageDirectlyResultRequestHeader, request.ext_fields)
+        header = call.header
         if not header.client_id or not header.msg_id:
-            raise _refused("a clientId and a msgId are needed: who is to consume which message")
+            raise refused("a clientId and a msgId are needed: who is to consume which message")
         self._find(header.consumer_group, header.client_id)
         _, physical_offset = decode_offset_message_id(header.msg_id)
-        body = await self._record(physical_offset)
+        (body,) = await self._read_records([physical_offset])
         if body is None:
-            raise _refused(f"can not find message by the offset, {physical_offset}")
+            raise refused(f"can not find message by the offset, {physical_offset}")
         if read_record(body, 0, check_crc=False).topic.decode() in _PARKING_TOPICS:
-            raise _refused(f"the message {shown(header.msg_id)} {_PARKED}")
-        more = {"brokerName": self._broker_name}
-        return await self._call(request, header.consumer_group, header.client_id, more, body)
-
-    async def _record(self, physical_offset: int) -> bytes | None:
-        read: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-
-        def done(record: bytes | None) -> None:
-            if not read.done():
-                read.set_result(record)
-
-        self._store.read_record(physical_offset, done)
-        return await read
+            raise refused(f"the message {shown(header.msg_id)} {_PARKED}")
+        more = {"brokerName": self._config.broker_name}
+        return await self._call(call.request, header.consumer_group, header.client_id, more, body)
 
     def _find(self, group: str, client_id: str) -> Connection:
         check_group(group)
         found = self._consumers.find_client(group, client_id)
         if found is None:
-            raise _refused(f"The Consumer <{group}> <{shown(client_id)}> not online")
+            raise refused(f"The Consumer <{group}> <{shown(client_id)}> not online")
         connection, client = found
         if client.version < MQVersion.V3_1_8_SNAPSHOT:
-            raise _refused(
+            raise refused(
                 f"The Consumer <{client_id}> Version <{client.version}> too low to finish, please "
                 "upgrade it to V3_1_8_SNAPSHOT"
             )
@@ -128,7 +102,7 @@ class ClientCallProcessor:
         client_id: str,
         more: Mapping[str, str] = _NOTHING,
         body: bytes = b"",
-    ) -> RemotingCommand:
+    ) -> Answer:
         client = self._find(group, client_id)
         fields = {**request.ext_fields, **more}
         fields.pop(CODEC_FIELD, None)  # between the two who share a connection
@@ -141,9 +115,5 @@ class ClientCallProcessor:
                 f"consumer <{group}> <{client_id}> Timeout: no answer within {CALL_TIMEOUT_S:g} s",
             ) from None
         except ConnectionClosedError as error:
-            raise _refused(f"invoke consumer <{group}> <{client_id}> Exception: {error}") from error
-        return request.reply(answer.code, answer.remark, answer.ext_fields, answer.body)
-
-
-def _refused(why: str) -> RemoteProtocolError:
-    return RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)
+            raise refused(f"invoke consumer <{group}> <{client_id}> Exception: {error}") from error
+        return Answer(answer.body, answer.ext_fields, answer.remark, answer.code)

@@ -15,26 +15,25 @@ queryTopicConsumeByWho, getAllConsumerOffset, getAllDelayOffset)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from skylarkmq.broker.config.settings import QUEUES_MAX
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
-from skylarkmq.broker.groups.consumer_manager import ClientChannelInfo, ConsumerManager
-from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
-from skylarkmq.broker.groups.producer_manager import ProducerManager
-from skylarkmq.broker.groups.subscription_group import BUILT_IN_GROUPS, SubscriptionGroupManager
+from skylarkmq.broker.groups.consumer_manager import ClientChannelInfo
+from skylarkmq.broker.groups.subscription_group import BUILT_IN_GROUPS
 from skylarkmq.broker.metrics.rates import ConsumeRateService
 from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.router import Handler
-from skylarkmq.broker.processor.name_checks import check_group, check_producer_group, check_topic
-from skylarkmq.broker.pulling import cold_reads
-from skylarkmq.broker.tables.json_table import Answer
-from skylarkmq.broker.tables.persist import TableFile, durable
-from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.common.clock import Clock
+from skylarkmq.broker.net.handlers import Answer, Call, NoFields, Result, handles, refused
+from skylarkmq.broker.processor.processor import (
+    Context,
+    Processor,
+    check_group,
+    check_producer_group,
+    check_topic,
+)
 from skylarkmq.protocol.bodies.group import (
     ConnectionBody,
     ConsumerConnection,
@@ -48,11 +47,9 @@ from skylarkmq.protocol.bodies.group import (
     ProducerTableInfo,
     SubscriptionGroupConfig,
 )
-from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body, encode_body
+from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.protocol.errors import RemoteProtocolError, shown
-from skylarkmq.protocol.headers.fields import decode_fields
+from skylarkmq.protocol.errors import shown
 from skylarkmq.protocol.headers.group import (
     DeleteSubscriptionGroupRequestHeader,
     GetConsumerConnectionListRequestHeader,
@@ -61,7 +58,6 @@ from skylarkmq.protocol.headers.group import (
     GetSubscriptionGroupConfigRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
-from skylarkmq.store.message_store import MessageStore
 
 QUEUES_SLICE: Final = 256
 """Queues of an answer that are looked at before the loop may turn."""
@@ -71,111 +67,77 @@ PRODUCERS_SLICE: Final = 2048
 Row = tuple[MessageQueueBody, OffsetWrapper]
 
 
-class AdminGroupProcessor:
+class AdminGroupProcessor(Processor):
     """Serves administrators of groups. Loop thread."""
 
     def __init__(
-        self,
-        broker_name: str,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        consumers: ConsumerManager,
-        producers: ProducerManager,
-        delay_offsets: DelayOffsetTable,
-        rates: ConsumeRateService,
-        clock: Clock,
+        self, context: Context, delay_offsets: DelayOffsetTable, rates: ConsumeRateService
     ) -> None:
-        self._broker_name = broker_name
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._consumers = consumers
-        self._producers = producers
+        super().__init__(context)
         self._delay_offsets = delay_offsets
         self._rates = rates
-        self._clock = clock
-
-    def handlers(self) -> dict[int, Handler]:
-        """The codes that this processor answers."""
-        return {
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_group,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.get_all_groups,
-            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.get_group,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.get_consumer_connections,
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.get_producer_connections,
-            RequestCode.GET_ALL_PRODUCER_INFO: self.get_all_producers,
-            RequestCode.GET_CONSUME_STATS: self.get_consume_stats,
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.query_consumers_of_topic,
-            RequestCode.GET_ALL_CONSUMER_OFFSET: self.get_all_offsets,
-            RequestCode.GET_ALL_DELAY_OFFSET: self.get_all_delay_offsets,
-        }
 
     # Settings
 
-    def update_group(
-        self, connection: Connection, request: RemotingCommand
-    ) -> Coroutine[Any, Any, RemotingCommand]:
+    @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, NoFields)
+    def update_group(self, call: Call[NoFields]) -> Answer:
         """Create or replace a group (200)."""
-        group = decode_body(SubscriptionGroupConfig, request.body)
+        group = decode_body(SubscriptionGroupConfig, call.request.body)
         check_group(group.group_name)
         if not 0 <= group.retry_queue_nums <= QUEUES_MAX:
-            raise _refused(
+            raise refused(
                 f"retryQueueNums {group.retry_queue_nums} is out of range: 0 (no message comes "
                 f"twice) to {QUEUES_MAX} are allowed"
             )
         if group.broker_id < 0 or group.which_broker_when_consume_slowly < 0:
-            raise _refused(
-                "brokerId and whichBrokerWhenConsumeSlowly are ids of brokers, 0 or more"
-            )
+            raise refused("brokerId and whichBrokerWhenConsumeSlowly are ids of brokers, 0 or more")
         self._groups.update(group)
-        return _answer_when_durable(request, self._groups)
+        return Answer(after=(self._groups,))
 
-    def get_group(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GetSubscriptionGroupConfigRequestHeader)
+    def get_group(self, call: Call[GetSubscriptionGroupConfigRequestHeader]) -> Answer:
         """Answer one group's configuration (352, of RocketMQ 5); asking makes none."""
-        name = decode_fields(GetSubscriptionGroupConfigRequestHeader, request.ext_fields).group
+        name = call.header.group
         group = self._groups.table.get(name)
         if group is None:
-            raise RemoteProtocolError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            raise refused(
                 f"No group in this broker. group: {shown(name)}",
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             )
-        return request.reply(ResponseCode.SUCCESS, body=encode_body(group))
+        return Answer(group)
 
-    def get_all_groups(self, connection: Connection, request: RemotingCommand) -> Answer:
+    @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, NoFields)
+    def get_all_groups(self, call: Call[NoFields]) -> Result:
         """Answer the whole table (201)."""
-        return self._groups.body.answer(request)
+        return self._groups.body.answer(call.request)
 
-    def delete_group(
-        self, connection: Connection, request: RemotingCommand
-    ) -> Coroutine[Any, Any, RemotingCommand]:
+    @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroupRequestHeader)
+    def delete_group(self, call: Call[DeleteSubscriptionGroupRequestHeader]) -> Answer:
         """Remove a group, and where it stands when asked to (207). An unknown one is no error."""
-        header = decode_fields(DeleteSubscriptionGroupRequestHeader, request.ext_fields)
+        header = call.header
         check_group(header.group_name)
         if header.group_name in BUILT_IN_GROUPS:
-            raise _refused(f"the group {header.group_name} is the broker's own")
+            raise refused(f"the group {header.group_name} is the broker's own")
         self._groups.delete(header.group_name)
         self._rates.forget_group(header.group_name)
         if not header.remove_offset:
-            return _answer_when_durable(request, self._groups)
+            return Answer(after=(self._groups,))
         self._offsets.remove_group(header.group_name)
-        return _answer_when_durable(request, self._groups, self._offsets)
+        return Answer(after=(self._groups, self._offsets))
 
     # Members
 
+    @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST, GetConsumerConnectionListRequestHeader)
     def get_consumer_connections(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+        self, call: Call[GetConsumerConnectionListRequestHeader]
+    ) -> Answer:
         """Answer a group's members and subscriptions, and whose differ from the others' (203)."""
-        header = decode_fields(GetConsumerConnectionListRequestHeader, request.ext_fields)
+        header = call.header
         info = self._consumers.group(header.consumer_group)
         if info is None:
-            raise RemoteProtocolError(
-                ResponseCode.CONSUMER_NOT_ONLINE,
+            raise refused(
                 f"the consumer group[{shown(header.consumer_group)}] not online",
+                ResponseCode.CONSUMER_NOT_ONLINE,
             )
         differing = [
             DifferingMember(
@@ -192,23 +154,22 @@ class AdminGroupProcessor:
             message_model=info.message_model,
             subscription_table=info.subscriptions,
         )
-        return request.reply(ResponseCode.SUCCESS, body=encode_body(body))
+        return Answer(body)
 
+    @handles(RequestCode.GET_PRODUCER_CONNECTION_LIST, GetProducerConnectionListRequestHeader)
     def get_producer_connections(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+        self, call: Call[GetProducerConnectionListRequestHeader]
+    ) -> Answer:
         """Answer the clients of a producer group (204)."""
-        header = decode_fields(GetProducerConnectionListRequestHeader, request.ext_fields)
+        header = call.header
         check_producer_group(header.producer_group)
         clients = self._producers.group(header.producer_group)
         if not clients:
-            raise _refused(f"the producer group[{header.producer_group}] not exist")
-        body = ProducerConnection(connection_set=_connections(clients))
-        return request.reply(ResponseCode.SUCCESS, body=encode_body(body))
+            raise refused(f"the producer group[{header.producer_group}] not exist")
+        return Answer(ProducerConnection(connection_set=_connections(clients)))
 
-    async def get_all_producers(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+    @handles(RequestCode.GET_ALL_PRODUCER_INFO, NoFields)
+    async def get_all_producers(self, call: Call[NoFields]) -> Answer:
         """Answer every producer of every group (328)."""
         data: dict[str, list[ProducerInfo]] = {}
         count = 0
@@ -220,8 +181,7 @@ class AdminGroupProcessor:
             if count >= PRODUCERS_SLICE:
                 count = 0
                 await asyncio.sleep(0)
-        body = encode_body(ProducerTableInfo(data=data))
-        return request.reply(ResponseCode.SUCCESS, body=body)
+        return Answer(ProducerTableInfo(data=data))
 
     def _producer(self, peer: Connection, client: ClientChannelInfo) -> ProducerInfo:
         silent_ms = int(self._clock.monotonic() * 1000) - client.last_update_ms
@@ -235,26 +195,24 @@ class AdminGroupProcessor:
 
     # Progress
 
-    def query_consumers_of_topic(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+    @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, QueryTopicConsumeByWhoRequestHeader)
+    def query_consumers_of_topic(self, call: Call[QueryTopicConsumeByWhoRequestHeader]) -> Answer:
         """Answer the groups that subscribe to a topic or ever consumed it (300)."""
-        header = decode_fields(QueryTopicConsumeByWhoRequestHeader, request.ext_fields)
+        header = call.header
         check_topic(header.topic)
         groups = {
             *self._consumers.subscribed_to(header.topic),
             *self._offsets.groups_of(header.topic),
         }
-        body = GroupList(group_list=sorted(groups))
-        return request.reply(ResponseCode.SUCCESS, body=encode_body(body))
+        return Answer(GroupList(group_list=sorted(groups)))
 
-    def get_all_offsets(self, connection: Connection, request: RemotingCommand) -> Answer:
+    @handles(RequestCode.GET_ALL_CONSUMER_OFFSET, NoFields)
+    def get_all_offsets(self, call: Call[NoFields]) -> Result:
         """Answer where every group stands (43)."""
-        return self._offsets.body.answer(request)
+        return self._offsets.body.answer(call.request)
 
-    def get_all_delay_offsets(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+    @handles(RequestCode.GET_ALL_DELAY_OFFSET, NoFields)
+    def get_all_delay_offsets(self, call: Call[NoFields]) -> Answer:
         """Answer how far each delay level is delivered (45)."""
         levels = range(1, self._store.delay_levels.max_level + 1)
         body = DelayOffsetSerializeWrapper(
@@ -262,23 +220,17 @@ class AdminGroupProcessor:
                 level: offset for level in levels if (offset := self._delay_offsets.get(level))
             }
         )
-        return request.reply(ResponseCode.SUCCESS, body=encode_body(body))
+        return Answer(body)
 
-    def get_consume_stats(
-        self, connection: Connection, request: RemotingCommand
-    ) -> Coroutine[Any, Any, RemotingCommand]:
+    @handles(RequestCode.GET_CONSUME_STATS, GetConsumeStatsRequestHeader)
+    async def get_consume_stats(self, call: Call[GetConsumeStatsRequestHeader]) -> Answer:
         """Answer where a group stands in each queue of its topics (208)."""
-        header = decode_fields(GetConsumeStatsRequestHeader, request.ext_fields)
-        group, topic = header.consumer_group, header.topic
+        group, topic = call.header.consumer_group, call.header.topic
         check_group(group)
+        topics = sorted(self._offsets.topics_of(group))
         if topic and topic.strip():
             check_topic(topic)
-            return self._stats_of(request, group, [topic])
-        return self._stats_of(request, group, sorted(self._offsets.topics_of(group)))
-
-    async def _stats_of(
-        self, request: RemotingCommand, group: str, topics: Collection[str]
-    ) -> RemotingCommand:
+            topics = [topic]
         rows: list[Row] = []
         tps = 0.0
         info = self._consumers.group(group)
@@ -293,28 +245,15 @@ class AdminGroupProcessor:
                 if len(rows) % QUEUES_SLICE == 0:
                     await asyncio.sleep(0)
             tps += self._rates.per_second(topic, group)
-        body = encode_body(ConsumeStats(consume_tps=tps, offset_table=rows))
-        return request.reply(ResponseCode.SUCCESS, body=body)
+        return Answer(ConsumeStats(consume_tps=tps, offset_table=rows))
 
     async def _row(self, group: str, topic: str, queue_id: int) -> Row:
-        store = self._store
-        end = max(0, store.max_offset(topic, queue_id))
+        end = max(0, self._store.max_offset(topic, queue_id))
         place = max(0, self._offsets.query(group, topic, queue_id))
-        last = 0
-        if 0 < place <= end:
-            if store.is_cold(topic, queue_id, place - 1):
-                last = await cold_reads.message_time(store, topic, queue_id, place - 1)
-            else:
-                last = store.message_time(topic, queue_id, place - 1)
-        queue = MessageQueueBody(broker_name=self._broker_name, queue_id=queue_id, topic=topic)
-        return queue, OffsetWrapper(
+        last = await self._message_time(topic, queue_id, place - 1) if place <= end else 0
+        return self._queue(topic, queue_id), OffsetWrapper(
             broker_offset=end, consumer_offset=place, last_timestamp=max(0, last)
         )
-
-
-async def _answer_when_durable(request: RemotingCommand, *tables: TableFile) -> RemotingCommand:
-    await durable(*tables)
-    return request.reply(ResponseCode.SUCCESS)
 
 
 def _connections(clients: Mapping[Connection, ClientChannelInfo]) -> list[ConnectionBody]:
@@ -327,7 +266,3 @@ def _connections(clients: Mapping[Connection, ClientChannelInfo]) -> list[Connec
         )
         for peer, client in clients.items()
     ]
-
-
-def _refused(why: str) -> RemoteProtocolError:
-    return RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)

@@ -1,58 +1,75 @@
 """Where groups stand: what members say of it (223 by 221), in time (303), what all have passed
-(308); and one group put where another is (314).
+(308); one group put where another is (314), or moved by time or to an exact offset (222 by 220).
 
 Unlike RocketMQ, 308 does not forget the offsets of the groups that it is asked to leave out, and a
 clone without a topic clones all topics. A group that is cloned to is made where groups are made on
 demand; its offsets are on the disk before the answer.
 
+A reset by time needs the group's offsets and, as in RocketMQ, its members: the broker works out
+where each queue goes on and tells the members (220), who drop what they hold, commit the new
+offsets and go on there. Without a member the answer is CONSUMER_NOT_ONLINE, and an administrator
+writes the offsets itself (15). A reset that names an `offset` moves a group without members too:
+the broker changes its table, which is on the disk before the answer. A forced reset to the time -1,
+the queues' ends, skips what accumulated.
+
+Unlike RocketMQ, where the language of the administrator decides how all members are told, each
+member is told in the form that clients of its language read; and none is told when one of them is
+too old.
+
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProcessor.java
 (getConsumerStatus, cloneGroupOffset, queryConsumeTimeSpan, queryCorrectionOffset),
-broker/.../client/net/Broker2Client.java (getConsumeStatus)
+broker/.../client/net/Broker2Client.java (getConsumeStatus, resetOffset); `offset` and `queueId`
+from apache/rocketmq@rocketmq-all-5.3.3 remoting/.../protocol/header/ResetOffsetRequestHeader.java
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Sequence
 from typing import Any, Final
 
-from skylarkmq.broker.groups.consumer_manager import ConsumerGroupInfo, ConsumerManager
-from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
-from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
+from skylarkmq.broker.groups.consumer_manager import ConsumerGroupInfo
+from skylarkmq.broker.groups.consumer_offset import NO_OFFSET
 from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
 from skylarkmq.broker.net.pending_calls import ConnectionClosedError
-from skylarkmq.broker.net.router import Handler
-from skylarkmq.broker.processor.name_checks import (
+from skylarkmq.broker.processor.processor import (
+    Context,
+    Processor,
     check_group,
     check_offset_group,
     check_topic,
 )
-from skylarkmq.broker.pulling import cold_reads
 from skylarkmq.broker.tables.persist import durable
-from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.common.clock import Clock
 from skylarkmq.protocol import lenient_json
 from skylarkmq.protocol.bodies.group import (
     GetConsumerStatusBody,
+    MessageQueueForC,
     QueryConsumeTimeSpanBody,
     QueryCorrectionOffsetBody,
     QueueTimeSpan,
+    ResetOffsetBody,
+    ResetOffsetBodyForC,
 )
 from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body, encode_body
-from skylarkmq.protocol.codes import MQVersion, RequestCode, ResponseCode
+from skylarkmq.protocol.bodies.topic import TopicConfig
+from skylarkmq.protocol.codes import LanguageCode, MQVersion, RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
-from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
+from skylarkmq.protocol.headers.fields import encode_fields
 from skylarkmq.protocol.headers.group import (
     CloneGroupOffsetRequestHeader,
     GetConsumerStatusRequestHeader,
+    InvokeBrokerToResetOffsetRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
     QueryCorrectionOffsetRequestHeader,
+    ResetOffsetRequestHeader,
 )
-from skylarkmq.store.message_store import MessageStore
 
+NEWEST: Final = -1
+"""The time of a reset that means the end of each queue."""
 STATUS_TIMEOUT_S: Final = 5.0
 STATUS_SIZE_MAX: Final = 1 << 20
 """Bytes of one member's answer; a thousand queues have less than a tenth."""
@@ -67,49 +84,23 @@ log = logging.getLogger(__name__)
 OffsetTable = list[tuple[MessageQueueBody, int]]
 
 
-class AdminOffsetProcessor:
+class AdminOffsetProcessor(Processor):
     """Serves administrators of consumption. Loop thread."""
 
-    def __init__(
-        self,
-        broker_name: str,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        consumers: ConsumerManager,
-        client_calls: ClientCalls,
-        clock: Clock,
-    ) -> None:
-        self._broker_name = broker_name
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._consumers = consumers
+    def __init__(self, context: Context, client_calls: ClientCalls) -> None:
+        super().__init__(context)
         self._client_calls = client_calls
-        self._clock = clock
-
-    def handlers(self) -> dict[int, Handler]:
-        """The codes that this processor answers."""
-        return {
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.get_consumer_status,
-            RequestCode.CLONE_GROUP_OFFSET: self.clone_group_offset,
-            RequestCode.QUERY_CONSUME_TIME_SPAN: self.query_consume_time_span,
-            RequestCode.QUERY_CORRECTION_OFFSET: self.query_correction_offset,
-        }
 
     # Status
 
-    async def get_consumer_status(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+    @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, GetConsumerStatusRequestHeader)
+    async def get_consumer_status(self, call: Call[GetConsumerStatusRequestHeader]) -> Answer:
         """Ask the members which offsets they hold (223 by 221)."""
-        header = decode_fields(GetConsumerStatusRequestHeader, request.ext_fields)
+        header = call.header
         check_group(header.group)
         info = self._consumers.group(header.group)
         if info is None:
-            raise _refused(f"No Any Consumer online in the consumer group: [{header.group}]")
+            raise refused(f"No Any Consumer online in the consumer group: [{header.group}]")
         check_versions(info)
         fields = encode_fields(
             GetConsumerStatusRequestHeader(topic=header.topic, group=header.group)
@@ -125,8 +116,7 @@ class AdminOffsetProcessor:
             for (client_id, _), held in zip(asked, answers, strict=True)
             if held is not None
         }
-        body = lenient_json.dumps({"consumerTable": table})
-        return request.reply(ResponseCode.SUCCESS, body=body)
+        return Answer(lenient_json.dumps({"consumerTable": table}))
 
     async def _ask_status(self, member: Connection, fields: dict[str, str]) -> OffsetTable | None:
         """The offsets that a member holds; None when it does not say."""
@@ -143,11 +133,10 @@ class AdminOffsetProcessor:
 
     # Clone
 
-    def clone_group_offset(
-        self, connection: Connection, request: RemotingCommand
-    ) -> Coroutine[Any, Any, RemotingCommand]:
+    @handles(RequestCode.CLONE_GROUP_OFFSET, CloneGroupOffsetRequestHeader)
+    def clone_group_offset(self, call: Call[CloneGroupOffsetRequestHeader]) -> Answer:
         """Let one group stand where another does (314)."""
-        header = decode_fields(CloneGroupOffsetRequestHeader, request.ext_fields)
+        header = call.header
         source, target = header.src_group, header.dest_group
         check_group(source)
         check_offset_group(target)
@@ -166,73 +155,56 @@ class AdminOffsetProcessor:
             ):
                 continue
             for queue_id, offset in self._offsets.of(source, topic).items():
-                self._offsets.keep(connection.remote_address, target, topic, queue_id, offset)
-        return self._answer_when_durable(request)
-
-    async def _answer_when_durable(self, request: RemotingCommand) -> RemotingCommand:
-        await durable(self._groups, self._offsets)
-        return request.reply(ResponseCode.SUCCESS)
+                self._offsets.keep(call.remote_address, target, topic, queue_id, offset)
+        return Answer(after=(self._groups, self._offsets))
 
     # Time spans
 
+    @handles(RequestCode.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpanRequestHeader)
     async def query_consume_time_span(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+        self, call: Call[QueryConsumeTimeSpanRequestHeader]
+    ) -> Answer:
         """Answer from when to when the queues are, and where the group is (303)."""
-        header = decode_fields(QueryConsumeTimeSpanRequestHeader, request.ext_fields)
+        header = call.header
         check_group(header.group)
         topic = header.topic
-        config = self._topics.get(topic)
-        if config is None:
-            raise RemoteProtocolError(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic[{shown(topic)}] not exist"
-            )
+        config = self._find_topic(topic)
         spans: list[QueueTimeSpan] = []
         for queue_id in range(config.write_queue_nums):
             spans.append(await self._span(header.group, topic, queue_id))
             if len(spans) % QUEUES_SLICE == 0:
                 await asyncio.sleep(0)
-        body = encode_body(QueryConsumeTimeSpanBody(consume_time_span_set=spans))
-        return request.reply(ResponseCode.SUCCESS, body=body)
+        return Answer(QueryConsumeTimeSpanBody(consume_time_span_set=spans))
 
     async def _span(self, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
         store = self._store
         first = store.min_offset(topic, queue_id)
         end = store.max_offset(topic, queue_id)
         place = self._offsets.query(group, topic, queue_id)
-        begin_ms = await self._time(topic, queue_id, first)
-        waiting_ms = await self._time(topic, queue_id, place) if place < end else -1
+        begin_ms = await self._message_time(topic, queue_id, first)
+        waiting_ms = await self._message_time(topic, queue_id, place) if place < end else -1
         return QueueTimeSpan(
             consume_time_stamp=(
-                await self._time(topic, queue_id, place - 1) if place > 0 else begin_ms
+                await self._message_time(topic, queue_id, place - 1) if place > 0 else begin_ms
             ),
             delay_time=self._clock.now_ms() - waiting_ms if waiting_ms >= 0 else 0,
-            max_time_stamp=await self._time(topic, queue_id, end - 1),
-            message_queue=MessageQueueBody(
-                broker_name=self._broker_name, queue_id=queue_id, topic=topic
-            ),
+            max_time_stamp=await self._message_time(topic, queue_id, end - 1),
+            message_queue=self._queue(topic, queue_id),
             min_time_stamp=begin_ms,
         )
 
-    async def _time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of a message, ms; -1 when it is not there."""
-        if offset < 0:
-            return -1
-        if self._store.is_cold(topic, queue_id, offset):
-            return await cold_reads.message_time(self._store, topic, queue_id, offset)
-        return self._store.message_time(topic, queue_id, offset)
-
     # Correction
 
+    @handles(RequestCode.QUERY_CORRECTION_OFFSET, QueryCorrectionOffsetRequestHeader)
     async def query_correction_offset(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+        self, call: Call[QueryCorrectionOffsetRequestHeader]
+    ) -> Answer:
         """Answer how far every group of a topic has come at least (308).
 
         A queue in which the group to compare with is further back has FURTHEST instead: nobody has
         to go back for it.
         """
-        header = decode_fields(QueryCorrectionOffsetRequestHeader, request.ext_fields)
+        header = call.header
         check_topic(header.topic)
         check_group(header.compare_group)
         passed_over = {*(header.filter_groups or "").split(",")}
@@ -252,15 +224,134 @@ class AdminOffsetProcessor:
         for queue_id, offset in self._offsets.of(header.compare_group, header.topic).items():
             if table.get(queue_id, offset) > offset:
                 table[queue_id] = FURTHEST
-        body = encode_body(QueryCorrectionOffsetBody(correction_offsets=table))
-        return request.reply(ResponseCode.SUCCESS, body=body)
+        return Answer(QueryCorrectionOffsetBody(correction_offsets=table))
+
+    # Reset
+
+    @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, InvokeBrokerToResetOffsetRequestHeader)
+    async def reset_offset(self, call: Call[InvokeBrokerToResetOffsetRequestHeader]) -> Answer:
+        """Move a group in a topic (222)."""
+        header = call.header
+        check_group(header.group)
+        config = self._topic_to_reset(header.topic)
+        by_offset = header.offset is not None and header.offset >= 0
+        queues = self._queues_of(header, config)
+        table: OffsetTable = []
+        for queue_id in queues:
+            if len(table) % QUEUES_SLICE == QUEUES_SLICE - 1:
+                await asyncio.sleep(0)
+            target = await self._target(header, queue_id, by_offset=by_offset)
+            table.append((self._queue(header.topic, queue_id), target))
+        info = self._consumers.group(header.group)
+        if info is not None:
+            self._push_reset(info, call.request, header, table)
+        elif by_offset:
+            await self._write(call.connection, header.group, header.topic, table)
+        else:
+            raise refused(
+                f"Consumer not online, so can not reset offset, Group: {header.group} "
+                f"Topic: {header.topic} Timestamp: {header.timestamp}",
+                ResponseCode.CONSUMER_NOT_ONLINE,
+            )
+        return Answer(ResetOffsetBody(offset_table=table))
+
+    @staticmethod
+    def _queues_of(
+        header: InvokeBrokerToResetOffsetRequestHeader, config: TopicConfig
+    ) -> Sequence[int]:
+        if header.queue_id < 0:
+            return range(config.write_queue_nums)
+        if header.queue_id >= config.write_queue_nums:
+            raise refused(
+                f"queueId[{header.queue_id}] is illegal, topic[{header.topic}] has "
+                f"{config.write_queue_nums} write queues"
+            )
+        return (header.queue_id,)
+
+    async def _target(
+        self, header: InvokeBrokerToResetOffsetRequestHeader, queue_id: int, *, by_offset: bool
+    ) -> int:
+        """Where a queue is to go on."""
+        store, topic = self._store, header.topic
+        end = store.max_offset(topic, queue_id)
+        if by_offset:
+            assert header.offset is not None
+            return min(max(header.offset, store.min_offset(topic, queue_id)), end)
+        place = self._offsets.query(header.group, topic, queue_id)
+        if place == NO_OFFSET:
+            raise refused(f"THe consumer group <{header.group}> not exist")
+        if header.timestamp == NEWEST:
+            target = end
+        else:
+            target = await self._offset_by_time(topic, queue_id, header.timestamp)
+        target = max(0, target)
+        return target if header.is_force else min(target, place)
+
+    def _push_reset(
+        self,
+        info: ConsumerGroupInfo,
+        request: RemotingCommand,
+        header: InvokeBrokerToResetOffsetRequestHeader,
+        table: OffsetTable,
+    ) -> None:
+        """Tell all members (220), or none when one of them would not understand."""
+        check_versions(info)
+        fields = encode_fields(
+            ResetOffsetRequestHeader(
+                topic=header.topic,
+                group=header.group,
+                timestamp=header.timestamp,
+                is_force=header.is_force,
+            )
+        )
+        by_queue = encode_body(ResetOffsetBody(offset_table=table))
+        as_list = encode_body(ResetOffsetBodyForC(offset_table=[_for_c(*row) for row in table]))
+        asked_for_c = request.language == LanguageCode.CPP
+        for member, client in info.channels.items():
+            is_c = client.language == LanguageCode.CPP or (
+                asked_for_c and client.language != LanguageCode.JAVA
+            )
+            push = RemotingCommand.request(
+                RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+                fields,
+                as_list if is_c else by_queue,
+                oneway=True,
+            )
+            member.push(push)
+
+    async def _write(
+        self, connection: Connection, group: str, topic: str, table: OffsetTable
+    ) -> None:
+        """Move a group without members."""
+        if group not in self._groups.table:
+            raise unknown_group(group)
+        self._topic_to_reset(topic)  # it may have been deleted while its queues were looked at
+        for queue, target in table:
+            self._offsets.commit(connection.remote_address, group, topic, queue.queue_id, target)
+        log.info(
+            "%s sets the offsets of group %s in %d queues of %s",
+            connection.remote_address,
+            group,
+            len(table),
+            topic,
+        )
+        await durable(self._offsets)
+
+    def _topic_to_reset(self, topic: str) -> TopicConfig:
+        check_topic(topic)
+        config = self._topics.get(topic)
+        if config is None:
+            raise refused(
+                f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}"
+            )
+        return config
 
 
 def check_versions(info: ConsumerGroupInfo) -> None:
     """Refuse when a member is too old to be asked or told where it stands."""
     for client in info.channels.values():
         if client.version < MQVersion.V3_0_7_SNAPSHOT:
-            raise _refused(
+            raise refused(
                 f"the client does not support this feature. version={client.version}, "
                 f"{shown(client.client_id)}"
             )
@@ -283,5 +374,7 @@ def _by_queue(table: OffsetTable) -> dict[Any, int]:
     }
 
 
-def _refused(why: str) -> RemoteProtocolError:
-    return RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)
+def _for_c(queue: MessageQueueBody, offset: int) -> MessageQueueForC:
+    return MessageQueueForC(
+        broker_name=queue.broker_name, offset=offset, queue_id=queue.queue_id, topic=queue.topic
+    )

@@ -18,22 +18,17 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from skylarkmq.broker.config.settings import QUEUES_MAX, BrokerConfig
-from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.router import Handler
-from skylarkmq.broker.processor.name_checks import check_topic
-from skylarkmq.broker.tables.json_table import Answer
-from skylarkmq.broker.tables.persist import durable
-from skylarkmq.broker.topics.topic_config import REPLY_TOPIC_POSTFIX, TopicConfigManager
+from skylarkmq.broker.config.settings import QUEUES_MAX
+from skylarkmq.broker.net.handlers import Answer, Call, NoFields, Result, handles, refused
+from skylarkmq.broker.processor.processor import Context, Processor, check_topic
+from skylarkmq.broker.topics.topic_config import REPLY_TOPIC_POSTFIX
 from skylarkmq.broker.topics.topic_deletion import TopicDeletion
 from skylarkmq.protocol.bodies.route import TopicList
-from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.protocol.errors import RemoteProtocolError, shown
+from skylarkmq.protocol.errors import shown
 from skylarkmq.protocol.flags import PermName, is_system_topic
-from skylarkmq.protocol.headers.fields import decode_fields
 from skylarkmq.protocol.headers.topic import (
     CreateTopicRequestHeader,
     DeleteTopicRequestHeader,
@@ -46,32 +41,19 @@ FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 PERM_MAX: Final = PermName.PERM_READ | PermName.PERM_WRITE | PermName.PERM_INHERIT
 
 
-class AdminTopicProcessor:
+class AdminTopicProcessor(Processor):
     """Serves administrators of topics. Loop thread."""
 
-    def __init__(
-        self, config: BrokerConfig, topics: TopicConfigManager, deletion: TopicDeletion
-    ) -> None:
-        cluster = config.broker_cluster_name
-        self._own_topics = {cluster, config.broker_name, f"{cluster}_{REPLY_TOPIC_POSTFIX}"}
-        self._topics = topics
+    def __init__(self, context: Context, deletion: TopicDeletion) -> None:
+        super().__init__(context)
+        name, cluster = context.config.broker_name, context.config.broker_cluster_name
+        self._own_topics = {cluster, name, f"{cluster}_{REPLY_TOPIC_POSTFIX}"}
         self._deletion = deletion
 
-    def handlers(self) -> dict[int, Handler]:
-        """The codes that this processor answers."""
-        return {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: self.update_and_create_topic,
-            RequestCode.GET_ALL_TOPIC_CONFIG: self.get_all_topics,
-            RequestCode.GET_TOPIC_CONFIG: self.get_topic,
-            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.get_system_topics,
-        }
-
-    def update_and_create_topic(
-        self, connection: Connection, request: RemotingCommand
-    ) -> Coroutine[Any, Any, RemotingCommand]:
+    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicRequestHeader)
+    def update_and_create_topic(self, call: Call[CreateTopicRequestHeader]) -> Answer:
         """Create or replace a topic (17)."""
-        header = decode_fields(CreateTopicRequestHeader, request.ext_fields)
+        header = call.header
         self._check(header)
         self._topics.update(
             TopicConfig(
@@ -84,46 +66,43 @@ class AdminTopicProcessor:
                 order=header.order,
             )
         )
-        return self._answer_when_durable(request)
+        return Answer(after=(self._topics,))
 
-    async def _answer_when_durable(self, request: RemotingCommand) -> RemotingCommand:
-        await durable(self._topics)
-        return request.reply(ResponseCode.SUCCESS)
-
-    def get_all_topics(self, connection: Connection, request: RemotingCommand) -> Answer:
+    @handles(RequestCode.GET_ALL_TOPIC_CONFIG, NoFields)
+    def get_all_topics(self, call: Call[NoFields]) -> Result:
         """Answer the whole table (21)."""
-        return self._topics.body.answer(request)
+        return self._topics.body.answer(call.request)
 
-    def get_topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    @handles(RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequestHeader)
+    def get_topic(self, call: Call[GetTopicConfigRequestHeader]) -> Answer:
         """Answer one topic's configuration (351, of RocketMQ 5)."""
-        name = decode_fields(GetTopicConfigRequestHeader, request.ext_fields).topic
+        name = call.header.topic
         topic = self._topics.get(name)
         if topic is None:
-            raise RemoteProtocolError(
-                ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {shown(name)}"
+            raise refused(
+                f"No topic in this broker. topic: {shown(name)}", ResponseCode.TOPIC_NOT_EXIST
             )
-        return request.reply(ResponseCode.SUCCESS, body=encode_body(topic))
+        return Answer(topic)
 
-    def get_system_topics(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+    @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, NoFields)
+    def get_system_topics(self, call: Call[NoFields]) -> Answer:
         """Answer the names of the broker's own topics (305)."""
-        topics = [name for name in self._topics.table if self._is_own(name)]
-        return request.reply(ResponseCode.SUCCESS, body=encode_body(TopicList(topic_list=topics)))
+        return Answer(TopicList(topic_list=[t for t in self._topics.table if self._is_own(t)]))
 
+    @handles(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader)
     def delete_topic(
-        self, connection: Connection, request: RemotingCommand
+        self, call: Call[DeleteTopicRequestHeader]
     ) -> Coroutine[Any, Any, RemotingCommand]:
         """Delete a topic with its messages (215); one that does not exist is no error."""
-        header = decode_fields(DeleteTopicRequestHeader, request.ext_fields)
-        check_topic(header.topic)
-        self._refuse_own(header.topic)
-        why = self._deletion.refusal(header.topic)
+        topic = call.header.topic
+        check_topic(topic)
+        self._refuse_own(topic)
+        why = self._deletion.refusal(topic)
         if why is not None:
-            raise _refused(why)
-        log.info("%s deletes topic %s", connection.remote_address, header.topic)
-        deleted = self._deletion.delete(header.topic)
-        return self._answer_when_deleted(request, header.topic, deleted)
+            raise refused(why)
+        log.info("%s deletes topic %s", call.remote_address, topic)
+        deleted = self._deletion.delete(topic)
+        return self._answer_when_deleted(call.request, topic, deleted)
 
     @staticmethod
     async def _answer_when_deleted(
@@ -131,9 +110,9 @@ class AdminTopicProcessor:
     ) -> RemotingCommand:
         error = await asyncio.shield(deleted)
         if error is not None:
-            raise RemoteProtocolError(
-                ResponseCode.SERVICE_NOT_AVAILABLE,
+            raise refused(
                 f"topic {topic} is gone, but the disk does not know; delete it again: {error}",
+                ResponseCode.SERVICE_NOT_AVAILABLE,
             )
         return request.reply(ResponseCode.SUCCESS)
 
@@ -142,7 +121,7 @@ class AdminTopicProcessor:
 
     def _refuse_own(self, topic: str) -> None:
         if self._is_own(topic):
-            raise _refused(f"The topic[{topic}] is conflict with system topic.")
+            raise refused(f"The topic[{topic}] is conflict with system topic.")
 
     def _check(self, header: CreateTopicRequestHeader) -> None:
         check_topic(header.topic)
@@ -152,18 +131,14 @@ class AdminTopicProcessor:
             ("writeQueueNums", header.write_queue_nums),
         ):
             if not 1 <= count <= QUEUES_MAX:
-                raise _refused(f"{name} {count} is out of range: 1 to {QUEUES_MAX} are allowed")
+                raise refused(f"{name} {count} is out of range: 1 to {QUEUES_MAX} are allowed")
         if not 0 <= header.perm <= PERM_MAX:
-            raise _refused(
+            raise refused(
                 f"perm {header.perm} is no permission: it is the sum of 4 (read), 2 (write) and "
                 "1 (inherit)"
             )
         if header.topic_filter_type not in FILTER_TYPES:
-            raise _refused(
+            raise refused(
                 f"topicFilterType {shown(header.topic_filter_type)} is unknown, it is one of "
                 + ", ".join(FILTER_TYPES)
             )
-
-
-def _refused(why: str) -> RemoteProtocolError:
-    return RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)

@@ -38,7 +38,7 @@ class Rig(GroupRig):
         schedule = ScheduleMessageService(self.store, self.clock, table)
         info = RuntimeInfo(self.config, self.store, schedule, self.rates, self.clock)
         self.processor = AdminBrokerProcessor(
-            self.live, info, self.store, self.files, self.workers.tables
+            self.context, self.live, info, self.files, self.workers.tables
         )
 
     async def update(self, text: str, peer: str = LOCAL) -> RemotingCommand:

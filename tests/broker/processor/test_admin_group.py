@@ -28,18 +28,7 @@ class Rig(GroupRig):
         self.rates = ConsumeRateService(self.stats, self.clock)
         writer = TableWriter(self.files, self.workers.tables)
         self.delays = DelayOffsetTable(self.files, writer, self.clock, self.store)
-        self.processor = AdminGroupProcessor(
-            "broker-a",
-            self.store,
-            self.topics,
-            self.groups,
-            self.offsets,
-            self.consumers,
-            self.producers,
-            self.delays,
-            self.rates,
-            self.clock,
-        )
+        self.processor = AdminGroupProcessor(self.context, self.delays, self.rates)
 
     async def ask(self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"") -> Any:
         return await ask(self, self.processor, FakeConnection(), request(code, fields, body))

@@ -32,16 +32,7 @@ HELD = b'{"messageQueueTable":{{"brokerName":"broker-a","queueId":1,"topic":"T"}
 class Rig(CallsRig):
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
-        self.processor = AdminOffsetProcessor(
-            "broker-a",
-            self.store,
-            self.topics,
-            self.groups,
-            self.offsets,
-            self.consumers,
-            self.client_calls,
-            self.clock,
-        )
+        self.processor = AdminOffsetProcessor(self.context, self.client_calls)
 
     async def ask(self, code: int, **fields: Any) -> RemotingCommand:
         return await ask(self, self.processor, FakeConnection(), request(code, fields))

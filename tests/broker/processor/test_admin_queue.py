@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
-from skylarkmq.broker.processor.admin import queue as admin_queue
-from skylarkmq.broker.processor.admin.queue import AdminQueueProcessor
+from skylarkmq.broker.processor import query
+from skylarkmq.broker.processor.query import QueryConsumeQueueProcessor
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData
 from skylarkmq.protocol.bodies.text import decode_body
@@ -27,7 +27,7 @@ class Rig(GroupRig):
         self.filters = ConsumerFilterManager(
             self.config, self.files, writer, self.clock, self.store
         )
-        self.processor = AdminQueueProcessor(self.store, self.consumers, self.filters)
+        self.processor = QueryConsumeQueueProcessor(self.context, self.filters)
 
     async def query(self, **changes: Any) -> RemotingCommand:
         fields = {"topic": "T", "queueId": 0, "index": 0, "count": 10, **changes}
@@ -67,7 +67,7 @@ async def test_units_from_an_index_on(rig: Rig) -> None:
 
 
 async def test_an_answer_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_queue, "UNITS_MAX", 2)
+    monkeypatch.setattr(query, "UNITS_MAX", 2)
     assert len((await rig.body(count=2**31 - 1)).queue_data or []) == 2
     assert (await rig.body(count=-1)).queue_data == []
 

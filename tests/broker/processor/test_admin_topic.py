@@ -28,7 +28,7 @@ class Rig(GroupRig):
         filters = ConsumerFilterManager(self.config, self.files, writer, self.clock, self.store)
         holding = PullRequestHoldService(self.store, self.clock, long_polling=True)
         deletion = TopicDeletion(self.store, self.topics, self.offsets, filters, holding)
-        self.processor = AdminTopicProcessor(self.config, self.topics, deletion)
+        self.processor = AdminTopicProcessor(self.context, deletion)
 
     async def create(self, **changes: Any) -> RemotingCommand:
         return await ask(self, self.processor, FakeConnection(), creation(**changes))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
-from skylarkmq.broker.processor.admin.clean import CleanProcessor
+from skylarkmq.broker.processor.admin.broker import AdminBrokerProcessor
+from skylarkmq.broker.processor.processor import Context
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.broker.group_rig import FakeConnection, request
 from tests.store.clean_rig import CleanRig
@@ -12,7 +14,9 @@ from tests.store.clean_rig import CleanRig
 
 def test_expired_log_files_go_at_any_hour() -> None:
     rig = CleanRig().start().fill(3).settle().again(73)
-    processor = CleanProcessor(rig.store)
+    others = dict.fromkeys(Context.__slots__)
+    context: Any = SimpleNamespace(**{**others, "store": rig.store})
+    processor = AdminBrokerProcessor(context, *cast(Any, [None] * 4))
     peer: Any = FakeConnection()
     handler: Any = processor.handlers()[RequestCode.DELETE_EXPIRED_COMMITLOG]
     assert rig.spend(3).names() == [0, 1, 2]

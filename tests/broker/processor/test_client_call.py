@@ -27,9 +27,7 @@ CLIENT_ID = "client@192.0.2.1:1"
 class Rig(CallsRig):
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
-        self.processor = ClientCallProcessor(
-            "broker-a", self.store, self.consumers, self.client_calls
-        )
+        self.processor = ClientCallProcessor(self.context, self.client_calls)
 
     async def ask(self, code: int, **fields: Any) -> RemotingCommand:
         asked = {"consumerGroup": "g", "clientId": CLIENT_ID, **fields}

@@ -25,9 +25,7 @@ class Rig(GroupRig):
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
         self.stats = BrokerStats()
-        self.processor = ClientManageProcessor(
-            self.consumers, self.producers, self.groups, self.topics, self.locks, self.stats
-        )
+        self.processor = ClientManageProcessor(self.context, self.locks, self.stats)
 
     async def beat(self, peer: FakeConnection, **data: Any) -> RemotingCommand:
         """The answer; members that are told after it have been told."""

@@ -17,9 +17,7 @@ from tests.broker.group_rig import FakeConnection, GroupRig, ask, request
 class Rig(GroupRig):
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
-        self.processor = ConsumerManageProcessor(
-            self.consumers, self.offsets, self.groups, self.topics, self.store
-        )
+        self.processor = ConsumerManageProcessor(self.context)
         self.peer = FakeConnection()
 
     async def ask(self, code: int, **fields: Any) -> RemotingCommand:

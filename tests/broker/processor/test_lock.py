@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.processor.lock import LockProcessor
+from skylarkmq.broker.processor.consumer_manage import LockProcessor
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, request
 
 
 class Rig(GroupRig):
     def __init__(self) -> None:
         super().__init__()
-        self.processor = LockProcessor(self.locks, self.groups, self.topics)
+        self.processor = LockProcessor(self.context, self.locks)
 
     async def lock(self, client: str, *queues: int, group: str = "cg", topic: str = "T") -> Any:
         answer = await ask(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skylarkmq.broker.net.router import CODEC_FIELD
-from skylarkmq.broker.processor.pull_answers import PullAnswers
+from skylarkmq.broker.processor.pull import PullAnswers
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command
 from skylarkmq.protocol.frame import FrameDecoder, SerializeType

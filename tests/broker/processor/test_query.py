@@ -16,7 +16,7 @@ UNKNOWN = {29: ("offset", "0"), 30: ("offset", "0"), 31: ("offset", "0"), 32: ("
 class Rig(GroupRig):
     def __init__(self) -> None:
         super().__init__()
-        self.processor = QueryProcessor(self.store)
+        self.processor = QueryProcessor(self.context)
 
     async def ask(self, code: int, **fields: Any) -> RemotingCommand:
         return await ask(self, self.processor, FakeConnection(), request(code, fields))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.processor import query_message
-from skylarkmq.broker.processor.query_message import QueryMessageProcessor
+from skylarkmq.broker.processor import query
+from skylarkmq.broker.processor.query import QueryProcessor
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.bodies.topic import TopicStatsTable
 from skylarkmq.protocol.command import RemotingCommand
@@ -23,7 +23,7 @@ UNKNOWN = "can not find message, maybe time range not correct"
 class Rig(GroupRig):
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
-        self.processor = QueryMessageProcessor(self.config, self.store, self.topics)
+        self.processor = QueryProcessor(self.context)
 
     async def ask(self, code: int, **fields: Any) -> RemotingCommand:
         return await ask(self, self.processor, FakeConnection(), request(code, fields))
@@ -147,11 +147,11 @@ async def test_an_answer_fits_into_a_frame(rig: Rig, monkeypatch: pytest.MonkeyP
     for number in range(12):
         rig.keyed(f"U{number:02}", "k")
     size = len((await rig.query("U00")).body or b"")
-    monkeypatch.setattr(query_message, "BODY_SIZE_MAX", 5 * size)
+    monkeypatch.setattr(query, "BODY_SIZE_MAX", 5 * size)
     answer = await rig.query("k")
     assert bodies(answer) == [f"U{number:02}".encode() for number in range(7, 12)]
     assert "older messages are left out" in (answer.remark or "")
-    monkeypatch.setattr(query_message, "BODY_SIZE_MAX", 5)
+    monkeypatch.setattr(query, "BODY_SIZE_MAX", 5)
     assert bodies(await rig.query("k")) == [b"U11"], "one message is always answered"
 
 

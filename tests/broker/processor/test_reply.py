@@ -37,14 +37,10 @@ class Rig(CallsRig):
         super().__init__(**config)
         self.stats = BrokerStats()
         self.processor = ReplyProcessor(
-            self.config,
-            self.store,
+            self.context,
             SendChecks(self.config, self.topics, self.groups, random.Random(1)),
-            self.producers,
             self.client_calls,
-            self.topics,
             self.stats,
-            self.clock,
             HOST,
         )
         self.replier: Any = Client(self.clock, "192.0.2.7:7")

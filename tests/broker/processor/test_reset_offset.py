@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker.groups.consumer_offset import OFFSETS_FILE
-from skylarkmq.broker.processor.admin.reset_offset import ResetOffsetProcessor
+from skylarkmq.broker.processor.admin.offset import AdminOffsetProcessor
 from skylarkmq.protocol import lenient_json
 from skylarkmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
@@ -22,9 +22,7 @@ CODE = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 class Rig(CallsRig):
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
-        self.processor = ResetOffsetProcessor(
-            "broker-a", self.store, self.topics, self.groups, self.offsets, self.consumers
-        )
+        self.processor = AdminOffsetProcessor(self.context, self.client_calls)
 
     async def reset(
         self, *, language: LanguageCode = LanguageCode.JAVA, **fields: Any

@@ -24,9 +24,7 @@ SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 class Rig(GroupRig):
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
-        self.processor = SendBackProcessor(
-            self.config, self.store, self.topics, self.groups, random.Random(1)
-        )
+        self.processor = SendBackProcessor(self.context, random.Random(1))
 
     def stored(self, **changes: Any) -> int:
         """Store a message to give back; its physical offset."""
