@@ -52,8 +52,7 @@ from skylarkmq.client.message_view import MessageView, StoredView
 from skylarkmq.client.producer.producer import Producer
 from skylarkmq.client.producer.reply_table import Reply
 from skylarkmq.client.producer.send_result import SendResult, SendStatus
-from skylarkmq.client.producer.transaction import Transaction
-from skylarkmq.client.producer.transaction_check import HalfMessage, TransactionState
+from skylarkmq.client.producer.transaction import HalfMessage, Transaction, TransactionState
 from skylarkmq.protocol.message import HostAddress, Message, MessageQueue
 
 __all__ = [

@@ -43,7 +43,7 @@ from skylarkmq.client.observe.trace import (
     TraceRecord,
     decode_traces,
 )
-from skylarkmq.client.producer.queue_selector import by_hash
+from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.client.producer.send_result import STORED_CODES
 from skylarkmq.client.wire.api_admin import read_records
 from skylarkmq.protocol import properties as names

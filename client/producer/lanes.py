@@ -1,25 +1,115 @@
-"""The ways to the queues: which queue is next, which broker holds it, and frames made ready for it.
+"""Which queue a message goes to, and the way there: queue, broker, frames made ready for it.
 
-Loop thread.
+Queues take turns unless a key, a selector or the caller chooses. With `latency_fault`, slow and
+failing brokers are left alone for a while:
+
+    the try took at least, ms    50  100    550   1000    2000    3000   15000
+    the broker is avoided for, s  0    0     30     60     120     180     600
+
+A try that failed counts as one of 30 s. While every broker of a topic is avoided, the quicker half
+of those known takes turns. Unlike the switch to another broker after a failed try, which concerns
+one message, this concerns all messages of the producer; keyed and chosen queues stay as they are.
+
+Loop thread. Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/producer/
+TopicPublishInfo.java (selectOneMessageQueue), client/.../producer/selector/
+SelectMessageQueueByHash.java, client/.../latency/MQFaultStrategy.java,
+LatencyFaultToleranceImpl.java
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
 from skylarkmq.client.config import ProducerConfig
-from skylarkmq.client.errors import RouteNotFound
+from skylarkmq.client.errors import IllegalState, RouteNotFound
 from skylarkmq.client.namespace import Namespace
-from skylarkmq.client.producer.latency_fault import LatencyFaults
-from skylarkmq.client.producer.queue_selector import TOPICS_MAX, RoundRobin
-from skylarkmq.client.producer.send import Choice
 from skylarkmq.client.wire.api_send import SendTemplate
 from skylarkmq.client.wire.route import MASTER_ID, TopicRoute
-from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.protocol.message import Message, MessageQueue
+from skylarkmq.protocol.tags_code import java_string_hash
 
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+"""Gets the topic's writable queues and the message, returns one of the queues."""
+TOPICS_MAX: Final = 4096
+LATENCY_MS: Final = (50, 100, 550, 1000, 2000, 3000, 15000)
+AVOIDED_S: Final = (0, 0, 30, 60, 120, 180, 600)
+assert len(LATENCY_MS) == len(AVOIDED_S)
+FAILED_MS: Final = 30_000
+BROKERS_MAX: Final = 1024
+Choice = Callable[[Sequence[MessageQueue]], MessageQueue]
+"""Picks the queue of one message; None in its place means: in turn."""
 LANES_MAX: Final = 65_536
+
+
+class RoundRobin:
+    """Takes a topic's queues in turn, each topic from a random start."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._next: dict[str, int] = {}
+
+    def select(
+        self,
+        topic: str,
+        queues: Sequence[MessageQueue],
+        accepts: Callable[[MessageQueue], bool],
+    ) -> MessageQueue:
+        """Return the next queue that `accepts` takes, or the next one when it takes none."""
+        index = self._next.get(topic)
+        if index is None:
+            if len(self._next) >= TOPICS_MAX:
+                self._next.clear()
+            index = self._random.randrange(len(queues))
+        count = len(queues)
+        for step in range(count):
+            if accepts(queues[(index + step) % count]):
+                index += step
+                break
+        self._next[topic] = index + 1
+        return queues[index % count]
+
+
+class _Fault(NamedTuple):
+    latency_ms: float
+    until_s: float
+
+
+class LatencyFaults:
+    """What the last try at each broker was like. Loop thread."""
+
+    def __init__(self) -> None:
+        self._faults: dict[str, _Fault] = {}
+        self._turn = 0
+
+    def ended(self, broker_name: str, took_s: float, now_s: float, *, failed: bool) -> None:
+        """Note a try that took `took_s` seconds and ended at `now_s`, monotonic."""
+        took_ms = took_s * 1000
+        avoided_s = avoided_for_s(FAILED_MS if failed else took_ms)
+        if broker_name not in self._faults and len(self._faults) >= BROKERS_MAX:
+            del self._faults[next(iter(self._faults))]
+        self._faults[broker_name] = _Fault(took_ms, now_s + avoided_s)
+
+    def is_available(self, broker_name: str, now_s: float) -> bool:
+        """Return whether messages go there now."""
+        fault = self._faults.get(broker_name)
+        return fault is None or now_s >= fault.until_s
+
+    def least_bad(self, broker_names: Iterable[str], now_s: float) -> str | None:
+        """Return one of these brokers to go to all the same; None when nothing is known of them.
+
+        Available ones first, then by latency, then by the end of their time.
+        """
+        known = [(name, self._faults[name]) for name in broker_names if name in self._faults]
+        if not known:
+            return None
+        known.sort(
+            key=lambda item: (now_s < item[1].until_s, item[1].latency_ms, item[1].until_s, item[0])
+        )
+        self._turn += 1
+        return known[self._turn % max(len(known) // 2, 1)][0]
 
 
 class Lane(NamedTuple):
@@ -153,3 +243,31 @@ class Lanes:
             return queue
         best = faults.least_bad({queue.broker_name for queue in queues}, now_s)
         return self._select(topic, queues, lambda queue: queue.broker_name == best)
+
+
+def by_hash(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
+    """Return the queue of `key`: the one that Java's SelectMessageQueueByHash takes."""
+    code = java_string_hash(key)
+    # Java's % keeps the sign of the hash and abs is taken afterwards.
+    return queues[abs(code) % len(queues)]
+
+
+def checked(selector: Selector, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+    """Return what the user's selector chose.
+
+    Raises:
+        IllegalState: that is none of the queues, or the selector failed.
+    """
+    try:
+        chosen = selector(queues, message)
+    except Exception as error:  # the user's code; the send ends with it, the producer goes on
+        raise IllegalState(f"the selector failed: {error!r}") from error
+    if chosen not in queues:
+        raise IllegalState(f"the selector returned {chosen!r}, which is none of the queues")
+    return chosen
+
+
+def avoided_for_s(latency_ms: float) -> int:
+    """Return for how long a broker with such a latency is avoided, seconds."""
+    index = bisect_right(LATENCY_MS, latency_ms) - 1
+    return AVOIDED_S[index] if index >= 0 else 0

@@ -11,25 +11,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from skylarkmq.client.clock import within
 from skylarkmq.client.config import DEFAULT_PRODUCER_GROUP, MIB, ProducerConfig
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES, NOT_STARTED, IllegalState
 from skylarkmq.client.instance import Client, OnClient, services_of
-from skylarkmq.client.observe.trace import trace_topic
-from skylarkmq.client.producer.batch import batch_results, common_key
-from skylarkmq.client.producer.calls import Calling, ProducerCalls
-from skylarkmq.client.producer.message_text import require_compression
-from skylarkmq.client.producer.queue_selector import Selector
-from skylarkmq.client.producer.send import SendStats
-from skylarkmq.client.producer.send_many import Outcome, SendMany
-from skylarkmq.client.producer.send_pipeline import SendPipeline
+from skylarkmq.client.observe.trace import Tracer, trace_topic
+from skylarkmq.client.producer.every_broker import EveryBroker
+from skylarkmq.client.producer.lanes import Selector
+from skylarkmq.client.producer.outgoing import batch_results, common_key, require_compression
+from skylarkmq.client.producer.reply_table import Reply
+from skylarkmq.client.producer.request_reply import Replyable, Requests, send_reply
+from skylarkmq.client.producer.send_pipeline import SendPipeline, SendStats
 from skylarkmq.client.producer.send_result import SendResult
-from skylarkmq.client.producer.sender import Sender
-from skylarkmq.client.producer.transaction_check import Check
+from skylarkmq.client.producer.sender import Outcome, Sender, SendMany
+from skylarkmq.client.producer.timed_cancel import cancel_timed
+from skylarkmq.client.producer.transaction import Check, Transaction, Transactions
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.flags import validate_producer_group
 from skylarkmq.protocol.message import Message, MessageQueue, require_message
@@ -39,7 +40,17 @@ log = logging.getLogger(__name__)
 Compression = Literal["zlib", "lz4", "zstd"]
 
 
-class Producer(Calling, OnClient):
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a started producer has beside its sender."""
+
+    brokers: EveryBroker
+    transactions: Transactions
+    requests: Requests
+    tracer: Tracer | None
+
+
+class Producer(OnClient):
     """Sends messages to any topic. One loop; any number of tasks may use it at the same time.
 
     Args:
@@ -112,7 +123,7 @@ class Producer(Calling, OnClient):
         super().__init__(client, namesrv_addr)
         self._services: Services | None = None
         self._sender: Sender | None = None
-        self._calls: ProducerCalls | None = None
+        self._parts: _Parts | None = None
         self._check = check
         self._trace_topic = trace_topic(trace)
         self._group = group
@@ -139,14 +150,16 @@ class Producer(Calling, OnClient):
         config = replace(self._config, group=self._group)
         pipeline = SendPipeline(config, services, services.random)
         self._sender = Sender(self._config, services, pipeline, services.unique_ids)
-        self._calls = ProducerCalls(
-            services,
-            self._sender,
-            services.unique_ids,
-            self._config.group,
-            self._check,
-            self._trace_topic,
-            services.send_heartbeats,
+        brokers = EveryBroker(services)
+        tracer = None
+        if self._trace_topic is not None:
+            ids, name = services.unique_ids, self._config.group
+            tracer = Tracer.join(services, ids, name, "PRODUCE", self._trace_topic)
+        self._parts = _Parts(
+            brokers,
+            Transactions(services, self._sender, brokers, self._config.group, self._check),
+            Requests(services, self._sender, brokers, services.send_heartbeats),
+            tracer,
         )
         services.join_producer(self._group)
 
@@ -326,26 +339,118 @@ class Producer(Calling, OnClient):
         """Wait until everything started before has ended, well or not."""
         await self._running.pipeline.in_flight.idle()
 
+    def transaction(self, message: Message, *, check: Check | None = None) -> Transaction:
+        """Return a transaction around a message: entered, the message is stored and hidden.
+
+            async with producer.transaction(message) as transaction:
+                await database.insert(order, transaction.transaction_id)
+
+        The block's normal end commits: consumers get the message. An exception rolls back. When
+        the block is cancelled, or the process dies, the broker asks the producer group how it
+        ended, and a check answers from what the local transaction left behind.
+
+        Args:
+            check: asked about this transaction, as long as this process lives; default: the
+                producer's own.
+
+        Raises:
+            IllegalState: there is no check, the group is the default one, or the message is
+                delayed.
+        """
+        return self._parts_now.transactions.transaction(message, check)
+
+    async def request(self, message: Message, timeout: float = 3.0) -> Reply:  # noqa: ASYNC109
+        """Send a message that asks for a reply, and return what its consumer replied.
+
+        Waits first while too much is in flight. Cancelled, the request may be answered all the
+        same; nobody waits for that.
+
+        Args:
+            timeout: seconds for all of it.
+
+        Raises:
+            ReplyTimeout: it was sent, and nobody replied in time.
+            RocketMQError: not sent, or not known to be: see each error.
+        """
+        return await self._parts_now.requests.request(message, timeout)
+
+    def request_nowait(self, message: Message, timeout: float = 3.0) -> asyncio.Future[Reply]:
+        """Start a request; the future has what `request` would return or raise.
+
+        Raises:
+            TooManyInFlight: too many messages are in flight, or too many requests wait.
+        """
+        return self._parts_now.requests.begin(message, timeout)
+
+    async def cancel(self, result: SendResult) -> bool:
+        """Take back a message with a `delay` or `deliver_at` of its own while it waits.
+
+        Tries whose outcome was unknown (`result.unknown_tries`) may have stored copies on other
+        brokers, which are not taken back.
+
+        Args:
+            result: what its send returned.
+
+        Returns whether it will not be delivered: false when its time has come already.
+
+        Raises:
+            IllegalState: not started, or the message waits for no time of its own.
+            NotFound: its broker's store has it no more, or is away.
+            RocketMQError: no answer; it may be taken back or not, and another try does no harm.
+        """
+        sender = self._running
+        return await cancel_timed(services_of(self._client), sender, result)
+
+    async def reply(
+        self,
+        request: Replyable,
+        body: bytes | str,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        timeout: float = 3.0,  # noqa: ASYNC109
+    ) -> None:
+        """Reply to a message that a consumer received as a request.
+
+        Raises:
+            IllegalState: the message is no request.
+            ReplyNotDelivered: no broker could hand it on: the client that asked is gone.
+        """
+        _ = self._running
+        services = services_of(self._client)
+        await send_reply(
+            services,
+            services.unique_ids.next(),
+            request,
+            body,
+            tags=tags,
+            keys=keys,
+            properties=properties,
+            timeout_s=timeout,
+        )
+
     # Inside
 
     async def _end(self, pipeline: SendPipeline) -> None:
         """End all parts, each also when one before it was cancelled."""
-        calls, self._calls = self._calls, None
-        try:
-            await pipeline.stop()
-        finally:
-            try:
-                if calls is not None:
-                    await calls.stop()
-            finally:
-                if self._services is not None:
-                    await self._services.leave_producer(self._group)
+        parts, self._parts = self._parts, None
+        async with AsyncExitStack() as ends:  # the last one first
+            if self._services is not None:
+                ends.push_async_callback(self._services.leave_producer, self._group)
+            if parts is not None:
+                if parts.tracer is not None:
+                    ends.push_async_callback(parts.tracer.leave)
+                ends.push_async_callback(parts.brokers.stop)
+                ends.push_async_callback(parts.transactions.stop)
+                ends.push_async_callback(parts.requests.stop)
+            ends.push_async_callback(pipeline.stop)
 
     @property
-    def _callers(self) -> ProducerCalls:
+    def _parts_now(self) -> _Parts:
         _ = self._running
-        assert self._calls is not None, "it comes and goes with the sender"
-        return self._calls
+        assert self._parts is not None, "they come and go with the sender"
+        return self._parts
 
     @property
     def _running(self) -> Sender:

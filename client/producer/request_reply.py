@@ -32,7 +32,8 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.producer.every_broker import EveryBroker
 from skylarkmq.client.producer.reply_table import REQUESTS_MAX, Reply, WaitingRequest
-from skylarkmq.client.producer.send import Send
+from skylarkmq.client.producer.send_pipeline import Send
+from skylarkmq.client.producer.sender import Sender
 from skylarkmq.client.services import Services
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -62,28 +63,6 @@ _STORED: Final = frozenset(
         ResponseCode.SLAVE_NOT_AVAILABLE,
     }
 )
-
-
-class RequestSender(Protocol):
-    """The producer, as requests see it."""
-
-    def begin_request(
-        self, message: Message, properties: Mapping[str, str], timeout_s: float
-    ) -> Send:
-        """Start the send of a message with further properties.
-
-        Raises:
-            TooManyInFlight: there is no room.
-        """
-        ...
-
-    async def room(self, size: int = 0) -> None:
-        """Wait for room for a message of `size` bytes."""
-        ...
-
-    def abandon(self, send: Send) -> None:
-        """Forget a send that nobody waits for any more."""
-        ...
 
 
 class _Asking:
@@ -118,7 +97,7 @@ class Requests:
     def __init__(
         self,
         services: Services,
-        sender: RequestSender,
+        sender: Sender,
         brokers: EveryBroker,
         send_heartbeats: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:

@@ -1,7 +1,7 @@
 """Sends under way: each from its call to its result, over retries, without a task of its own.
 
     begin: route and connection known?  yes -> on the wire, in the same call
-                                        no  -> waits in departures.py, on the wire as soon as
+                                        no  -> waits in WaitingSends, on the wire as soon as
                                                they are known
     answered: the result; no task was made for it
     failed, refused, no answer: another broker at once, else the same after a pause
@@ -19,6 +19,17 @@ What ends a try, and what follows:
                               `unknown_tries`, because each may have stored a copy
     no connection             nothing was sent: tried again until the time is up
 
+What a send that is not on the wire waits for, without a task of its own:
+
+    no route          by topic: one task asks for it, then all of the topic go on, in order
+    no connection     by address: one task connects, then all for that broker leave, in order
+    no knowledge      by address: one task asks the broker what it is, then all go on
+    next try          by time: one timer for all; when due, one task per topic looks whether the
+                      route has changed, then they go on
+
+While sends wait for a route or a connection, later ones of that topic or broker wait after them.
+A send whose time is over ends, whatever it waits for. Loop thread.
+
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/producer/DefaultMQProducerImpl.java
 (sendDefaultImpl)
 """
@@ -26,10 +37,17 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/producer/DefaultMQPro
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import ceil
 from random import Random
-from typing import Final
+from typing import Any, Final
 
-from skylarkmq.client.clock import fail_after
+import msgspec
+
+from skylarkmq.client.clock import fail_after, within
 from skylarkmq.client.config import ProducerConfig
 from skylarkmq.client.errors import (
     AuthError,
@@ -38,25 +56,354 @@ from skylarkmq.client.errors import (
     IllegalState,
     NotDurableError,
     NotSupported,
+    ProtocolError,
     RequestTimeout,
     RocketMQError,
     RouteNotFound,
+    broker_error,
 )
 from skylarkmq.client.observe.hooks import SendContext, each
-from skylarkmq.client.producer.departures import STOPPED, Departures
 from skylarkmq.client.producer.in_flight import InFlight
-from skylarkmq.client.producer.lanes import Lane, Lanes
-from skylarkmq.client.producer.latency_fault import FAILED_MS
-from skylarkmq.client.producer.send import Choice, Send, SendStats
-from skylarkmq.client.producer.send_result import SendResult, SendStatus
+from skylarkmq.client.producer.lanes import FAILED_MS, Choice, Lane, Lanes
+from skylarkmq.client.producer.send_result import STORED_CODES, SendResult, SendStatus
 from skylarkmq.client.services import Services
-from skylarkmq.client.wire.api_send import SendRequest
+from skylarkmq.client.wire.api_send import SendRequest, stored_fields
 from skylarkmq.client.wire.connection import Connection, Peer
+from skylarkmq.client.wire.send_answer import StoredAnswer, StoredFields
+from skylarkmq.common.clock import TimerHandle
 from skylarkmq.protocol.errors import LocalProtocolError
+from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.protocol.remoting_command import RemotingCommand
 
+log = logging.getLogger(__name__)
+ROUTE_MAX_AGE_S: Final = 1.0
+"""A try that is not the first asks the name server again unless the route is younger."""
+ROUTE_WAIT_S: Final = 0.5
+"""It waits that long for the answer at most; then it goes by the route that is known."""
+TICK_S: Final = 0.01
+"""Next tries are due at multiples of it, so that many sends share a ring of the timer."""
+STOPPED: Final = "the producer has stopped"
+DEAD_MIN: Final = 64
 RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
 """Back-off before a try at the same broker: doubling, jittered, capped."""
+
+
+@dataclass(slots=True)
+class SendStats:
+    """What happened so far; plain counters."""
+
+    sent_count: int = 0
+    failed_count: int = 0
+    retry_count: int = 0
+    unknown_retry_count: int = 0
+    """Retries of a try without an answer: each may have left a second copy."""
+
+
+class Send(msgspec.Struct, eq=False):
+    """One send under way; waits on its connection for the answer."""
+
+    owner: SendPipeline
+    request: SendRequest
+    choice: Choice | None
+    future: asyncio.Future[SendResult]
+    end_s: float
+    """When the whole send is given up."""
+    deadline_s: float
+    """When the try under way is given up."""
+    generation: int
+    timed: bool = False
+    """Only brokers with timers may get it: the others would deliver it at once."""
+    context: SendContext | None = None
+    """What hooks know it by; None without hooks."""
+    connection: Connection | None = None
+    queue: MessageQueue | None = None
+    opaque: int = 0
+    began_s: float = 0.0
+    """When the try under way began; kept only where somebody wants to know."""
+    try_count: int = 0
+    """Tries that ended on the wire."""
+    failed_count: int = 0
+    """Those, and the attempts that found no connection."""
+    unknown_tries: int = 0
+    off_wire_count: int = 0
+    place: dict[Send, None] | None = None
+    error: RocketMQError | None = None
+    """Why the last try came to nothing."""
+    left: bool = False
+
+    def answered(self, answer: RemotingCommand) -> None:
+        """The broker's answer to the last try, in its general form."""
+        status = STORED_CODES.get(answer.code)
+        if status is None:
+            self._refused(answer.code, answer.remark)
+            return
+        try:
+            fields = stored_fields(answer)
+        except ProtocolError as error:
+            self.owner.end(self, error)
+        else:
+            self.owner.succeed(self, self._result(status, fields))
+
+    def stored(self, answer: StoredAnswer) -> None:
+        """The broker's answer to the last try."""
+        status = STORED_CODES.get(answer.code)
+        if status is None:
+            self._refused(answer.code, answer.remark)
+        else:
+            self.owner.succeed(self, self._result(status, answer.fields))
+
+    def failed(self, error: RocketMQError) -> None:
+        """The last try has no answer."""
+        reached = not isinstance(error, ConnectionFailed) or error.reached
+        self.owner.try_ended(self, error, unknown=reached)
+
+    def _result(self, status: SendStatus, fields: StoredFields) -> SendResult:
+        queue = self.queue
+        assert queue is not None, "a send has a queue once it is on the wire"
+        if fields.queue_id != queue.queue_id:
+            queue = queue._replace(queue_id=fields.queue_id)
+        return SendResult(
+            status,
+            self.request.unique_key,
+            fields.msg_id,
+            queue,
+            fields.queue_offset,
+            fields.transaction_id,
+            fields.region_id,
+            fields.trace_on != "false",
+            self.unknown_tries,
+        )
+
+    def _refused(self, code: int, remark: str | None) -> None:
+        connection = self.connection
+        assert connection is not None, "a send has a connection while it is on the wire"
+        error = broker_error(code, remark, connection.address)
+        self.owner.try_ended(self, error, unknown=False)
+
+
+class WaitingSends:
+    """The waiting sends of one producer."""
+
+    def __init__(
+        self, pipeline: SendPipeline, services: Services, default_topic_queues: int
+    ) -> None:
+        self._pipeline = pipeline
+        self._services = services
+        self._clock = services.clock
+        self._default_topic_queues = default_topic_queues
+        self.routeless: dict[str, dict[Send, None]] = {}
+        """Sends that wait for their route, by topic; read-only outside."""
+        self.unconnected: dict[str, dict[Send, None]] = {}
+        """Sends that wait for their connection, by address; read-only outside."""
+        self._unknown: dict[str, dict[Send, None]] = {}
+        self._again: dict[str, dict[Send, None]] = {}
+        # (when, number, send, due): due for the next try, or at its end.
+        self._timetable: list[tuple[float, int, Send, bool]] = []
+        self._number = 0
+        self._dead_count = 0
+        self._timer: TimerHandle | None = None
+        self._timer_s = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    @property
+    def timetable_size(self) -> int:
+        """Entries of the timetable, those of sends that have left included."""
+        return len(self._timetable)
+
+    def await_route(self, send: Send) -> None:
+        """Let the send go on when its topic's route is known."""
+        topic = send.request.topic
+        if self._park(send, self.routeless, topic):
+            self._spawn(self._find_route(topic), f"route-{topic}")
+
+    def await_connection(self, send: Send, address: str) -> None:
+        """Let the send leave when there is a connection to `address`."""
+        if self._park(send, self.unconnected, address):
+            self._spawn(self._connect(address), f"connect-{address}")
+
+    def await_peer(self, send: Send, address: str) -> None:
+        """Let the send go on when it is known what kind of broker is at `address`."""
+        if self._park(send, self._unknown, address):
+            self._spawn(self._ask(address), f"ask-{address}")
+
+    def await_next_try(self, send: Send, wait_s: float) -> None:
+        """Let the send go on after `wait_s` seconds."""
+        if self._stopped:
+            self._pipeline.end(send, IllegalState(STOPPED))
+            return
+        self._note_end(send)
+        now_s = self._clock.monotonic()
+        due_s = ceil((now_s + wait_s) / TICK_S) * TICK_S
+        if due_s <= now_s:  # rounded away; a try in no time at all would be one of many
+            due_s += TICK_S
+        self._at(due_s, send, due=True)
+
+    def waits_for(self, send: Send) -> str:
+        """Say what the send waits for."""
+        topic = send.request.topic
+        if send.place is not None:
+            if send.place is self.routeless.get(topic):
+                return f"the route of {topic} from {self._services.name_servers.text}"
+            for address, place in (*self.unconnected.items(), *self._unknown.items()):
+                if send.place is place:
+                    return f"a connection to {address}"
+        return "its next try"
+
+    def left(self, send: Send) -> None:
+        """The send has ended; forget it."""
+        if send.place is not None:
+            send.place.pop(send, None)
+            send.place = None
+        self._dead_count += send.off_wire_count
+        if self._dead_count > DEAD_MIN and self._dead_count * 2 > len(self._timetable):
+            self._timetable = [entry for entry in self._timetable if not entry[2].left]
+            self._dead_count = 0
+            heapify(self._timetable)
+
+    async def stop(self) -> None:
+        """End everything that waits, and the tasks."""
+        self._stopped = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting = [entry[2] for entry in sorted(self._timetable, key=lambda entry: entry[1])]
+        self._timetable = []
+        for send in waiting:
+            if not send.left and send.connection is None:
+                self._pipeline.end(send, IllegalState(STOPPED))
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Inside
+
+    def _park(self, send: Send, places: dict[str, dict[Send, None]], key: str) -> bool:
+        """Put the send into the place of `key`; True when it is the first one there."""
+        if self._stopped:
+            self._pipeline.end(send, IllegalState(STOPPED))
+            return False
+        self._note_end(send)
+        place = places.get(key)
+        is_first = place is None
+        if place is None:
+            place = places[key] = {}
+        place[send] = None
+        send.place = place
+        return is_first
+
+    async def _find_route(self, topic: str) -> None:
+        error: RocketMQError | None = None
+        try:
+            await self._services.routes.for_publish(topic, self._default_topic_queues)
+        except RocketMQError as failure:
+            error = failure
+        finally:
+            parked = self.routeless.pop(topic)
+        for send in self._taken(parked):
+            if error is None:
+                self._pipeline.dispatch(send)
+            else:
+                self._pipeline.not_sent(send, error)
+
+    async def _connect(self, address: str) -> None:
+        error: RocketMQError | None = None
+        connection: Connection | None = None
+        try:
+            connection = await self._services.remoting.connection(address)
+        except RocketMQError as failure:
+            error = failure
+        finally:
+            parked = self.unconnected.pop(address)
+        for send in self._taken(parked):
+            if connection is not None:
+                self._pipeline.depart(send, connection)
+            elif error is not None:
+                self._pipeline.not_sent(send, error)
+
+    async def _ask(self, address: str) -> None:
+        error: RocketMQError | None = None
+        try:
+            await self._services.peer(address)
+        except RocketMQError as failure:
+            error = failure
+        finally:
+            parked = self._unknown.pop(address)
+        for send in self._taken(parked):
+            if error is None:
+                self._pipeline.dispatch(send)
+            else:
+                self._pipeline.not_sent(send, error)
+
+    async def _go_on(self, topic: str) -> None:
+        """Look at the route once more, then let the sends of `topic` try again."""
+        try:
+            routes = self._services.routes
+            looking = routes.refresh(topic, max_age_s=ROUTE_MAX_AGE_S)
+            await within(self._clock, ROUTE_WAIT_S, looking)
+        except (RocketMQError, TimeoutError) as error:
+            log.debug("route of %s not refreshed before a retry: %s", topic, error)
+        finally:
+            parked = self._again.pop(topic)
+        for send in self._taken(parked):
+            self._pipeline.dispatch(send)
+
+    def _taken(self, parked: dict[Send, None]) -> Iterable[Send]:
+        """Give the sends of a place that is no more, those excepted that end meanwhile."""
+        for send in list(parked):
+            if send.place is not parked:
+                continue
+            send.place = None
+            if send.future.done():
+                self._pipeline.abandon(send)  # its future was cancelled: nobody waits for it
+            else:
+                yield send
+
+    # Time
+
+    def _note_end(self, send: Send) -> None:
+        if not send.off_wire_count:
+            self._at(send.end_s, send, due=False)
+
+    def _at(self, when_s: float, send: Send, *, due: bool) -> None:
+        send.off_wire_count += 1
+        self._number += 1
+        heappush(self._timetable, (when_s, self._number, send, due))
+        if self._timer is None or when_s < self._timer_s:
+            self._arm(when_s)
+
+    def _arm(self, when_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_s = when_s
+        self._timer = self._clock.call_at(when_s, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now_s = self._clock.monotonic()
+        while self._timetable and self._timetable[0][0] <= now_s:
+            _, _, send, due = heappop(self._timetable)
+            if send.left:
+                self._dead_count = max(self._dead_count - 1, 0)
+                continue
+            send.off_wire_count -= 1
+            if send.connection is not None:
+                continue  # on the wire: its connection keeps the time
+            if due and now_s < send.end_s:
+                topic = send.request.topic
+                if self._park(send, self._again, topic):
+                    self._spawn(self._go_on(topic), f"again-{topic}")
+            else:
+                self._pipeline.out_of_time(send)
+        if self._timetable and self._timer is None:
+            self._arm(self._timetable[0][0])
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=f"skylarkmq-send-{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 class SendPipeline:
@@ -77,9 +424,9 @@ class SendPipeline:
         self._monotonic = services.clock.monotonic
         self._pick = self.lanes.pick
         self._faults = self.lanes.faults
-        self._departures = Departures(self, services, config.default_topic_queues)
-        self._routeless = self._departures.routeless
-        self._unconnected = self._departures.unconnected
+        self._waiting = WaitingSends(self, services, config.default_topic_queues)
+        self._routeless = self._waiting.routeless
+        self._unconnected = self._waiting.unconnected
         self._known_route = services.routes.known
         self._ready = services.remoting.ready
         # Whether it matters when a try began.
@@ -116,7 +463,7 @@ class SendPipeline:
         elif self._closed:
             self.end(send, IllegalState(STOPPED))
         elif request.topic in self._routeless:
-            self._departures.await_route(send)
+            self._waiting.await_route(send)
         else:
             self.dispatch(send)
         return send
@@ -126,7 +473,7 @@ class SendPipeline:
         topic = request.topic
         route = self._known_route(topic)
         if route is None or not route.publish_queues or topic in self._routeless:
-            self._departures.await_route(send)
+            self._waiting.await_route(send)
             return
         try:
             lane = self._next_lane(topic, route)
@@ -134,7 +481,7 @@ class SendPipeline:
             address = lane.address
             connection = self._ready(address)
             if connection is None or address in self._unconnected:
-                self._departures.await_connection(send, address)
+                self._waiting.await_connection(send, address)
                 return
             send.connection = connection
             opaque = lane.template.start(connection, request, send)
@@ -186,7 +533,7 @@ class SendPipeline:
         """End what is not on the wire; what is there ends with its answer or its connection."""
         self.close()
         self._stopped = True
-        await self._departures.stop()
+        await self._waiting.stop()
 
     # For the sends
 
@@ -246,7 +593,7 @@ class SendPipeline:
         topic = send.request.topic
         route = self._known_route(topic)
         if route is None or not route.publish_queues:
-            self._departures.await_route(send)
+            self._waiting.await_route(send)
             return
         failed = None
         if send.error is not None and send.queue is not None:
@@ -265,7 +612,7 @@ class SendPipeline:
         if send.timed and not self._may_wait_there(send, address, connection):
             return
         if connection is None or address in self._unconnected:
-            self._departures.await_connection(send, address)
+            self._waiting.await_connection(send, address)
         else:
             self._transmit(send, lane, connection)
 
@@ -298,7 +645,7 @@ class SendPipeline:
         """Its time was over before it was on the wire."""
         error = send.error
         if error is None:
-            waited = self._departures.waits_for(send)
+            waited = self._waiting.waits_for(send)
             text = f"not sent to {send.request.topic} in time: it waited for {waited}"
             self.end(send, RequestTimeout(text))
         else:
@@ -324,7 +671,7 @@ class SendPipeline:
         """Return whether the broker keeps a message until its time; else the send is seen to."""
         peer = None if connection is None else connection.peer
         if peer is None:
-            self._departures.await_peer(send, address)
+            self._waiting.await_peer(send, address)
         elif not peer.has_timers:
             self.end(send, _no_timers(address, peer))
         return peer is not None and peer.has_timers
@@ -343,7 +690,7 @@ class SendPipeline:
         wait_s = min(RETRY_FIRST_S * 2 ** min(send.failed_count - 1, 16), RETRY_MAX_S)
         remaining_s = send.end_s - self._monotonic()
         pause_s = min(wait_s * self._random.uniform(0.5, 1.0), remaining_s)
-        self._departures.await_next_try(send, pause_s)
+        self._waiting.await_next_try(send, pause_s)
 
     def _has_other_broker(self, send: Send) -> bool:
         route = self._routes.known(send.request.topic)
@@ -365,7 +712,7 @@ class SendPipeline:
         send.left = True
         self.in_flight.leave(len(send.request.body), send.generation)
         if send.off_wire_count or send.place is not None:
-            self._departures.left(send)
+            self._waiting.left(send)
         context = send.context
         if context is not None:
             context.queue = send.queue

@@ -43,14 +43,14 @@ from skylarkmq.client.consumer.subscription import Selector, StartFrom
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES
 from skylarkmq.client.message_view import StoredView
 from skylarkmq.client.observe.trace import TRACE_TOPIC
+from skylarkmq.client.producer.lanes import Selector as LanesSelector
 from skylarkmq.client.producer.producer import Compression
-from skylarkmq.client.producer.queue_selector import Selector as QueueSelectorSelector
 from skylarkmq.client.producer.reply_table import Reply
 from skylarkmq.client.producer.request_reply import Replyable
-from skylarkmq.client.producer.send import SendStats
-from skylarkmq.client.producer.send_many import Outcome
+from skylarkmq.client.producer.send_pipeline import SendStats
 from skylarkmq.client.producer.send_result import SendResult
-from skylarkmq.client.producer.transaction_check import HalfMessage, TransactionState
+from skylarkmq.client.producer.sender import Outcome
+from skylarkmq.client.producer.transaction import HalfMessage, TransactionState
 from skylarkmq.client.wire.stream import Network
 from skylarkmq.client.wire.tls import ServerHostname, SslSetting
 from skylarkmq.common.clock import Clock
@@ -908,7 +908,7 @@ class Producer:
         *,
         queue: MessageQueue | None = None,
         key: str | None = None,
-        selector: QueueSelectorSelector | None = None,
+        selector: LanesSelector | None = None,
         timeout: float | None = None,
     ) -> SendResult:
         """Send a message and return where it is; waits first while too much is in flight.
@@ -944,7 +944,7 @@ class Producer:
         self,
         messages: Iterable[Message],
         *,
-        selector: QueueSelectorSelector | None = None,
+        selector: LanesSelector | None = None,
         timeout: float | None = None,
     ) -> list[Outcome]:
         """Send any messages in as few requests as may be; return what became of each, in order.
@@ -962,7 +962,7 @@ class Producer:
         *,
         queue: MessageQueue | None = None,
         key: str | None = None,
-        selector: QueueSelectorSelector | None = None,
+        selector: LanesSelector | None = None,
         timeout: float | None = None,
     ) -> concurrent.futures.Future[SendResult]:
         """Start sending a message; the future has what `send` would return or raise.
@@ -978,7 +978,7 @@ class Producer:
         *,
         queue: MessageQueue | None = None,
         key: str | None = None,
-        selector: QueueSelectorSelector | None = None,
+        selector: LanesSelector | None = None,
     ) -> None:
         """Send a message once, without an answer: it may be lost without a word.
 

@@ -17,8 +17,8 @@ from skylarkmq.client.errors import ConsumerClosed, IllegalState
 from skylarkmq.client.instance import Client as AsyncClient
 from skylarkmq.client.message_view import StoredView
 from skylarkmq.client.producer.producer import Producer as AsyncProducer
+from skylarkmq.client.producer.transaction import HalfMessage, TransactionState
 from skylarkmq.client.producer.transaction import Transaction as AsyncTransaction
-from skylarkmq.client.producer.transaction_check import HalfMessage, TransactionState
 from skylarkmq.client.sync.portal import Portal, Threads
 from skylarkmq.client.sync.twin import Bound, Started, blocking, in_thread
 from skylarkmq.protocol.message import MessageQueue

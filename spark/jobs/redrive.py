@@ -29,7 +29,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from skylarkmq.client.admin.messages import DROPPED_NAMES
 from skylarkmq.client.errors import BrokerError, ConnectionFailed, RocketMQError, broker_error
-from skylarkmq.client.producer.queue_selector import by_hash
+from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.client.producer.send_result import STORED_CODES
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode, ResponseCode

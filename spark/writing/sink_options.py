@@ -26,7 +26,7 @@ from typing import Final
 
 from skylarkmq.client.config import MIB
 from skylarkmq.client.errors import NotSupported
-from skylarkmq.client.producer.message_text import KINDS, require_compression
+from skylarkmq.client.producer.outgoing import KINDS, require_compression
 from skylarkmq.client.producer.send_result import SendStatus
 from skylarkmq.protocol.compression import CompressionKind
 from skylarkmq.protocol.flags import (

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from skylarkmq.client.config import MIB
-from skylarkmq.client.producer.queue_selector import by_hash
+from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.protocol.batch import MIN_BATCH_ITEM_SIZE
 from skylarkmq.spark.cluster import BlockingClient, client_for, patiently
 from skylarkmq.spark.writing.rows import Addressed, RowError

@@ -182,7 +182,7 @@ async def begun_and_cut_off(place: Place) -> Transaction:
 
 async def transaction_is_decided(place: Place, transaction: Transaction, driven: Driven) -> None:
     (producer,) = place.producers
-    checks = producer._callers.transactions.checks
+    checks = producer._parts_now.transactions.checks
     assert checks.open == {}, "every transaction has an end that the broker can ask for"
     if driven.reached and transaction._unique_id:
         assert transaction.state is not None

@@ -64,7 +64,7 @@ async def test_ten_thousand_messages_in_flight_are_few_tasks() -> None:
 
 
 def timetable_size(it: Setting) -> int:
-    return it.producer._running.pipeline._departures.timetable_size
+    return it.producer._running.pipeline._waiting.timetable_size
 
 
 def hang(it: Setting, broker: FakeBroker) -> asyncio.Event:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skylarkmq.client import Message, MessageQueue
-from skylarkmq.client.producer.latency_fault import BROKERS_MAX, LatencyFaults, avoided_for_s
+from skylarkmq.client.producer.lanes import BROKERS_MAX, LatencyFaults, avoided_for_s
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.support import Setting
 from tests.support.manual_clock import advance_async, settle

@@ -24,7 +24,7 @@ from skylarkmq.client import (
 )
 from skylarkmq.client.config import Codec
 from skylarkmq.client.instance import services_of
-from skylarkmq.client.producer.message_text import properties_text
+from skylarkmq.client.producer.outgoing import properties_text
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.properties import decode_properties

@@ -9,7 +9,7 @@ from skylarkmq.client import (
     Message,
     MessageQueue,
 )
-from skylarkmq.client.producer.queue_selector import by_hash
+from skylarkmq.client.producer.lanes import by_hash
 from tests.client.support import Setting
 
 

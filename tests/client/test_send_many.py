@@ -16,7 +16,7 @@ from skylarkmq.client import (
     RouteNotFound,
     SendResult,
 )
-from skylarkmq.client.producer.send_many import BATCH_COUNT_MAX, BATCH_SIZE_MAX
+from skylarkmq.client.producer.sender import BATCH_COUNT_MAX, BATCH_SIZE_MAX
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.support import Setting
 from tests.support.fake_cluster import FakeBroker

@@ -39,7 +39,7 @@ def told(broker: FakeBroker, topic: str = TOPIC) -> list[list[TraceRecord]]:
 
 
 def tracer_of(producer: Producer) -> Any:
-    tracer = producer._callers._tracer
+    tracer = producer._parts_now.tracer
     assert tracer is not None
     return tracer
 

@@ -185,7 +185,7 @@ async def test_a_half_message_of_unknown_fate_is_rolled_back_when_asked(it: It) 
     (half,) = [each for each in it.broker.requests if each.code == RequestCode.SEND_MESSAGE_V2]
     properties = dict(pair.split("\x01") for pair in half.ext_fields["i"].split("\x02"))
     it.broker.silent = False
-    calls = it.producer._callers
+    calls = it.producer._parts_now
     assert calls.transactions.checks._ended[properties["UNIQ_KEY"]].state is ROLLED_BACK
     assert not calls.transactions.checks.open
 
@@ -241,7 +241,7 @@ async def test_cancelled_at_every_turn() -> None:
             ended = await cancelled_after(turns, work())
             await settle(8)
             assert setting.producer.in_flight_count == 0
-            checks = setting.producer._callers.transactions.checks
+            checks = setting.producer._parts_now.transactions.checks
             assert not checks.open
             if kept and kept[0]._unique_id:
                 assert kept[0].state is not None

@@ -15,7 +15,7 @@ from pyspark import SparkFiles, TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from skylarkmq.client.producer.queue_selector import by_hash
+from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.spark import cluster
 from skylarkmq.spark.option_reading import OptionError

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from skylarkmq.client.producer.queue_selector import by_hash
+from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.protocol.batch import split_batch
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import encode_command

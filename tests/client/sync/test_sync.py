@@ -25,7 +25,7 @@ from skylarkmq.client import (
     StartFrom,
     TooManyInFlight,
 )
-from skylarkmq.client.producer.transaction_check import HalfMessage, TransactionState
+from skylarkmq.client.producer.transaction import HalfMessage, TransactionState
 from skylarkmq.client.sync import Admin, Client, Consumer, PeekReader, Producer, ReceivedMessage
 from tests.support.patience import LIMIT_S
 

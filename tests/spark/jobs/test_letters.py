@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.producer.queue_selector import by_hash
+from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.protocol.compression import CompressionKind, compression_flags, decompress
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.message import MessageQueue

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.producer.queue_selector import by_hash
+from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.spark.writing import sink_task as sink_task_module
 from skylarkmq.spark.writing.rows import Addressed, RowError
