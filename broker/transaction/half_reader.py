@@ -47,7 +47,7 @@ class HalfReader:
 
     @property
     def end(self) -> int:
-        """The queue offset behind the last visible message."""
+        """The queue offset after the last visible message."""
         return self._store.max_offset(self._topic, QUEUE_ID)
 
     @property
@@ -130,7 +130,7 @@ async def load_table(
 
     Args:
         op_offset: where the op messages to read begin.
-        end: behind the last half message that was there at the start.
+        end: the queue offset after the last half message that was there at the start.
 
     Returns:
         The places that have ended and have no op message.
