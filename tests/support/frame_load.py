@@ -11,6 +11,7 @@ from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder
 from skylarkmq.protocol.record import decode_messages
+from tests.support.patience import is_slow_disk
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 from tests.support.send_history import Attempt, Queue, SendHistory
 
@@ -92,7 +93,8 @@ class SendingPeer(asyncio.Protocol):
             self._history.acked(attempt, int(fields["queueOffset"]), place)
             self._on_answer()
         else:
-            self.bad_codes.append((answer.code, answer.remark))
+            if not is_slow_disk(answer.remark):
+                self.bad_codes.append((answer.code, answer.remark))
             if answer.code in _REFUSALS:
                 self._history.refused(attempt)
 

@@ -20,6 +20,14 @@ JVM_LIMIT_S = 900.0
 LOOK_EVERY_S = 0.005
 
 
+def is_slow_disk(remark: str | None) -> bool:
+    """Return whether a send was refused because the machine's disk could not keep up.
+
+    The broker says so after 2 s; beside other work a sound test may meet that, and sends again.
+    """
+    return "the next log file is not ready" in (remark or "")
+
+
 async def until(met: Callable[[], Awaitable[T] | T], what: str = "it") -> T:
     """Look until what `met` returns is true, and return that.
 

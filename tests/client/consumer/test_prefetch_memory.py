@@ -31,7 +31,7 @@ async def test_large_bodies(tmp_path: Path, batch_size: int) -> None:
     limit = 6 * MIB
     async with (
         live_broker(tmp_path, mapped_file_size_commit_log=64 * MIB) as broker,
-        Client(namesrv_of(broker)) as client,
+        Client(namesrv_of(broker), request_timeout=LIMIT_S) as client,
         Producer(client=client, send_timeout=LIMIT_S) as producer,
     ):
         body = Random(1).randbytes(MIB)  # nothing to compress
