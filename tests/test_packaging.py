@@ -56,7 +56,11 @@ def test_what_is_packed(built: tuple[set[str], set[str], str]) -> None:
     modules = {f"skylarkmq/{name}" for name in listed if name.startswith(ROOMS)}
     modules |= {name for name in listed if name.startswith(TOP)}
     packed = {name for name in wheel if ".dist-info/" not in name}
-    assert packed == modules | {"skylarkmq/py.typed", "skylarkmq/spark/log4j2.properties"}
+    assert packed == modules | {
+        "skylarkmq/py.typed",
+        "skylarkmq/client/sync/__init__.pyi",
+        "skylarkmq/spark/log4j2.properties",
+    }
     assert modules <= source
     rest = {name for name in source - modules if not name.startswith("skylarkmq")}
     assert not {name for name in rest if name.startswith(("tests", "deploy", "var"))}

@@ -51,7 +51,7 @@ class TableFile:
         self._path = path
         self._take = take
         # Invariant: durable <= changes and wanted <= changes; they count changes since the start.
-        self.changes = 0
+        self.changes: int = 0
         self._wanted = 0
         self._durable = 0
         self._waiters: list[tuple[int, Done]] = []
