@@ -99,7 +99,7 @@ async def test_an_answer_that_can_not_be_written_is_told(owner: Owner) -> None:
     (frame,) = FrameDecoder().feed(transport.writes[0])
     answer = decode_command(frame)
     assert (answer.code, answer.opaque) == (1, 3)
-    assert "can not be written" in (answer.remark or "")
+    assert "cannot be written" in (answer.remark or "")
 
 
 # Bad frames
@@ -162,7 +162,7 @@ async def test_calls_end_with_the_connection(owner: Owner) -> None:
     with pytest.raises(ConnectionClosedError, match="has left"):
         await call
     assert (made.close_reason, owner.clock.pending_count) == ("error", 0)
-    with pytest.raises(ConnectionClosedError, match="can not be asked"):
+    with pytest.raises(ConnectionClosedError, match="cannot be asked"):
         await made.call(RemotingCommand.request(40), 3)
 
 

@@ -393,7 +393,7 @@ def test_a_batch_does_not_begin_over_one_that_is_not_written() -> None:
     message = inner("T", 0, b"gathered")
     batch = rig.store.begin()
     batch.add_message(queue, message)
-    with pytest.raises(RuntimeError, match="a batch of 1 messages is to be written"):
+    with pytest.raises(RuntimeError, match="a batch of 1 messages must be written"):
         rig.put("T", 0, b"in between")
     assert rig.store.commit(statuses.append)
     rig.put("T", 0, b"after")

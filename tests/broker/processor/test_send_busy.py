@@ -14,6 +14,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 SEND, SEND_V1, BACK, PULL = 310, 10, 36, 11
+BACK_FIELDS = {"offset": "0", "group": "g", "delayLevel": "0"}
 V1_FIELDS = {
     "producerGroup": "p", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
     "queueId": "0", "sysFlag": "0", "bornTimestamp": "1", "flag": "0",
@@ -30,12 +31,12 @@ async def test_no_buffer_is_answered_busy_until_there_is_one(tmp_path: Path, flu
         assert buffers is not None
         taken = buffers.borrow()
         assert taken is not None and buffers.is_deficient
-        for code, fields in ((SEND, send_fields("T")), (SEND_V1, V1_FIELDS), (BACK, {})):
+        for code, fields in ((SEND, send_fields("T")), (SEND_V1, V1_FIELDS), (BACK, BACK_FIELDS)):
             answer = await client.call(code, fields, b"refused")
             assert answer.code == ResponseCode.SYSTEM_BUSY
             assert answer.remark == (
                 "[REJECTREQUEST]system busy, start flow control for a while, every buffer of the "
-                "transient pool is out; transientStorePoolSize=2"
+                "transient pool is in use; transientStorePoolSize=2"
             )
         assert broker.state.store.stats.busy_refusals["pool_exhausted"] == 3
         buffers.give_back(taken)
@@ -58,7 +59,7 @@ async def test_an_append_under_way_for_long_refuses_sends(tmp_path: Path) -> Non
         opaque = client.send(SEND, send_fields("T"), b"stalls")
         assert (await client.call(PULL, pull_fields("T"))).code == 0
         clock.advance(1.2)
-        for code, fields in ((SEND, send_fields("T")), (SEND_V1, V1_FIELDS), (BACK, {})):
+        for code, fields in ((SEND, send_fields("T")), (SEND_V1, V1_FIELDS), (BACK, BACK_FIELDS)):
             answer = await client.call(code, fields, b"refused")
             assert answer.code == ResponseCode.SYSTEM_BUSY
             assert (answer.remark or "").startswith(
