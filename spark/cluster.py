@@ -8,9 +8,10 @@ A queue is asked at its master; while that cannot be reached, reading goes to a 
 that are safe to repeat are repeated, `retries` times after a short wait that doubles. Errors that
 come out name the peer, and the cause as far as it is known.
 
-One thread at a time; nothing is connected before the first call. A process that was forked leaves
-what its parent opened alone and connects anew. Topics, queues and groups are the application's;
-what goes over the wire has the namespace around it.
+One thread at a time, and none in which an event loop runs already, as in a notebook's cell; nothing
+is connected before the first call. A process that was forked leaves what its parent opened alone
+and connects anew. Topics, queues and groups are the application's; what goes over the wire has the
+namespace around it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from skylarkmq.client.clock import within
 from skylarkmq.client.errors import (
     BrokerError,
     ConnectionFailed,
+    IllegalState,
     NotFound,
     ProtocolError,
     RequestTimeout,
@@ -100,6 +102,10 @@ NO_NAME_SERVER_HINT: Final = (
 )
 UNREACHED_HINT: Final = (
     "Is it running there, and can this machine reach it? Driver and every executor need to"
+)
+INSIDE_A_LOOP: Final = "an event loop runs in this thread, and a blocking call would hold it up"
+INSIDE_A_LOOP_HINT: Final = (
+    "A notebook's cell runs inside one. Call it in another thread: await asyncio.to_thread(...)"
 )
 MISSING_HINT: Final = (
     "The topic does not exist, or its brokers are not registered (any more): see the spelling, "
@@ -512,6 +518,8 @@ class BlockingClient:
     @property
     def _opened(self) -> OwnLoop:
         """What is open in this process, looked at when nobody did for a while."""
+        if asyncio._get_running_loop() is not None:
+            raise IllegalState(INSIDE_A_LOOP, hint=INSIDE_A_LOOP_HINT)
         now_s = self.clock.monotonic()
         made = self._made
         if made is not None and made.process_id != os.getpid():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ from skylarkmq.client.errors import (
     AuthError,
     BrokerError,
     ConnectionFailed,
+    IllegalState,
     NotFound,
     RequestTimeout,
     RocketMQError,
@@ -40,6 +42,14 @@ def client(broker: SyncBroker) -> Iterator[BlockingClient]:
     found = BlockingClient(ConnectionSettings((broker.namesrv_addr,)))
     yield found
     found.close()
+
+
+async def test_inside_an_event_loop_it_says_what_to_do(broker: SyncBroker) -> None:
+    client = BlockingClient(ConnectionSettings((broker.namesrv_addr,)))
+    with pytest.raises(IllegalState, match=r"(?s)a blocking call would hold it up.*to_thread"):
+        client.topics()
+    await asyncio.to_thread(client.topics)
+    await asyncio.to_thread(client.close)
 
 
 def filled(broker: SyncBroker, topic: str, count: int) -> None:
