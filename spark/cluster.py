@@ -601,7 +601,10 @@ class BlockingClient:
             return known
 
     def _members(self, queue: MessageQueue, max_age_s: float) -> dict[int, str]:
-        route = _there(queue.topic, self._lasting(queue.topic, max_age_s))
+        known = self._lasting(queue.topic, max_age_s)
+        if known is not None and known.borrowed:  # its first message may have created the topic
+            known = self._lasting(queue.topic, 0.0)
+        route = _there(queue.topic, known)
         members = route.brokers.get(queue.broker_name)
         if not members and max_age_s > ROUTE_RETRY_AGE_S:
             route = _there(queue.topic, self._lasting(queue.topic, ROUTE_RETRY_AGE_S))

@@ -44,6 +44,16 @@ def client(broker: SyncBroker) -> Iterator[BlockingClient]:
     found.close()
 
 
+def test_a_topic_can_be_read_as_soon_as_its_first_message_created_it(
+    broker: SyncBroker, client: BlockingClient
+) -> None:
+    queues = client.write_queues("new-one")
+    with pytest.raises(RouteNotFound):
+        client.max_offset(queues[0])
+    filled(broker, "new-one", 8)
+    assert sum(client.max_offsets(queues).values()) == 8
+
+
 async def test_inside_an_event_loop_it_says_what_to_do(broker: SyncBroker) -> None:
     client = BlockingClient(ConnectionSettings((broker.namesrv_addr,)))
     with pytest.raises(IllegalState, match=r"(?s)a blocking call would hold it up.*to_thread"):
