@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
-import os
-import resource
 import socket
 import struct
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,7 +17,6 @@ from skylarkmq.broker.net.addresses import bind, port_of
 from skylarkmq.broker.net.connection import Connection, FrameHandler
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import (
-    ACCEPTS_PER_TURN,
     DEAF_LIMIT_S,
     FRAME_LIMIT_S,
     SCAN_INTERVAL_S,
@@ -28,8 +25,9 @@ from skylarkmq.broker.net.server import (
 )
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.host_address import HostAddress
+from tests.broker import descriptors_child
 from tests.support.manual_clock import ManualClock
-from tests.support.patience import until
+from tests.support.patience import LIMIT_S, until
 from tests.support.raw_client import RawClient
 
 pytestmark = pytest.mark.timing
@@ -218,43 +216,11 @@ async def test_the_stop_waits_for_answers_that_peers_still_take() -> None:
     await client.close()
 
 
-async def test_without_descriptors_it_waits_and_serves_those_it_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(asyncio.constants, "ACCEPT_RETRY_DELAY", 0.01)  # s, of the stock loop
-    failures: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, what: failures.append(what))
-    server, address = await listening()
-    client = await RawClient.open(address)
-    await client.call(9)
-    gc.collect()  # descriptors of earlier tests go now, and not meanwhile
-    peers = [socket.socket() for _ in range(10)]
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    fillers: list[int] = []
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (peers[-1].fileno() + 20, limits[1]))
-        with contextlib.suppress(OSError):
-            while True:
-                fillers.append(os.dup(peers[0].fileno()))
-        for peer in peers:
-            peer.connect(address)
-        for _ in range(200):
-            assert (await client.call(9)).code == 3
-        # Threads of a broker that other tests share may have given a descriptor back meanwhile.
-        assert len(server.connections) < len(peers)
-        if failures:  # uvloop closes them instead
-            assert len(failures) < 100 * ACCEPTS_PER_TURN
-    finally:
-        for filler in fillers:
-            os.close(filler)
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    again = await RawClient.open(address)
-    assert (await again.call(9)).code == 3
-    for each in (client, again):
-        await each.close()
-    for peer in peers:
-        peer.close()
-    await server.stop()
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_without_descriptors_it_waits_and_serves_those_it_has(loop: str) -> None:
+    child = [sys.executable, "-m", descriptors_child.__name__, loop]
+    ended = subprocess.run(child, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert ended.returncode == 0, ended.stderr
 
 
 async def test_after_the_stop_nobody_is_let_in() -> None:

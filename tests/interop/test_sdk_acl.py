@@ -25,6 +25,8 @@ pytestmark = pytest.mark.interop
 ADMIN = Credentials("rocketmq-admin", "12345678-admin")
 ALICE = Credentials("alice-of-sales", "alice's secret")
 OPEN, READ_ONLY, CLOSED = "T_open", "T_read_only", "T_closed"
+CODECS = ["auto", "rocketmq"]
+ALL_KINDS = [f"T_all_kinds_{codec}" for codec in CODECS]
 GROUP, FOREIGN_GROUP = "G_alice", "G_of_others"
 
 PLAIN_ACL = f"""
@@ -42,6 +44,8 @@ accounts:
   defaultGroupPerm: DENY
   topicPerms:
   - {OPEN}=PUB|SUB
+  - {ALL_KINDS[0]}=PUB|SUB
+  - {ALL_KINDS[1]}=PUB|SUB
   - {READ_ONLY}=SUB
   - {CLOSED}=DENY
   groupPerms:
@@ -74,28 +78,28 @@ def client_of(broker: Broker, credentials: Credentials | None, **settings: objec
 
 @pytest.fixture
 async def topics(secured: Broker) -> AsyncIterator[None]:
-    """The three topics, each with a message of the administrator's."""
+    """The topics, made by the administrator."""
     async with client_of(secured, ADMIN) as client, Admin(client=client) as admin:
-        for topic in (OPEN, READ_ONLY, CLOSED):
+        for topic in (OPEN, READ_ONLY, CLOSED, *ALL_KINDS):
             await admin.create_topic(topic, queues=4, exist_ok=True)
         yield
 
 
 @pytest.mark.usefixtures("topics")
-@pytest.mark.parametrize("codec", ["auto", "rocketmq"])
-async def test_what_is_allowed(secured: Broker, codec: str) -> None:
+@pytest.mark.parametrize(("codec", "topic"), zip(CODECS, ALL_KINDS, strict=True))
+async def test_what_is_allowed(secured: Broker, codec: str, topic: str) -> None:
     """Every kind of request that is signed: sends of all kinds, pulls, commits, heartbeats."""
     async with client_of(secured, ALICE, codec=codec) as client:
         async with Producer(client=client, compress_over=500) as producer:
             sent = [
-                await producer.send(Message(OPEN, f"{codec}-0", keys="Grüße", tags="A")),
-                await producer.send_nowait(Message(OPEN, f"{codec}-1", properties={"ß": "✓ 😀"})),
-                *await producer.send_batch([Message(OPEN, f"{codec}-{n}") for n in (2, 3)]),
+                await producer.send(Message(topic, f"{codec}-0", keys="Grüße", tags="A")),
+                await producer.send_nowait(Message(topic, f"{codec}-1", properties={"ß": "✓ 😀"})),
+                *await producer.send_batch([Message(topic, f"{codec}-{n}") for n in (2, 3)]),
             ]
-            await producer.send_oneway(Message(OPEN, f"{codec}-4"))
-            big = await producer.send(Message(OPEN, b"x" * 1000))
+            await producer.send_oneway(Message(topic, f"{codec}-4"))
+            big = await producer.send(Message(topic, b"x" * 1000))
             assert all(result.msg_id for result in [*sent, big])
-        got = await received(client, OPEN, GROUP, 6)
+        got = await received(client, topic, GROUP, 6)
         assert sorted({*bodies(got)} - {"x" * 1000}) == numbered(codec, 5)
 
 
