@@ -17,8 +17,8 @@ from typing import Final, Literal, get_args
 from skylarkmq.client.consumer.allocate import Assignment, find_allocation
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES, IllegalState
 from skylarkmq.protocol.frame import MAX_FRAME_SIZE
+from skylarkmq.remoting.connection import Codec as Codec
 
-Codec = Literal["auto", "json", "rocketmq", "msgpack"]
 AddressMap = Mapping[str, str] | Callable[[str], str]
 AckMode = Literal["auto", "manual", "none"]
 Model = Literal["clustering", "broadcasting"]
@@ -28,12 +28,6 @@ DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
 MIB: Final = 1024 * 1024
 FRAME_RESERVE: Final = 256 * 1024
 """What a frame needs beside the body: the properties, each byte up to six in JSON, and the rest."""
-
-CONNECT_TIMEOUT_S: Final = 3.0
-CLOSE_TIMEOUT_S: Final = 1.0
-RECONNECT_FIRST_S: Final = 0.1
-RECONNECT_MAX_S: Final = 2.0
-"""Back-off between connection attempts to one address: doubling, jittered, capped."""
 
 FIRST_LOOK_S: Final = 0.1
 LATER_LOOK_S: Final = 1.0

@@ -30,6 +30,12 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.remoting.errors import ConnectionFailed as ConnectionFailed
+from skylarkmq.remoting.errors import IllegalState as IllegalState
+from skylarkmq.remoting.errors import ProtocolError as ProtocolError
+from skylarkmq.remoting.errors import RequestTimeout as RequestTimeout
+from skylarkmq.remoting.errors import RocketMQError as RocketMQError
+from skylarkmq.remoting.errors import TlsError as TlsError
 
 RouteReason = Literal["topic_missing", "auto_create_off", "no_broker", "address_unreachable"]
 
@@ -56,44 +62,6 @@ AUTH_HINT: Final = (
 )
 
 
-class RocketMQError(Exception):
-    """Root of the SDK's errors."""
-
-    retryable: bool = False
-    hint: str = ""
-
-    def __init__(self, text: str, *, hint: str = "") -> None:
-        super().__init__(f"{text}. {hint}" if hint else text)
-        if hint:
-            self.hint = hint
-
-
-class ConnectionFailed(RocketMQError):
-    """No connection to `address`, or it closed under the call.
-
-    `reached` says whether the request may have reached the peer: then its outcome is unknown.
-    """
-
-    retryable = True
-
-    def __init__(self, address: str, why: str, *, reached: bool = False, hint: str = "") -> None:
-        super().__init__(f"{address}: {why}", hint=hint)
-        self.address = address
-        self.reached = reached
-
-
-class TlsError(ConnectionFailed):
-    """The TLS handshake failed: which check refused the peer, and what to do about it."""
-
-    retryable = False
-
-
-class RequestTimeout(RocketMQError, TimeoutError):
-    """No answer within the time given; what was asked for may have happened all the same."""
-
-    retryable = True
-
-
 class ReplyTimeout(RequestTimeout):
     """A request was sent, and nobody replied to it within its time."""
 
@@ -107,10 +75,6 @@ class ReplyTimeout(RequestTimeout):
 
 class ReplyNotDelivered(RocketMQError):
     """No broker could hand a reply to the client that asked: it is gone, or asks no more."""
-
-
-class ProtocolError(RocketMQError):
-    """The peer sent what the protocol does not allow."""
 
 
 class UnreadableBody(ProtocolError):
@@ -220,10 +184,6 @@ class AlreadyExists(RocketMQError):
 
 class NotSupported(RocketMQError):
     """The peer cannot do it; the text says what can be done instead."""
-
-
-class IllegalState(RocketMQError):
-    """The object is not started, already stopped, or used against its own rules."""
 
 
 class ConsumerClosed(IllegalState):

@@ -24,9 +24,9 @@ from skylarkmq.client.errors import NOT_STARTED, IllegalState, NotSupported
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.observe.hooks import ClientHook
 from skylarkmq.client.services import Services
-from skylarkmq.client.wire.stream import AsyncioNetwork, Network
-from skylarkmq.client.wire.tls import ClientTls, ServerHostname, SslSetting
 from skylarkmq.common.clock import Clock
+from skylarkmq.remoting.stream import AsyncioNetwork, Network
+from skylarkmq.remoting.tls import ClientTls, ServerHostname, SslSetting
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

@@ -22,7 +22,6 @@ from ipaddress import ip_address
 from random import Random
 from typing import Any, Final, Literal, Protocol
 
-from skylarkmq.client.clock import sleep, wait_event
 from skylarkmq.client.config import MISSING_ROUTE_REFRESH_S, ClientConfig
 from skylarkmq.client.errors import BrokerError, IllegalState, RequestTimeout, RocketMQError
 from skylarkmq.client.namespace import Namespace
@@ -30,12 +29,9 @@ from skylarkmq.client.observe.hooks import ClientHook, each
 from skylarkmq.client.producer.reply_table import ReplyTable
 from skylarkmq.client.wire.acl_hook import Signer
 from skylarkmq.client.wire.api_consumer import ConsumerApi
-from skylarkmq.client.wire.connection import CODEC_FIELD, CODEC_OFFER, Connection, Peer, peer_of
 from skylarkmq.client.wire.nameserver import NameServers
 from skylarkmq.client.wire.pushes import Answer, CheckRouter, PushRouter
-from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.client.wire.route import MASTER_ID, RouteTable
-from skylarkmq.client.wire.stream import Network
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.group import ConsumerData, HeartbeatData, ProducerData
 from skylarkmq.protocol.bodies.text import encode_body
@@ -44,6 +40,10 @@ from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.headers.group import UnregisterClientRequestHeader
 from skylarkmq.protocol.message_id import UniqueIdGenerator
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.client import RemotingClient
+from skylarkmq.remoting.connection import CODEC_FIELD, CODEC_OFFER, Connection, Peer, peer_of
+from skylarkmq.remoting.stream import Network
+from skylarkmq.remoting.waiting import sleep, wait_event
 
 log = logging.getLogger(__name__)
 
@@ -131,13 +131,13 @@ class Services:
         self._closed = False
         self.replies = ReplyTable(clock, self.namespace.unwrap)
         self.pushes.on(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self.replies.take)
-        self.remoting = Remoting(
+        self.remoting = RemotingClient(
             network,
             clock,
             random,
             config.codec,
             self.pushes.take,
-            signer=None if config.credentials is None else Signer(config.credentials),
+            sign=None if config.credentials is None else Signer(config.credentials).sign,
             name_servers=config.name_servers,
             on_reconnect=self._reconnected,
         )

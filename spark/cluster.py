@@ -25,7 +25,6 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from skylarkmq.client.clock import within
 from skylarkmq.client.errors import (
     BrokerError,
     ConnectionFailed,
@@ -47,7 +46,6 @@ from skylarkmq.client.wire.api_pull import (
     PullTemplate,
     pulled_in,
 )
-from skylarkmq.client.wire.connection import Connection
 from skylarkmq.client.wire.route import MASTER_ID, TopicRoute
 from skylarkmq.protocol.bodies.group import CheckClientRequestBody, SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
@@ -56,6 +54,8 @@ from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.connection import Connection
+from skylarkmq.remoting.waiting import within
 from skylarkmq.spark.clock import BlockingClock, SystemClock
 from skylarkmq.spark.named_brokers import NamedBrokers
 from skylarkmq.spark.own_loop import OwnLoop, Pending

@@ -15,13 +15,13 @@ from typing import Final
 from skylarkmq.client.errors import NotFound, RocketMQError, broker_error
 from skylarkmq.client.wire.api_admin import read_body
 from skylarkmq.client.wire.nameserver import application_topics
-from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.client.wire.route import MASTER_ID
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.client import RemotingClient
 from skylarkmq.spark.settings import ConnectionSettings
 
 CLUSTER: Final = "direct"
@@ -37,7 +37,9 @@ NO_BROKER_HINT: Final = (
 class NamedBrokers:
     """The brokers of one client."""
 
-    def __init__(self, settings: ConnectionSettings, remoting: Remoting, clock: Clock) -> None:
+    def __init__(
+        self, settings: ConnectionSettings, remoting: RemotingClient, clock: Clock
+    ) -> None:
         self.text = settings.text
         self.silent: RocketMQError | None = None
         """Why one of the brokers did not answer the last question for a route; its queues would

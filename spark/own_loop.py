@@ -20,14 +20,14 @@ from typing import Final
 from skylarkmq.client.errors import ConnectionFailed, RocketMQError
 from skylarkmq.client.wire.acl_hook import Signer
 from skylarkmq.client.wire.api_consumer import ConsumerApi
-from skylarkmq.client.wire.connection import Connection
 from skylarkmq.client.wire.nameserver import NameServers
-from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.client.wire.route import RouteTable
-from skylarkmq.client.wire.send_answer import StoredAnswer, as_command
-from skylarkmq.client.wire.stream import AsyncioNetwork
-from skylarkmq.client.wire.tls import ClientTls
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.client import RemotingClient
+from skylarkmq.remoting.connection import Connection
+from skylarkmq.remoting.send_answer import StoredAnswer, as_command
+from skylarkmq.remoting.stream import AsyncioNetwork
+from skylarkmq.remoting.tls import ClientTls
 from skylarkmq.spark.clock import BlockingClock, LoopClock
 from skylarkmq.spark.named_brokers import NamedBrokers
 from skylarkmq.spark.settings import ConnectionSettings
@@ -88,13 +88,13 @@ class OwnLoop:
         # Not uvloop: a write is to leave at once, while the loop stands still.
         self.loop = asyncio.SelectorEventLoop()
         self.clock = LoopClock(self.loop, clock)
-        self.remoting = Remoting(
+        self.remoting = RemotingClient(
             AsyncioNetwork(tls),
             self.clock,
             random := Random(),
             "json",
             _pass_over,
-            signer=Signer(settings.credentials) if settings.credentials else None,
+            sign=Signer(settings.credentials).sign if settings.credentials else None,
             name_servers=settings.name_servers,
         )
         self.source: NameServers | NamedBrokers

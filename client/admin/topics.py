@@ -20,7 +20,6 @@ from skylarkmq.client.admin.results import (
     TopicDescription,
     TopicSettings,
 )
-from skylarkmq.client.clock import sleep
 from skylarkmq.client.errors import AlreadyExists, NotFound, RequestTimeout, RocketMQError
 from skylarkmq.client.wire.api_admin import read_body, read_header
 from skylarkmq.protocol.bodies.group import GroupList
@@ -56,6 +55,7 @@ from skylarkmq.protocol.headers.topic import (
     CreateTopicRequestHeader,
     GetTopicStatsInfoRequestHeader,
 )
+from skylarkmq.remoting.waiting import sleep
 
 ROUTE_POLL_S: Final = 0.05
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"

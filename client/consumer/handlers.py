@@ -22,8 +22,7 @@ from contextvars import ContextVar
 from math import inf
 from typing import Any, Final
 
-from skylarkmq.client.clock import sleep, within
-from skylarkmq.client.config import CLOSE_TIMEOUT_S, ConsumerConfig
+from skylarkmq.client.config import ConsumerConfig
 from skylarkmq.client.consumer.counters import ConsumerCounters
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.consumer.received_message import ConsumeOutcome, ProcessQueue, ReceivedMessage
@@ -32,6 +31,8 @@ from skylarkmq.client.observe.hooks import ConsumeContext, each
 from skylarkmq.client.services import Services
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.remoting.stream import CLOSE_TIMEOUT_S
+from skylarkmq.remoting.waiting import sleep, within
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,6 @@ import logging
 from collections.abc import Collection, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
-from skylarkmq.client.clock import sleep
 from skylarkmq.client.config import (
     FIRST_LOOK_S,
     LATER_LOOK_S,
@@ -60,6 +59,7 @@ from skylarkmq.protocol.bodies.group import ConsumerData
 from skylarkmq.protocol.flags import is_retry_topic, retry_topic
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.waiting import sleep
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ import asyncio
 from collections import deque
 from math import inf
 
-from skylarkmq.client.clock import fail_after
 from skylarkmq.client.consumer.received_message import ProcessQueue, ReceivedMessage
 from skylarkmq.client.errors import ConsumerClosed, RocketMQError
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.remoting.waiting import fail_after
 
 
 class MessageBuffer:

@@ -32,10 +32,10 @@ from skylarkmq.client.errors import RebalanceInProgress, RocketMQError, RouteNot
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_consumer import ConsumerApi
 from skylarkmq.client.wire.api_pull import PullRequest, PullStatus, pull
-from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.client.wire.route import MASTER_ID
 from skylarkmq.protocol.flags import is_retry_topic
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.remoting.client import RemotingClient
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ def _table(queue: MessageQueue) -> tuple[str, str]:
 
 async def first_since(
     api: ConsumerApi,
-    remoting: Remoting,
+    remoting: RemotingClient,
     address: str,
     group: str,
     queue: MessageQueue,

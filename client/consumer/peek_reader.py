@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, Literal, Self
 
-from skylarkmq.client.clock import ceil_ms, sleep
+from skylarkmq.client.clock import ceil_ms
 from skylarkmq.client.config import PULL_SUSPEND_MS, PULL_TIMEOUT_S
 from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.pull_service import PullSources
@@ -38,6 +38,7 @@ from skylarkmq.client.wire.api_pull import PullRequest, PullResult, PullStatus, 
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP
 from skylarkmq.protocol.message import MessageExt, MessageQueue
+from skylarkmq.remoting.waiting import sleep
 
 log = logging.getLogger(__name__)
 

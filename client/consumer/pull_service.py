@@ -23,7 +23,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from skylarkmq.client.clock import sleep
 from skylarkmq.client.config import (
     PULL_ERROR_DELAY_S,
     PULL_FLOW_CONTROL_DELAY_S,
@@ -53,10 +52,11 @@ from skylarkmq.client.wire.api_pull import (
     PullStatus,
     pull,
 )
-from skylarkmq.client.wire.connection import Peer
 from skylarkmq.client.wire.route import MASTER_ID, RouteTable
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.remoting.connection import Peer
+from skylarkmq.remoting.waiting import sleep
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
-from skylarkmq.client.clock import wait_event
 from skylarkmq.client.config import (
     LOCK_GRACE_S,
     LOCK_LOST_S,
@@ -37,6 +36,7 @@ from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_consumer import LockApi
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.remoting.waiting import wait_event
 
 log = logging.getLogger(__name__)
 

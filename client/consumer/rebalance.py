@@ -29,7 +29,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from skylarkmq.client.clock import sleep, wait_event
 from skylarkmq.client.config import (
     HANDOVER_S,
     REBALANCE_INTERVAL_S,
@@ -46,6 +45,7 @@ from skylarkmq.client.observe.hooks import each
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.flags import is_retry_topic
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.remoting.waiting import sleep, wait_event
 
 log = logging.getLogger(__name__)
 

@@ -47,7 +47,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Literal, NamedTuple
 
-from skylarkmq.client.clock import within
 from skylarkmq.client.config import ProducerConfig
 from skylarkmq.client.consumer.received_message import ConsumeOutcome, ReceivedMessage
 from skylarkmq.client.observe.hooks import (
@@ -64,6 +63,7 @@ from skylarkmq.common.clock import TimerHandle
 from skylarkmq.protocol.compression import CompressionKind, compress, compression_flags
 from skylarkmq.protocol.message_id import UniqueIdGenerator
 from skylarkmq.protocol.properties import KEYS, MSG_REGION, TRACE_ON, UNIQ_KEY, encode_properties
+from skylarkmq.remoting.waiting import within
 
 log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ import asyncio
 import logging
 from typing import Final
 
-from skylarkmq.client.clock import sleep
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.flags import reply_topic
+from skylarkmq.remoting.waiting import sleep
 
 log = logging.getLogger(__name__)
 

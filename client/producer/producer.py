@@ -16,7 +16,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from skylarkmq.client.clock import within
 from skylarkmq.client.config import DEFAULT_PRODUCER_GROUP, MIB, ProducerConfig
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES, NOT_STARTED, IllegalState
 from skylarkmq.client.instance import Client, OnClient, services_of
@@ -34,6 +33,7 @@ from skylarkmq.client.producer.transaction import Check, Transaction, Transactio
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.flags import validate_producer_group
 from skylarkmq.protocol.message import Message, MessageQueue, require_message
+from skylarkmq.remoting.waiting import within
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from typing import Final
 
 from skylarkmq.client.errors import ReplyTimeout
 from skylarkmq.client.message_view import MessageView
-from skylarkmq.client.wire.connection import Connection
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -30,6 +29,7 @@ from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.properties import CORRELATION_ID, decode_properties
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
 

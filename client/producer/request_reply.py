@@ -20,7 +20,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from skylarkmq.client.clock import fail_after, within
 from skylarkmq.client.errors import (
     IllegalState,
     ReplyNotDelivered,
@@ -46,6 +45,7 @@ from skylarkmq.protocol.flags import (
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader, encode_send_header_v2
 from skylarkmq.protocol.message import Message, MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.waiting import fail_after, within
 
 log = logging.getLogger(__name__)
 

@@ -47,7 +47,6 @@ from typing import Any, Final
 
 import msgspec
 
-from skylarkmq.client.clock import fail_after, within
 from skylarkmq.client.config import ProducerConfig
 from skylarkmq.client.errors import (
     AuthError,
@@ -68,12 +67,13 @@ from skylarkmq.client.producer.lanes import FAILED_MS, Choice, Lane, Lanes
 from skylarkmq.client.producer.send_result import STORED_CODES, SendResult, SendStatus
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_send import SendRequest, stored_fields
-from skylarkmq.client.wire.connection import Connection, Peer
-from skylarkmq.client.wire.send_answer import StoredAnswer, StoredFields
 from skylarkmq.common.clock import TimerHandle
 from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.connection import Connection, Peer
+from skylarkmq.remoting.send_answer import StoredAnswer, StoredFields
+from skylarkmq.remoting.waiting import fail_after, within
 
 log = logging.getLogger(__name__)
 ROUTE_MAX_AGE_S: Final = 1.0

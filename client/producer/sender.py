@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from skylarkmq.client.clock import within
 from skylarkmq.client.config import ProducerConfig
 from skylarkmq.client.errors import (
     IllegalState,
@@ -60,6 +59,7 @@ from skylarkmq.protocol.message import (
 )
 from skylarkmq.protocol.message_id import UniqueIdGenerator
 from skylarkmq.protocol.properties import INSTANCE_ID, MAX_PROPERTIES_SIZE
+from skylarkmq.remoting.waiting import within
 
 THREAD_OVER: Final = 256 * 1024
 """Bytes from which `send` compresses in a thread: below, the loop is held for a few ms at most."""

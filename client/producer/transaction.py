@@ -53,7 +53,6 @@ from enum import Enum
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from skylarkmq.client.clock import within
 from skylarkmq.client.errors import IllegalState, NotDurableError, ProtocolError, RocketMQError
 from skylarkmq.client.message_view import MessageView
 from skylarkmq.client.observe.hooks import TransactionEnd, each
@@ -73,6 +72,7 @@ from skylarkmq.protocol.message import Message, MessageExt
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.properties import PGROUP, TRAN_MSG, TRANSACTION_CHECK_TIMES
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.waiting import within
 
 log = logging.getLogger(__name__)
 CHECKS_AT_ONCE: Final = 16

@@ -51,10 +51,10 @@ from skylarkmq.client.producer.send_pipeline import SendStats
 from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.client.producer.sender import Outcome
 from skylarkmq.client.producer.transaction import HalfMessage, TransactionState
-from skylarkmq.client.wire.stream import Network
-from skylarkmq.client.wire.tls import ServerHostname, SslSetting
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import Message, MessageQueue
+from skylarkmq.remoting.stream import Network
+from skylarkmq.remoting.tls import ServerHostname, SslSetting
 
 Check = Callable[[HalfMessage], TransactionState]
 Handler = Callable[[Any], object]

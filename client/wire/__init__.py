@@ -1,5 +1,5 @@
-"""Connections of the SDK, and the typed requests that go over them.
+"""The SDK's typed requests, and the routes that say where they go.
 
-One connection for each address, shared by all producers and consumers of a client. It knows the
-protocol and nothing of groups or retries.
+All go over the connections of one `remoting/client.py::RemotingClient`, which the producers and
+consumers of a client share. It knows the protocol and nothing of groups or retries.
 """

@@ -13,7 +13,6 @@ from typing import Final, TypeVar
 import msgspec
 
 from skylarkmq.client.errors import ProtocolError, RocketMQError, broker_error
-from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -21,6 +20,7 @@ from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.client import RemotingClient
 
 B = TypeVar("B", bound=msgspec.Struct)
 
@@ -32,7 +32,7 @@ BODY_NODES_MAX: Final = 4_000_000
 class AdminApi:
     """The calls, over one client's connections; `timeout_s` bounds each."""
 
-    def __init__(self, remoting: Remoting, timeout_s: float) -> None:
+    def __init__(self, remoting: RemotingClient, timeout_s: float) -> None:
         self._remoting = remoting
         self.timeout_s = timeout_s
 

@@ -13,7 +13,6 @@ from typing import TypeVar
 import msgspec
 
 from skylarkmq.client.errors import ProtocolError, broker_error
-from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.protocol.bodies.group import (
     CheckClientRequestBody,
     GetConsumerListByGroupResponseBody,
@@ -43,6 +42,7 @@ from skylarkmq.protocol.headers.pull import (
 )
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.client import RemotingClient
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -52,7 +52,7 @@ BROKER_NAME_FIELD = "bname"
 class ConsumerApi:
     """The calls but those for locks, over one client's connections."""
 
-    def __init__(self, remoting: Remoting) -> None:
+    def __init__(self, remoting: RemotingClient) -> None:
         self._remoting = remoting
 
     async def heartbeat(self, address: str, data: HeartbeatData, timeout_s: float) -> None:
@@ -189,7 +189,7 @@ class LockApi:
     A broker forgets a lock 60 s after it was last asked for.
     """
 
-    def __init__(self, remoting: Remoting, client_id: str, group: str) -> None:
+    def __init__(self, remoting: RemotingClient, client_id: str, group: str) -> None:
         self._remoting = remoting
         self._client_id = client_id
         self._group = group

@@ -18,7 +18,6 @@ from enum import Enum
 from typing import Final
 
 from skylarkmq.client.errors import ProtocolError, broker_error
-from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -28,6 +27,7 @@ from skylarkmq.protocol.headers.pull import PullMessageRequestHeader, PullMessag
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.client import RemotingClient
 
 
 class PullStatus(Enum):
@@ -139,7 +139,9 @@ class PullResult:
     suggested_broker_id: int
 
 
-async def pull(remoting: Remoting, address: str, wish: PullRequest, timeout_s: float) -> PullResult:
+async def pull(
+    remoting: RemotingClient, address: str, wish: PullRequest, timeout_s: float
+) -> PullResult:
     """Ask for messages; the broker holds the request for `suspend_ms` while there are none.
 
     Raises:

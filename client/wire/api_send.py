@@ -17,9 +17,6 @@ from typing import Final
 import msgspec
 
 from skylarkmq.client.errors import ProtocolError, broker_error
-from skylarkmq.client.wire.connection import Connection, Waiter
-from skylarkmq.client.wire.remoting import Remoting
-from skylarkmq.client.wire.send_answer import StoredFields
 from skylarkmq.protocol.codes import CURRENT_VERSION, LanguageCode, RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import AUTO_CREATE_TOPIC_KEY_TOPIC
@@ -34,6 +31,9 @@ from skylarkmq.protocol.headers.send import (
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import MSG_REGION, TRACE_ON
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.client import RemotingClient
+from skylarkmq.remoting.connection import Connection, Waiter
+from skylarkmq.remoting.send_answer import StoredFields
 
 _to_json: Callable[[object], bytes] = msgspec.json.Encoder().encode
 _to_msgpack: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
@@ -227,7 +227,10 @@ def stored_fields(answer: RemotingCommand) -> StoredFields:
 
 
 async def send_message_back(
-    remoting: Remoting, address: str, header: ConsumerSendMsgBackRequestHeader, timeout_s: float
+    remoting: RemotingClient,
+    address: str,
+    header: ConsumerSendMsgBackRequestHeader,
+    timeout_s: float,
 ) -> None:
     """Hand a message back to the broker that keeps it, for another try or as a dead letter.
 

@@ -20,7 +20,6 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from skylarkmq.client.clock import within
 from skylarkmq.client.errors import (
     BrokerError,
     ConnectionFailed,
@@ -30,8 +29,6 @@ from skylarkmq.client.errors import (
     TlsError,
     broker_error,
 )
-from skylarkmq.client.wire.connection import Connection
-from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.route import ClusterInfo, TopicList, TopicRouteData
 from skylarkmq.protocol.bodies.text import decode_body
@@ -41,6 +38,9 @@ from skylarkmq.protocol.flags import REPLY_TOPIC_POSTFIX, is_system_topic
 from skylarkmq.protocol.headers.fields import encode_fields
 from skylarkmq.protocol.headers.route import GetRouteInfoRequestHeader
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.client import RemotingClient
+from skylarkmq.remoting.connection import Connection
+from skylarkmq.remoting.waiting import within
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
@@ -62,7 +62,7 @@ class NameServers:
 
     def __init__(
         self,
-        remoting: Remoting,
+        remoting: RemotingClient,
         addresses: Sequence[str],
         timeout_s: float,
         random: Random,

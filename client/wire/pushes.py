@@ -18,7 +18,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, Protocol
 
-from skylarkmq.client.wire.connection import Connection
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import ProtocolError
 from skylarkmq.protocol.headers.fields import decode_fields
@@ -27,6 +26,7 @@ from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.properties import PGROUP
 from skylarkmq.protocol.record import decode_message
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from skylarkmq.client.errors import RocketMQError, RouteNotFound
-from skylarkmq.client.wire.remoting import SingleFlight
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.route import QueueData, TopicRouteData
 from skylarkmq.protocol.flags import AUTO_CREATE_TOPIC_KEY_TOPIC, is_readable, is_writeable
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.remoting.client import SingleFlight
 
 log = logging.getLogger(__name__)
 

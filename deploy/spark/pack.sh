@@ -16,8 +16,8 @@ case $archive in *.tar.gz) ;; *) echo "$0: $archive: the name must end in .tar.g
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/source"  # an installation leaves files where it builds
-cp -R "$source"/{pyproject.toml,README.md,LICENSE,broker,client,protocol,store,skylarkmq} \
-    "$source"/pyspark_skylarkmq* "$work/source"
+cp -R "$source"/{pyproject.toml,README.md,LICENSE,broker,client,common,protocol,remoting,skylarkmq} \
+    "$source"/{spark,store,tools} "$source"/pyspark_skylarkmq* "$work/source"
 "$python" -m venv "$work/environment"
 pip=("$work/environment/bin/pip" install --quiet --disable-pip-version-check)
 "${pip[@]}" "$work/source[compression]" 'pyarrow>=18'

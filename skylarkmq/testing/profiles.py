@@ -106,8 +106,8 @@ if TYPE_CHECKING:  # the SDK is loaded by whoever asks for a client
     from prometheus_client import CollectorRegistry
 
     from skylarkmq.client.config import AddressMap, Codec, Credentials
-    from skylarkmq.client.wire.stream import Network
-    from skylarkmq.client.wire.tls import ServerHostname, SslSetting
+    from skylarkmq.remoting.stream import Network
+    from skylarkmq.remoting.tls import ServerHostname, SslSetting
 
 
 class ClientSettings(TypedDict, total=False):

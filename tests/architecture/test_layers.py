@@ -5,8 +5,8 @@
     /       client      |
    /  broker   |        |
    |  /   \\    |        |
-  store    \\   |        |
-     \\      \\  |        |
+  store   remoting      |
+     \\       |         |
       +---- protocol ---+
                |
              common
@@ -33,9 +33,10 @@ OURS = {
     "common": {"common"},
     "protocol": BASE,
     "store": {"store", *BASE},
-    "broker": {"broker", "store", *BASE},
-    "client": {"client", *BASE},
-    "spark": {"spark", "client", "store", *BASE},
+    "remoting": {"remoting", *BASE},
+    "broker": {"broker", "store", "remoting", *BASE},
+    "client": {"client", "remoting", *BASE},
+    "spark": {"spark", "client", "store", "remoting", *BASE},
     "tools": {"tools", "client", "store", *BASE},
     **{name: {"spark"} for name in FOUND_BY_SPARK},
     ROOTS_FOLDER: {*PACKAGES, "cli", "testing"},
@@ -44,6 +45,7 @@ LIBRARIES = {
     "common": {"msgpack"},
     "protocol": {"msgspec", "msgpack", "crcmod"},
     "store": {"msgspec", "msgpack"},
+    "remoting": {"msgspec"},
     "broker": {"msgspec", "msgpack", "prometheus_client", "h11", "click", "uvloop"},
     "client": {"msgspec", "rich", "uvloop", "prometheus_client"},
     "spark": {"msgspec", "click", "rich", "prometheus_client", "pyspark", "pyarrow"},
@@ -57,6 +59,7 @@ BANNED = {
     "common": {*NET, "time", "subprocess"},
     "protocol": {*NET, "threading", "mmap", "time", "subprocess"},
     "store": {*NET, "time", "subprocess"},
+    "remoting": {"threading", "mmap", "time", "subprocess"},
     "broker": {"mmap", "subprocess"},
     "client": {"mmap", "subprocess"},
     "spark": {"mmap", "subprocess"},

@@ -6,10 +6,10 @@ import pytest
 
 from skylarkmq.client import Admin, Client, Message, Producer, TransactionState
 from skylarkmq.client.config import Codec
-from skylarkmq.client.wire.stream import AsyncioNetwork, Receiver, Stream
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import decode_command
 from skylarkmq.protocol.frame import FrameDecoder, RawFrame, SerializeType
+from skylarkmq.remoting.stream import AsyncioNetwork, Receiver, Stream
 from tests.behaviour.cluster import Cluster
 from tests.behaviour.support import Inbox, consuming
 from tests.support.patience import LIMIT_S

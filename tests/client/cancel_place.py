@@ -11,9 +11,9 @@ from typing import Any
 
 from skylarkmq.client import Client, Consumer, HalfMessage, Message, Producer, StartFrom
 from skylarkmq.client import TransactionState as State
-from skylarkmq.client.clock import sleep
 from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.flags import reply_topic
+from skylarkmq.remoting.waiting import sleep
 from tests.client.consumer.support import GROUP
 from tests.client.consumer.test_orderly import Ordered
 from tests.support.cancelling import Cut, Driven, drive

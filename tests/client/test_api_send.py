@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from skylarkmq.client.errors import ProtocolError
 from skylarkmq.client.wire.api_send import SendRequest, SendTemplate, stored_fields
-from skylarkmq.client.wire.send_answer import as_command, decode_stored
 from skylarkmq.protocol.command import decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder, RawFrame, SerializeType
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.send_answer import as_command, decode_stored
 
 text = st.text(st.characters(codec="utf-8"), max_size=40)
 int32 = st.integers(-(2**31), 2**31 - 1)

@@ -20,7 +20,6 @@ from skylarkmq.client.wire.api_pull import PullRequest, pull
 from skylarkmq.client.wire.api_send import send_message_back
 from skylarkmq.client.wire.nameserver import NameServers
 from skylarkmq.client.wire.pushes import PushRouter
-from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.protocol.bodies.group import HeartbeatData
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import decode_command
@@ -31,6 +30,7 @@ from skylarkmq.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from skylarkmq.protocol.headers.topic import CreateTopicRequestHeader
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.client import RemotingClient
 from tests.support.fake_cluster import FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async, settle
 from tests.support.scripted_stream import ScriptedNetwork, ScriptedPeer
@@ -58,7 +58,7 @@ class Kind(NamedTuple):
     """A request: how it is made, and the answer to it."""
 
     code: int
-    make: Callable[[Remoting], Awaitable[Any]]
+    make: Callable[[RemotingClient], Awaitable[Any]]
     fields: dict[str, str] = {}  # noqa: RUF012
     body: bytes = b""
 
@@ -67,7 +67,7 @@ def consumer_api(call: Callable[[ConsumerApi], Awaitable[Any]]) -> Callable[...,
     return lambda remoting: call(ConsumerApi(remoting))
 
 
-def pulling(remoting: Remoting) -> Awaitable[Any]:
+def pulling(remoting: RemotingClient) -> Awaitable[Any]:
     wish = PullRequest(
         group="g", queue=QUEUE, offset=5, max_count=32, sub_version=1, commit_offset=3,
         suspend_ms=0,
@@ -75,17 +75,17 @@ def pulling(remoting: Remoting) -> Awaitable[Any]:
     return pull(remoting, ADDRESS, wish, TIMEOUT_S)
 
 
-def sending_back(remoting: Remoting) -> Awaitable[Any]:
+def sending_back(remoting: RemotingClient) -> Awaitable[Any]:
     header = ConsumerSendMsgBackRequestHeader(offset=99, group="g", delay_level=3)
     return send_message_back(remoting, ADDRESS, header, TIMEOUT_S)
 
 
-def routing(remoting: Remoting) -> Awaitable[Any]:
+def routing(remoting: RemotingClient) -> Awaitable[Any]:
     clock = remoting._clock
     return NameServers(remoting, [ADDRESS], TIMEOUT_S, Random(1), clock).route("orders")
 
 
-async def creating(remoting: Remoting) -> int:
+async def creating(remoting: RemotingClient) -> int:
     header = CreateTopicRequestHeader(
         topic="orders", default_topic="TBW102", read_queue_nums=4, write_queue_nums=4, perm=6,
         topic_filter_type="SINGLE_TAG", topic_sys_flag=0, order=False,
@@ -93,7 +93,7 @@ async def creating(remoting: Remoting) -> int:
     return (await AdminApi(remoting, TIMEOUT_S).call(ADDRESS, 17, header)).code
 
 
-async def counting(remoting: Remoting) -> int:
+async def counting(remoting: RemotingClient) -> int:
     header = GetMaxOffsetRequestHeader(topic="orders", queue_id=0)
     api = AdminApi(remoting, TIMEOUT_S)
     return (await api.fields(GetMaxOffsetResponseHeader, ADDRESS, 30, header)).offset
@@ -130,7 +130,7 @@ class Bench:
         self.done_count = 0
         self.kind = kind
         self.peer.on(kind.code, self._answer)
-        self.remoting = Remoting(self.network, self.clock, Random(1), codec, lambda *_: None)
+        self.remoting = RemotingClient(self.network, self.clock, Random(1), codec, lambda *_: None)
 
     def _answer(self, request: RemotingCommand) -> RemotingCommand:
         self.done_count += 1
@@ -213,7 +213,7 @@ async def test_a_push_cut_at_any_byte_is_handled_once_or_not_at_all() -> None:
             return push.reply(0, body=b"heard")
 
         router.on(326, handle)
-        remoting = Remoting(cluster.network, clock, Random(1), "json", router.take)
+        remoting = RemotingClient(cluster.network, clock, Random(1), "json", router.take)
         await remoting.connection(broker.address)
         (stream,) = broker.streams
         broker.cut_answer_at = position
@@ -237,7 +237,7 @@ async def test_a_cut_while_a_push_is_handled_loses_the_answer_and_nothing_else()
         return push.reply(0)
 
     router.on(326, handle)
-    remoting = Remoting(cluster.network, clock, Random(1), "json", router.take)
+    remoting = RemotingClient(cluster.network, clock, Random(1), "json", router.take)
     await remoting.connection(broker.address)
     (stream,) = broker.streams
     stream.say(RemotingCommand.request(326))
@@ -255,7 +255,7 @@ async def test_answers_to_pushes_carry_the_opaque_of_the_push() -> None:
     cluster, router = FakeCluster(), PushRouter()
     broker = cluster.broker("broker-a", {})
     router.on(39, lambda _, push: push.reply(0, body=b"at once"))
-    remoting = Remoting(cluster.network, ManualClock(), Random(1), "json", router.take)
+    remoting = RemotingClient(cluster.network, ManualClock(), Random(1), "json", router.take)
     await remoting.connection(broker.address)
     (stream,) = broker.streams
     stream.say(RemotingCommand.request(39, opaque=4711))

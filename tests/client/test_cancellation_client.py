@@ -7,10 +7,10 @@ from random import Random
 
 from skylarkmq.client import Client, Credentials
 from skylarkmq.client.instance import services_of
-from skylarkmq.client.wire.connection import Connection
-from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.client import RemotingClient
+from skylarkmq.remoting.connection import Connection
 from tests.client.test_cancellation import cancelled_after, left_over, sweep
 from tests.client.test_nameserver import BAD, Sick
 from tests.support.fake_cluster import FakeCluster
@@ -109,7 +109,7 @@ async def test_asking_a_name_server_behind_a_black_hole() -> None:
 async def test_a_call_that_waits_for_a_slow_reader() -> None:
     async def run(turns: int) -> bool:
         it = Place()
-        remoting = Remoting(it.cluster.network, it.clock, Random(1), "json", lambda *_: None)
+        remoting = RemotingClient(it.cluster.network, it.clock, Random(1), "json", lambda *_: None)
         connection = await remoting.connection(it.broker.address)
         ended = await cancelled_after(turns, slow_call(connection))
         connection.resume_writing()

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from skylarkmq.client.clock import SystemClock, fail_after, sleep, wait_event
+from skylarkmq.client.clock import SystemClock
+from skylarkmq.remoting.waiting import fail_after, sleep, wait_event
 from tests.support.manual_clock import ManualClock, settle
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from skylarkmq.client.config import Codec
 from skylarkmq.client.errors import ConnectionFailed, ProtocolError, RequestTimeout
-from skylarkmq.client.wire.connection import CODEC_FIELD, CODEC_OFFER, Connection
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import encode_command
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.connection import CODEC_FIELD, CODEC_OFFER, Connection
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.scripted_stream import ScriptedPeer, ScriptedStream
 

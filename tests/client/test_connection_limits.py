@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from skylarkmq.client.errors import ConnectionFailed, RequestTimeout, RocketMQError
-from skylarkmq.client.wire.connection import SILENCE_MAX_S, UNSENT_MAX
-from skylarkmq.client.wire.send_answer import StoredAnswer
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.connection import SILENCE_MAX_S, UNSENT_MAX
+from skylarkmq.remoting.send_answer import StoredAnswer
 from tests.client.test_connection import TIMEOUT_S, Peered
 from tests.support.manual_clock import settle
 

@@ -100,14 +100,15 @@ async def test_loggers_have_the_names_of_their_modules_and_no_handler(
     await eventful(Talkative({"orders": 1}))
     names = {record.name for record in caplog.records}
     assert names
-    assert all(name.startswith("skylarkmq.client.") for name in names)
+    assert all(name.startswith(("skylarkmq.client.", "skylarkmq.remoting.")) for name in names)
     assert all(not logging.getLogger(name).handlers for name in [*names, "skylarkmq"])
 
 
 def test_every_module_logs_under_its_own_name() -> None:
     odd = [
         path.name
-        for path in (ROOT / "client").rglob("*.py")
+        for room in ("client", "remoting")
+        for path in (ROOT / room).rglob("*.py")
         if re.search(r"^\w+ = .*getLogger\((?!__name__)", path.read_text(), re.MULTILINE)
     ]
     assert odd == []

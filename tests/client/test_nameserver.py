@@ -8,7 +8,6 @@ from random import Random
 
 import pytest
 
-from skylarkmq.client.config import CONNECT_TIMEOUT_S
 from skylarkmq.client.errors import (
     BrokerError,
     ConnectionFailed,
@@ -17,9 +16,9 @@ from skylarkmq.client.errors import (
     RocketMQError,
 )
 from skylarkmq.client.wire.nameserver import PATIENCE_S, NameServers
-from skylarkmq.client.wire.remoting import Remoting
-from skylarkmq.client.wire.stream import Receiver
 from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.remoting.client import CONNECT_TIMEOUT_S, RemotingClient
+from skylarkmq.remoting.stream import Receiver
 from tests.support.fake_cluster import NAMESRV, FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async, settle
 from tests.support.scripted_stream import EOF, ScriptedPeer, ScriptedStream
@@ -38,7 +37,7 @@ class Sick:
         self.bad = self.cluster.network.listen(BAD)
         self.black_holes: set[str] = set()
         self._connect = self.cluster.network.connect
-        self.remoting = Remoting(self, self.clock, Random(1), "json", lambda *_: None)
+        self.remoting = RemotingClient(self, self.clock, Random(1), "json", lambda *_: None)
         addresses = addresses or (BAD, NAMESRV)
         self.servers = NameServers(self.remoting, addresses, TIMEOUT_S, First(), self.clock)
 

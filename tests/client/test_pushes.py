@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from skylarkmq.client.wire.connection import Connection
 from skylarkmq.client.wire.pushes import TASKS_MAX, PushRouter
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.connection import Connection
 from tests.support.manual_clock import settle
 
 CODE = 307

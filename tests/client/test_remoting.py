@@ -1,4 +1,4 @@
-"""Remoting: one connection an address, shared attempts, back-off after failures."""
+"""RemotingClient: one connection an address, shared attempts, back-off after failures."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from random import Random
 
 import pytest
 
-from skylarkmq.client.config import CONNECT_TIMEOUT_S, RECONNECT_MAX_S
 from skylarkmq.client.errors import ConnectionFailed, IllegalState
-from skylarkmq.client.wire.remoting import LIVED_S, Remoting
-from skylarkmq.client.wire.stream import Receiver, Stream, split_address
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.client import CONNECT_TIMEOUT_S, LIVED_S, RECONNECT_MAX_S, RemotingClient
+from skylarkmq.remoting.stream import Receiver, Stream, split_address
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.scripted_stream import EOF, ScriptedNetwork
 
@@ -27,8 +26,8 @@ class HangingNetwork:
         raise AssertionError
 
 
-def remoting_over(network: ScriptedNetwork | HangingNetwork, clock: ManualClock) -> Remoting:
-    return Remoting(network, clock, Random(7), "json", lambda *_: None)
+def remoting_over(network: ScriptedNetwork | HangingNetwork, clock: ManualClock) -> RemotingClient:
+    return RemotingClient(network, clock, Random(7), "json", lambda *_: None)
 
 
 async def test_callers_share_one_connection() -> None:

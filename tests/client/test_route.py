@@ -9,11 +9,11 @@ import pytest
 
 from skylarkmq.client.errors import ConnectionFailed, RouteNotFound
 from skylarkmq.client.wire.nameserver import NameServers
-from skylarkmq.client.wire.remoting import Remoting
 from skylarkmq.client.wire.route import RouteTable, parse_route
 from skylarkmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.remoting.client import RemotingClient
 from tests.support.fake_cluster import NAMESRV, FakeCluster
 from tests.support.manual_clock import ManualClock, settle
 
@@ -80,7 +80,9 @@ class Table:
         self.cluster = FakeCluster()
         self.clock = ManualClock()
         self.changes: list[str] = []
-        remoting = Remoting(self.cluster.network, self.clock, Random(1), "json", lambda *_: None)
+        remoting = RemotingClient(
+            self.cluster.network, self.clock, Random(1), "json", lambda *_: None
+        )
         self.servers = NameServers(remoting, namesrv.split(";"), 3.0, Random(1), self.clock)
         self.routes = RouteTable(self.servers, same, self.clock, self.changes.append)
 

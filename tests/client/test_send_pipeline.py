@@ -19,8 +19,8 @@ from skylarkmq.client import (
     TooManyInFlight,
 )
 from skylarkmq.client.instance import services_of
-from skylarkmq.client.wire.connection import UNSENT_MAX
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.remoting.connection import UNSENT_MAX
 from tests.client.support import Setting
 from tests.support.manual_clock import advance_async, settle
 

@@ -13,11 +13,11 @@ from skylarkmq.client import Client, ConnectionFailed
 from skylarkmq.client.config import Codec
 from skylarkmq.client.instance import services_of
 from skylarkmq.client.observe.hooks import ClientHook
-from skylarkmq.client.wire.connection import Peer
-from skylarkmq.client.wire.stream import AsyncioNetwork, Receiver
 from skylarkmq.protocol.codes import MQVersion
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.connection import Peer
+from skylarkmq.remoting.stream import AsyncioNetwork, Receiver
 from tests.support.fake_cluster import FakeBroker, FakeCluster
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.scripted_stream import ScriptedStream

@@ -17,12 +17,12 @@ import pytest
 
 from skylarkmq.client.clock import SystemClock
 from skylarkmq.client.errors import ConnectionFailed, RocketMQError, TlsError
-from skylarkmq.client.wire.remoting import Remoting
-from skylarkmq.client.wire.stream import AsyncioNetwork
-from skylarkmq.client.wire.tls import ClientTls, ServerHostname, SslSetting
 from skylarkmq.protocol.command import decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.client import RemotingClient
+from skylarkmq.remoting.stream import AsyncioNetwork
+from skylarkmq.remoting.tls import ClientTls, ServerHostname, SslSetting
 from tests.support.certificates import Authority
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -78,10 +78,10 @@ async def serving(
 @asynccontextmanager
 async def remoting(
     setting: SslSetting, server_hostname: ServerHostname = None
-) -> AsyncIterator[Remoting]:
+) -> AsyncIterator[RemotingClient]:
     clock = SystemClock(asyncio.get_running_loop())
     network = AsyncioNetwork(ClientTls(setting, server_hostname))
-    it = Remoting(network, clock, Random(1), "json", lambda *_: None)
+    it = RemotingClient(network, clock, Random(1), "json", lambda *_: None)
     try:
         yield it
     finally:

@@ -10,12 +10,11 @@ from random import Random
 
 import pytest
 
-from skylarkmq.client.config import CONNECT_TIMEOUT_S
 from skylarkmq.client.errors import ConnectionFailed
-from skylarkmq.client.wire.remoting import Remoting
-from skylarkmq.client.wire.stream import AsyncioNetwork
-from skylarkmq.client.wire.tls import ClientTls
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.client import CONNECT_TIMEOUT_S, RemotingClient
+from skylarkmq.remoting.stream import AsyncioNetwork
+from skylarkmq.remoting.tls import ClientTls
 from tests.client.test_tls import answer_all, authority, echo, remoting, serving
 from tests.support.certificates import Authority
 from tests.support.manual_clock import ManualClock
@@ -87,7 +86,7 @@ async def test_a_handshake_that_stalls_has_a_deadline(authority: Authority) -> N
     clock = ManualClock()
     network = AsyncioNetwork(ClientTls(authority.client_context()))
     async with serving(None, stall) as address:
-        it = Remoting(network, clock, Random(1), "json", lambda *_: None)
+        it = RemotingClient(network, clock, Random(1), "json", lambda *_: None)
         attempt = asyncio.create_task(it.connection(address))
         await reached.wait()
         clock.advance(CONNECT_TIMEOUT_S)

@@ -18,7 +18,7 @@ from pathlib import Path
 from skylarkmq.client import Client, HalfMessage, Message, Producer, TransactionState
 from skylarkmq.client.instance import services_of
 from skylarkmq.client.observe.hooks import ClientHook, SendContext
-from skylarkmq.client.wire.stream import AsyncioNetwork, Receiver, Stream
+from skylarkmq.remoting.stream import AsyncioNetwork, Receiver, Stream
 
 GROUP = "bank"
 TOPIC = "transfers"

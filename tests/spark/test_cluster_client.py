@@ -22,12 +22,12 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.sync import Producer
 from skylarkmq.client.wire.api_pull import PullStatus
-from skylarkmq.client.wire.stream import AsyncioNetwork, Receiver, Stream
 from skylarkmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.stream import AsyncioNetwork, Receiver, Stream
 from skylarkmq.spark.cluster import BlockingClient, client_for, close_all
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker

@@ -16,10 +16,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from enum import Enum
 
-from skylarkmq.client.wire.stream import Receiver
 from skylarkmq.protocol.command import decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.stream import Receiver
 
 
 class Close(Enum):

@@ -13,9 +13,9 @@ from random import Random
 import pytest
 
 from skylarkmq.client import Consumer, ReceivedMessage
-from skylarkmq.client.clock import sleep
 from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.flags import retry_topic
+from skylarkmq.remoting.waiting import sleep
 from tests.client.consumer.support import GROUP, Group
 
 SEEDS = [int(os.environ["SKYLARKMQ_SEED"])] if "SKYLARKMQ_SEED" in os.environ else range(12)

@@ -8,8 +8,8 @@ import asyncio
 import pytest
 
 from skylarkmq.client import Consumer, ReceivedMessage
-from skylarkmq.client.clock import sleep
 from skylarkmq.client.config import HANDOVER_S, REVOKE_DRAIN_S
+from skylarkmq.remoting.waiting import sleep
 from tests.client.consumer.support import Group
 
 COUNT = 400

@@ -14,8 +14,8 @@ from random import Random
 import pytest
 
 from skylarkmq.client import Consumer, ReceivedMessage
-from skylarkmq.client.clock import sleep
 from skylarkmq.client.instance import services_of
+from skylarkmq.remoting.waiting import sleep
 from tests.client.consumer.test_orderly import Ordered
 
 SEEDS = [int(os.environ["SKYLARKMQ_SEED"])] if "SKYLARKMQ_SEED" in os.environ else range(6)

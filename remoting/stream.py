@@ -13,9 +13,10 @@ import ssl
 from contextlib import suppress
 from typing import Final, Protocol, cast
 
-from skylarkmq.client.config import CLOSE_TIMEOUT_S
-from skylarkmq.client.wire.tls import ClientTls
+from skylarkmq.remoting.tls import ClientTls
 
+CLOSE_TIMEOUT_S: Final = 1.0
+"""How long what was written may take to leave when a connection is closed."""
 REST_READ_SIZE: Final = 256 * 1024
 
 

@@ -19,27 +19,22 @@ from collections.abc import Callable, Collection, Coroutine
 from random import Random
 from typing import Any, Final, Generic, TypeVar
 
-from skylarkmq.client.clock import within
-from skylarkmq.client.config import (
-    CLOSE_TIMEOUT_S,
-    CONNECT_TIMEOUT_S,
-    RECONNECT_FIRST_S,
-    RECONNECT_MAX_S,
-    Codec,
-)
-from skylarkmq.client.errors import ConnectionFailed, IllegalState, TlsError
-from skylarkmq.client.wire.acl_hook import Signer
-from skylarkmq.client.wire.connection import Connection
-from skylarkmq.client.wire.stream import Network
-from skylarkmq.client.wire.tls import TlsFailure
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.connection import Codec, Connection
+from skylarkmq.remoting.errors import ConnectionFailed, IllegalState, TlsError
+from skylarkmq.remoting.stream import CLOSE_TIMEOUT_S, Network
+from skylarkmq.remoting.tls import TlsFailure
+from skylarkmq.remoting.waiting import within
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-PushHandler = Callable[[Connection, RemotingCommand], None]
 
+CONNECT_TIMEOUT_S: Final = 3.0
+RECONNECT_FIRST_S: Final = 0.1
+RECONNECT_MAX_S: Final = 2.0
+"""Back-off between connection attempts to one address: doubling, jittered, capped."""
 LIVED_S: Final = 2 * RECONNECT_MAX_S
 """How long a connection that answers has to live for the failures before it to be forgotten."""
 ADDRESSES_MAX: Final = 1024
@@ -115,8 +110,8 @@ class _Backoff:
         self.why = why
 
 
-class Remoting:
-    """All connections of one client."""
+class RemotingClient:
+    """The connections that this process opens to brokers and name servers, one for each address."""
 
     def __init__(
         self,
@@ -124,15 +119,16 @@ class Remoting:
         clock: Clock,
         random: Random,
         codec: Codec,
-        on_push: PushHandler,
+        on_push: Callable[[Connection, RemotingCommand], None],
         *,
-        signer: Signer | None = None,
+        sign: Callable[[RemotingCommand], None] | None = None,
         name_servers: Collection[str] = (),
         on_reconnect: Callable[[str], None] | None = None,
     ) -> None:
         """Connect to nobody yet.
 
         Args:
+            sign: adds the signature of an account to a request.
             name_servers: addresses that get no signature.
             on_reconnect: told the address when a connection that was lost stands again.
         """
@@ -141,7 +137,7 @@ class Remoting:
         self._random = random
         self._codec: Codec = codec
         self._on_push = on_push
-        self._signer = signer
+        self._sign = sign
         self._name_servers = frozenset(name_servers)
         self._on_reconnect = on_reconnect
         self._lost: dict[str, None] = {}
@@ -220,7 +216,7 @@ class Remoting:
             self._codec,
             self._on_push,
             self._connection_closed,
-            None if address in self._name_servers else self._signer,
+            None if address in self._name_servers else self._sign,
         )
         try:
             opening = self._network.connect(address, connection)

@@ -27,25 +27,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
-from skylarkmq.client.clock import within
-from skylarkmq.client.config import Codec
-from skylarkmq.client.errors import (
-    ConnectionFailed,
-    ProtocolError,
-    RequestTimeout,
-    RocketMQError,
-)
-from skylarkmq.client.wire.acl_hook import Signer
-from skylarkmq.client.wire.send_answer import MSG_ID_MARK, StoredAnswer, as_command, decode_stored
-from skylarkmq.client.wire.stream import Stream
-from skylarkmq.client.wire.tls import TlsFailure
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.protocol.codes import MQVersion
 from skylarkmq.protocol.command import decode_command, encode_command
 from skylarkmq.protocol.frame import BadFrameError, FrameDecoder, RawFrame, SerializeType
 from skylarkmq.protocol.remoting_command import RESPONSE_FLAG, RemotingCommand
+from skylarkmq.remoting.errors import (
+    ConnectionFailed,
+    ProtocolError,
+    RequestTimeout,
+    RocketMQError,
+)
+from skylarkmq.remoting.send_answer import MSG_ID_MARK, StoredAnswer, as_command, decode_stored
+from skylarkmq.remoting.stream import Stream
+from skylarkmq.remoting.tls import TlsFailure
+from skylarkmq.remoting.waiting import within
+
+Codec = Literal["auto", "json", "rocketmq", "msgpack"]
 
 OPAQUE_MASK: Final = 0x7FFFFFFF
 UNSENT_MAX: Final = 64 * 1024 * 1024
@@ -148,7 +148,7 @@ class Connection:
         codec: Codec,
         on_push: Callable[[Connection, RemotingCommand], None],
         on_closed: Callable[[Connection], None],
-        signer: Signer | None = None,
+        sign: Callable[[RemotingCommand], None] | None = None,
     ) -> None:
         self.address = address
         self.closed = False
@@ -159,14 +159,14 @@ class Connection:
         )
         self.offers_codec = codec in ("auto", "msgpack")
         """Whether the next two-way request carries the offer."""
-        self.by_start = self.offers_codec or signer is not None
+        self.by_start = self.offers_codec or sign is not None
         """While true, requests must go by `start`, which adds the offer and the signature."""
         self.peer: Peer | None = None
         """What is at the other end, once it is known."""
         self.late_count = 0
         self.opened_s = clock.monotonic()
         self._must_echo = codec == "msgpack"
-        self._signer = signer
+        self._sign = sign
         self._offer_opaque: int | None = None
         self._clock = clock
         self._on_push = on_push
@@ -240,12 +240,12 @@ class Connection:
         command.serialize_type = self.serialize_type if kind is None else kind
         if self.offers_codec:
             command.ext_fields[CODEC_FIELD] = CODEC_OFFER
-        if self._signer is not None:
-            self._signer.sign(command)
+        if self._sign is not None:
+            self._sign(command)
         frame = encode_command(command)
         if self.offers_codec:
             self.offers_codec = False
-            self.by_start = self._signer is not None
+            self.by_start = self._sign is not None
             self._offer_opaque = opaque
         self.submit(opaque, frame, b"", waiter)
         return opaque
@@ -281,8 +281,8 @@ class Connection:
             raise self._clogged()
         command.opaque = self.take_opaque()
         command.serialize_type = self.serialize_type
-        if self._signer is not None:
-            self._signer.sign(command)
+        if self._sign is not None:
+            self._sign(command)
         frame = encode_command(command)
         if not self._out:
             self._loop.call_soon(self.flush)
