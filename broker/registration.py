@@ -34,7 +34,7 @@ from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.protocol.errors import ProtocolError, RemoteProtocolError, shown
+from skylarkmq.protocol.errors import RemoteProtocolError, WireError, shown
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 from skylarkmq.protocol.headers.route import (
     QueryDataVersionRequestHeader,
@@ -192,7 +192,7 @@ class NamesrvLink:
         if self._may_be_known:
             try:
                 await self._channel.call(self._registration.good_bye(), UNREGISTER_TIMEOUT_S)
-            except (OSError, ProtocolError) as error:
+            except (OSError, WireError) as error:
                 log.warning("name server %s: no good-bye: %s", self._channel.address, error)
         await self._channel.close()
 
@@ -202,7 +202,7 @@ class NamesrvLink:
             self._wake.clear()
             try:
                 await self._register()
-            except (OSError, ProtocolError) as error:
+            except (OSError, WireError) as error:
                 self._failed(error)
             except Exception:
                 log.exception("registration with %s failed; going on", self._channel.address)

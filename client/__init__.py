@@ -5,17 +5,21 @@ async with Producer(namesrv_addr="127.0.0.1:9876") as producer:
 """
 
 from skylarkmq.client.admin import Admin
-from skylarkmq.client.config import Credentials
+from skylarkmq.client.config import AckMode, AddressMap, Codec, Compression, Credentials, Model
 from skylarkmq.client.consumer.allocate import (
+    Allocation,
+    Assignment,
     Configured,
     ConsistentHash,
     MachineRooms,
     NearbyRooms,
 )
 from skylarkmq.client.consumer.consumer import Consumer
-from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekReader
+from skylarkmq.client.consumer.handlers import BatchHandler, Handler
+from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekReader, PeekStart, PeekStop
+from skylarkmq.client.consumer.rebalance import QueuesCallback
 from skylarkmq.client.consumer.received_message import ReceivedMessage
-from skylarkmq.client.consumer.subscription import Sql92, StartFrom, Tag
+from skylarkmq.client.consumer.subscription import Selector, Sql92, StartFrom, Tag
 from skylarkmq.client.errors import (
     DEFAULT_RETRY_CODES,
     AlreadyExists,
@@ -39,6 +43,7 @@ from skylarkmq.client.errors import (
     RequestTimeout,
     RocketMQError,
     RouteNotFound,
+    RouteReason,
     ServiceNotAvailable,
     SubscriptionNotExist,
     SystemBusy,
@@ -49,19 +54,39 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.instance import Client
 from skylarkmq.client.message_view import MessageView, StoredView
+from skylarkmq.client.producer.lanes import QueueSelector
 from skylarkmq.client.producer.producer import Producer
 from skylarkmq.client.producer.reply_table import Reply
+from skylarkmq.client.producer.send_pipeline import SendStats
 from skylarkmq.client.producer.send_result import SendResult, SendStatus
-from skylarkmq.client.producer.transaction import HalfMessage, Transaction, TransactionState
-from skylarkmq.protocol.message import HostAddress, Message, MessageQueue
+from skylarkmq.client.producer.sender import Outcome
+from skylarkmq.client.producer.transaction import (
+    Check,
+    HalfMessage,
+    Transaction,
+    TransactionState,
+)
+from skylarkmq.common.clock import Clock
+from skylarkmq.protocol.message import HostAddress, Message, MessageExt, MessageQueue
+from skylarkmq.remoting.stream import Network
+from skylarkmq.remoting.tls import ServerHostname, SslSetting
 
 __all__ = [
     "DEFAULT_RETRY_CODES",
+    "AckMode",
+    "AddressMap",
     "Admin",
+    "Allocation",
     "AlreadyExists",
+    "Assignment",
     "AuthError",
+    "BatchHandler",
     "BrokerError",
+    "Check",
     "Client",
+    "Clock",
+    "Codec",
+    "Compression",
     "Configured",
     "ConnectionFailed",
     "ConsistentHash",
@@ -70,24 +95,33 @@ __all__ = [
     "Credentials",
     "FilterRefused",
     "HalfMessage",
+    "Handler",
     "HostAddress",
     "IllegalState",
     "MachineRooms",
     "Message",
+    "MessageExt",
     "MessageIllegal",
     "MessageQueue",
     "MessageTooLarge",
     "MessageView",
+    "Model",
     "NearbyRooms",
+    "Network",
     "NoPermission",
     "NotDurableError",
     "NotFound",
     "NotSupported",
     "OffsetIllegal",
+    "Outcome",
     "PeekReader",
+    "PeekStart",
+    "PeekStop",
     "PeekedMessage",
     "Producer",
     "ProtocolError",
+    "QueueSelector",
+    "QueuesCallback",
     "RebalanceInProgress",
     "ReceivedMessage",
     "Reply",
@@ -96,10 +130,15 @@ __all__ = [
     "RequestTimeout",
     "RocketMQError",
     "RouteNotFound",
+    "RouteReason",
+    "Selector",
     "SendResult",
+    "SendStats",
     "SendStatus",
+    "ServerHostname",
     "ServiceNotAvailable",
     "Sql92",
+    "SslSetting",
     "StartFrom",
     "StoredView",
     "SubscriptionNotExist",

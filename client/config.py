@@ -22,6 +22,7 @@ from skylarkmq.remoting.connection import Codec as Codec
 AddressMap = Mapping[str, str] | Callable[[str], str]
 AckMode = Literal["auto", "manual", "none"]
 Model = Literal["clustering", "broadcasting"]
+Compression = Literal["zlib", "lz4", "zstd"]
 
 DEFAULT_NAMESRV_ADDR: Final = "127.0.0.1:9876"
 DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
@@ -144,7 +145,7 @@ class ProducerConfig:
     retries: int = 2
     retry_on: frozenset[int] = DEFAULT_RETRY_CODES
     compress_over: int = 4096
-    compression: str = "zlib"
+    compression: Compression = "zlib"
     max_message_size: int = 4 * MIB
     default_topic_queues: int = 4
     max_in_flight: int = 1000

@@ -132,7 +132,7 @@ class Client(Started):
         self._observers = metrics, tracer_provider
         self._clock = clock
         self._random = random or Random()
-        self._namespace = Namespace(namespace)
+        self._namespace = Namespace(namespace).name
         self._services: Services | None = None
         self._starting = asyncio.Lock()
         self._closed = False
@@ -177,8 +177,8 @@ class Client(Started):
         return self._client_id
 
     @property
-    def namespace(self) -> Namespace:
-        """Wraps and unwraps names of topics and groups; false when there is none."""
+    def namespace(self) -> str:
+        """The tenant whose topics and groups it sees; empty without one."""
         return self._namespace
 
 
@@ -213,6 +213,7 @@ class OnClient(Started):
             raise ValueError("give client= or namesrv_addr=, not both")
         self._owns_client = client is None
         self._client = Client(namesrv_addr) if client is None else client
+        self._namespace = Namespace(self._client.namespace)
 
     async def _stop_own_client(self) -> None:
         """Stop the client, unless it is shared."""

@@ -68,7 +68,7 @@ class MessageView:
 
     @property
     def keys(self) -> str:
-        """Its index keys, parted by blanks."""
+        """Its index keys, separated by blanks."""
         return self._message.keys
 
     @property
@@ -162,5 +162,5 @@ class StoredView(MessageView):
 
     @property
     def stored(self) -> MessageExt:
-        """The record itself, its body as stored; for the SDK's own use."""
+        """The record itself; its body is as it was stored, which may be compressed."""
         return self._message

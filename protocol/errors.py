@@ -10,15 +10,15 @@ from typing import Final
 ECHO_SIZE_MAX: Final = 64
 
 
-class ProtocolError(Exception):
+class WireError(Exception):
     """Root of everything that `skylarkmq.protocol` raises on purpose."""
 
 
-class LocalProtocolError(ProtocolError, ValueError):
+class LocalProtocolError(WireError, ValueError):
     """This side asked for something that the protocol cannot express."""
 
 
-class RemoteProtocolError(ProtocolError):
+class RemoteProtocolError(WireError):
     """The peer sent something wrong; `response_code` and `remark` are the answer to it."""
 
     def __init__(self, response_code: int, remark: str) -> None:

@@ -36,7 +36,7 @@ from skylarkmq.client.errors import (
 from skylarkmq.client.instance import Client, services_of
 from skylarkmq.client.producer.producer import Producer
 from skylarkmq.client.producer.send_result import SendResult
-from skylarkmq.protocol.errors import ProtocolError
+from skylarkmq.protocol.errors import WireError
 from skylarkmq.protocol.message import Message
 
 FAILED: Final = 1
@@ -202,7 +202,7 @@ def _run(work: Callable[[], Coroutine[Any, Any, int]]) -> None:
     """Run the command's work; SIGINT and SIGTERM end it cleanly; errors become exit codes."""
     try:
         code = asyncio.run(_until_signal(work))
-    except (MessageTooLarge, ValueError, ProtocolError) as error:
+    except (MessageTooLarge, ValueError, WireError) as error:
         code = _fail(error, USAGE)
     except RocketMQError as error:
         code = _fail(error, _exit_code(error))

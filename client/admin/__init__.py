@@ -4,12 +4,14 @@ What its calls answer stands in `results`, `stored_message`, `scan`, `dead_lette
 """
 
 from skylarkmq.client.admin.admin import Admin
+from skylarkmq.client.admin.groups import Edge
 from skylarkmq.client.admin.messages import (
     DeadLetterReplay,
     DeliveryTrace,
     EndTrace,
     MessageTrace,
     ReplayOutcome,
+    ReplayTarget,
     SendTrace,
 )
 from skylarkmq.client.admin.reading import MessageScan, ScanProgress, StoredMessage
@@ -23,6 +25,7 @@ from skylarkmq.client.admin.results import (
     GroupMembers,
     GroupProgress,
     GroupSettings,
+    JsonValue,
     MemberInfo,
     MemberQueue,
     OffsetReset,
@@ -43,11 +46,13 @@ __all__ = [
     "ConsumedDirectly",
     "DeadLetterReplay",
     "DeliveryTrace",
+    "Edge",
     "EndTrace",
     "GroupDescription",
     "GroupMembers",
     "GroupProgress",
     "GroupSettings",
+    "JsonValue",
     "MemberInfo",
     "MemberQueue",
     "MessageScan",
@@ -57,6 +62,7 @@ __all__ = [
     "QueueReset",
     "QueueStats",
     "ReplayOutcome",
+    "ReplayTarget",
     "ScanProgress",
     "SendTrace",
     "StoredMessage",

@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from skylarkmq.client.errors import IllegalState, NotFound, RouteNotFound
-from skylarkmq.client.instance import Client, services_of
-from skylarkmq.client.namespace import Namespace
+from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_admin import AdminApi, read_body
 from skylarkmq.client.wire.route import MASTER_ID, parse_route
@@ -32,6 +31,7 @@ FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_
 T = TypeVar("T")
 R = TypeVar("R")
 CALLS_MAX: Final = 32
+TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,48 @@ class TopicPlace:
     write_queues: tuple[MessageQueue, ...]
 
 
-class AdminBase:
-    """The inside of Admin. Loop thread."""
+class AdminBase(OnClient):
+    """What the parts of Admin share. Loop thread."""
 
-    def __init__(self, client: Client, timeout_s: float) -> None:
-        self._client = client
-        self._timeout_s = timeout_s
+    def __init__(
+        self,
+        *,
+        client: Client | None = None,
+        namesrv_addr: str | None = None,
+        timeout: float = TIMEOUT_S,
+    ) -> None:
+        """Take the settings; nothing is connected before `start`.
+
+        Args:
+            client: shared with producers and consumers.
+            namesrv_addr: in place of `client`: name servers (default as for Client) for a client
+                of this object's own.
+            timeout: seconds for each request to a broker or a name server.
+        """
+        if timeout <= 0:
+            raise ValueError(f"timeout is above 0, not {timeout}")
+        super().__init__(client, namesrv_addr)
+        self._timeout_s = timeout
         self._calls: AdminApi | None = None
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Connect to a name server; does nothing when started.
+
+        Raises:
+            ConnectionFailed: no name server can be reached.
+            IllegalState: stopped before.
+        """
+        if self._stopped:
+            raise IllegalState("the admin has stopped")
+        await self._client.start()
+        self._calls = AdminApi(self._services.remoting, self._timeout_s)
+
+    async def stop(self) -> None:
+        """Close the connections, unless the client is shared."""
+        self._stopped = True
+        self._calls = None
+        await self._stop_own_client()
 
     @property
     def _services(self) -> Services:
@@ -64,21 +99,16 @@ class AdminBase:
             raise IllegalState("the admin is not started, or it has stopped")
         return self._calls
 
-    @property
-    def names(self) -> Namespace:
-        """The namespace of its client."""
-        return self._client.namespace
-
     def _topic(self, topic: str) -> str:
         """Return the topic as brokers know it."""
-        wrapped = self.names.wrap(topic)
+        wrapped = self._namespace.wrap(topic)
         if (reason := validate_topic(wrapped)) is not None:
             raise ValueError(reason)
         return wrapped
 
     def _group(self, group: str) -> str:
         """Return the group as brokers know it."""
-        wrapped = self.names.wrap(group)
+        wrapped = self._namespace.wrap(group)
         if (reason := validate_group(wrapped)) is not None:
             raise ValueError(reason)
         return wrapped
@@ -86,7 +116,7 @@ class AdminBase:
     def _queue(self, body: MessageQueueBody) -> MessageQueue:
         """Return the queue that a broker named, as the application knows it."""
         queue = MessageQueue(body.topic, body.broker_name, body.queue_id)
-        return self.names.unwrap_queue(queue)
+        return self._namespace.unwrap_queue(queue)
 
     # Name servers
 

@@ -230,10 +230,10 @@ class GroupAdmin(TopicAdmin):
         tables = await each(self._group_table, targets.values())
         return sorted(
             {
-                self.names.unwrap(name)
+                self._namespace.unwrap(name)
                 for table in tables
                 for name in table
-                if self.names.holds(name)
+                if self._namespace.holds(name)
                 and (system or not (name in OWN_GROUPS or name.startswith(OWN_PREFIXES)))
             }
         )
@@ -356,7 +356,7 @@ class GroupAdmin(TopicAdmin):
     async def producers(self, group: str) -> list[Connection]:
         """Return the clients of a producer group, over all brokers; none is no error."""
         targets = await self._masters()
-        header = GetProducerConnectionListRequestHeader(producer_group=self.names.wrap(group))
+        header = GetProducerConnectionListRequestHeader(producer_group=self._namespace.wrap(group))
         code = RequestCode.GET_PRODUCER_CONNECTION_LIST
         answers = await each(
             lambda address: self._api.call(address, code, header, accepted=PRODUCERS_OR_NONE),
@@ -390,9 +390,9 @@ class GroupAdmin(TopicAdmin):
                 ]
                 _gather(groups.setdefault(group, {}), broker, rows)
         return {
-            self.names.unwrap(group): list(_connections(found))
+            self._namespace.unwrap(group): list(_connections(found))
             for group, found in sorted(groups.items())
-            if self.names.holds(group)
+            if self._namespace.holds(group)
         }
 
     async def member_info(self, group: str, client_id: str, *, stack: bool = False) -> MemberInfo:
@@ -422,7 +422,7 @@ class GroupAdmin(TopicAdmin):
             self._subscriptions(info.subscription_set),
             tuple(MemberQueue(self._queue(key), msgspec.to_builtins(row)) for key, row in queues),
             {
-                self.names.unwrap(topic): msgspec.to_builtins(row)
+                self._namespace.unwrap(topic): msgspec.to_builtins(row)
                 for topic, row in info.status_table.items()
             },
             info.jstack,
@@ -472,7 +472,7 @@ class GroupAdmin(TopicAdmin):
     def _subscriptions(self, datas: list[SubscriptionData]) -> tuple[SubscriptionSummary, ...]:
         return tuple(
             SubscriptionSummary(
-                self.names.unwrap(data.topic), data.sub_string, data.expression_type
+                self._namespace.unwrap(data.topic), data.sub_string, data.expression_type
             )
             for data in sorted(datas, key=lambda data: data.topic)
         )
@@ -516,7 +516,7 @@ class GroupAdmin(TopicAdmin):
         place = await self._place(self._topic(topic))
         await self._require_group(group)
         if isinstance(offset, Mapping):
-            offset = {self.names.wrap_queue(queue): at for queue, at in offset.items()}
+            offset = {self._namespace.wrap_queue(queue): at for queue, at in offset.items()}
         wish = _Wish(self._group(group), place.topic, when, offset)
         queues = _queues_of(place, offset)
         hows: dict[str, How] = {
@@ -535,7 +535,7 @@ class GroupAdmin(TopicAdmin):
         plans = await each(plan, queues)
         if not dry_run:
             plans = await self._carry_out(wish, place, plans)
-        rows = [replace(one, queue=self.names.unwrap_queue(one.queue)) for one in plans]
+        rows = [replace(one, queue=self._namespace.unwrap_queue(one.queue)) for one in plans]
         return OffsetReset(group, topic, dry_run, tuple(sorted(rows, key=lambda row: row.queue)))
 
     async def skip_accumulated(

@@ -16,7 +16,7 @@ viewMessage, queryMessageByUniqKey), broker/.../processor/SendMessageProcessor.j
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, Self
@@ -48,7 +48,7 @@ from skylarkmq.client.producer.send_result import STORED_CODES
 from skylarkmq.client.wire.api_admin import read_records
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.errors import ProtocolError, RemoteProtocolError
+from skylarkmq.protocol.errors import RemoteProtocolError, WireError
 from skylarkmq.protocol.flags import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,
     DEFAULT_PRODUCER_GROUP,
@@ -68,7 +68,7 @@ UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 UNIQUE_KEY_MAX: Final = 32
 QUERY_TIMEOUT_S: Final = 15.0
 HAVE_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
-Target = Literal["group", "topic"]
+ReplayTarget = Literal["group", "topic"]
 DROPPED_NAMES: Final = frozenset(
     {
         names.DELAY, names.RECONSUME_TIME, names.MAX_RECONSUME_TIMES, names.CLUSTER, names.WAIT,
@@ -111,13 +111,10 @@ class DeadLetterReplay:
     """
 
     def __init__(
-        self, admin: MessageAdmin, scan: MessageScan, group: str, to: Target, dry_run: bool
+        self, scan: MessageScan, replay: Callable[[StoredMessage], Awaitable[ReplayOutcome]]
     ) -> None:
-        self._admin = admin
         self._scan = scan
-        self._group = group
-        self._to: Target = to
-        self._dry_run = dry_run
+        self._replay = replay
         self._pending: StoredMessage | None = None
 
     def __aiter__(self) -> Self:
@@ -126,9 +123,7 @@ class DeadLetterReplay:
     async def __anext__(self) -> ReplayOutcome:
         if self._pending is None:
             self._pending = await self._scan.__anext__()
-        outcome = await self._admin.replay_one(
-            self._pending, self._group, self._to, dry_run=self._dry_run
-        )
+        outcome = await self._replay(self._pending)
         self._pending = None
         return outcome
 
@@ -264,7 +259,7 @@ class MessageAdmin(AdminBase):
         records = read_records(answer, address) if answer.code == ResponseCode.SUCCESS else []
         if not records or records[0].physical_offset != physical_offset:
             return None
-        return stored_message(records[0], await self._broker_at(str(host)), self.names)
+        return stored_message(records[0], await self._broker_at(str(host)), self._namespace)
 
     def scan(
         self,
@@ -302,7 +297,7 @@ class MessageAdmin(AdminBase):
     ) -> MessageScan:
         find = self._place_if_any if may_be_absent else self._place
         return MessageScan(
-            self,
+            self._namespace,
             QueueReader(self._api),
             lambda: find(topic),
             None if start is None else floor_ms(start),
@@ -351,7 +346,7 @@ class MessageAdmin(AdminBase):
             )
             found = read_records(answer, address) if answer.code == ResponseCode.SUCCESS else []
             return [
-                stored_message(message, broker, self.names)
+                stored_message(message, broker, self._namespace)
                 for message in found
                 if message.topic == place.topic and _has(message, key, unique)
             ]
@@ -396,7 +391,7 @@ class MessageAdmin(AdminBase):
         self,
         group: str,
         *,
-        to: Target = "group",
+        to: ReplayTarget = "group",
         start: datetime | None = None,
         stop: datetime | None = None,
         after: Mapping[MessageQueue, int] | None = None,
@@ -418,12 +413,17 @@ class MessageAdmin(AdminBase):
         if to not in ("group", "topic"):
             raise ValueError(f"to is group or topic, not {to!r}")
         scan = self.dead_letters(group, start=start, stop=stop, after=after)
-        return DeadLetterReplay(self, scan, self._group(group), to, dry_run)
+        wrapped = self._group(group)
 
-    async def replay_one(
-        self, letter: StoredMessage, group: str, to: Target, *, dry_run: bool
+        async def replay(letter: StoredMessage) -> ReplayOutcome:
+            return await self._replay_one(letter, wrapped, to, dry_run)
+
+        return DeadLetterReplay(scan, replay)
+
+    async def _replay_one(
+        self, letter: StoredMessage, group: str, to: ReplayTarget, dry_run: bool
     ) -> ReplayOutcome:
-        """Replay one dead letter of a group, as brokers know it; for DeadLetterReplay."""
+        """Replay one dead letter of `group`, a name as brokers know it."""
         target = (
             retry_topic(group)
             if to == "group"
@@ -446,7 +446,7 @@ class MessageAdmin(AdminBase):
             letter.offset_msg_id,
             letter.queue,
             letter.queue_offset,
-            self.names.unwrap(target),
+            self._namespace.unwrap(target),
             status,
             error,
         )
@@ -516,7 +516,7 @@ class MessageAdmin(AdminBase):
         for message in told:
             try:
                 found = decode_traces(message.body)
-            except ProtocolError:
+            except WireError:
                 continue  # somebody else's message
             records += [record for record in found if record.msg_id == msg_id]
         sends = [record for record in records if isinstance(record, PubTrace)]
@@ -531,8 +531,8 @@ class MessageAdmin(AdminBase):
     def _send(self, record: PubTrace) -> SendTrace:
         return SendTrace(
             from_ms(record.timestamp_ms),
-            self.names.unwrap(record.group),
-            self.names.unwrap(record.topic),
+            self._namespace.unwrap(record.group),
+            self._namespace.unwrap(record.topic),
             record.tags,
             record.keys,
             record.store_host,
@@ -558,7 +558,7 @@ class MessageAdmin(AdminBase):
             group = before.group if before is not None else after.group if after is not None else ""
             started_ms = before.timestamp_ms if before is not None else 0
             one = DeliveryTrace(
-                self.names.unwrap(group),
+                self._namespace.unwrap(group),
                 from_ms(started_ms),
                 before.retry_times if before is not None else 0,
                 after.cost_ms if after is not None else None,
@@ -571,8 +571,8 @@ class MessageAdmin(AdminBase):
     def _end(self, record: EndTransactionTrace) -> EndTrace:
         return EndTrace(
             from_ms(record.timestamp_ms),
-            self.names.unwrap(record.group),
-            self.names.unwrap(record.topic),
+            self._namespace.unwrap(record.group),
+            self._namespace.unwrap(record.topic),
             record.transaction_id,
             record.state,
             record.from_check,

@@ -22,7 +22,7 @@ from typing import Final, Self
 
 import msgspec
 
-from skylarkmq.client.admin.base import AdminBase, TopicPlace, each
+from skylarkmq.client.admin.base import TopicPlace, each
 from skylarkmq.client.admin.results import JsonValue, Result, as_json
 from skylarkmq.client.errors import NotFound
 from skylarkmq.client.message_view import StoredView
@@ -193,14 +193,14 @@ class MessageScan:
 
     def __init__(
         self,
-        admin: AdminBase,
+        namespace: Namespace,
         reader: QueueReader,
         find: Callable[[], Awaitable[TopicPlace | None]],
         start_ms: int | None,
         stop_ms: int | None,
         after: Mapping[MessageQueue, int] | None,
     ) -> None:
-        self._admin = admin
+        self._namespace = namespace
         self._reader = reader
         self._find = find
         self._start_ms = start_ms
@@ -228,7 +228,7 @@ class MessageScan:
                     self._page.clear()
                     current.position = current.end
                 elif self._start_ms is None or message.store_timestamp >= self._start_ms:
-                    return stored_message(message, current.queue.broker_name, self._admin.names)
+                    return stored_message(message, current.queue.broker_name, self._namespace)
             if current.position >= current.end:
                 self._ranges.pop(0)
                 continue
@@ -240,12 +240,12 @@ class MessageScan:
         """How far it is."""
         positions = self._after
         if self._ranges is not None:
-            unwrap = self._admin.names.unwrap_queue
+            unwrap = self._namespace.unwrap_queue
             positions = {unwrap(each.queue): each.position for each in self._ranges}
         return ScanProgress(self._scanned, self._total, positions)
 
-    def take_back(self, message: StoredMessage) -> None:
-        """Give the last one again: it did not come to who asked. For the SDK's own use."""
+    def _take_back(self, message: StoredMessage) -> None:
+        """Give the last one again: an interrupted call of the blocking SDK did not get it."""
         assert self._ranges, "its queue is left with the next step"
         self._scanned -= 1
         self._ranges[0].position = message.queue_offset
@@ -277,7 +277,7 @@ class MessageScan:
 
         queues = list(place.read_queues)
         if self._after is not None:
-            wanted = {self._admin.names.wrap_queue(queue): at for queue, at in self._after.items()}
+            wanted = {self._namespace.wrap_queue(queue): at for queue, at in self._after.items()}
             ranges = await each(bounds, [queue for queue in queues if queue in wanted])
             for one in ranges:
                 one.position = max(one.position, wanted[one.queue])
@@ -286,10 +286,10 @@ class MessageScan:
         return [one for one in ranges if one.position < one.end]
 
     def _check_there(self, after: Mapping[MessageQueue, int], place: TopicPlace | None) -> None:
-        """Refuse to go on without a queue: whoever keeps the positions would lose its rest."""
+        """Refuse to go on without a queue: the rest of it would be lost to who keeps positions."""
         known = () if place is None else place.read_queues
         for queue in after:
-            if self._admin.names.wrap_queue(queue) not in known:
+            if self._namespace.wrap_queue(queue) not in known:
                 raise NotFound(
                     f"{queue} of `after` is not there",
                     hint="Its broker is away, or the queue is gone: then leave it out of `after`",

@@ -195,9 +195,9 @@ class TopicAdmin(AdminBase):
             names &= {name for table in configs for name in table}
         marks = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
         return sorted(
-            self.names.unwrap(name)
+            self._namespace.unwrap(name)
             for name in names - own
-            if self.names.holds(name)
+            if self._namespace.holds(name)
             and (groups or not name.startswith(marks))
             and (system or not is_system_topic(name))
         )
@@ -249,7 +249,9 @@ class TopicAdmin(AdminBase):
             lambda address: self._api.body(GroupList, address, code, header),
             place.masters.values(),
         )
-        return sorted({self.names.unwrap(group) for found in lists for group in found.group_list})
+        return sorted(
+            {self._namespace.unwrap(group) for found in lists for group in found.group_list}
+        )
 
     async def _topic_configs(self, address: str) -> Mapping[str, TopicConfig]:
         code = RequestCode.GET_ALL_TOPIC_CONFIG

@@ -1,3 +1,4 @@
+# pyright: reportPrivateUsage=false
 """Consumer: a member of a consumer group.
 
     async with Consumer("orders", group="billing", namesrv_addr="127.0.0.1:9876") as consumer:
@@ -18,12 +19,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 from skylarkmq.client.clock import ceil_ms
 from skylarkmq.client.config import MIB, AckMode, ConsumerConfig, Model
 from skylarkmq.client.consumer.allocate import Assignment
-from skylarkmq.client.consumer.handlers import Handler, Workers, acting_task
+from skylarkmq.client.consumer.handlers import BatchHandler, Handler, Workers, acting_task
 from skylarkmq.client.consumer.membership import Membership
 from skylarkmq.client.consumer.rebalance import Callbacks, QueuesCallback
 from skylarkmq.client.consumer.received_message import ReceivedMessage
@@ -41,7 +42,7 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.observe.trace import Tracer, trace_topic
-from skylarkmq.client.producer.request_reply import Replyable, send_reply
+from skylarkmq.client.producer.request_reply import send_reply
 from skylarkmq.protocol.flags import is_retry_topic, validate_group, validate_topic
 from skylarkmq.protocol.message import MessageQueue
 
@@ -123,7 +124,7 @@ class Consumer(OnClient):
     ) -> None:
         """Take the settings, see the class; nothing is connected before `start`."""
         super().__init__(client, namesrv_addr)
-        wrap = self._client.namespace.wrap
+        wrap = self._namespace.wrap
         if (reason := validate_group(wrap(group))) is not None:
             raise ValueError(reason)
         self._config = ConsumerConfig(
@@ -251,7 +252,19 @@ class Consumer(OnClient):
                 finally:
                     await self._stop_own_client()
 
-    async def run(self, handler: Handler, *, concurrency: int = 20, max_batch: int = 1) -> None:
+    @overload
+    async def run(
+        self, handler: Handler, *, concurrency: int = 20, max_batch: Literal[1] = 1
+    ) -> None: ...
+
+    @overload
+    async def run(
+        self, handler: BatchHandler, *, concurrency: int = 20, max_batch: int
+    ) -> None: ...
+
+    async def run(
+        self, handler: Handler | BatchHandler, *, concurrency: int = 20, max_batch: int = 1
+    ) -> None:
         """Give every message to `handler` until the consumer stops.
 
         A message is acknowledged when the handler returns (not with `ack="manual"`) and handed back
@@ -299,7 +312,7 @@ class Consumer(OnClient):
         """
         require_selector(selector)
         self._check_open()
-        known = _checked(self._client.namespace.wrap(topic))
+        known = _checked(self._namespace.wrap(topic))
         if self._membership is not None:
             await self._membership.subscribe(known, selector)
         else:
@@ -313,7 +326,7 @@ class Consumer(OnClient):
             ConsumerClosed: the consumer has stopped.
         """
         self._check_open()
-        known, membership = self._client.namespace.wrap(topic), self._membership
+        known, membership = self._namespace.wrap(topic), self._membership
         if membership is None:
             self._selectors.pop(known, None)
             return
@@ -400,7 +413,7 @@ class Consumer(OnClient):
         for queue, process_queue in held.items():
             for message in process_queue.given():
                 if message.queue_offset < known[queue]:
-                    message.finish()
+                    message._finish()
         errors = await running.offsets.commit(known)
         if errors:
             raise errors[0]
@@ -505,7 +518,7 @@ class Consumer(OnClient):
     def assignment(self) -> list[MessageQueue]:
         """Return the queues that this member owns now, its group's retry topic apart."""
         running = self._running
-        unwrap = running.services.namespace.unwrap_queue
+        unwrap = self._namespace.unwrap_queue
         assigned = running.rebalance.assigned
         return sorted(unwrap(queue) for queue in assigned if not is_retry_topic(queue.topic))
 
@@ -546,9 +559,7 @@ class Consumer(OnClient):
     def paused(self) -> set[MessageQueue]:
         """Return the paused queues."""
         running = self._running
-        return {
-            running.services.namespace.unwrap_queue(queue) for queue in running.rebalance.paused
-        }
+        return {self._namespace.unwrap_queue(queue) for queue in running.rebalance.paused}
 
     def buffered(self) -> dict[str, tuple[int, int]]:
         """Return how many messages are held here of each topic, those at work included, and their
@@ -558,7 +569,7 @@ class Consumer(OnClient):
 
     async def reply(
         self,
-        request: Replyable,
+        request: ReceivedMessage,
         body: bytes | str,
         *,
         tags: str | None = None,
@@ -605,7 +616,7 @@ class Consumer(OnClient):
         return self._membership
 
     def _wrapped(self, queue: MessageQueue) -> MessageQueue:
-        return self._running.services.namespace.wrap_queue(queue)
+        return self._namespace.wrap_queue(queue)
 
     async def _each_of(
         self, queues: Iterable[MessageQueue], find: Callable[[MessageQueue], Awaitable[int]]
@@ -630,7 +641,7 @@ class Consumer(OnClient):
     def _ack_given(self) -> None:
         given, self._given = self._given, []
         for message in given:
-            message.finish()
+            message._finish()
 
     def _give(self, messages: list[ReceivedMessage]) -> None:
         # Should several tasks wait at the same time, none's message is forgotten.
@@ -638,16 +649,16 @@ class Consumer(OnClient):
         if self._config.ack == "none":
             self._ack_given()
 
-    def take_back(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Give these again: they did not come into the hands of who asked. For the SDK's own use.
+    def _take_back(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Give these again: an interrupted call of the blocking SDK did not get them.
 
         With `ack="none"` they are done all the same.
         """
         back = {id(message) for message in messages}
         self._given = [message for message in self._given if id(message) not in back]
         for message in messages:
-            if message.outcome is None and message.process_queue.put_back(message):
-                self._running.buffer.offer(message.process_queue)
+            if message._outcome is None and message._process_queue.put_back(message):
+                self._running.buffer.offer(message._process_queue)
 
 
 def _look(ending: asyncio.Task[None]) -> None:

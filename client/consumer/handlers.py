@@ -1,3 +1,4 @@
+# pyright: reportPrivateUsage=false
 """Running a handler: a fixed number of workers, ack by returning, retry by raising.
 
     returns            -> done (with `ack="manual"`: only what the handler acknowledged itself)
@@ -36,8 +37,10 @@ from skylarkmq.remoting.waiting import sleep, within
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Any], Awaitable[object] | object]
-"""Gets one message, or a list of them with `max_batch` above 1."""
+Handler = Callable[[ReceivedMessage], Awaitable[object] | object]
+"""Gets one message; an async function, or a quick plain one."""
+BatchHandler = Callable[[Sequence[ReceivedMessage]], Awaitable[object] | object]
+"""Gets messages of one queue: the handler of a `run` with `max_batch` above 1."""
 
 SLOW_CHECKS: Final = 10
 """Checks in a timeout: a line comes a tenth of it late at most."""
@@ -52,7 +55,7 @@ class Workers:
 
     def __init__(
         self,
-        handler: Handler,
+        handler: Handler | BatchHandler,
         buffer: MessageBuffer,
         services: Services,
         config: ConsumerConfig,
@@ -126,6 +129,7 @@ class Workers:
         Raises:
             asyncio.CancelledError: this task was cancelled; the messages are handed out again.
         """
+        handler: Callable[[Any], object] = self._handler  # of the kind that max_batch says
         hooks = self._services.hooks
         began_s = self._services.clock.monotonic()
         context = None
@@ -136,27 +140,27 @@ class Workers:
         failure: BaseException | None = None
         try:
             try:
-                result = self._handler(messages[0] if self._max_batch == 1 else messages)
+                result = handler(messages[0] if self._max_batch == 1 else messages)
                 if inspect.isawaitable(result):
                     await result
                 if self._config.ack == "auto":
                     for message in messages:
-                        message.finish()
-                outcome = messages[0].outcome or "ok"
+                        message._finish()
+                outcome = messages[0]._outcome or "ok"
             except (Exception, asyncio.CancelledError) as error:
                 failure = error
                 task = asyncio.current_task()
                 if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
                     raise
                 await self._failed(messages, error)
-                outcome = messages[-1].outcome or "retry"
+                outcome = messages[-1]._outcome or "retry"
         except BaseException as error:
             # Wherever that was: also while the handler's failure was being answered.
             failure = failure or error
             self._put_back(messages)
             raise
         finally:
-            process_queue = messages[0].process_queue
+            process_queue = messages[0]._process_queue
             self._counters.handled(process_queue, len(messages), began_s, ok=outcome == "ok")
             if context is not None:
                 seen = context, outcome, failure
@@ -171,8 +175,8 @@ class Workers:
                 return
             if self._config.ack == "none":
                 for message in messages:
-                    message.finish()
-            queue = messages[0].process_queue.queue
+                    message._finish()
+            queue = messages[0]._process_queue.queue
             self._buffer.begin(queue)
             try:
                 await self.handle(messages)
@@ -183,13 +187,13 @@ class Workers:
         """Hand back what the handler has not settled before it failed."""
         log.warning("the handler failed on %r", messages[0], exc_info=error)
         for message in messages:
-            await message.retry(error)
+            await message._retry(error)
 
     def _put_back(self, messages: Sequence[ReceivedMessage]) -> None:
         """Let messages be handed out again."""
         for message in messages:
-            if message.outcome is None and message.process_queue.put_back(message):
-                self._buffer.offer(message.process_queue)
+            if message._outcome is None and message._process_queue.put_back(message):
+                self._buffer.offer(message._process_queue)
 
     def _context(self, messages: Sequence[ReceivedMessage]) -> ConsumeContext:
         first = messages[0]
@@ -227,9 +231,9 @@ async def watch_slow_handlers(
         await sleep(clock, min(consume_timeout_s / SLOW_CHECKS, SLOW_CHECK_MAX_S))
         now_s = clock.monotonic()
         for queue, process_queue in assigned.items():
-            overdue = [each for each in process_queue.held if -inf < each.overdue_s <= now_s]
+            overdue = [each for each in process_queue.held if -inf < each._overdue_s <= now_s]
             for message in overdue:
-                message.overdue_s = -inf
+                message._overdue_s = -inf
             if overdue:
                 log.warning(
                     "group %s: %d messages of %s have been with their handlers for longer than "

@@ -47,6 +47,7 @@ from skylarkmq.client.consumer.rebalance import Callbacks, Rebalance
 from skylarkmq.client.consumer.retry import Retries
 from skylarkmq.client.consumer.shares import Shares
 from skylarkmq.client.consumer.subscription import (
+    WHERE_NAMES,
     Selector,
     StartFrom,
     Subscription,
@@ -283,7 +284,7 @@ class Membership:
         if self.alone or not subscriptions:
             return None
         return ConsumerData(
-            consume_from_where=self._start_from.wire_name,
+            consume_from_where=WHERE_NAMES[self._start_from.where],
             consume_type="CONSUME_PASSIVELY",
             group_name=self.group,
             message_model=self.config.model.upper(),

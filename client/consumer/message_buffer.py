@@ -1,3 +1,4 @@
+# pyright: reportPrivateUsage=false
 """The messages of all assigned queues that wait for a handler, handed out queue by queue in turn.
 
 An ordered consumer's buffer (`orderly.py`) hands out of a queue only what `_may_give` allows.
@@ -59,7 +60,7 @@ class MessageBuffer:
             if taken:
                 overdue_s = self._clock.monotonic() + self._consume_timeout_s
                 for message in taken:
-                    message.overdue_s = overdue_s
+                    message._overdue_s = overdue_s
                 return taken
         return []
 

@@ -1,3 +1,4 @@
+# pyright: reportPrivateUsage=false
 """Ordered consumption: the messages of a queue one after another, on one member alone.
 
     among the members   the queue is locked on its broker (41); queue_locks.py
@@ -77,7 +78,7 @@ class OrderedBuffer(MessageBuffer):
         if queue in self._busy or process_queue is None:
             return queue in self._busy
         now_s = self._clock.monotonic()
-        return any(each.is_mine and each.overdue_s > now_s for each in process_queue.given())
+        return any(each._is_mine and each._overdue_s > now_s for each in process_queue.given())
 
     def leave(self, queues: set[MessageQueue]) -> None:
         """Hand out nothing more of these queues; those of the last call that are not named now

@@ -42,8 +42,8 @@ from skylarkmq.remoting.waiting import sleep
 
 log = logging.getLogger(__name__)
 
-Start = StartFrom | Mapping[MessageQueue, int]
-Stop = Literal["now"] | datetime | Mapping[MessageQueue, int] | None
+PeekStart = StartFrom | Mapping[MessageQueue, int]
+PeekStop = Literal["now"] | datetime | Mapping[MessageQueue, int] | None
 
 BATCH_COUNT: Final = 32
 LOW_COUNT: Final = 16
@@ -92,8 +92,8 @@ class PeekReader(OnClient):
         *,
         client: Client | None = None,
         namesrv_addr: str | None = None,
-        start: Start = StartFrom.FIRST,
-        stop: Stop = None,
+        start: PeekStart = StartFrom.FIRST,
+        stop: PeekStop = None,
         selector: Selector | None = None,
     ) -> None:
         """Take the settings; nothing is connected before `start`.
@@ -113,7 +113,7 @@ class PeekReader(OnClient):
         self._topic = topic
         self._start = start
         self._stop = stop
-        self._subscription = Subscription(self._client.namespace.wrap(topic), selector, 0)
+        self._subscription = Subscription(self._namespace.wrap(topic), selector, 0)
         self._feeds: dict[MessageQueue, _Feed] = {}
         self._turn: deque[_Feed] = deque()
         self._changed = asyncio.Event()
@@ -180,9 +180,9 @@ class PeekReader(OnClient):
         finally:
             await self._stop_own_client()
 
-    def take_back(self, message: PeekedMessage) -> None:
-        """Give this one again: it did not come to who asked. For the SDK's own use."""
-        wrapped = self._client.namespace.wrap_queue(message.queue)
+    def _take_back(self, message: PeekedMessage) -> None:
+        """Give this one again: an interrupted call of the blocking SDK did not get it."""
+        wrapped = self._namespace.wrap_queue(message.queue)
         feed = next((feed for feed in self._turn if feed.queue == wrapped), None)
         if feed is None:  # it was the last one of a queue that has been read
             feed = _Feed(wrapped, message.queue_offset + 1, message.queue_offset + 1)
@@ -218,7 +218,7 @@ class PeekReader(OnClient):
             queues = list(route.subscribe_queues)
             starts = await asyncio.gather(*(self._begin_of(offsets, queue) for queue in queues))
         else:
-            wrap = services.namespace.wrap_queue
+            wrap = self._namespace.wrap_queue
             named = {wrap(queue): offset for queue, offset in self._start.items()}
             queues, starts = list(named), list(named.values())
         ends = await asyncio.gather(*(self._end_of(offsets, queue) for queue in queues))
@@ -239,7 +239,7 @@ class PeekReader(OnClient):
             return await offsets.end(queue)
         if isinstance(self._stop, datetime):
             return await offsets.at_time(queue, ceil_ms(self._stop))
-        return self._stop.get(self._client.namespace.unwrap_queue(queue), 0)
+        return self._stop.get(self._namespace.unwrap_queue(queue), 0)
 
     def _begin(self, feed: _Feed) -> None:
         queue = feed.queue
@@ -298,7 +298,7 @@ class PeekReader(OnClient):
                 return result
 
     def _take(self, feed: _Feed, result: PullResult) -> None:
-        queue = self._client.namespace.unwrap_queue(feed.queue)
+        queue = self._namespace.unwrap_queue(feed.queue)
         wanted = [
             PeekedMessage(message, queue)
             for message in result.messages

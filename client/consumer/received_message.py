@@ -1,3 +1,4 @@
+# pyright: reportPrivateUsage=false
 """The messages of one queue between the broker and the handlers, and how far the group has come.
 
     pulled -> ready -> handed out -> done           put_back: handed out -> ready, for another try
@@ -67,14 +68,14 @@ class Returner:
         Raises:
             RocketMQError: no broker took it; it stays with its handler.
         """
-        message.finish("retry")
+        message._finish("retry")
 
     async def retry(self, message: ReceivedMessage, reason: str | None) -> None:
         """Give the message back after the consumer's `retry_delays`.
 
         When no broker takes it, it comes again here, after a while.
         """
-        message.finish("retry")
+        message._finish("retry")
 
     async def give_up(self, message: ReceivedMessage, reason: str | None) -> None:
         """Make the message a dead letter.
@@ -82,7 +83,7 @@ class Returner:
         Raises:
             RocketMQError: no broker took it; it stays with its handler.
         """
-        message.finish("dead_letter")
+        message._finish("dead_letter")
 
 
 class ProcessQueue:
@@ -266,11 +267,11 @@ class ReceivedMessage(StoredView):
 
     __slots__ = (
         "_local_tries",
+        "_outcome",
+        "_overdue_s",
         "_process_queue",
+        "_received_s",
         "_returner",
-        "outcome",
-        "overdue_s",
-        "received_s",
     )
 
     def __init__(
@@ -286,17 +287,17 @@ class ReceivedMessage(StoredView):
         topic = message.properties.get(names.RETRY_TOPIC, message.topic)
         namespace = returner.namespace
         self.topic = namespace.unwrap(topic) if namespace else topic
-        self.overdue_s = inf
-        """When its handler will have had it for too long, monotonic. For the consumer's use."""
-        self.received_s = 0.0
-        """When it came, monotonic; only with metrics. For the consumer's use."""
+        # When its handler will have had it for too long, monotonic.
+        self._overdue_s = inf
+        # When it came, monotonic; only with metrics.
+        self._received_s = 0.0
         self._message = message
         self._process_queue = process_queue
         self._returner = returner
         self._local_tries = local_tries
         self._body: bytes | None = None
-        self.outcome: ConsumeOutcome | None = None
-        """What became of it; None while its handler decides. For the consumer's use."""
+        # What became of it; None while its handler decides.
+        self._outcome: ConsumeOutcome | None = None
 
     @property
     def queue(self) -> MessageQueue:
@@ -316,7 +317,7 @@ class ReceivedMessage(StoredView):
         This changes nothing when it was done or handed back before, or when its queue has gone to
         another consumer. The next `commit_interval`, or `commit()`, commits it.
         """
-        self.finish()
+        self._finish()
 
     async def nack(self, delay_level: int | None = None, *, delay: timedelta | None = None) -> None:
         """Let the group get it again after a while; beyond `max_reconsume` it is a dead letter.
@@ -334,7 +335,7 @@ class ReceivedMessage(StoredView):
             ValueError: no such delay is possible.
         """
         wish = retry_delay(delay_level, delay)
-        if self.is_mine:
+        if self._is_mine:
             await self._returner.give_back(self, wish)
 
     async def dead_letter(self, reason: str | None = None) -> None:
@@ -349,7 +350,7 @@ class ReceivedMessage(StoredView):
         Raises:
             RocketMQError: no broker took it; it stays unacknowledged.
         """
-        if self.is_mine:
+        if self._is_mine:
             await self._returner.give_up(self, reason)
 
     async def extend(self, seconds: float) -> None:
@@ -359,7 +360,7 @@ class ReceivedMessage(StoredView):
         """
         if seconds <= 0:
             raise ValueError(f"seconds is above 0, not {seconds}")
-        self.overdue_s = self._returner.clock.monotonic() + seconds
+        self._overdue_s = self._returner.clock.monotonic() + seconds
 
     def process(self, *, requeue: bool = True) -> AbstractAsyncContextManager[ReceivedMessage]:
         """Acknowledge it when the block ends; after an error hand it back, and raise the error.
@@ -376,40 +377,35 @@ class ReceivedMessage(StoredView):
             f"{queue.queue_id} offset {self.queue_offset}, try {self.reconsume_times + 1}>"
         )
 
-    # For the consumer's own use
+    # For the consumer's own files: users see no name that begins with an underscore.
 
     @property
-    def process_queue(self) -> ProcessQueue:
-        """Where it waits for its ack."""
-        return self._process_queue
-
-    @property
-    def is_mine(self) -> bool:
+    def _is_mine(self) -> bool:
         """True while its handler decides: it is not done, not handed back, not revoked."""
-        return self.outcome is None and self._process_queue.holds(self.queue_offset)
+        return self._outcome is None and self._process_queue.holds(self.queue_offset)
 
-    def finish(self, outcome: ConsumeOutcome = "ok") -> bool:
+    def _finish(self, outcome: ConsumeOutcome = "ok") -> bool:
         """Note that the work with it has ended; False when that was noted before, or is void."""
-        if self.outcome is not None:
+        if self._outcome is not None:
             return False
-        self.outcome = outcome
+        self._outcome = outcome
         return self._process_queue.done(self.queue_offset)
 
-    def again(self) -> ReceivedMessage:
+    def _again(self) -> ReceivedMessage:
         """Return the message for its next try here; this object counts no more."""
-        self.outcome = "suspended"
-        self.overdue_s = inf  # it waits for its time, not for its handler
+        self._outcome = "suspended"
+        self._overdue_s = inf  # it waits for its time, not for its handler
         return ReceivedMessage(
             self._message, self._process_queue, self._returner, self._local_tries + 1
         )
 
-    async def retry(self, error: BaseException | None = None) -> None:
+    async def _retry(self, error: BaseException | None = None) -> None:
         """Do as `nack`; when no broker takes it, it comes again here, after a while.
 
         Args:
             error: what the handler raised; the reason of a message that becomes a dead letter.
         """
-        if self.is_mine:
+        if self._is_mine:
             reason = None if error is None else f"{type(error).__name__}: {error}"
             await self._returner.retry(self, reason)
 
@@ -420,7 +416,7 @@ async def _processing(message: ReceivedMessage, requeue: bool) -> AsyncGenerator
         yield message
     except Exception as error:
         if requeue:
-            await message.retry(error)
+            await message._retry(error)
         else:
             await message.dead_letter(f"{type(error).__name__}: {error}")
         raise

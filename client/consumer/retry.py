@@ -1,3 +1,4 @@
+# pyright: reportPrivateUsage=false
 """When a handler fails: the next try, from the broker or from here, and the dead letters.
 
     a member of a group      code 36 hands the message back; should that fail, a copy is sent to the
@@ -90,20 +91,20 @@ class Retries(Returner):
         except RocketMQError as error:
             log.warning("%r could not be handed back, it is sent again instead: %s", message, error)
             await self._send_again(message, delay.level)
-        message.finish("dead_letter" if dead else "retry")
+        message._finish("dead_letter" if dead else "retry")
 
     async def retry(self, message: ReceivedMessage, reason: str | None) -> None:
         try:
             await self.give_back(message, self._delays.after(message.reconsume_times), reason)
         except RocketMQError as error:
             log.warning("%r could not be handed back, retried here: %s", message, error)
-            if message.is_mine:
+            if message._is_mine:
                 self._later(message, LOCAL_RETRY_S)
 
     async def give_up(self, message: ReceivedMessage, reason: str | None) -> None:
         if self._config.broadcasting:
             log.error("%r is given up%s", message, f": {reason}" if reason else "")
-            message.finish("dead_letter")
+            message._finish("dead_letter")
             return
         # Only a copy can carry a reason: code 36 has no field for it.
         first, second = self._call_back, self._send_again
@@ -114,7 +115,7 @@ class Retries(Returner):
         except RocketMQError as error:
             log.warning("%r: no dead letter yet, the other way is tried: %s", message, error)
             await second(message, DEAD_LETTER_LEVEL, reason)
-        message.finish("dead_letter")
+        message._finish("dead_letter")
 
     def cancel(self) -> None:
         """Forget the messages that wait here; they are not acknowledged, so the group gets them."""
@@ -140,11 +141,11 @@ class Retries(Returner):
 
     def _later(self, message: ReceivedMessage, delay_s: float) -> None:
         """Hand the message out again after `delay_s`, unless its queue has gone by then."""
-        following = message.again()
+        following = message._again()
 
         def again() -> None:
             self._timers.discard(timer)
-            process_queue = following.process_queue
+            process_queue = following._process_queue
             if process_queue.put_back(following):
                 self._buffer.offer(process_queue)
 
@@ -164,7 +165,7 @@ class Retries(Returner):
             max_reconsume_times=self._broker_tries_max,
         )
         services = self._services
-        queue = message.process_queue.queue
+        queue = message._process_queue.queue
         address = services.routes.master_address(queue.broker_name)
         await send_message_back(
             services.remoting,

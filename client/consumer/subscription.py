@@ -45,12 +45,13 @@ FILTER_HINTS: Final[dict[int, str]] = {
 }
 
 
-WHERE_NAMES: Final = {
+WHERE_NAMES: Final[dict[str, str]] = {
     "last": "CONSUME_FROM_LAST_OFFSET",
     "now": "CONSUME_FROM_LAST_OFFSET",
     "first": "CONSUME_FROM_FIRST_OFFSET",
     "timestamp": "CONSUME_FROM_TIMESTAMP",
 }
+"""RocketMQ's names of `StartFrom.where`, for the heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -123,11 +124,6 @@ class StartFrom:
             ValueError: the time names no zone.
         """
         return cls("timestamp", ceil_ms(when))
-
-    @property
-    def wire_name(self) -> str:
-        """RocketMQ's name, for the heartbeat."""
-        return WHERE_NAMES[self.where]
 
 
 StartFrom.LAST = StartFrom("last")

@@ -1,3 +1,4 @@
+# pyright: reportPrivateUsage=false
 """Prometheus metrics of a client, in a registry that the program hands in.
 
     skylarkmq_client_send_duration_seconds        topic, outcome         call to end, tries included
@@ -134,13 +135,13 @@ class MetricsHook(ClientHook):
         """Remember when the messages came."""
         now_s = self._now_s()
         for message in messages:
-            message.received_s = now_s
+            message._received_s = now_s
 
     def before_consume(self, context: ConsumeContext) -> None:
         """Time the waiting of each message."""
         for message in context.messages:
-            if message.received_s:
-                waited_s = context.started_s - message.received_s
+            if message._received_s:
+                waited_s = context.started_s - message._received_s
                 family = self._families.receive_to_process
                 family.of(message.topic, context.group).observe(waited_s)
 

@@ -31,8 +31,8 @@ from skylarkmq.client.wire.route import MASTER_ID, TopicRoute
 from skylarkmq.protocol.message import Message, MessageQueue
 from skylarkmq.protocol.tags_code import java_string_hash
 
-Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Gets the topic's writable queues and the message, returns one of the queues."""
+QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+"""Gets the topic's writable queues and a message; returns the queue that the message goes to."""
 TOPICS_MAX: Final = 4096
 LATENCY_MS: Final = (50, 100, 550, 1000, 2000, 3000, 15000)
 AVOIDED_S: Final = (0, 0, 30, 60, 120, 180, 600)
@@ -252,7 +252,9 @@ def by_hash(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
     return queues[abs(code) % len(queues)]
 
 
-def checked(selector: Selector, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+def checked(
+    selector: QueueSelector, queues: Sequence[MessageQueue], message: Message
+) -> MessageQueue:
     """Return what the user's selector chose.
 
     Raises:

@@ -14,17 +14,17 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from skylarkmq.client.config import DEFAULT_PRODUCER_GROUP, MIB, ProducerConfig
+from skylarkmq.client.config import DEFAULT_PRODUCER_GROUP, MIB, Compression, ProducerConfig
+from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES, NOT_STARTED, IllegalState
 from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.observe.trace import Tracer, trace_topic
 from skylarkmq.client.producer.every_broker import EveryBroker
-from skylarkmq.client.producer.lanes import Selector
+from skylarkmq.client.producer.lanes import QueueSelector
 from skylarkmq.client.producer.outgoing import batch_results, common_key, require_compression
 from skylarkmq.client.producer.reply_table import Reply
-from skylarkmq.client.producer.request_reply import Replyable, Requests, send_reply
+from skylarkmq.client.producer.request_reply import Requests, send_reply
 from skylarkmq.client.producer.send_pipeline import SendPipeline, SendStats
 from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.client.producer.sender import Outcome, Sender, SendMany
@@ -36,8 +36,6 @@ from skylarkmq.protocol.message import Message, MessageQueue, require_message
 from skylarkmq.remoting.waiting import within
 
 log = logging.getLogger(__name__)
-
-Compression = Literal["zlib", "lz4", "zstd"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +200,7 @@ class Producer(OnClient):
         *,
         queue: MessageQueue | None = None,
         key: str | None = None,
-        selector: Selector | None = None,
+        selector: QueueSelector | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> SendResult:
         """Send a message and return where it is; waits first while too much is in flight.
@@ -230,7 +228,7 @@ class Producer(OnClient):
         *,
         queue: MessageQueue | None = None,
         key: str | None = None,
-        selector: Selector | None = None,
+        selector: QueueSelector | None = None,
         timeout: float | None = None,
     ) -> asyncio.Future[SendResult]:
         """Start sending a message; the future has what `send` would return or raise.
@@ -268,7 +266,7 @@ class Producer(OnClient):
         *,
         queue: MessageQueue | None = None,
         key: str | None = None,
-        selector: Selector | None = None,
+        selector: QueueSelector | None = None,
     ) -> None:
         """Send a message once, without an answer: it may be lost without a word.
 
@@ -302,7 +300,7 @@ class Producer(OnClient):
         self,
         messages: Iterable[Message],
         *,
-        selector: Selector | None = None,
+        selector: QueueSelector | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> list[Outcome]:
         """Send any messages in as few requests as may be; return what became of each, in order.
@@ -403,7 +401,7 @@ class Producer(OnClient):
 
     async def reply(
         self,
-        request: Replyable,
+        request: ReceivedMessage,
         body: bytes | str,
         *,
         tags: str | None = None,

@@ -17,9 +17,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import UUID
 
+from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.errors import (
     IllegalState,
     ReplyNotDelivered,
@@ -43,7 +44,7 @@ from skylarkmq.protocol.flags import (
     reply_topic,
 )
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader, encode_send_header_v2
-from skylarkmq.protocol.message import Message, MessageQueue
+from skylarkmq.protocol.message import Message
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.waiting import fail_after, within
 
@@ -214,24 +215,10 @@ class Requests:
         self._introducing = None
 
 
-class Replyable(Protocol):
-    """A message that came as a request: a ReceivedMessage."""
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """All its properties."""
-        ...
-
-    @property
-    def queue(self) -> MessageQueue:
-        """Where it came from."""
-        ...
-
-
 async def send_reply(
     services: Services,
     unique_id: str,
-    request: Replyable,
+    request: ReceivedMessage,
     body: bytes | str,
     *,
     tags: str | None = None,

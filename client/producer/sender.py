@@ -31,7 +31,7 @@ from skylarkmq.client.errors import (
     TooManyInFlight,
 )
 from skylarkmq.client.observe.hooks import SendContext, SendKind, each
-from skylarkmq.client.producer.lanes import Choice, Selector, by_hash, checked
+from skylarkmq.client.producer.lanes import Choice, QueueSelector, by_hash, checked
 from skylarkmq.client.producer.outgoing import (
     KINDS,
     batch_item,
@@ -265,7 +265,7 @@ class Sender:
         message: Message,
         queue: MessageQueue | None,
         key: str | None,
-        selector: Selector | None,
+        selector: QueueSelector | None,
     ) -> Choice | None:
         """Return what picks the queue of `message`, None for the next one in turn.
 
@@ -399,7 +399,7 @@ class SendMany:
         sender: Sender,
         routes: RouteTable,
         config: ProducerConfig,
-        selector: Selector | None,
+        selector: QueueSelector | None,
         timeout_s: float | None,
     ) -> None:
         self._sender = sender

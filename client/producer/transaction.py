@@ -64,7 +64,7 @@ from skylarkmq.client.producer.sender import Sender
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.pushes import BROKER_NAME_FIELD, Question
 from skylarkmq.protocol.codes import RequestCode
-from skylarkmq.protocol.errors import ProtocolError as WireError
+from skylarkmq.protocol.errors import WireError
 from skylarkmq.protocol.flags import DEFAULT_PRODUCER_GROUP, MessageSysFlag
 from skylarkmq.protocol.headers.fields import encode_fields
 from skylarkmq.protocol.headers.send import EndTransactionRequestHeader

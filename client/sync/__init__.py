@@ -11,6 +11,7 @@ waits; what it waited for is cancelled and safe to repeat under the rules of the
 
 from skylarkmq.client.sync.classes import (
     Admin,
+    BatchHandler,
     Check,
     Client,
     Consumer,
@@ -26,6 +27,7 @@ from skylarkmq.client.sync.classes import (
 
 __all__ = [
     "Admin",
+    "BatchHandler",
     "Check",
     "Client",
     "Consumer",

@@ -7,14 +7,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any, Self
+from typing import Literal, Self, overload
 
 from opentelemetry.trace import TracerProvider
 from prometheus_client import CollectorRegistry
 
-from skylarkmq.client.admin.admin import TIMEOUT_S
+from skylarkmq.client.admin.base import TIMEOUT_S
 from skylarkmq.client.admin.groups import Edge
-from skylarkmq.client.admin.messages import MessageTrace, ReplayOutcome, Target
+from skylarkmq.client.admin.messages import MessageTrace, ReplayOutcome, ReplayTarget
 from skylarkmq.client.admin.reading import ScanProgress, StoredMessage
 from skylarkmq.client.admin.results import (
     BrokerRuntime,
@@ -34,19 +34,18 @@ from skylarkmq.client.config import (
     AckMode,
     AddressMap,
     Codec,
+    Compression,
     Credentials,
     Model,
 )
 from skylarkmq.client.consumer.allocate import Assignment
-from skylarkmq.client.consumer.peek_reader import PeekedMessage, Start, Stop
+from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekStart, PeekStop
 from skylarkmq.client.consumer.subscription import Selector, StartFrom
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES
 from skylarkmq.client.message_view import StoredView
 from skylarkmq.client.observe.trace import TRACE_TOPIC
-from skylarkmq.client.producer.lanes import Selector as LanesSelector
-from skylarkmq.client.producer.producer import Compression
+from skylarkmq.client.producer.lanes import QueueSelector
 from skylarkmq.client.producer.reply_table import Reply
-from skylarkmq.client.producer.request_reply import Replyable
 from skylarkmq.client.producer.send_pipeline import SendStats
 from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.client.producer.sender import Outcome
@@ -56,8 +55,9 @@ from skylarkmq.protocol.message import Message, MessageQueue
 from skylarkmq.remoting.stream import Network
 from skylarkmq.remoting.tls import ServerHostname, SslSetting
 
+BatchHandler = Callable[[Sequence["ReceivedMessage"]], object]
 Check = Callable[[HalfMessage], TransactionState]
-Handler = Callable[[Any], object]
+Handler = Callable[["ReceivedMessage"], object]
 QueuesCallback = Callable[[list[MessageQueue]], None]
 
 class Admin:
@@ -308,7 +308,7 @@ class Admin:
         self,
         group: str,
         *,
-        to: Target = "group",
+        to: ReplayTarget = "group",
         start: datetime | None = None,
         stop: datetime | None = None,
         after: Mapping[MessageQueue, int] | None = None,
@@ -494,6 +494,10 @@ class Client:
     def client_id(self) -> str:
         """`<ip>@<instance>[@<unit>]`, as brokers know this client; empty before `start`."""
 
+    @property
+    def namespace(self) -> str:
+        """The tenant whose topics and groups it sees; empty without one."""
+
     def start(self) -> None:
         """Connect to a name server; does nothing when started already.
 
@@ -638,7 +642,7 @@ class Consumer:
 
     def reply(
         self,
-        request: Replyable,
+        request: ReceivedMessage,
         body: bytes | str,
         *,
         tags: str | None = None,
@@ -660,7 +664,17 @@ class Consumer:
     def resume(self, *queues: MessageQueue) -> None:
         """Undo `pause`."""
 
-    def run(self, handler: Handler, *, concurrency: int = 20, max_batch: int = 1) -> None:
+    @overload
+    def run(self, handler: Handler, *, concurrency: int = 20, max_batch: Literal[1] = 1) -> None:
+        """Give every message to `handler` until the consumer has stopped.
+
+        Args:
+            handler: a plain function of one message, or with `max_batch` above 1 of a list of
+                messages of one queue; called in one of `concurrency` threads.
+        """
+
+    @overload
+    def run(self, handler: BatchHandler, *, concurrency: int = 20, max_batch: int) -> None:
         """Give every message to `handler` until the consumer has stopped.
 
         Args:
@@ -778,8 +792,8 @@ class PeekReader:
         *,
         client: Client | None = None,
         namesrv_addr: str | None = None,
-        start: Start = StartFrom.FIRST,
-        stop: Stop = None,
+        start: PeekStart = StartFrom.FIRST,
+        stop: PeekStop = None,
         selector: Selector | None = None,
     ) -> None: ...
     def __iter__(self) -> Self: ...
@@ -860,7 +874,7 @@ class Producer:
 
     def reply(
         self,
-        request: Replyable,
+        request: ReceivedMessage,
         body: bytes | str,
         *,
         tags: str | None = None,
@@ -908,7 +922,7 @@ class Producer:
         *,
         queue: MessageQueue | None = None,
         key: str | None = None,
-        selector: LanesSelector | None = None,
+        selector: QueueSelector | None = None,
         timeout: float | None = None,
     ) -> SendResult:
         """Send a message and return where it is; waits first while too much is in flight.
@@ -944,7 +958,7 @@ class Producer:
         self,
         messages: Iterable[Message],
         *,
-        selector: LanesSelector | None = None,
+        selector: QueueSelector | None = None,
         timeout: float | None = None,
     ) -> list[Outcome]:
         """Send any messages in as few requests as may be; return what became of each, in order.
@@ -962,7 +976,7 @@ class Producer:
         *,
         queue: MessageQueue | None = None,
         key: str | None = None,
-        selector: LanesSelector | None = None,
+        selector: QueueSelector | None = None,
         timeout: float | None = None,
     ) -> concurrent.futures.Future[SendResult]:
         """Start sending a message; the future has what `send` would return or raise.
@@ -978,7 +992,7 @@ class Producer:
         *,
         queue: MessageQueue | None = None,
         key: str | None = None,
-        selector: LanesSelector | None = None,
+        selector: QueueSelector | None = None,
     ) -> None:
         """Send a message once, without an answer: it may be lost without a word.
 
@@ -1101,6 +1115,7 @@ class Transaction:
 
 __all__ = [
     "Admin",
+    "BatchHandler",
     "Check",
     "Client",
     "Consumer",

@@ -1,3 +1,4 @@
+# pyright: reportPrivateUsage=false
 """The classes of the facade: here stands only what differs from their asynchronous twins."""
 
 from __future__ import annotations
@@ -5,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
-from skylarkmq.client.admin.admin import Admin as AsyncAdmin
+from skylarkmq.client.admin import Admin as AsyncAdmin
 from skylarkmq.client.admin.messages import DeadLetterReplay as AsyncReplay
 from skylarkmq.client.admin.reading import MessageScan as AsyncScan
 from skylarkmq.client.consumer.consumer import Consumer as AsyncConsumer
@@ -25,18 +26,15 @@ from skylarkmq.protocol.message import MessageQueue
 
 Check = Callable[[HalfMessage], TransactionState]
 """Looks up how the transaction of a message ended; called in a thread of its own."""
-Handler = Callable[[Any], object]
+Handler = Callable[["ReceivedMessage"], object]
+"""Gets one message; called in a thread."""
+BatchHandler = Callable[[Sequence["ReceivedMessage"]], object]
+"""Gets messages of one queue: the handler of a `run` with `max_batch` above 1."""
 QueuesCallback = Callable[[list[MessageQueue]], None]
-Received = AsyncReceivedMessage | Sequence[AsyncReceivedMessage]
-
-OF_THE_CLIENT = {"namespace"}
-OF_THE_CONSUMER = {"take_back"}
-OF_A_MESSAGE = {
-    "again", "finish", "is_mine", "outcome", "overdue_s", "process_queue", "received_s", "retry",
-}  # fmt: skip
+"""Is told the queues that come or go; called in a thread, and waited for."""
 
 
-@blocking(AsyncClient, without=OF_THE_CLIENT)
+@blocking(AsyncClient)
 class Client(Started):
     """A connection to a cluster; `skylarkmq.client.Client` without await. Any thread.
 
@@ -101,7 +99,7 @@ class Producer(OnClient):
     _callbacks = ("check",)
 
 
-@blocking(AsyncConsumer, without=OF_THE_CONSUMER)
+@blocking(AsyncConsumer)
 class Consumer(OnClient):
     """Receives messages as a member of a group; `skylarkmq.client.Consumer` without await.
 
@@ -119,7 +117,17 @@ class Consumer(OnClient):
     _callbacks = ("on_assigned", "on_revoked")
     _when_stopped = ConsumerClosed
 
-    def run(self, handler: Handler, *, concurrency: int = 20, max_batch: int = 1) -> None:
+    @overload
+    def run(
+        self, handler: Handler, *, concurrency: int = 20, max_batch: Literal[1] = 1
+    ) -> None: ...
+
+    @overload
+    def run(self, handler: BatchHandler, *, concurrency: int = 20, max_batch: int) -> None: ...
+
+    def run(
+        self, handler: Handler | BatchHandler, *, concurrency: int = 20, max_batch: int = 1
+    ) -> None:
         """Give every message to `handler` until the consumer has stopped.
 
         Args:
@@ -127,14 +135,16 @@ class Consumer(OnClient):
                 messages of one queue; called in one of `concurrency` threads.
         """
         portal = self._portal
+        called: Callable[[Any], object] = handler  # of the kind that max_batch says
 
-        def handle(received: Received) -> object:
+        def handle(received: AsyncReceivedMessage | Sequence[AsyncReceivedMessage]) -> object:
             if isinstance(received, AsyncReceivedMessage):
-                return handler(ReceivedMessage(portal, received))
-            return handler([ReceivedMessage(portal, message) for message in received])
+                return called(ReceivedMessage(portal, received))
+            return called([ReceivedMessage(portal, message) for message in received])
 
         async def run_and_stop(it: AsyncConsumer) -> None:
-            await it.run(work, concurrency=concurrency, max_batch=max_batch)
+            run: Callable[..., Coroutine[Any, Any, None]] = it.run
+            await run(work, concurrency=concurrency, max_batch=max_batch)
             await it.stop()  # is under way: the program may end next, and with it who called it
 
         threads = Threads(max(1, concurrency), thread_name_prefix="skylarkmq-handler")
@@ -171,7 +181,7 @@ class Consumer(OnClient):
             return ReceivedMessage(portal, given[0])
 
         # Nothing may follow before the caller has it: an interruption there would lose it.
-        return self._run(take, lambda it, _: it.take_back(given))
+        return self._run(take, lambda it, _: it._take_back(given))
 
     def getmany(
         self, max_records: int = 500, timeout: float | None = 0.0
@@ -192,7 +202,7 @@ class Consumer(OnClient):
                 for queue, messages in found.items()
             }
 
-        return self._run(take, lambda it, _: it.take_back(given))
+        return self._run(take, lambda it, _: it._take_back(given))
 
     def buffered(self) -> dict[str, tuple[int, int]]:
         """Return how many messages are held here of each topic, and their stored bytes."""
@@ -205,7 +215,7 @@ class Consumer(OnClient):
         return str(self._current().group)
 
 
-@blocking(AsyncPeekReader, without={"take_back"})
+@blocking(AsyncPeekReader)
 class PeekReader(OnClient):
     """Reads the messages of a topic in passing; `skylarkmq.client.PeekReader` without await.
 
@@ -218,12 +228,12 @@ class PeekReader(OnClient):
     _when_stopped = ConsumerClosed
 
 
-@blocking(AsyncAdmin, without={"names", "replay_one"})
+@blocking(AsyncAdmin)
 class Admin(OnClient):
     """Administers a cluster; `skylarkmq.client.Admin` without await. Any thread."""
 
 
-@blocking(AsyncReceivedMessage, without=OF_A_MESSAGE)
+@blocking(AsyncReceivedMessage)
 class ReceivedMessage(StoredView, Bound):
     """One message of one queue; `skylarkmq.client.ReceivedMessage` without await. Any thread."""
 
@@ -281,7 +291,7 @@ class Transaction(Bound):
         return state
 
 
-@blocking(AsyncScan, without={"take_back"})
+@blocking(AsyncScan)
 class MessageScan(Bound):
     """An iterator of a topic's messages; see `skylarkmq.client.admin.MessageScan`."""
 

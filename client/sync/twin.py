@@ -262,12 +262,8 @@ def in_thread(
 # The methods
 
 
-def blocking(twin: type, without: Collection[str] = ()) -> Callable[[C], C]:
-    """Return a decorator that gives a class the public methods of its asynchronous `twin`.
-
-    Args:
-        without: names of the twin that are for the SDK's own use.
-    """
+def blocking(twin: type) -> Callable[[C], C]:
+    """Return a decorator that gives a class the public methods of its asynchronous `twin`."""
 
     def decorate(cls: C) -> C:
         if issubclass(cls, Started):
@@ -279,7 +275,7 @@ def blocking(twin: type, without: Collection[str] = ()) -> Callable[[C], C]:
             _add(cls, "__iter__", _iterator, inspect.getattr_static(twin, "__aiter__"))
             _add(cls, "__next__", _step(twin), inspect.getattr_static(twin, "__anext__"))
         for name in dir(twin):
-            if not (name.startswith("_") or name in without or hasattr(cls, name)):
+            if not (name.startswith("_") or hasattr(cls, name)):
                 member = inspect.getattr_static(twin, name)
                 if isinstance(member, property):
                     setattr(cls, name, _property(name, member))
@@ -358,9 +354,9 @@ def _step(twin: type) -> Callable[[Any], Any]:
         return it.__anext__()
 
     def taken_back(it: Any, found: Any) -> None:
-        it.take_back(found)
+        it._take_back(found)
 
-    take_back = taken_back if hasattr(twin, "take_back") else None
+    take_back = taken_back if hasattr(twin, "_take_back") else None
 
     def step(self: Any) -> Any:
         try:

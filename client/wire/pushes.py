@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, Protocol
 
 from skylarkmq.protocol.codes import ResponseCode
-from skylarkmq.protocol.errors import ProtocolError
+from skylarkmq.protocol.errors import WireError
 from skylarkmq.protocol.headers.fields import decode_fields
 from skylarkmq.protocol.headers.send import CheckTransactionStateRequestHeader
 from skylarkmq.protocol.message import MessageExt
@@ -175,7 +175,7 @@ class CheckRouter:
         try:
             header = decode_fields(CheckTransactionStateRequestHeader, push.ext_fields)
             message = decode_message(push.body)
-        except ProtocolError as error:
+        except WireError as error:
             log.warning("%s asked what cannot be read: %s", connection.address, error)
             return
         members = self._by_group.get(message.properties.get(PGROUP, ""), [])

@@ -251,9 +251,9 @@ async def unreachable(place: Place) -> ReceivedMessage:
 async def settled(place: Place, message: ReceivedMessage, _: Driven) -> None:
     place.broker.connect_error = None
     await place.it.pass_time(5)  # the connections' back-off is over
-    if message.outcome is None:
+    if message._outcome is None:
         await place.run(message.ack())
-    assert message.process_queue.held_count == 5
+    assert message._process_queue.held_count == 5
     copies = place.broker.bodies(retry_topic(GROUP)) + [
         body
         for name in (f"%DLQ%{GROUP}",)
@@ -369,7 +369,7 @@ CONSUMES = [
     Row(R + "ack", a_message, lambda _, m: m.ack(), settled),
     Row(R + "nack", a_message, lambda _, m: m.nack(3), settled),
     Row(R + "nack (broker away)", unreachable, lambda _, m: m.nack(3), settled),
-    Row(R + "retry", unreachable, lambda _, m: m.retry(), settled),
+    Row(R + "_retry", unreachable, lambda _, m: m._retry(), settled),
     Row(R + "dead_letter", a_message, lambda _, m: m.dead_letter(), settled),
     Row(R + "dead_letter (why)", unreachable, lambda _, m: m.dead_letter("why"), settled),
     Row(R + "extend", a_message, lambda _, m: m.extend(9), settled),

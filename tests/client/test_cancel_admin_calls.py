@@ -45,7 +45,7 @@ CALLS: dict[str, str] = {
     "progress": "admin.progress('billing')",
     "query": "admin.query('orders', key='k')",
     "query (by time)": "admin.query('orders', start=START)",
-    "replay_one": "admin.replay_one(letter, 'billing', 'group', dry_run=False)",
+    "_replay_one": "admin._replay_one(letter, 'billing', 'group', False)",
     "reset_offset": "admin.reset_offset('billing', 'orders', when='begin')",
     "set_broker_config": "admin.set_broker_config('broker-a', {'defaultQueryMaxNum': '33'})",
     "skip_accumulated": "admin.skip_accumulated('billing', 'orders')",

@@ -151,7 +151,7 @@ async def test_hooks_hear_of_connections_that_stand_again() -> None:
 
 async def test_the_namespace_is_there_before_the_start_and_after() -> None:
     client = client_of(FakeCluster(), namespace="shop")
-    assert client.namespace.wrap("orders") == "shop%orders"
+    assert client.namespace == "shop"
     async with client:
         assert services_of(client).namespace.wrap("orders") == "shop%orders"
     with pytest.raises(ValueError, match="is no namespace"):

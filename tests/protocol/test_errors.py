@@ -1,13 +1,13 @@
 """The two families of errors, and what a remark may repeat of hostile input."""
 
 from skylarkmq.protocol.codes import ResponseCode
-from skylarkmq.protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError, shown
+from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError, WireError, shown
 from skylarkmq.protocol.frame import BadFrameError, RawFrame
 
 
 def test_ours_and_theirs_are_apart() -> None:
-    assert issubclass(LocalProtocolError, ProtocolError)
-    assert issubclass(RemoteProtocolError, ProtocolError)
+    assert issubclass(LocalProtocolError, WireError)
+    assert issubclass(RemoteProtocolError, WireError)
     assert not issubclass(LocalProtocolError, RemoteProtocolError)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from skylarkmq.common.errors import StoreError
 from skylarkmq.protocol.compression import decompress
-from skylarkmq.protocol.errors import ProtocolError
+from skylarkmq.protocol.errors import WireError
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.record import decode_message
 from skylarkmq.protocol.tags_code import index_key_hash
@@ -193,7 +193,7 @@ def opened_body(message: MessageExt) -> bytes:
     """The body as its producer wrote it; as it is stored where it cannot be decompressed."""
     try:
         return decompress(message.body, message.sys_flag, OPENED_MAX)
-    except ProtocolError:
+    except WireError:
         return message.body
 
 

@@ -101,9 +101,9 @@ async def test_handing_back(what: str) -> None:
         await it.wait(consumer.start())
         message = await it.wait(consumer.getone())
         ended = await cancelled_after(turns, hand_back(message, what))
-        if message.outcome is None:
+        if message._outcome is None:
             await it.wait(hand_back(message, what))
-        assert message.process_queue.held_count == 0
+        assert message._process_queue.held_count == 0
         topic = f"%DLQ%{GROUP}" if what.startswith("dead_letter") else retry_topic(GROUP)
         copies = it.broker.bodies(topic)
         assert 1 <= len(copies) <= 2, "never lost; twice if the answer was not waited for"

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from skylarkmq.client import Consumer, MessageQueue
-from skylarkmq.client.consumer.subscription import Sql92, StartFrom, Subscription, Tag, check_filter
+from skylarkmq.client.consumer.subscription import (
+    WHERE_NAMES,
+    Sql92,
+    StartFrom,
+    Subscription,
+    Tag,
+    check_filter,
+)
 from skylarkmq.client.errors import FilterRefused, RouteNotFound, SystemBusy
 from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.bodies.group import CheckClientRequestBody
@@ -60,7 +67,7 @@ def test_times_name_their_zone() -> None:
     assert start.timestamp_ms == 1_767_225_600_000
     with pytest.raises(ValueError, match="names no time zone"):
         StartFrom.timestamp(datetime(2026, 1, 1))
-    assert [each.wire_name for each in (StartFrom.LAST, StartFrom.FIRST, start)] == [
+    assert [WHERE_NAMES[each.where] for each in (StartFrom.LAST, StartFrom.FIRST, start)] == [
         "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP",
     ]  # fmt: skip
 

@@ -25,7 +25,7 @@ from skylarkmq.client.sync.twin import FUTURES, Blocking, Started
 STUB = Path("client/sync/__init__.pyi")
 PACKAGE = "skylarkmq.client.sync"
 OWN = "skylarkmq.client.sync.classes"
-KEPT = {"property", "contextmanager"}
+KEPT = {"property", "contextmanager", "overload"}
 SHOWN = {"__enter__", "__exit__", "__init__", "__iter__", "__next__"}
 HEAD = '"""The facade as type checkers see it. Written by `python -m tests.client.sync.stub`."""\n'
 
@@ -83,7 +83,10 @@ class Stub:
         )
 
     def member_text(self, kind: type, name: str) -> str:
-        source, module = self.source_of(kind, name)
+        sources, module = self.sources_of(kind, name)
+        return "\n\n".join(self.function_text(source, module, kind, name) for source in sources)
+
+    def function_text(self, source: Any, module: str, kind: type, name: str) -> str:
         self.note(source, module)
         decorators = [each for each in source.decorator_list if ast.unparse(each) in KEPT]
         for each in decorators:
@@ -97,20 +100,20 @@ class Stub:
         body = doc_text(doc) if doc and not name.startswith("__") else "..."
         return f"{signature}\n{indent(body, '    ')}"
 
-    def source_of(self, kind: type, name: str) -> tuple[Any, str]:
-        """Return the function in the source: the facade's own, or its twin's."""
+    def sources_of(self, kind: type, name: str) -> tuple[list[Any], str]:
+        """Return the function in the source, or its overloads: the facade's own, or its twin's."""
         for base in () if name == "__init__" else kind.__mro__:
             if name in vars(base) and base.__module__.startswith(PACKAGE):
-                node = function(base, name)
-                if node is not None:
-                    return node, base.__module__
+                nodes = functions(base, name)
+                if nodes:
+                    return nodes, base.__module__
         twin = twin_of(kind)
         for base in twin.__mro__:
             wanted = {"__iter__": "__aiter__", "__next__": "__anext__"}.get(name, name)
             if wanted in vars(base):
-                node = function(base, wanted)
-                if node is not None:
-                    return node, base.__module__
+                nodes = functions(base, wanted)
+                if nodes:
+                    return nodes, base.__module__
         raise LookupError(f"{kind.__name__}.{name}")
 
     def note(self, node: ast.AST, module: str) -> None:
@@ -155,13 +158,16 @@ def tree(module: str) -> ast.Module:
     return ast.parse(inspect.getsource(importlib.import_module(module)))
 
 
-def function(owner: type, name: str) -> Any:
-    for node in ast.walk(tree(owner.__module__)):
-        if isinstance(node, ast.ClassDef) and node.name == owner.__name__:
-            for each in node.body:
-                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name:
-                    return each
-    return None
+def functions(owner: type, name: str) -> list[Any]:
+    """Return the method of that name; one with overloads as these alone."""
+    found = [
+        each
+        for node in ast.walk(tree(owner.__module__))
+        if isinstance(node, ast.ClassDef) and node.name == owner.__name__
+        for each in node.body
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name
+    ]
+    return found if len(found) == 1 else found[:-1]
 
 
 def imported(module: str) -> dict[str, tuple[str, str]]:
