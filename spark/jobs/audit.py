@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from skylarkmq.protocol.flags import RMQ_SYS_TRANS_HALF_TOPIC
 from skylarkmq.spark import archive_table
 from skylarkmq.spark.archive.spans import Spans, gaps
 from skylarkmq.spark.archive.state import ArchiveError, TableState
@@ -254,7 +255,8 @@ def log_records(
     """Return PLACE, place and crcOk of the records that a unit should lead to.
 
     Where a queue goes back, its topic was deleted and made again: what lies before belongs to the
-    old one.
+    old one. A half message has a unit in the queue of the half messages; a record that is prepared
+    in any other topic has none.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -265,7 +267,9 @@ def log_records(
     )
     options = {"verifyCrc": "false", "onCorruption": "skip", **settings.options}
     reader = spark.read.format("skylarkmq-commitlog").schema(columns).options(**options)
-    records = reader.load(folder).where("recordKind IN ('message', 'commit')")
+    records = reader.load(folder).where(
+        F.col("recordKind").isin("message", "commit") | (F.col("topic") == RMQ_SYS_TRANS_HALF_TOPIC)
+    )
     for topic, end in removed.items():
         gone = (F.col("topic") == topic) & (F.col("physicalOffset") < end)
         records = records.where(~gone)

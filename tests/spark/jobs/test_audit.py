@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from skylarkmq.client import Message
+from skylarkmq.client import Message, TransactionState
 from skylarkmq.client.sync import Producer
 from skylarkmq.spark import archive_table
 from skylarkmq.spark.archive.commits import STAGING
@@ -36,6 +36,17 @@ def fill(broker: SyncBroker, topic: str, count: int) -> None:
         for number in range(count):
             body, tags = b"x%d" % number * 9, "AB"[number % 2]
             producer.send(Message(topic, body, tags=tags), queue=queues[number % len(queues)])
+
+
+def fill_in_transactions(broker: SyncBroker, topic: str) -> None:
+    """Commit one message and roll one back: two halves, two answers to them, one message."""
+    with Producer(
+        namesrv_addr=broker.namesrv_addr, group="payments", check=lambda _: TransactionState.UNKNOWN
+    ) as producer:
+        with producer.transaction(Message(topic, b"paid")):
+            pass
+        with producer.transaction(Message(topic, b"not paid")) as transaction:
+            transaction.rollback()
 
 
 def tamper(table: Path) -> None:
@@ -117,10 +128,11 @@ def test_topic_and_store(spark: SparkSession, tmp_path: Path) -> None:
         assert found(lost) == [("missing", queue, 0, 20, "") for queue in range(4)]
         assert [row[0] for row in lost.tables[1].rows] == ["gone", "stray"]
         assert len(lost.notes) == 2
+        fill_in_transactions(broker, "payments")
 
     sound = audit.audit_store(StoreOptions(str(store)), JobSettings())
     assert (sound.exit_code, found(sound)) == (0, [])
-    assert sound.figures["records_in_log"] == sound.figures["units_in_queues"] == 84
+    assert sound.figures["records_in_log"] == sound.figures["units_in_queues"] == 84 + 5
     units = next((store / "consumequeue" / "orders" / "2").iterdir())
     with units.open("r+b") as file:
         file.seek(7 * UNIT_SIZE)

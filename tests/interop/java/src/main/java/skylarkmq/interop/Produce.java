@@ -11,7 +11,8 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * Sends messages ({@link Messages} says which) and says what became of each.
+ * Sends messages ({@link Messages} says which), says what became of each, and stops when standard
+ * input ends.
  *
  * <pre>
  *   mode    sync, async, oneway, batch (all in one), ordered (message i to queue i modulo orders)
@@ -46,10 +47,13 @@ public final class Produce {
         Out.line("started");
         try {
             produce.send();
+            Out.line("done");
+            while (System.in.read() >= 0) {
+                // only its end matters
+            }
         } finally {
             produce.producer.shutdown();
         }
-        Out.line("done");
         System.exit(0);
     }
 
