@@ -7,7 +7,7 @@ one first asks whether the name server has another version.
 
 The built-in name server is told by a call in this process, before the change that caused it is
 answered, so the next route question finds it. Nothing here keeps the broker waiting, and a name
-server that can not be reached costs one log line a minute.
+server that cannot be reached costs one log line a minute.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../BrokerController.java (registerBrokerAll,
 registerIncrementBrokerData), broker/.../out/BrokerOuterAPI.java
@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final, Protocol
+from random import Random
+from typing import Final
 
 import msgspec
 
 from skylarkmq.broker.config.settings import READ_WRITE, BrokerConfig, parse_namesrv_addresses
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.route_info import MASTER_ID
-from skylarkmq.broker.net.remote_channel import RemoteChannel
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.crc import body_crc
@@ -42,6 +42,11 @@ from skylarkmq.protocol.headers.route import (
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
+from skylarkmq.remoting.client import RemotingClient
+from skylarkmq.remoting.connection import Connection
+from skylarkmq.remoting.errors import RocketMQError
+from skylarkmq.remoting.stream import AsyncioNetwork
+from skylarkmq.remoting.waiting import within
 
 log = logging.getLogger(__name__)
 
@@ -52,20 +57,6 @@ LOG_INTERVAL_S: Final = 60.0
 _HA_PORT_DISTANCE: Final = 1
 # A registration up to its topics, as `encode_body` writes it.
 _HEAD: Final = b'{"filterServerList":[],"topicConfigSerializeWrapper":'
-
-
-class Channel(Protocol):
-    """The way to one name server."""
-
-    @property
-    def address(self) -> str: ...
-    @property
-    def is_open(self) -> bool:
-        """Whether the connection of the last call still stands."""
-        ...
-
-    async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand: ...
-    async def close(self) -> None: ...
 
 
 class Registration:
@@ -108,7 +99,7 @@ class Registration:
         """Return a registration of all topics, or of those of `names`.
 
         Raises:
-            LocalProtocolError: a text that UTF-8 can not carry.
+            LocalProtocolError: a text that UTF-8 cannot carry.
         """
         compressed = self.config.compressed_register
         content = self.body(names)
@@ -120,7 +111,7 @@ class Registration:
         """Return a registration of all topics, whose text is not made anew while none changes.
 
         Raises:
-            LocalProtocolError: a text that UTF-8 can not carry.
+            LocalProtocolError: a text that UTF-8 cannot carry.
         """
         if self.config.compressed_register or self.config.broker_permission != READ_WRITE:
             return self.command()
@@ -156,8 +147,11 @@ class Registration:
 class NamesrvLink:
     """Keeps this broker registered with one name server outside. Loop thread."""
 
-    def __init__(self, channel: Channel, registration: Registration, clock: Clock) -> None:
-        self._channel = channel
+    def __init__(
+        self, address: str, remoting: RemotingClient, registration: Registration, clock: Clock
+    ) -> None:
+        self._address = address
+        self._remoting = remoting
         self._registration = registration
         self._clock = clock
         self._timeout_s = registration.config.register_broker_timeout_mills / 1000
@@ -185,16 +179,16 @@ class NamesrvLink:
         self._wake.set()
 
     async def stop(self) -> None:
-        """Say good-bye when the name server may know us, and give the connection up."""
+        """Say good-bye when the name server may know us."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._may_be_known:
+            good_bye = self._registration.good_bye()
             try:
-                await self._channel.call(self._registration.good_bye(), UNREGISTER_TIMEOUT_S)
-            except (OSError, WireError) as error:
-                log.warning("name server %s: no good-bye: %s", self._channel.address, error)
-        await self._channel.close()
+                await within(self._clock, UNREGISTER_TIMEOUT_S, self._call(good_bye))
+            except (RocketMQError, TimeoutError) as error:
+                log.warning("name server %s: no good-bye: %s", self._address, error)
 
     async def _run(self) -> None:
         while True:  # until `stop` cancels the task
@@ -202,16 +196,16 @@ class NamesrvLink:
             self._wake.clear()
             try:
                 await self._register()
-            except (OSError, WireError) as error:
+            except (RocketMQError, WireError) as error:
                 self._failed(error)
             except Exception:
-                log.exception("registration with %s failed; going on", self._channel.address)
+                log.exception("registration with %s failed; going on", self._address)
                 self.is_registered = False
 
     async def _register(self) -> None:
         # Where the connection has ended we may be forgotten; and a name server that meets us by a
         # part takes no further topics from a whole of the same version.
-        is_known = self.is_registered and self._channel.is_open
+        is_known = self.is_registered and self._remoting.ready(self._address) is not None
         registration, is_full = self._registration, self._all_wanted or not is_known
         names, self._changed, self._all_wanted = self._changed, set(), False
         if is_full and not registration.config.force_register and await self._is_current():
@@ -219,20 +213,23 @@ class NamesrvLink:
             return
         command = await registration.full_command() if is_full else registration.command(names)
         self._may_be_known = True
-        answer = await self._channel.call(command, self._timeout_s)
+        answer = await self._call(command)
         if answer.code != ResponseCode.SUCCESS:
             raise RemoteProtocolError(answer.code, shown(answer.remark or ""))
         if not self.is_registered:
-            log.info("registered with name server %s", self._channel.address)
+            log.info("registered with name server %s", self._address)
         self.is_registered = True
         self._silent_until_s = 0.0
 
     async def _is_current(self) -> bool:
         """Whether the name server has our topics as they are; asking it also says we are alive."""
-        answer = await self._channel.call(self._registration.query(), self._timeout_s)
+        answer = await self._call(self._registration.query())
         if answer.code != ResponseCode.SUCCESS:
             return False
         return not decode_fields(QueryDataVersionResponseHeader, answer.ext_fields).changed
+
+    async def _call(self, command: RemotingCommand) -> RemotingCommand:
+        return await self._remoting.call(self._address, command, self._timeout_s)
 
     def _failed(self, error: Exception) -> None:
         # The next one is a full one; and where the connection ended, we are forgotten already.
@@ -241,9 +238,16 @@ class NamesrvLink:
             self._silent_until_s = self._clock.monotonic() + LOG_INTERVAL_S
             log.warning(
                 "registration with name server %s failed: %s; trying again",
-                self._channel.address,
+                self._address,
                 str(error) or type(error).__name__,
             )
+
+
+def answer_name_server(connection: Connection, request: RemotingCommand) -> None:
+    """Answer a name server, which may ask whether this broker is still there."""
+    if not request.is_oneway:
+        code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        connection.reply(request.reply(code, "a broker answers no requests on this connection"))
 
 
 class RegistrationService:
@@ -265,8 +269,11 @@ class RegistrationService:
         """
         self._registration = Registration(config, topics, address)
         self._routes = None if namesrv is None else namesrv.routes
+        self._remoting = RemotingClient(
+            AsyncioNetwork(), clock, Random(), "json", answer_name_server
+        )
         self._links = [
-            NamesrvLink(RemoteChannel(name_server, clock), self._registration, clock)
+            NamesrvLink(name_server, self._remoting, self._registration, clock)
             for name_server in parse_namesrv_addresses(config.namesrv_addr)
         ]
         period_ms = min(max(config.register_name_server_period, PERIOD_MS_MIN), PERIOD_MS_MAX)
@@ -292,10 +299,11 @@ class RegistrationService:
             header = self._registration.header()
             self._routes.unregister(header.broker_name, header.broker_addr, None)
         await asyncio.gather(*(link.stop() for link in self._links))
+        await self._remoting.stop()
 
     @property
     def why_unknown(self) -> str:
-        """Why clients can not find this broker yet; empty when a name server knows it."""
+        """Why clients cannot find this broker yet; empty when a name server knows it."""
         if self._routes is not None or not self._links:
             return ""
         if any(link.is_registered for link in self._links):

@@ -27,9 +27,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
-from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import MQVersion
 from skylarkmq.protocol.command import decode_command, encode_command
 from skylarkmq.protocol.frame import BadFrameError, FrameDecoder, RawFrame, SerializeType
@@ -40,14 +40,14 @@ from skylarkmq.remoting.errors import (
     RequestTimeout,
     RocketMQError,
 )
-from skylarkmq.remoting.send_answer import MSG_ID_MARK, StoredAnswer, as_command, decode_stored
+from skylarkmq.remoting.pending_calls import FutureWaiter, PendingCalls, Waiter
+from skylarkmq.remoting.send_answer import MSG_ID_MARK, decode_stored
 from skylarkmq.remoting.stream import Stream
 from skylarkmq.remoting.tls import TlsFailure
 from skylarkmq.remoting.waiting import within
 
 Codec = Literal["auto", "json", "rocketmq", "msgpack"]
 
-OPAQUE_MASK: Final = 0x7FFFFFFF
 UNSENT_MAX: Final = 64 * 1024 * 1024
 """Bytes that may wait for a peer that reads too slowly; what comes on top of them fails."""
 MUTE_HINT: Final = "It never answered: is it a broker, does it want TLS or a client certificate?"
@@ -55,48 +55,6 @@ SILENCE_MAX_S: Final = 3.0
 """A peer that lets requests time out and says nothing else for so long is given up."""
 CODEC_FIELD: Final = "skylarkmq.codec"
 CODEC_OFFER: Final = "msgpack.1"
-
-
-class Waiter(Protocol):
-    """Waits for the answer to one request; exactly one of these is called, once."""
-
-    @property
-    def deadline_s(self) -> float:
-        """When to give up, on the clock's monotonic time; then it fails with RequestTimeout."""
-        ...
-
-    def answered(self, answer: RemotingCommand) -> None:
-        """The answer is there, whatever its code."""
-        ...
-
-    def stored(self, answer: StoredAnswer) -> None:
-        """The answer is there, and it has the fields of an answer to a send."""
-        ...
-
-    def failed(self, error: RocketMQError) -> None:
-        """There will be no answer."""
-        ...
-
-
-class FutureWaiter:
-    """A waiter for a coroutine."""
-
-    __slots__ = ("deadline_s", "future")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> None:
-        self.deadline_s = deadline_s
-        self.future: asyncio.Future[RemotingCommand] = loop.create_future()
-
-    def answered(self, answer: RemotingCommand) -> None:
-        if not self.future.done():
-            self.future.set_result(answer)
-
-    def stored(self, answer: StoredAnswer) -> None:
-        self.answered(as_command(answer))
-
-    def failed(self, error: RocketMQError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +96,7 @@ def peer_of(answer: RemotingCommand) -> Peer:
     return Peer(answer.version, answer.ext_fields.get(CODEC_FIELD) == CODEC_OFFER)
 
 
-class Connection:
+class Connection(PendingCalls):
     """An open connection; made, then given its stream by `attach`."""
 
     def __init__(
@@ -150,6 +108,7 @@ class Connection:
         on_closed: Callable[[Connection], None],
         sign: Callable[[RemotingCommand], None] | None = None,
     ) -> None:
+        super().__init__(clock)
         self.address = address
         self.closed = False
         self.answers_count = 0
@@ -168,16 +127,11 @@ class Connection:
         self._must_echo = codec == "msgpack"
         self._sign = sign
         self._offer_opaque: int | None = None
-        self._clock = clock
         self._on_push = on_push
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
         self._stream: Stream | None = None
         self._decoder = FrameDecoder()
-        self._opaque = 0
-        self._pending: dict[int, Waiter] = {}
-        self._timer: TimerHandle | None = None
-        self._timer_s = 0.0
         self._out: list[bytes] = []
         self._writable: asyncio.Future[None] | None = None
         self._unsent_size = 0
@@ -205,16 +159,6 @@ class Connection:
         """This side's address."""
         return self._open_stream.local_ip
 
-    @property
-    def pending_count(self) -> int:
-        """Requests under way."""
-        return len(self._pending)
-
-    def take_opaque(self) -> int:
-        """Return an opaque that no request of this connection uses."""
-        opaque = self._opaque = (self._opaque + 1) & OPAQUE_MASK
-        return opaque
-
     def submit(self, opaque: int, head: bytes, body: bytes, waiter: Waiter) -> None:
         """Send an encoded two-way request: `head` is its frame up to the body."""
         if self.closed:
@@ -223,6 +167,7 @@ class Connection:
         if self._writable is not None and self._unsent_size > UNSENT_MAX:
             waiter.failed(self._clogged())
             return
+        # `expect` and `_queue`, written out: as calls they cost 0.15 us of 3.3 us a send.
         self._pending[opaque] = waiter
         deadline_s = waiter.deadline_s
         if self._timer is None or deadline_s < self._timer_s:
@@ -261,7 +206,7 @@ class Connection:
         Raises:
             ConnectionFailed, RequestTimeout, ProtocolError: there is no answer.
         """
-        waiter = FutureWaiter(self._loop, self._clock.monotonic() + timeout_s)
+        waiter = FutureWaiter(self._clock.monotonic() + timeout_s)
         if self._writable is not None:
             try:
                 await within(self._clock, timeout_s, self.writable())
@@ -283,10 +228,7 @@ class Connection:
         command.serialize_type = self.serialize_type
         if self._sign is not None:
             self._sign(command)
-        frame = encode_command(command)
-        if not self._out:
-            self._loop.call_soon(self.flush)
-        self._out.append(frame)
+        self._queue(encode_command(command))
 
     def reply(self, answer: RemotingCommand) -> None:
         """Send the answer to a push of the peer, `push.reply(...)`.
@@ -299,14 +241,12 @@ class Connection:
         if self._writable is not None and self._unsent_size > UNSENT_MAX:
             self.give_up("the peer asks and asks, and reads no answers")
             return
-        frame = encode_command(answer)
+        self._queue(encode_command(answer))
+
+    def _queue(self, data: bytes) -> None:
         if not self._out:
             self._loop.call_soon(self.flush)
-        self._out.append(frame)
-
-    def forget(self, opaque: int) -> None:
-        """Stop waiting for that answer; its waiter hears nothing any more."""
-        self._pending.pop(opaque, None)
+        self._out.append(data)
 
     def flush(self) -> None:
         """Write now what would leave at the end of the loop's turn."""
@@ -317,11 +257,6 @@ class Connection:
             if self._writable is not None:
                 self._unsent_size += len(data)
             self._open_stream.write(data)
-
-    def expect_by(self, deadline_s: float) -> None:
-        """Take note that the deadline of a request under way is `deadline_s` now."""
-        if not self.closed and deadline_s < self._timer_s:
-            self._arm(deadline_s)
 
     @property
     def is_congested(self) -> bool:
@@ -409,11 +344,8 @@ class Connection:
             return
         if command.opaque == self._offer_opaque:
             self._settle_codec(command)
-        waiter = self._pending.pop(command.opaque, None)
-        if waiter is None:
+        if not self.answered(command):
             self.late_count += 1
-        else:
-            waiter.answered(command)
 
     def _settle_codec(self, answer: RemotingCommand) -> None:
         self._offer_opaque = None
@@ -434,26 +366,15 @@ class Connection:
         size = self._unsent_size // (1024 * 1024)
         return ConnectionFailed(self.address, f"reads too slowly, {size} MiB wait to be sent")
 
-    def _arm(self, deadline_s: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_s = deadline_s
-        self._timer = self._clock.call_at(deadline_s, self._expire)
+    def late_error(self) -> RequestTimeout:
+        hint = "" if self.answers_count else MUTE_HINT
+        return RequestTimeout(f"{self.address} did not answer in time", hint=hint)
 
-    def _expire(self) -> None:
-        """End the waiters whose deadline has passed; set the timer to the next one."""
-        self._timer = None
-        now_s = self._clock.monotonic()
-        due = [opaque for opaque, waiter in self._pending.items() if waiter.deadline_s <= now_s]
-        for opaque in due:
-            waiter = self._pending.pop(opaque, None)
-            if waiter is not None:
-                hint = "" if self.answers_count else MUTE_HINT
-                waiter.failed(RequestTimeout(f"{self.address} did not answer in time", hint=hint))
-        if due:
-            self._note_silence(now_s)
-        if self._pending and self._timer is None:
-            self._arm(min(waiter.deadline_s for waiter in self._pending.values()))
+    def _expire(self) -> bool:
+        is_late = super()._expire()
+        if is_late:
+            self._note_silence(self._clock.monotonic())
+        return is_late
 
     def _note_silence(self, now_s: float) -> None:
         if self._silent_count != self.answers_count:
@@ -468,14 +389,9 @@ class Connection:
         self.closed = True
         self.closed_why = str(error).removeprefix(f"{self.address}: ")
         self._out = []
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         self.resume_writing()
-        pending, self._pending = self._pending, {}
         self._on_closed(self)
-        for waiter in pending.values():
-            waiter.failed(error)
+        self.fail_calls(error)
 
     @property
     def _open_stream(self) -> Stream:

@@ -22,7 +22,6 @@ import msgspec
 from skylarkmq.broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KVConfig
 from skylarkmq.broker.namesrv.route_info import BrokerConnection, BrokerLiveInfo, RouteInfoManager
 from skylarkmq.broker.net.handlers import Answer, Call, Handlers, NoFields, handles, refused
-from skylarkmq.broker.net.pending_calls import ConnectionClosedError
 from skylarkmq.broker.tables.persist import TableFile
 from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol.bodies.route import (
@@ -53,6 +52,7 @@ from skylarkmq.protocol.headers.route import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
+from skylarkmq.remoting.errors import ConnectionFailed
 
 log = logging.getLogger(__name__)
 
@@ -269,7 +269,7 @@ async def _answers(connection: BrokerConnection) -> bool:
     question = RemotingCommand.request(RequestCode.HEART_BEAT)
     try:
         await connection.call(question, ANSWER_TIMEOUT_S)
-    except (TimeoutError, ConnectionClosedError):
+    except (TimeoutError, ConnectionFailed):
         return False
     return True
 

@@ -58,7 +58,7 @@ class BrokerConnection(Protocol):
     def close(self, reason: str) -> None: ...
 
     async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
-        """Ask the broker; raises TimeoutError or ConnectionClosedError."""
+        """Ask the broker; raises TimeoutError or ConnectionFailed."""
         ...
 
 

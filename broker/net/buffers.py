@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from skylarkmq.broker.net.connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -23,21 +26,6 @@ OUTBOUND_MAX: Final = 256 << 20
 BEHIND_SIZE: Final = 64 << 10
 FLOOD_SIZE: Final = 64 << 20
 CALM_SIZE: Final = 16 << 20
-
-
-class Peer(Protocol):
-    """A connection as the buffers see it."""
-
-    remote_address: str
-
-    @property
-    def unsent_size(self) -> int:
-        """Bytes that it has not taken yet."""
-        ...
-
-    def abort(self, reason: str) -> None:
-        """End it."""
-        ...
 
 
 def _nothing() -> None:
@@ -80,9 +68,9 @@ class InboundBuffers:
         self.limit = limit
         self.size = 0
         self.flood = FloodWatch(give_back)
-        self._held: dict[Peer, int] = {}
+        self._held: dict[Connection, int] = {}
 
-    def note(self, peer: Peer, size: int) -> None:
+    def note(self, peer: Connection, size: int) -> None:
         """A peer holds `size` bytes now."""
         self.size += size - self._held.get(peer, 0)
         if size:
@@ -119,9 +107,10 @@ class OutboundBuffers:
         self.size = 0
         self.flood = FloodWatch(give_back)
         self._counted = 0  # the size when the peers were last counted
-        self._behind: dict[Peer, int] = {}  # the one that has taken nothing for longest comes first
+        # The one that has taken nothing for the longest time comes first.
+        self._behind: dict[Connection, int] = {}
 
-    def note(self, peer: Peer, size: int) -> None:
+    def note(self, peer: Connection, size: int) -> None:
         """A peer that is behind has `size` bytes to take."""
         self.size += size - self._behind.get(peer, 0)
         self._behind[peer] = size
@@ -133,7 +122,7 @@ class OutboundBuffers:
         elif self.is_full and self.size - self._counted > self.limit // 16:
             self._count()
 
-    def caught_up(self, peer: Peer) -> None:
+    def caught_up(self, peer: Connection) -> None:
         """A peer is no longer behind, or gone."""
         self.size -= self._behind.pop(peer, 0)
 
@@ -144,7 +133,7 @@ class OutboundBuffers:
 
     def _count(self) -> None:
         """Ask every peer what it has taken in the meantime; who took something goes last."""
-        took: dict[Peer, int] = {}
+        took: dict[Connection, int] = {}
         for peer, size in list(self._behind.items()):
             unsent = peer.unsent_size
             if unsent < size:

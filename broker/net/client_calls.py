@@ -1,7 +1,7 @@
 """Calls that the broker makes to its clients, over the connections that their heartbeats came by.
 
 A request holds its body until the client has answered, and a client may never answer: there are
-limits for one client (`pending_calls.py`) and for all of them together.
+limits for one client (`connection.py`) and for all of them together.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../client/net/Broker2Client.java,
 broker/.../client/DefaultConsumerIdsChangeListener.java
@@ -67,7 +67,7 @@ class ClientCalls:
         Raises:
             RemoteProtocolError: SYSTEM_BUSY; too many requests wait for clients.
             TimeoutError: no answer within `timeout_s`.
-            ConnectionClosedError: the client is gone, or leaves too many requests unanswered.
+            ConnectionFailed: the client is gone, or leaves too many requests unanswered.
         """
         size = len(command.body)
         self._check_room(size)

@@ -32,12 +32,10 @@ from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.frame import MAX_FRAME_SIZE, BadFrameError, RawFrame, SerializeType
+from skylarkmq.remoting.connection import CODEC_FIELD, CODEC_OFFER
 
 log = logging.getLogger(__name__)
 
-# The first two-way request of our own SDK asks with this field whether we read its codec.
-CODEC_FIELD = "skylarkmq.codec"
-CODEC_MSGPACK = "msgpack.1"
 MESSAGE_BODIES = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
 WAITING_MAX = 20_000
 STOP_LIMIT_S = 2.0
@@ -235,8 +233,8 @@ class Router:
     @staticmethod
     def _echo_codec(request: RemotingCommand, response: RemotingCommand) -> None:
         offered = request.ext_fields.get(CODEC_FIELD)
-        if offered == CODEC_MSGPACK and request.serialize_type == SerializeType.JSON:
-            response.ext_fields[CODEC_FIELD] = CODEC_MSGPACK
+        if offered == CODEC_OFFER and request.serialize_type == SerializeType.JSON:
+            response.ext_fields[CODEC_FIELD] = CODEC_OFFER
 
     async def stop(self, *, limit_s: float = STOP_LIMIT_S) -> None:
         """Let the requests that still wait be answered; end those that take longer."""

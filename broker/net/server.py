@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
-from skylarkmq.broker.net.connection import Connection, ConnectionOwner, FrameHandler, Gate
+from skylarkmq.broker.net.connection import Connection, FrameHandler, Gate
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
 
@@ -32,7 +32,7 @@ DEAF_LIMIT_S = 60.0  # how long a peer may leave our answers unread
 FRAME_LIMIT_S = 30.0  # how long a frame may take from its first byte to its last
 
 
-ConnectionMaker = Callable[[FrameHandler, ConnectionOwner], Connection]
+ConnectionMaker = Callable[[FrameHandler, "RemotingServer"], Connection]
 """Makes what stands for a peer that has connected; a test's own kind cuts and delays."""
 
 
@@ -117,6 +117,7 @@ class RemotingServer:
             connection.abort(reason)
 
     def opened(self, connection: Connection) -> bool:
+        """Take a connection in; False when there is no room for it."""
         self.connections.add(connection)
         self._empty.clear()
         self.stats.connections_opened += 1
@@ -131,6 +132,7 @@ class RemotingServer:
         return True
 
     def closed(self, connection: Connection) -> None:
+        """Forget a connection that has ended."""
         if connection in self.connections:
             self.connections.discard(connection)
             address = _network(connection)

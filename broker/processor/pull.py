@@ -19,7 +19,7 @@ from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import Handler, refused
-from skylarkmq.broker.net.router import CODEC_FIELD, CODEC_MSGPACK, REMARK_MAX
+from skylarkmq.broker.net.router import REMARK_MAX
 from skylarkmq.broker.processor.processor import Context, Processor
 from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
 from skylarkmq.broker.pulling.cold_reads import ColdLine, Finished
@@ -34,6 +34,7 @@ from skylarkmq.protocol.flags import PullSysFlag, is_readable
 from skylarkmq.protocol.frame import PREFIX, PREFIX_SIZE, SerializeType
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from skylarkmq.remoting.connection import CODEC_FIELD, CODEC_OFFER
 from skylarkmq.store.read.message_reader import Filter
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 
@@ -343,6 +344,6 @@ def _encode_with_codec(
             max_offset=result.max_offset,
         )
     )
-    if request.ext_fields[CODEC_FIELD] == CODEC_MSGPACK:
-        fields[CODEC_FIELD] = CODEC_MSGPACK
+    if request.ext_fields[CODEC_FIELD] == CODEC_OFFER:
+        fields[CODEC_FIELD] = CODEC_OFFER
     return header_json.encode_header(request.reply(code, result.status.value, fields))

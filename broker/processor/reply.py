@@ -18,7 +18,6 @@ from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import Answer, Call, NoFields, handles
-from skylarkmq.broker.net.pending_calls import ConnectionClosedError
 from skylarkmq.broker.processor.processor import CLIENT_ID_SIZE_MAX, Context, Processor
 from skylarkmq.broker.processor.send_answers import send_extras
 from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
@@ -37,6 +36,7 @@ from skylarkmq.protocol.headers.send import (
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.message_id import offset_message_id
 from skylarkmq.protocol.properties import find_property, with_property
+from skylarkmq.remoting.errors import ConnectionFailed
 from skylarkmq.store.results import STORED
 
 PUSH_TIMEOUT_S: Final = 10.0
@@ -126,7 +126,7 @@ class ReplyProcessor(Processor):
         push = self._push_request(connection, request, header, target, properties)
         try:
             answer = await self._client_calls.call(asking, push, PUSH_TIMEOUT_S)
-        except (TimeoutError, ConnectionClosedError) as error:
+        except (TimeoutError, ConnectionFailed) as error:
             return f"push reply message to {shown(client_id)} fail: {error}"
         if answer.code != ResponseCode.SUCCESS:
             return f"push reply message to {shown(client_id)} fail: it answered {answer.code}"

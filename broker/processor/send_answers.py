@@ -15,12 +15,12 @@ from __future__ import annotations
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.router import CODEC_FIELD, CODEC_MSGPACK
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RESPONSE_FLAG, RemotingCommand, encode_command
 from skylarkmq.protocol.frame import SerializeType, encode_frame
+from skylarkmq.remoting.connection import CODEC_FIELD, CODEC_OFFER
 from skylarkmq.store.log.group_commit import Committed
 from skylarkmq.store.results import PutMessageStatus
 
@@ -143,14 +143,14 @@ class SendAnswers:
         """The extra fields of every answer to a send, refusals included."""
         extras = send_extras(self._config)
         if self.codec(request):
-            extras[CODEC_FIELD] = CODEC_MSGPACK
+            extras[CODEC_FIELD] = CODEC_OFFER
         return extras
 
     @staticmethod
     def codec(request: RemotingCommand) -> bool:
         """Whether the answer must say that we read the msgpack codec."""
         return (
-            request.ext_fields.get(CODEC_FIELD) == CODEC_MSGPACK
+            request.ext_fields.get(CODEC_FIELD) == CODEC_OFFER
             and request.serialize_type == SerializeType.JSON
         )
 
@@ -214,7 +214,7 @@ class SendAnswers:
         opaque, kind, offsets, queue_id, queue_offset, codec = sent
         fields = send_extras(self._config)
         if codec:
-            fields[CODEC_FIELD] = CODEC_MSGPACK
+            fields[CODEC_FIELD] = CODEC_OFFER
         remark: str | None = None
         if status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
             remark = why

@@ -32,7 +32,8 @@ from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import MSG_REGION, TRACE_ON
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.client import RemotingClient
-from skylarkmq.remoting.connection import Connection, Waiter
+from skylarkmq.remoting.connection import Connection
+from skylarkmq.remoting.pending_calls import Waiter
 from skylarkmq.remoting.send_answer import StoredFields
 
 _to_json: Callable[[object], bytes] = msgspec.json.Encoder().encode

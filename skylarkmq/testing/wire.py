@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from skylarkmq.broker.net.connection import Connection, ConnectionOwner, FrameHandler
+from skylarkmq.broker.net.connection import Connection, FrameHandler
+from skylarkmq.broker.net.server import RemotingServer
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command
 from skylarkmq.protocol.frame import BadFrameError, FrameDecoder, RawFrame, encode_frame
@@ -77,9 +78,9 @@ class WireFaults:
         self.refusing = False
         self.connections: set[Connection] = set()
 
-    def connect(self, handler: FrameHandler, owner: ConnectionOwner, /) -> Connection:
+    def connect(self, handler: FrameHandler, server: RemotingServer, /) -> Connection:
         """Make what stands for a peer; a `ConnectionMaker`."""
-        return _FaultyConnection(handler, owner, self)
+        return _FaultyConnection(handler, server, self)
 
     def rule_for(self, request: RemotingCommand) -> Rule | None:
         """The first rule that counts for a request."""
@@ -134,8 +135,8 @@ class _FaultyConnection(Connection):
 
     __slots__ = ("_wire", "marked")
 
-    def __init__(self, handler: FrameHandler, owner: ConnectionOwner, wire: WireFaults) -> None:
-        super().__init__(_Sieve(handler, wire), owner)
+    def __init__(self, handler: FrameHandler, server: RemotingServer, wire: WireFaults) -> None:
+        super().__init__(_Sieve(handler, wire), server)
         self._wire = wire
         self.marked: dict[int, Rule] = {}  # requests by opaque, until they are answered
 
@@ -167,6 +168,6 @@ class _FaultyConnection(Connection):
             if rule is None:
                 kept.append(whole)
             elif rule.kind is Kind.DELAY_REPLY:
-                clock = self._owner.clock  # of peers: real seconds
+                clock = self._clock  # of peers: real seconds
                 clock.call_at(clock.monotonic() + rule.delay_s, send, whole)
         return b"".join(kept)

@@ -6,11 +6,12 @@ from collections.abc import Collection
 from typing import Any
 
 from skylarkmq.broker.net.client_calls import ClientCalls
-from skylarkmq.broker.net.pending_calls import ConnectionClosedError, PendingCalls
 from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData, SubscriptionGroupConfig
 from skylarkmq.protocol.codes import LanguageCode
-from skylarkmq.protocol.command import RemotingCommand, decode_command
+from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder
+from skylarkmq.remoting.errors import ConnectionFailed, RequestTimeout
+from skylarkmq.remoting.pending_calls import FutureWaiter, PendingCalls
 from tests.broker.group_rig import FakeConnection, GroupRig
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import ManualClock
@@ -18,34 +19,36 @@ from tests.support.manual_clock import ManualClock
 GROUP = "g"
 
 
-class Client(FakeConnection):
+class Client(FakeConnection, PendingCalls):
     """A peer that can be asked; `asked` are the requests that it has not answered."""
 
     def __init__(self, clock: ManualClock, name: str = "192.0.2.1:1") -> None:
-        super().__init__(name)
+        FakeConnection.__init__(self, name)
+        PendingCalls.__init__(self, clock)
         self.host_bytes = b"\xc0\x00\x02\x01\x00\x00\x00\x01"
         self.asked: list[RemotingCommand] = []
-        self._clock = clock
-        self._calls = PendingCalls()
 
     async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         if self.closed:
-            raise ConnectionClosedError(f"{self.remote_address} can not be asked")
-        return await self._calls.call(
-            command, timeout_s, self._sent, self._clock, self.remote_address
-        )
-
-    def _sent(self, data: bytes) -> None:
-        self.asked.extend(decode_command(frame) for frame in FrameDecoder().feed(data))
+            raise ConnectionFailed(self.remote_address, "cannot be asked")
+        command.opaque = self.take_opaque()
+        waiter = FutureWaiter(self._clock.monotonic() + timeout_s)
+        self.expect(command.opaque, waiter)
+        self.asked.extend(map(decode_command, FrameDecoder().feed(encode_command(command))))
+        try:
+            return await waiter.future
+        except RequestTimeout:
+            why = f"{self.remote_address} did not answer in {timeout_s:g} s"
+            raise RequestTimeout(why) from None
 
     def answer(self, code: int = 0, remark: str | None = None, body: bytes = b"") -> None:
         """Answer the oldest request."""
         asked = self.asked.pop(0)
-        self._calls.answered(asked.reply(code, remark, {"told": "yes"}, body))
+        self.answered(asked.reply(code, remark, {"told": "yes"}, body))
 
     def close(self, reason: str = "peer") -> None:
         super().close(reason)
-        self._calls.fail(f"{self.remote_address} has left")
+        self.fail_calls(ConnectionFailed(self.remote_address, "has left"))
 
 
 class CallsRig(GroupRig):

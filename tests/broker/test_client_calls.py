@@ -9,11 +9,11 @@ import pytest
 
 from skylarkmq.broker.net import client_calls
 from skylarkmq.broker.net.client_calls import ClientCalls
-from skylarkmq.broker.net.pending_calls import ConnectionClosedError
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.frame import FrameDecoder
+from skylarkmq.remoting.errors import ConnectionFailed
 from tests.broker.calls_rig import Client
 from tests.broker.group_rig import FakeConnection
 from tests.support.manual_clock import ManualClock, settle
@@ -63,7 +63,7 @@ async def test_what_came_of_requests_to_clients_is_counted() -> None:
         await third
     fourth = await asked()
     client.close()
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(ConnectionFailed):
         await fourth
     counts = {"ok": 1, "error": 1, "timeout": 1, "gone": 1, "refused": 0}
     assert calls.outcomes == counts

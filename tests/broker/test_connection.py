@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from skylarkmq.broker.net import pending_calls
+from skylarkmq.broker.net import connection
 from skylarkmq.broker.net.buffers import BEHIND_SIZE
-from skylarkmq.broker.net.connection import Connection, ConnectionClosedError
+from skylarkmq.broker.net.connection import Connection
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder, RawFrame
+from skylarkmq.remoting.errors import ConnectionFailed
 from tests.support.fake_transport import Owner, Transport, connect
 from tests.support.manual_clock import settle
 
@@ -140,7 +141,7 @@ async def test_calls_are_matched_by_their_number(owner: Owner) -> None:
     made.answered(RemotingCommand.request(1, opaque=99).reply(0))  # nobody asked for it
     answers = [await call for call in calls]
     assert [answer.remark for answer in answers] == [str(each.opaque) for each in requests]
-    assert owner.clock.pending_count == 0
+    assert made.pending_count == 0
 
 
 async def test_a_call_ends_in_time_and_a_late_answer_is_dropped(owner: Owner) -> None:
@@ -159,22 +160,22 @@ async def test_calls_end_with_the_connection(owner: Owner) -> None:
     call = asyncio.ensure_future(made.call(RemotingCommand.request(40), 3))
     await settle()
     made.connection_lost(ConnectionResetError())
-    with pytest.raises(ConnectionClosedError, match="has left"):
+    with pytest.raises(ConnectionFailed, match="has left"):
         await call
     assert (made.close_reason, owner.clock.pending_count) == ("error", 0)
-    with pytest.raises(ConnectionClosedError, match="cannot be asked"):
+    with pytest.raises(ConnectionFailed, match="cannot be asked"):
         await made.call(RemotingCommand.request(40), 3)
 
 
 async def test_the_number_of_calls_has_a_limit(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert pending_calls.CALLS_MAX == 1024
-    monkeypatch.setattr(pending_calls, "CALLS_MAX", 2)
+    assert connection.CALLS_MAX == 1024
+    monkeypatch.setattr(connection, "CALLS_MAX", 2)
     made, _ = connect(owner)
     calls = [asyncio.ensure_future(made.call(RemotingCommand.request(40), 3)) for _ in range(2)]
     await settle()
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises(ConnectionFailed):
         await made.call(RemotingCommand.request(40), 3)
     made.connection_lost(None)
     await asyncio.gather(*calls, return_exceptions=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker import registration
-from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
+from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig, parse_namesrv_addresses
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.registration import RegistrationService
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
@@ -19,6 +19,7 @@ from skylarkmq.protocol.bodies.text import DataVersion, decode_body, encode_body
 from skylarkmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.remoting.errors import ConnectionFailed
 from skylarkmq.store.config import StoreConfig
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.memory_files import Tables
@@ -43,7 +44,6 @@ class _Channel:
         self.outcome: int | Exception | None = 0
         self.changed = "true"
         self.is_open = True
-        self.is_closed = False
 
     async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         self.requests.append(command)
@@ -55,9 +55,6 @@ class _Channel:
         assert self.outcome is not None
         return command.reply(self.outcome, ext_fields={"changed": self.changed})
 
-    async def close(self) -> None:
-        self.is_closed = True
-
     def codes(self) -> list[int]:
         return [request.code for request in self.requests]
 
@@ -66,21 +63,39 @@ class _Channel:
         return set(body.topic_config_serialize_wrapper.topic_config_table)
 
 
+class _Remoting:
+    """Connections to name servers; stands for a `RemotingClient`."""
+
+    def __init__(self, channels: dict[str, _Channel]) -> None:
+        self.channels = channels
+        self.is_stopped = False
+
+    def ready(self, address: str) -> _Channel | None:
+        channel = self.channels[address]
+        return channel if channel.is_open else None
+
+    async def call(
+        self, address: str, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        return await self.channels[address].call(command, timeout_s)
+
+    async def stop(self) -> None:
+        self.is_stopped = True
+
+
 class _Setup:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
         self.clock = ManualClock()
-        self.channels: dict[str, _Channel] = {}
-        monkeypatch.setattr(registration, "RemoteChannel", self._channel)
         config = dataclasses.replace(CONFIG, **changes)
+        addresses = parse_namesrv_addresses(config.namesrv_addr)
+        self.channels = {address: _Channel(address) for address in addresses}
+        self.remoting = _Remoting(self.channels)
+        monkeypatch.setattr(registration, "RemotingClient", lambda *_: self.remoting)
         tables = Tables()
         self.topics = TopicConfigManager(config, tables.files, tables.writer, self.clock)
         self.topics.load()
         self.namesrv = NamesrvController(NamesrvConfig(listen_port=0), self.clock)
         self.service = RegistrationService(config, self.topics, self.clock, ADDRESS, self.namesrv)
-
-    def _channel(self, address: str, clock: ManualClock) -> _Channel:
-        channel = self.channels[address] = _Channel(address)
-        return channel
 
     @property
     def channel(self) -> _Channel:
@@ -192,7 +207,7 @@ async def test_failures_cost_a_line_a_minute_and_then_all_topics_go_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     setup = _Setup(monkeypatch, register_name_server_period=10_000)
-    setup.channel.outcome = ConnectionRefusedError("nobody listens")
+    setup.channel.outcome = ConnectionFailed("ns1:9876", "nobody listens")
     with caplog.at_level(logging.WARNING):
         await setup.start()
         await setup.create("orders")
@@ -219,7 +234,7 @@ async def test_a_slow_name_server_holds_up_nobody(monkeypatch: pytest.MonkeyPatc
     assert setup.channels["ns2:9876"].topics() == {"orders"}
     setup.channel.outcome = 0
     await setup.service.stop()
-    assert setup.channel.is_closed
+    assert setup.remoting.is_stopped
     assert setup.channel.codes() == [RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER], (
         "a registration whose answer is out may have arrived"
     )
@@ -227,7 +242,7 @@ async def test_a_slow_name_server_holds_up_nobody(monkeypatch: pytest.MonkeyPatc
 
 async def test_the_stop_says_good_bye_where_we_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = _Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
-    setup.channels["ns2:9876"].outcome = ConnectionRefusedError()
+    setup.channels["ns2:9876"].outcome = ConnectionFailed("ns2:9876", "nobody listens")
     await setup.start()
     await setup.service.stop()
     assert setup.channel.codes() == [RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER]
@@ -238,7 +253,7 @@ async def test_the_stop_says_good_bye_where_we_are_known(monkeypatch: pytest.Mon
         "brokerId": "0",
     }
     assert setup.channels["ns2:9876"].codes() == [RequestCode.REGISTER_BROKER]
-    assert all(channel.is_closed for channel in setup.channels.values())
+    assert setup.remoting.is_stopped
     assert setup.namesrv.routes.topics() == []
     await setup.create("late")
     assert setup.namesrv.routes.topics() == []

@@ -11,11 +11,12 @@ import pytest
 
 from skylarkmq.broker.net import router as router_module
 from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.router import CODEC_FIELD, REMARK_MAX, Router
+from skylarkmq.broker.net.router import REMARK_MAX, Router
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.frame import BadFrameError, FrameDecoder, RawFrame, SerializeType
+from skylarkmq.remoting.connection import CODEC_FIELD
 from tests.support.fake_transport import Owner, Transport, connect
 from tests.support.manual_clock import settle
 

@@ -22,8 +22,6 @@ from typing import Final
 from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
-from skylarkmq.broker.net.pending_calls import ConnectionClosedError
-from skylarkmq.broker.net.router import CODEC_FIELD
 from skylarkmq.broker.processor.processor import Context, Processor, check_group
 from skylarkmq.protocol import flags
 from skylarkmq.protocol.codes import MQVersion, RequestCode, ResponseCode
@@ -35,6 +33,8 @@ from skylarkmq.protocol.headers.group import (
 )
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.record import read_record
+from skylarkmq.remoting.connection import CODEC_FIELD
+from skylarkmq.remoting.errors import ConnectionFailed
 
 CALL_TIMEOUT_S: Final = 10.0
 _NOTHING: Final[Mapping[str, str]] = {}
@@ -114,6 +114,6 @@ class ClientCallProcessor(Processor):
                 ResponseCode.CONSUME_MSG_TIMEOUT,
                 f"consumer <{group}> <{client_id}> Timeout: no answer within {CALL_TIMEOUT_S:g} s",
             ) from None
-        except ConnectionClosedError as error:
+        except ConnectionFailed as error:
             raise refused(f"invoke consumer <{group}> <{client_id}> Exception: {error}") from error
         return Answer(answer.body, answer.ext_fields, answer.remark, answer.code)

@@ -34,7 +34,6 @@ from skylarkmq.broker.groups.consumer_offset import NO_OFFSET
 from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
-from skylarkmq.broker.net.pending_calls import ConnectionClosedError
 from skylarkmq.broker.processor.processor import (
     Context,
     Processor,
@@ -67,6 +66,7 @@ from skylarkmq.protocol.headers.group import (
     QueryCorrectionOffsetRequestHeader,
     ResetOffsetRequestHeader,
 )
+from skylarkmq.remoting.errors import ConnectionFailed
 
 NEWEST: Final = -1
 """The time of a reset that means the end of each queue."""
@@ -127,7 +127,7 @@ class AdminOffsetProcessor(Processor):
                 log.warning("%s says too much of where it stands", member.remote_address)
             elif answer.code == ResponseCode.SUCCESS:
                 return decode_body(GetConsumerStatusBody, answer.body).message_queue_table
-        except (TimeoutError, ConnectionClosedError, RemoteProtocolError) as error:
+        except (TimeoutError, ConnectionFailed, RemoteProtocolError) as error:
             log.warning("%s does not say where it stands: %s", member.remote_address, error)
         return None
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from random import Random
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config.settings import NamesrvConfig
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.processor import ANSWER_TIMEOUT_S
-from skylarkmq.broker.net.remote_channel import RemoteChannel
+from skylarkmq.broker.registration import answer_name_server
 from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol.bodies.route import (
     RegisterBrokerBody,
@@ -22,6 +23,8 @@ from skylarkmq.protocol.bodies.text import DataVersion, decode_body, encode_body
 from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.remoting.client import RemotingClient
+from skylarkmq.remoting.stream import AsyncioNetwork
 from tests.support.manual_clock import ManualClock
 from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient
@@ -50,31 +53,41 @@ async def namesrv() -> AsyncIterator[NamesrvController]:
     await controller.stop()
 
 
-def _channel(controller: NamesrvController) -> RemoteChannel:
-    host, port = controller.listen_address
-    return RemoteChannel(f"{host}:{port}", SystemClock(asyncio.get_running_loop()))
+class Channel:
+    """What a broker registers by."""
+
+    def __init__(self, controller: NamesrvController) -> None:
+        self._address = "{}:{}".format(*controller.listen_address)
+        clock = SystemClock(asyncio.get_running_loop())
+        self._remoting = RemotingClient(
+            AsyncioNetwork(), clock, Random(), "json", answer_name_server
+        )
+
+    async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        return await self._remoting.call(self._address, command, timeout_s)
+
+    async def close(self) -> None:
+        await self._remoting.stop()
 
 
 @pytest.fixture
-async def channel(namesrv: NamesrvController) -> AsyncIterator[RemoteChannel]:
-    channel = _channel(namesrv)
+async def channel(namesrv: NamesrvController) -> AsyncIterator[Channel]:
+    channel = Channel(namesrv)
     yield channel
     await channel.close()
 
 
-async def _call(
-    channel: RemoteChannel, code: int, body: bytes = b"", **fields: str
-) -> RemotingCommand:
+async def _call(channel: Channel, code: int, body: bytes = b"", **fields: str) -> RemotingCommand:
     return await channel.call(RemotingCommand.request(code, fields, body), LIMIT_S)
 
 
-async def _register(channel: RemoteChannel, body: bytes, **fields: str) -> RemotingCommand:
+async def _register(channel: Channel, body: bytes, **fields: str) -> RemotingCommand:
     fields = {**WHO, "haServerAddr": "10.0.0.1:10912", **fields}
     return await _call(channel, RequestCode.REGISTER_BROKER, body, **fields)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-async def test_a_registered_topic_is_found(channel: RemoteChannel, compressed: bool) -> None:
+async def test_a_registered_topic_is_found(channel: Channel, compressed: bool) -> None:
     body = encode_compressed_registration(BODY) if compressed else encode_body(BODY)
     answer = await _register(
         channel, body, compressed=str(compressed).lower(), bodyCrc32=str(body_crc(body))
@@ -100,12 +113,12 @@ async def test_a_registered_topic_is_found(channel: RemoteChannel, compressed: b
     }
 
 
-async def test_a_registration_without_a_body_or_a_checksum(channel: RemoteChannel) -> None:
+async def test_a_registration_without_a_body_or_a_checksum(channel: Channel) -> None:
     assert (await _register(channel, b"")).code == ResponseCode.SUCCESS
     assert (await _register(channel, encode_body(BODY))).code == ResponseCode.SUCCESS
 
 
-async def test_a_damaged_registration_is_refused(channel: RemoteChannel) -> None:
+async def test_a_damaged_registration_is_refused(channel: Channel) -> None:
     answer = await _register(channel, encode_body(BODY), bodyCrc32="1")
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "crc32 not match")
     assert (await _register(channel, b"[")).code == ResponseCode.SYSTEM_ERROR
@@ -117,7 +130,7 @@ async def test_a_damaged_registration_is_refused(channel: RemoteChannel) -> None
     assert decode_body(TopicList, answer.body).topic_list == []
 
 
-async def test_unknown_topics_and_codes(channel: RemoteChannel) -> None:
+async def test_unknown_topics_and_codes(channel: Channel) -> None:
     answer = await _call(channel, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="nobody\u00e4")
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
     assert (answer.remark or "").startswith("No topic route info in name server for the topic")
@@ -126,7 +139,7 @@ async def test_unknown_topics_and_codes(channel: RemoteChannel) -> None:
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
-async def test_the_version_question(channel: RemoteChannel) -> None:
+async def test_the_version_question(channel: Channel) -> None:
     async def ask(version: DataVersion) -> RemotingCommand:
         body = encode_body(version)
         return await _call(channel, RequestCode.QUERY_DATA_VERSION, body, **WHO)
@@ -142,14 +155,14 @@ async def test_the_version_question(channel: RemoteChannel) -> None:
 
 
 async def test_a_broker_is_gone_when_it_says_so_or_hangs_up(
-    namesrv: NamesrvController, channel: RemoteChannel
+    namesrv: NamesrvController, channel: Channel
 ) -> None:
     await _register(channel, encode_body(BODY))
     assert (await _call(channel, RequestCode.UNREGISTER_BROKER, **WHO)).code == ResponseCode.SUCCESS
     answer = await _call(channel, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
-    broker = _channel(namesrv)
+    broker = Channel(namesrv)
     for _ in range(2):
         await _register(broker, encode_body(BODY))
     assert namesrv.routes.topics() == ["T"]
@@ -164,16 +177,16 @@ async def test_a_broker_is_gone_when_it_says_so_or_hangs_up(
 # Who takes whose place
 
 
-async def _addresses(channel: RemoteChannel) -> str:
+async def _addresses(channel: Channel) -> str:
     answer = await _call(channel, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
     return decode_body(TopicRouteData, answer.body).broker_datas[0].broker_addrs[0]
 
 
 async def test_a_broker_that_answers_keeps_its_place(
-    namesrv: NamesrvController, channel: RemoteChannel
+    namesrv: NamesrvController, channel: Channel
 ) -> None:
     """As one of RocketMQ does: its client's end answers 3 to a code that it does not know."""
-    stranger = _channel(namesrv)
+    stranger = Channel(namesrv)
     await _register(channel, encode_body(BODY))
     for fields in ({"brokerAddr": "10.0.0.9:1"}, {"brokerName": "broker-b"}):
         refused = await _register(stranger, encode_body(BODY), **fields)

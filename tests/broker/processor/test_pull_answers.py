@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.broker.net.router import CODEC_FIELD
 from skylarkmq.broker.processor.pull import PullAnswers
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command
 from skylarkmq.protocol.frame import FrameDecoder, SerializeType
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
+from skylarkmq.remoting.connection import CODEC_FIELD
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 from tests.support.fake_transport import Owner, Transport, connect
 
