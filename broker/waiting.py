@@ -1,4 +1,8 @@
-"""From the store's calls with `done` to coroutines: the store knows no event loop of its own."""
+"""Waiting for the store and the clock.
+
+The store knows no event loop: its calls tell their outcome to `done(result, error)`. A coroutine
+that `common.worker.start` runs awaits them as `Call`, a task awaits `result_of` them.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
-from skylarkmq.common.worker import Worker
+from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.common.worker import Call, Done
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import MessageInner, PutMessageResult
 
 T = TypeVar("T")
-Done = Callable[[T | None, BaseException | None], None]
+Begin = Callable[[Done[T]], None]
 
 
-async def result_of(start: Callable[[Done[T]], object]) -> T:
-    """Call `start(done)`, and return the result that `done` is called with, or raise its error."""
+async def result_of(begin: Callable[[Done[T]], object]) -> T:
+    """Call `begin(done)`, and return the result that `done` is called with, or raise its error."""
     ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(result: T | None, error: BaseException | None) -> None:
@@ -26,30 +31,71 @@ async def result_of(start: Callable[[Done[T]], object]) -> T:
         else:
             ended.set_exception(error)
 
-    start(done)
+    begin(done)
     return await ended
 
 
-async def run(worker: Worker, job: Callable[[], T]) -> T:
-    """Run a job on a worker's thread, and return its result or raise its error."""
-    return await result_of(lambda done: worker.submit(job, done))
-
-
-async def put(store: MessageStore, messages: Sequence[MessageInner]) -> list[PutMessageResult]:
-    """Store messages as one batch, and return their results under the flush mode.
+def put(store: MessageStore, messages: Sequence[MessageInner]) -> Begin[list[PutMessageResult]]:
+    """Store messages as one batch; the outcome is their results under the flush mode.
 
     Raises:
         OSError: the disk has failed.
     """
-    return await result_of(
-        lambda done: store.put_messages(messages, lambda results: done(results, None))
-    )
+    return lambda done: store.put_messages(messages, lambda results: done(results, None))
 
 
-async def synced(store: MessageStore, *, at_once: bool = True) -> None:
-    """Return when all messages so far are on the disk, or the store has failed.
+def records(store: MessageStore, physical_offsets: list[int]) -> Begin[list[bytes | None]]:
+    """Read the records at places in the log off the loop; None where there is none."""
+    return lambda done: store.read_records(physical_offsets, lambda found: done(found, None))
+
+
+def synced(store: MessageStore, *, at_once: bool = True) -> Begin[None]:
+    """Wait until all messages so far are on the disk, or the store has failed.
 
     Args:
         at_once: sync the log now, without waiting for its time.
     """
-    await result_of(lambda done: store.sync(lambda: done(None, None), at_once=at_once))
+    return lambda done: store.sync(lambda: done(None, None), at_once=at_once)
+
+
+class Pause:
+    """A wait on the clock that can be cut short. Loop thread, in a coroutine that `start` runs."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._handle: TimerHandle | None = None
+        self._done: Done[None] | None = None
+        self._is_ending = False
+
+    async def wait(self, wait_s: float | None) -> None:
+        """Return in a later turn of the loop: after so many seconds, or when it is woken.
+
+        Args:
+            wait_s: None to wait until it is woken.
+        """
+        await Call(lambda done: self._begin(wait_s, done))
+
+    def wake(self) -> None:
+        """End the wait in the next turn of the loop; without one, do nothing."""
+        if self._done is not None and not self._is_ending:
+            self._is_ending = True
+            self._plan(0.0)
+
+    def end(self) -> None:
+        """End the wait in this turn; without one, do nothing."""
+        done, self._done = self._done, None
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if done is not None:
+            done(None, None)
+
+    def _begin(self, wait_s: float | None, done: Done[None]) -> None:
+        self._done, self._is_ending = done, False
+        if wait_s is not None:
+            self._plan(wait_s)
+
+    def _plan(self, wait_s: float) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._handle = self._clock.call_at(self._clock.monotonic() + wait_s, self.end)

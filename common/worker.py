@@ -13,7 +13,7 @@ import queue
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass, fields
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 T = TypeVar("T")
 Done = Callable[[T | None, BaseException | None], None]
@@ -118,25 +118,38 @@ class StoreWorkers:
 class Call(Generic[T]):
     """A call that tells its outcome later, to `done(result, error)`; awaited, it is that outcome.
 
-    Await it once, in a coroutine that `start` runs.
+    Await it once, in a coroutine that `start` runs. The call begins when it is awaited, and may
+    tell its outcome before it returns; what it raises is raised in the coroutine.
     """
 
-    __slots__ = ("_begin",)
+    __slots__ = ("_begin", "_outcome", "go_on")
 
     def __init__(self, begin: Callable[[Done[T]], object]) -> None:
+        self.go_on: Callable[[], None] | None = None  # called when the outcome is there
         self._begin = begin
+        self._outcome: tuple[T | None, BaseException | None] | None = None
 
-    def __await__(self) -> Generator[Callable[[Done[T]], object], T, T]:
-        return (yield self._begin)
+    def __await__(self) -> Generator[Call[T], None, T]:
+        self._begin(self._told)
+        while self._outcome is None:
+            yield self
+        result, error = self._outcome
+        if error is not None:
+            raise error
+        return cast(T, result)
+
+    def _told(self, result: T | None, error: BaseException | None) -> None:
+        self._outcome = result, error
+        if self.go_on is not None:
+            self.go_on()
 
 
 async def run_job(worker: Worker, job: Callable[[], T]) -> T:
     """Run a job on a worker, and return its result or raise its error."""
-    call: Call[T] = Call(lambda done: worker.submit(job, done))
-    return await call
+    return await Call(lambda done: worker.submit(job, done))
 
 
-def start(work: Coroutine[Any, Any, T], done: Done[T] | None = None) -> None:
+def start(work: Coroutine[Call[Any], None, T], done: Done[T] | None = None) -> None:
     """Run a coroutine that awaits calls: up to the first one now, then on after each outcome.
 
     It needs no event loop: what a worker or a clock calls back drives it. Loop thread.
@@ -146,9 +159,9 @@ def start(work: Coroutine[Any, Any, T], done: Done[T] | None = None) -> None:
             whoever told the last outcome.
     """
 
-    def go_on(result: Any, error: BaseException | None) -> None:
+    def go_on() -> None:
         try:
-            begin = work.send(result) if error is None else work.throw(error)
+            call = work.send(None)
         except StopIteration as end:
             if done is not None:
                 done(end.value, None)
@@ -157,6 +170,6 @@ def start(work: Coroutine[Any, Any, T], done: Done[T] | None = None) -> None:
                 raise
             done(None, raised)
         else:
-            begin(go_on)
+            call.go_on = go_on
 
-    go_on(None, None)
+    go_on()

@@ -191,7 +191,7 @@ class FollowingTable(TableFile):
             self._plan()
 
     async def _write_text(self, text: Text) -> None:
-        await synced(self._store, at_once=bool(self._waiters))
+        await result_of(synced(self._store, at_once=bool(self._waiters)))
         if self._store.failure is not None:
             raise self._store.failure  # no later sync will pass what the table speaks of
         await super()._write_text(text)

@@ -6,7 +6,7 @@
        entries are void from then on, and the copies come in through the queue as others do
     4  the checkpoint says so; when it is on the disk, the file may go
 
-Each step is one turn of the service: nothing is delivered meanwhile, so an entry is either
+Each step is one turn of the service. Nothing is delivered meanwhile, so an entry is either
 delivered or stored again. A crash repeats what was stored again since the last checkpoint.
 
 It works while messages are refused because the disk is too full, or no room could ever be made.
@@ -17,11 +17,12 @@ Unlike RocketMQ, which stores again what waits longer than its wheel reaches, on
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from skylarkmq.broker.timer.messages import TimedMessages
 from skylarkmq.broker.timer.runs import RunFiles
+from skylarkmq.broker.waiting import records
+from skylarkmq.common.worker import Call
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import STORED, PutMessageResult
 from skylarkmq.store.timer.checkpoint import TimerState
@@ -34,8 +35,6 @@ ROLL_COUNT: Final = 128
 ROLL_BYTES: Final = 1 << 20
 
 RETRY_S: Final = 1.0  # after a put that failed, and while runs are written
-
-Stepped = Callable[[float | None], None]  # when to go on, s
 
 
 class Rolling:
@@ -66,89 +65,72 @@ class Rolling:
         """Store again what lies below a place of the log."""
         self._wanted = max(self._wanted, end_offset)
 
-    def step(self, done: Stepped) -> None:
-        """Go a step on; nothing may be in hand, and nothing may be taken until `done`."""
+    async def step(self) -> float:
+        """Go a step on, and return after how many seconds the next one follows.
+
+        Nothing may be in hand, and nothing may be taken until it returns.
+        """
         state = self._state
         if not state.rolling_below:
             if state.cancels.hand:
-                done(RETRY_S)  # they are needed until the messages of their due time have left
-                return
+                return RETRY_S  # they are needed until the messages of their due time have left
             if any(self._runs.freeze(index) for index in state.indexes):
-                done(0)  # and wait for them to be written
-                return
-            if self._is_unwritten or self._runs.is_merging:
-                done(RETRY_S)
-                return
+                return 0  # and wait for them to be written
+            if self._runs.is_merging or not all(run.written for run in state.runs):
+                return RETRY_S
             state.rolling_below = self._wanted
-            for index in state.indexes:
-                for run in index.runs:
-                    run.rolled = 0
+            for run in state.runs:
+                run.rolled = 0
         for index in state.indexes:
             for run in index.runs:
                 start = max(run.rolled, run.taken)
                 if run.min_physical < state.rolling_below and start < run.count and run.written:
-                    self._scan(index, run, start, done)
-                    return
+                    return await self._roll(index, run, start)
         self._finish()
-        done(0)
+        return 0
 
-    @property
-    def _is_unwritten(self) -> bool:
-        return any(not run.written for index in self._state.indexes for run in index.runs)
-
-    def _scan(self, index: TimerIndex, run: Run, start: int, done: Stepped) -> None:
-        below = self._state.rolling_below
-
-        def scanned(page: bytes | None) -> None:
-            if page is None:
-                done(RETRY_S)
-                return
-            found: list[bytes] = []
-            end, size = start, 0
-            for entry in split(page):
-                _, _, physical_offset, record_size = ENTRY.unpack(entry)
-                if physical_offset < below:
-                    size += record_size
-                    if found and (len(found) >= ROLL_COUNT or size > ROLL_BYTES):
-                        break
-                    if physical_offset >= self._state.void_below:
-                        found.append(entry)
-                end += 1
-            if found:
-                self._read(index, run, found, end, done)
-            else:
-                index.rolled(run, end, 0)
-                done(0)
-
-        self._runs.scan(run, start, scanned)
-
-    def _read(
-        self, index: TimerIndex, run: Run, entries: list[bytes], end: int, done: Stepped
-    ) -> None:
-        def read(records: list[bytes | None]) -> None:
-            copies = self._messages.rolled(entries, records)
+    async def _roll(self, index: TimerIndex, run: Run, start: int) -> float:
+        """Store again what lies too low among the next entries of a run."""
+        page = await self._runs.scan(run, start)
+        if page is None:
+            return RETRY_S
+        found, count = self._too_low(page)
+        if found:
+            places = [ENTRY.unpack(entry)[2] for entry in found]
+            copies = self._messages.rolled(found, await Call(records(self._store, places)))
+            if self._store.failure is not None:
+                return RETRY_S
             # Not through the store's own door, which a disk that is too full has closed.
-            if self._store.failure is None:
-                self._store.writer.put_messages(copies, stored)
-            else:
-                done(RETRY_S)
+            writer = self._store.writer
+            results = await Call[list[PutMessageResult]](
+                lambda done: writer.put_messages(copies, lambda results: done(results, None))
+            )
+            if not all(result.status in STORED for result in results):
+                log.warning("timed messages cannot be stored again for now: %s", results[-1].why)
+                return RETRY_S
+            self.rolled_count += len(results)
+        index.rolled(run, start + count, len(found))
+        return 0
 
-        def stored(results: list[PutMessageResult]) -> None:
-            fine = all(result.status in STORED for result in results)
-            if fine:
-                index.rolled(run, end, len(entries))
-                self.rolled_count += len(results)
-            else:
-                log.warning("timed messages can not be stored again for now: %s", results[-1].why)
-            done(0 if fine else RETRY_S)
-
-        self._store.read_records([ENTRY.unpack(entry)[2] for entry in entries], read)
+    def _too_low(self, page: bytes) -> tuple[list[bytes], int]:
+        """Return a batch of entries to store again, and how many entries of the page it ends."""
+        found: list[bytes] = []
+        count, size = 0, 0
+        for entry in split(page):
+            _, _, physical_offset, record_size = ENTRY.unpack(entry)
+            if physical_offset < self._state.rolling_below:
+                size += record_size
+                if found and (len(found) >= ROLL_COUNT or size > ROLL_BYTES):
+                    break
+                if physical_offset >= self._state.void_below:
+                    found.append(entry)
+            count += 1
+        return found, count
 
     def _finish(self) -> None:
         state = self._state
-        log.info("no timed message waits below offset %d of the log any more", state.rolling_below)
+        log.info("no timed message waits below offset %d of the log anymore", state.rolling_below)
         state.void_below = state.rolling_below
         state.rolling_below = 0
-        for index in state.indexes:
-            for run in index.runs:
-                run.rolled = 0
+        for run in state.runs:
+            run.rolled = 0

@@ -1,21 +1,19 @@
 """The disk side of waiting entries: runs are written, read, merged and removed by the timer thread.
 
-What fails to be read is derived and can be made again: `broken` says so to the owner. A full disk
-is tried again; a disk that fails to write ends the store's writing.
+What cannot be read is derived and can be made again: `broken` says so to the owner. A write that
+finds the disk full is tried again; any other failure to write ends the store's writing.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.common.files import Files, is_no_space
-from skylarkmq.common.worker import Done as WorkerDone
-from skylarkmq.common.worker import T, Worker
+from skylarkmq.common.worker import Worker, run_job, start
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.timer.checkpoint import TimerState
 from skylarkmq.store.timer.index import Run, TimerIndex
@@ -32,15 +30,14 @@ log = logging.getLogger(__name__)
 
 RETRY_S: Final = 10.0  # after a full disk
 
-Done = Callable[[], None]
-
 
 class RunFiles:
     """Moves entries between memory and files. Loop thread, but for its jobs.
 
     Attributes:
-        jobs: how many are under way.
-        broken: why the runs are of no use any more.
+        job_count: what is under way in the background.
+        broken: why the runs are of no use anymore.
+        is_merging: whether runs are being merged, or were and are not replaced yet.
     """
 
     def __init__(
@@ -49,29 +46,28 @@ class RunFiles:
         files: Files,
         clock: Clock,
         worker: Worker,
-        folder: Path,
         state: TimerState,
-        changed: Done,
+        changed: Callable[[], None],
     ) -> None:
         """Make it.
 
         Args:
-            changed: called after each job that has moved something.
+            changed: called when something in the background has ended.
         """
         self._store = store
         self._files = files
         self._clock = clock
         self._worker = worker
-        self._folder = folder
+        self._folder = store.paths.timer
         self._state = state
         self._changed = changed
         self._age = 0  # of the runs: results of older ones are dropped
-        self._merge: tuple[TimerIndex, int, Merge, list[int]] | None = None
-        self._merged_count: int | None = None
+        self._merged: tuple[TimerIndex, int, int, list[int]] | None = None
         self._merge_not_before_s = 0.0
         self._retries: dict[int, TimerHandle] = {}
-        self.jobs = 0
+        self.job_count = 0
         self.broken: BaseException | None = None
+        self.is_merging = False
         self.running = False
 
     def stop(self) -> None:
@@ -82,12 +78,25 @@ class RunFiles:
         self._retries.clear()
 
     def begin_again(self) -> None:
-        """The runs were forgotten: drop what is under way for them."""
+        """Drop what is under way for runs that were forgotten."""
         self._age += 1
-        self._merge = self._merged_count = self.broken = None
+        self._merged = self.broken = None
+        self.is_merging = False
         for retry in self._retries.values():
             retry.cancel()
         self._retries.clear()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something in the background."""
+
+        def ended(_: None, error: BaseException | None) -> None:
+            self.job_count -= 1
+            self._changed()
+            if error is not None:
+                raise error
+
+        self.job_count += 1
+        start(work, ended)
 
     # Writing
 
@@ -97,156 +106,125 @@ class RunFiles:
         if run is None:
             return False
         self._state.take_number()
-        self._write(index, run)
+        self._begin(self._write(index, run))
         return True
 
     @property
     def is_writing(self) -> bool:
         """Whether the writing of a run is under way; one that found no room waits for another."""
-        unwritten = sum(not run.written for index in self._state.indexes for run in index.runs)
-        return unwritten > len(self._retries)
+        return sum(not run.written for run in self._state.runs) > len(self._retries)
 
-    def _write(self, index: TimerIndex, run: Run) -> None:
+    async def _write(self, index: TimerIndex, run: Run) -> None:
         self._retries.pop(run.number, None)
-        path, entries = run_path(self._folder, run.number), run.entries
-        self._submit(
-            lambda: write_run(self._files, path, b"".join(entries)),
-            partial(self._written, index, run),
-        )
-
-    def _written(
-        self, index: TimerIndex, run: Run, count: int | None, error: BaseException | None
-    ) -> None:
-        if count is not None:
-            index.run_written(run)
-        elif not is_no_space(error or OSError()):
-            self._store.fail(error or OSError())
-        elif self.running:
-            log.warning("timed messages stay in memory for now: %s", error)
-            when_s = self._clock.monotonic() + RETRY_S
-            self._retries[run.number] = self._clock.call_at(when_s, self._write, index, run)
+        age, path, entries = self._age, run_path(self._folder, run.number), run.entries
+        try:
+            await run_job(self._worker, lambda: write_run(self._files, path, b"".join(entries)))
+        except Exception as error:
+            if age != self._age:
+                return
+            if not is_no_space(error):
+                self._store.fail(error)
+            elif self.running:
+                log.warning("timed messages stay in memory for now: %s", error)
+                self._retries[run.number] = self._clock.call_at(
+                    self._clock.monotonic() + RETRY_S,
+                    lambda: self._begin(self._write(index, run)),
+                )
+        else:
+            if age == self._age:
+                index.run_written(run)
 
     # Reading
 
-    def load(self, done: Done) -> bool:
-        """Read the next entries of the runs that need it; False when none does."""
-        wanted = [
-            (run, RunPart(run_path(self._folder, run.number), run.count, run.taken), index)
-            for index in self._state.indexes
-            for run in index.unloaded()
+    async def load(self) -> bool:
+        """Read the next entries of the runs that need it; return whether any did."""
+        wanted = [(index, run) for index in self._state.indexes for run in index.unloaded()]
+        parts = [
+            RunPart(run_path(self._folder, run.number), run.count, run.taken) for _, run in wanted
         ]
-        if not wanted:
-            return False
-        files, parts = self._files, [part for _, part, _ in wanted]
-
-        def loaded(pages: list[bytes] | None, error: BaseException | None) -> None:
-            if pages is None:
+        if parts:
+            try:
+                pages = await run_job(
+                    self._worker, lambda: [read_entries(self._files, part) for part in parts]
+                )
+            except Exception as error:
                 self.broken = error
             else:
-                for (run, _, index), page in zip(wanted, pages, strict=True):
+                for (index, run), page in zip(wanted, pages, strict=True):
                     index.run_loaded(run, split(page))
-            done()
+        return bool(parts)
 
-        self._submit(lambda: [read_entries(files, part) for part in parts], loaded)
-        return True
-
-    def scan(self, run: Run, start: int, done: Callable[[bytes | None], None]) -> None:
+    async def scan(self, run: Run, start: int) -> bytes | None:
         """Read entries of a run from one of them on, for another purpose than taking them."""
         part = RunPart(run_path(self._folder, run.number), run.count, start)
-
-        def scanned(page: bytes | None, error: BaseException | None) -> None:
-            if page is None:
-                self.broken = error
-            done(page)
-
-        self._submit(lambda: read_entries(self._files, part), scanned)
+        try:
+            return await run_job(self._worker, lambda: read_entries(self._files, part))
+        except Exception as error:
+            self.broken = error
+            return None
 
     # Merging
 
-    @property
-    def is_merging(self) -> bool:
-        return self._merge is not None
-
     def merge(self) -> None:
         """Begin to merge runs when there are many."""
-        if self._merge is not None or self._clock.monotonic() < self._merge_not_before_s:
+        if self.is_merging or self._clock.monotonic() < self._merge_not_before_s:
             return
         for index in self._state.indexes:
             parts = index.to_merge()
             if parts:
                 index.merging = parts
-                number, starts = self._state.take_number(), [run.consumed for run in parts]
-                paths = [run_path(self._folder, run.number) for run in parts]
-                merge = Merge(
-                    self._files,
-                    run_path(self._folder, number),
-                    [
-                        RunPart(path, run.count, start)
-                        for path, run, start in zip(paths, parts, starts, strict=True)
-                    ],
-                )
-                self._merge = (index, number, merge, starts)
-                self._submit(merge.step, partial(self._merge_stepped, merge), aged=False)
+                self.is_merging = True
+                self._begin(self._merge(index, parts))
                 return
 
-    def _merge_stepped(self, merge: Merge, count: int | None, error: BaseException | None) -> None:
-        if self._merge is None or self._merge[2] is not merge:
-            merge.close()  # of runs that were forgotten meanwhile
-        elif error is not None and is_no_space(error):
-            log.warning("runs of timed messages are not merged for now: %s", error)
-            self._merge_not_before_s = self._clock.monotonic() + RETRY_S
-            self._give_merge_up()
-        elif error is not None:
-            self.broken = error
-        elif count is not None:
-            self._merged_count = count
-        elif self.running:
-            self._submit(merge.step, partial(self._merge_stepped, merge), aged=False)
+    async def _merge(self, index: TimerIndex, runs: list[Run]) -> None:
+        age, number, starts = self._age, self._state.take_number(), [run.consumed for run in runs]
+        parts = [
+            RunPart(run_path(self._folder, run.number), run.count, run.consumed) for run in runs
+        ]
+        merge = Merge(self._files, run_path(self._folder, number), parts)
+        count: int | None = None
+        try:
+            while count is None and age == self._age and self.running:
+                count = await run_job(self._worker, merge.step)
+        except Exception as error:
+            if age == self._age and not is_no_space(error):
+                self.broken = error
+                return
+            if age == self._age:
+                log.warning("runs of timed messages are not merged for now: %s", error)
+                self._merge_not_before_s = self._clock.monotonic() + RETRY_S
+        merge.close()
+        if age != self._age:
+            return
+        if count is not None:
+            self._merged = index, number, count, starts
         else:
-            merge.close()
-            self._give_merge_up()
-
-    def _give_merge_up(self) -> None:
-        if self._merge is not None:
-            index, number, _, _ = self._merge
+            self.is_merging = False
             index.merging = []
             index.garbage.append(number)
-            self._merge = None
 
     def swap_merged(self) -> None:
         """Put a finished merge in its place; nothing may be in hand."""
-        if self._merge is not None and self._merged_count is not None:
-            index, number, _, starts = self._merge
-            index.replace_merged(number, self._merged_count, starts)
-            self._merge = self._merged_count = None
+        if self._merged is not None:
+            index, number, count, starts = self._merged
+            index.replace_merged(number, count, starts)
+            self._merged, self.is_merging = None, False
 
     # Removing
 
-    def remove(self, numbers: tuple[int, ...]) -> None:
+    def remove(self, numbers: Iterable[int]) -> None:
         """Unlink runs that no checkpoint names."""
-        if not numbers:
-            return
-        paths = [run_path(self._folder, number) for number in numbers]
+        if paths := [run_path(self._folder, number) for number in numbers]:
+            self._begin(self._remove(paths))
 
+    async def _remove(self, paths: list[Path]) -> None:
         def unlink() -> None:
             for path in paths:
                 if self._files.exists(path):
                     self._files.unlink(path)
 
-        def unlinked(_: None, error: BaseException | None) -> None:
-            if error is not None:
-                log.warning("runs that nobody needs stay until the next start: %s", error)
-
-        self._submit(unlink, unlinked)
-
-    def _submit(self, job: Callable[[], T], done: WorkerDone[T], *, aged: bool = True) -> None:
-        age = self._age
-        self.jobs += 1
-
-        def finished(result: T | None, error: BaseException | None) -> None:
-            self.jobs -= 1
-            if age == self._age or not aged:
-                done(result, error)
-            self._changed()
-
-        self._worker.submit(job, finished)
+        try:
+            await run_job(self._worker, unlink)
+        except Exception as error:
+            log.warning("runs that are not needed stay until the next start: %s", error)

@@ -4,9 +4,10 @@
 
 One thing at a time, in turns that are bounded, so the loop is never held:
 
-    read      the queue is read on first, up to where it ended at the last turn, so that what takes
-              a message back is known before the message is due; nothing else happens while that
-              waits for runs to be written
+    read      first the next piece of the queue, up to where the queue ended at the last turn, so
+              that what takes a message back is known before the message is due; nothing else
+              happens while that waits for runs to be written. What is not in memory is read off the
+              loop
     deliver   a batch of what is due (`deliveries.py`)
     roll      when a log file is to go (`rolling.py`), in turns with deliveries
     wait      one timer for the next due time, at most a second away, so that a step of the wall
@@ -25,26 +26,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from skylarkmq.broker.tables.persist import FollowingTable
 from skylarkmq.broker.timer.deliveries import RETRY_S, Deliveries
 from skylarkmq.broker.timer.messages import TimedMessages
-from skylarkmq.broker.timer.reading import QueueReading
 from skylarkmq.broker.timer.rolling import Rolling
 from skylarkmq.broker.timer.runs import RunFiles
-from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.broker.waiting import Pause
+from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter, Text
-from skylarkmq.common.worker import Worker
+from skylarkmq.common.worker import Call, Worker, start
 from skylarkmq.protocol.flags import RMQ_SYS_WHEEL_TIMER_TOPIC
+from skylarkmq.protocol.record import PLACE, record_properties
 from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.results import GetMessageResult
 from skylarkmq.store.timer.checkpoint import CHECKPOINT_NAME, TimerState
 from skylarkmq.store.timer.index import GREATEST
+from skylarkmq.store.timer.rules import TIMER_QUEUE_ID, cancelled_key, due_of
+from skylarkmq.store.timer.run_file import ENTRY
 
 log = logging.getLogger(__name__)
 
+READ_COUNT: Final = 256
+READ_BYTES: Final = 1 << 20
 ERROR_RETRY_S: Final = 10.0
 
 
@@ -67,11 +73,10 @@ class TimerMessageService:
         self._clock = clock
         self._folder = store.paths.timer
         self.state = TimerState()
-        self._reading = QueueReading(store, self.state)
         self._messages = TimedMessages(store.commit_log)
-        self._runs = RunFiles(store, files, clock, worker, self._folder, self.state, self._moved)
+        self._runs = RunFiles(store, files, clock, worker, self.state, self._moved)
         self._rolling = Rolling(store, self.state, self._runs, self._messages)
-        self._deliveries = Deliveries(store, clock, self.state, self._messages, self._guarded)
+        self._deliveries = Deliveries(store, clock, self.state, self._messages)
         path = self._folder / CHECKPOINT_NAME
         interval_s = store.config.timer_flush_interval_ms / 1000
         self._checkpoint = FollowingTable(
@@ -81,11 +86,11 @@ class TimerMessageService:
         self._on_disk = b""  # the checkpoint, as far as this run knows
         self._useless: list[int] = []  # runs of an earlier life
         self._target = 0  # queue offset up to which is read before something is delivered
-        self._busy = False  # a read or a put is under way
-        self._timer: TimerHandle | None = None
+        self._pause = Pause(clock)  # between two turns
+        self._in_turn = False
         self._running = False
         self._roll_next = False
-        self._settled: asyncio.Event | None = None
+        self._quiet = asyncio.Event()
         store.add_arrival_listener(self._arrived, RMQ_SYS_WHEEL_TIMER_TOPIC)
         store.cleaning.keepers.append(self._may_remove)
 
@@ -101,18 +106,17 @@ class TimerMessageService:
         """
         if not self._store.config.timer_wheel_enable:
             return
-        self._useless = self.state.load(self._files, self._folder, self._reading.end)
+        self._useless = self.state.load(self._files, self._folder, self._queue_end)
         self._rolling.resume()
 
     def start(self) -> None:
         """Deliver what is due and wait for the rest. The store has started."""
         if not self._store.config.timer_wheel_enable:
             return
-        self._running = self._runs.running = self._deliveries.running = True
-        self._runs.remove(tuple(self._useless))
-        self._target = self._reading.end
-        if self._target or self.state.messages.runs:
-            self._plan(0)
+        self._running = self._runs.running = True
+        self._runs.remove(self._useless)
+        self._target = self._queue_end
+        start(self._work())
 
     async def stop(self) -> None:
         """Deliver no more, wait for what is under way, and bring everything to the disk.
@@ -121,30 +125,31 @@ class TimerMessageService:
         """
         if not self._running:
             return
-        self._running = self._deliveries.running = False
-        self._cancel_timer()
+        self._running = False
+        self._pause.end()
         self._runs.stop()
-        await self._quiet()
-        if not self._reading.is_again:  # else the last checkpoint still says how everything is
+        await self._settled()
+        if not self.state.is_again:  # else the last checkpoint still says how everything is
             self.state.cancels.give_back()
             for index in self.state.indexes:
                 self._runs.freeze(index)
-            await self._quiet()
+            await self._settled()
             self._checkpoint.mark()
         await self._checkpoint.stop()
-        await self._quiet()
+        await self._settled()
 
-    async def _quiet(self) -> None:
-        while self._busy or self._runs.jobs:
-            self._settled = asyncio.Event()
-            await self._settled.wait()
+    async def _settled(self) -> None:
+        """Return when nothing is under way."""
+        while self._in_turn or self._runs.job_count:
+            self._quiet.clear()
+            await self._quiet.wait()
 
     # What others want to know
 
     @property
     def waiting_count(self) -> int:
         """Messages that wait, those included that were not read from the queue yet."""
-        unread = 0 if self._reading.is_again else self._reading.end - self.state.queue_offset
+        unread = 0 if self.state.is_again else self._queue_end - self.state.queue_offset
         return self.state.messages.waiting_count + max(0, unread)
 
     @property
@@ -159,8 +164,8 @@ class TimerMessageService:
     @property
     def is_behind(self) -> bool:
         """Whether something is due, on its way, or not read from the queue yet."""
-        unread = self._running and self._reading.end > self.state.queue_offset
-        return self._busy or unread or self.lag_s > 0
+        unread = self._running and self._queue_end > self.state.queue_offset
+        return self._in_turn or unread or self.lag_s > 0
 
     @property
     def delivered_count(self) -> int:
@@ -178,80 +183,50 @@ class TimerMessageService:
     def rolled_count(self) -> int:
         return self._rolling.rolled_count
 
+    @property
+    def _queue_end(self) -> int:
+        """The queue offset after the last message of the timer topic."""
+        return self._store.max_offset(RMQ_SYS_WHEEL_TIMER_TOPIC, TIMER_QUEUE_ID)
+
     # Turns
 
     def _arrived(self, _topic: str, _queue_id: int, max_offset: int) -> None:
         if self._running:
             if self.state.queue_offset >= self._target:
                 self._target = max_offset
-            if not self._busy:
-                self._plan(0)
+            self._pause.wake()
 
     def _moved(self) -> None:
-        """A job of the timer thread has ended."""
-        if not self._running:
-            self._tell_settled()
-        else:
+        """Go on after something in the background has ended."""
+        if self._running:
             self._checkpoint.changed()
-            if not self._busy:
-                self._plan(0)
+            self._pause.wake()
+        self._quiet.set()
 
-    def _tell_settled(self) -> None:
-        if self._settled is not None and not self._busy and not self._runs.jobs:
-            self._settled.set()
+    async def _work(self) -> None:
+        wait_s: float | None = 0 if self._target or self.state.messages.runs else None
+        while True:
+            await self._pause.wait(wait_s)
+            if not self._running:
+                return
+            self._in_turn = True
+            try:
+                wait_s = await self._turn()
+            except Exception:
+                log.exception("timed messages stand still, next attempt in %d s", ERROR_RETRY_S)
+                self.state.messages.give_back()
+                wait_s = ERROR_RETRY_S
+            self._in_turn = False
+            if not self._running:
+                self._quiet.set()
+                return
 
-    def _plan(self, wait_s: float) -> None:
-        self._cancel_timer()
-        self._timer = self._clock.call_at(self._clock.monotonic() + wait_s, self._turn)
+    async def _turn(self) -> float | None:
+        """Do one thing, and return after how many seconds to go on; None: when something happens.
 
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _turn(self) -> None:
-        self._timer = None
-        if self._busy or not self._running:
-            return
-        self._guarded(self._step)
-
-    def _guarded(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception:
-            self._busy = False
-            log.exception("timed messages stand still, next attempt in %d s", ERROR_RETRY_S)
-            self.state.messages.give_back()
-            if self._running:
-                self._plan(ERROR_RETRY_S)
-            else:
-                self._tell_settled()
-
-    def _end(self, wait_s: float | None = 0.0) -> None:
-        """A read, a batch or a step has ended: go on.
-
-        Args:
-            wait_s: with the next turn so much later, unless there is something to read; None: when
-                something arrives.
+        Raises:
+            OSError: the timer topic cannot be read.
         """
-        self._busy = False
-        if not self._running:
-            self._tell_settled()
-            return
-        self._checkpoint.changed()
-        if self.state.queue_offset >= self._target:
-            self._target = self._reading.end
-        if self._can_read:
-            self._plan(0)
-        elif wait_s is not None:
-            self._plan(wait_s)
-
-    @property
-    def _can_read(self) -> bool:
-        state = self.state
-        return state.queue_offset < self._target and all(index.has_room for index in state.indexes)
-
-    def _step(self) -> None:
         state, runs = self.state, self._runs
         if runs.broken is not None:
             self._rebuild(runs.broken)
@@ -261,33 +236,69 @@ class TimerMessageService:
                 runs.freeze(index)
         if not self._rolling.is_wanted:
             runs.merge()
-        if state.queue_offset < self._target and not self._can_read and runs.is_writing:
-            return  # its end makes room to read on, and calls `_moved`
-        self._busy = True
+        may_roll = self._rolling.is_wanted and not state.is_again
+        wait_s: float | None = 0
         if self._can_read:
-            self._reading.read(self._read)
-        elif self._rolling.is_wanted and self._roll_next and not self._reading.is_again:
+            await self._read()
+        elif state.queue_offset < self._target and runs.is_writing:
+            return None  # its end makes room to read on, and calls `_moved`
+        elif may_roll and self._roll_next:
             self._roll_next = False
-            self._rolling.step(self._end)
+            wait_s = await self._rolling.step()
         else:
             self._roll_next = True
-            if not runs.load(self._end):
-                self._deliveries.step(self._delivered)
-
-    def _read(self, error: BaseException | None) -> None:
-        if error is None:
-            self._end()
-            return
-        log.error("the timer topic can not be read: %s", error)
-        self._busy = False
+            if not await runs.load():
+                wait_s = await self._deliveries.step()
+                if may_roll and wait_s != RETRY_S:
+                    wait_s = 0
         if self._running:
-            self._plan(ERROR_RETRY_S)
-        else:
-            self._tell_settled()
+            self._checkpoint.changed()
+        if state.queue_offset >= self._target:
+            self._target = self._queue_end
+        return 0 if self._can_read else wait_s
 
-    def _delivered(self, wait_s: float | None) -> None:
-        may_roll = self._rolling.is_wanted and not self._reading.is_again
-        self._end(0 if may_roll and wait_s != RETRY_S else wait_s)
+    @property
+    def _can_read(self) -> bool:
+        state = self.state
+        return state.queue_offset < self._target and all(index.has_room for index in state.indexes)
+
+    # Reading
+
+    async def _read(self) -> None:
+        """Let the next piece of the queue wait."""
+        state, store, offset = self.state, self._store, self.state.queue_offset
+        piece = RMQ_SYS_WHEEL_TIMER_TOPIC, TIMER_QUEUE_ID, offset, READ_COUNT, READ_BYTES
+        if store.is_cold(RMQ_SYS_WHEEL_TIMER_TOPIC, TIMER_QUEUE_ID, offset):
+            result = await Call[GetMessageResult](
+                lambda done: store.get_message_cold(*piece, None, done)
+            )
+        else:
+            result = store.get_message(*piece)
+        if result.next_begin_offset < state.queue_offset:
+            log.error(
+                "the timer topic has %d messages, and %d were read already: going on at its end",
+                result.next_begin_offset,
+                state.queue_offset,
+            )
+            state.known_below = 0
+            state.rebuild()
+        for view in result.views:
+            self._take_in(view)
+        state.queue_offset = result.next_begin_offset
+        for index in state.indexes:
+            index.has_read(state.queue_offset)
+
+    def _take_in(self, records: memoryview | bytes) -> None:
+        state, position = self.state, 0
+        messages, cancels = state.indexes
+        while position < len(records):
+            size, queue_offset, physical_offset = PLACE.unpack_from(records, position)
+            text = record_properties(records, position, size) or b""
+            entry = ENTRY.pack(max(0, due_of(text) or 0), queue_offset, physical_offset, size)
+            is_cancel = cancelled_key(text) is not None
+            if not state.knows(entry, queue_offset, physical_offset, is_cancel=is_cancel):
+                (cancels if is_cancel else messages).insert(entry)
+            position += size
 
     def _rebuild(self, error: BaseException) -> None:
         log.error("timed messages are read again from their queue: %s", error)
@@ -295,13 +306,13 @@ class TimerMessageService:
         self._messages.forget_cancels()
         self._runs.begin_again()
         self.state.rebuild()
-        self._target = self._reading.end
+        self._target = self._queue_end
 
     # The checkpoint, and log files that are to go
 
     def _take(self) -> Text | None:
         self._taken = None
-        if self._reading.is_again:
+        if self.state.is_again:
             return None
         data = self.state.encode()
         if data == self._on_disk:
@@ -328,10 +339,9 @@ class TimerMessageService:
             return True
         if end_offset <= self.state.void_below:
             return False  # a checkpoint that says so is on its way
-        caught_up = self.state.queue_offset >= self._reading.end
+        caught_up = self.state.queue_offset >= self._queue_end
         if caught_up and not any(index.has_below(end_offset) for index in self.state.indexes):
             return True
         self._rolling.want(end_offset)
-        if not self._busy:
-            self._plan(0)
+        self._pause.wake()
         return False

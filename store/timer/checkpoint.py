@@ -30,7 +30,7 @@ from typing import Any, Final
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files
 from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
-from skylarkmq.store.timer.index import TimerIndex, key
+from skylarkmq.store.timer.index import Run, TimerIndex, key
 from skylarkmq.store.timer.run_file import check_run, run_path
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,11 @@ class TimerState:
         return self.messages, self.cancels
 
     @property
+    def runs(self) -> list[Run]:
+        """The runs of both indexes."""
+        return self.messages.runs + self.cancels.runs
+
+    @property
     def void_below(self) -> int:
         return self.messages.void_below
 
@@ -76,6 +81,11 @@ class TimerState:
     def rolling_below(self, physical_offset: int) -> None:
         for index in self.indexes:
             index.rolling_below = physical_offset
+
+    @property
+    def is_again(self) -> bool:
+        """Whether what is read next was read before a crash."""
+        return self.queue_offset < self.known_below
 
     def take_number(self) -> int:
         """Return a number for a new run."""
@@ -129,14 +139,13 @@ class TimerState:
             if self.queue_offset > queue_end:
                 why = f"it knows {self.queue_offset} messages, the queue has {queue_end}"
                 raise CorruptFileError(path, 0, why)
-            for index in self.indexes:
-                for run in index.runs:
-                    check_run(files, run_path(folder, run.number), run.count)
+            for run in self.runs:
+                check_run(files, run_path(folder, run.number), run.count)
         except (CorruptFileError, OSError) as error:
             log.warning("timed messages are read again from their queue: %s", error)
             self.known_below = min(self.known_below, queue_end)
             self.rebuild()
-        used = {run.number for index in self.indexes for run in index.runs}
+        used = {run.number for run in self.runs}
         return [number for number in numbers if number not in used]
 
     def take_over(self, state: State) -> None:

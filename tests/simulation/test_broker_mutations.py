@@ -69,11 +69,10 @@ def timers_come_early(patch: Patch) -> None:
 
 
 def cancels_are_passed_over(patch: Patch) -> None:
-    def broken(self: Any, due_ms: int, done: Any) -> None:
+    async def broken(self: Any, due_ms: int) -> None:
         cancels = self._state.cancels
         cancels.take(deliveries.key(due_ms + 1, 0), 1000, 1 << 62)
         cancels.confirm(len(cancels.hand))
-        done(0)
 
     patch.setattr(deliveries.Deliveries, "_take_cancels", broken)
 

@@ -302,7 +302,7 @@ async def test_what_takes_back_is_waited_for_while_runs_are_written(
     small_memory: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A start without a checkpoint: the disk is slower than the reading of a long queue."""
-    monkeypatch.setattr("skylarkmq.broker.timer.reading.READ_COUNT", 20)
+    monkeypatch.setattr("skylarkmq.broker.timer.service.READ_COUNT", 20)
     rig = TimerRig().start()
     due_ms = rig.clock.now_ms() + 5000
     rig.at(due_ms, b"a", b"\x02UNIQ_KEY\x01K1")
