@@ -72,6 +72,14 @@ class JavaAdmin:
             return refusal.event
         raise AssertionError(f"{method}{args} returned {value}")
 
+    def left_to_read(self, group: str, topic: str) -> dict[int, int]:
+        """How many messages of each queue a group has not confirmed yet."""
+        table = self.call("examineConsumeStats", group, topic)["offsetTable"]
+        return {
+            queue_id: row["brokerOffset"] - row["consumerOffset"]
+            for (_, queue_id), row in queues(table).items()
+        }
+
     def until(self, what: str, look: Callable[[], Any]) -> Any:
         """Ask again until the answer is true, and return it."""
         for _ in range(int(LIMIT_S / ASK_AGAIN_S)):

@@ -32,20 +32,11 @@ def taken(consumer: Child, before: int, count: int) -> list[str]:
     return bodies(consumer.count("message", before + count)[before:])
 
 
-def progress(admin: JavaAdmin, group: str, topic: str) -> dict[int, int]:
-    """What a group still has to read of each queue."""
-    table = admin.call("examineConsumeStats", group, topic)["offsetTable"]
-    return {
-        queue_id: row["brokerOffset"] - row["consumerOffset"]
-        for (_, queue_id), row in queues(table).items()
-    }
-
-
 def test_by_time_with_consumers(tools: JavaTools, admin: JavaAdmin, topic: str, group: str) -> None:
     two_parts(tools, topic)
     consumer = tools.consume(topic, group)
     at = boundary(consumer.count("message", 12))
-    admin.until("all is read", lambda: {*progress(admin, group, topic).values()} == {0})
+    admin.until("all is read", lambda: {*admin.left_to_read(group, topic).values()} == {0})
     offsets = queues(admin.call("resetOffsetByTimestamp", topic, group, at, True))
     assert offsets == {("broker-a", 0): 3, ("broker-a", 1): 3}
     assert taken(consumer, 12, 6) == numbered("new", 6)
@@ -64,10 +55,10 @@ def test_skip_what_has_accumulated(
     tools.produce(topic, "sync", 8)
     consumer = tools.consume(topic, group, listener="orderly", fail=10_000)
     consumer.count("message", QUEUES)
-    assert {*progress(admin, group, topic).values()} == {4}
+    assert {*admin.left_to_read(group, topic).values()} == {4}
     text = admin.run("skipAccumulatedMessage", "-g", group, "-t", topic)
     assert text.count("broker-a") == QUEUES, text
-    admin.until("nothing is left", lambda: {*progress(admin, group, topic).values()} == {0})
+    admin.until("nothing is left", lambda: {*admin.left_to_read(group, topic).values()} == {0})
     consumer.kill()
     after = tools.consume(topic, group)
     tools.produce(topic, "sync", 2, prefix="later")
@@ -92,11 +83,11 @@ def test_only_backwards_unless_forced(
     two_parts(tools, topic)
     tools.received(topic, group, 12)
     admin.call("resetOffsetByTimestampOld", group, topic, 0, True)
-    assert {*progress(admin, group, topic).values()} == {6}
+    assert {*admin.left_to_read(group, topic).values()} == {6}
     admin.call("resetOffsetByTimestampOld", group, topic, -1, False)
-    assert {*progress(admin, group, topic).values()} == {6}
+    assert {*admin.left_to_read(group, topic).values()} == {6}
     admin.call("resetOffsetByTimestampOld", group, topic, -1, True)
-    assert {*progress(admin, group, topic).values()} == {0}
+    assert {*admin.left_to_read(group, topic).values()} == {0}
 
 
 def test_a_group_that_does_not_exist(admin: JavaAdmin, tools: JavaTools, topic: str) -> None:
@@ -111,7 +102,7 @@ def test_what_consumers_say_of_their_place(
     two_parts(tools, topic)
     consumer = tools.consume(topic, group)
     consumer.count("message", 12)
-    admin.until("all is read", lambda: {*progress(admin, group, topic).values()} == {0})
+    admin.until("all is read", lambda: {*admin.left_to_read(group, topic).values()} == {0})
     clients = admin.call("examineConsumerConnectionInfo", group)["connectionSet"]
     (client,) = [row["clientId"] for row in clients]
     status = admin.call("getConsumeStatus", topic, group, client)
