@@ -41,7 +41,6 @@ _FORBIDDEN: Final = frozenset(
 )
 NO_RECORD: Final = "no sound record is where it should be in the log"
 _INT_MAX: Final = 0x7FFFFFFF
-_BODY_SIZE_FIELD: Final = 14
 
 
 class Place(NamedTuple):
@@ -90,7 +89,7 @@ class ParkedReader:
         return self._parse(mapped.view[position:end], place)
 
     def parse(self, record: bytes | None, place: Place) -> Parked:
-        """As `read`, of a record that was read already; None is one that was not to be had.
+        """Do as `read` with a record that was read already; None is one that could not be read.
 
         Raises:
             ValueError: as `read`.
@@ -105,8 +104,11 @@ class ParkedReader:
             raise ValueError(self._fault(record, place))
         hosts = (record[SYS_FLAG_POSITION + 3] >> HOSTS_SHIFT) & HOSTS_MASK
         layout = FIXED_BY_HOSTS[hosts]
-        fields = layout.unpack_from(record)
-        body_end: int = layout.size + fields[_BODY_SIZE_FIELD]
+        (
+            _, _, _, _, flag, _, _, sys_flag, born_timestamp, born_host, store_timestamp,
+            store_host, reconsume_times, _, body_size,
+        ) = layout.unpack_from(record)  # fmt: skip
+        body_end: int = layout.size + body_size
         topic_end = body_end + len(self._owner[1])
         start = topic_end + PROPERTIES_SIZE.size
         properties = bytes(record[start:])
@@ -116,13 +118,13 @@ class ParkedReader:
         return Parked(
             bytes(record[layout.size : body_end]),
             properties,
-            fields[8],
-            fields[9],
-            fields[10],
-            fields[11],
-            fields[4],
-            fields[7],
-            fields[12],
+            born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            flag,
+            sys_flag,
+            reconsume_times,
         )
 
     def _fault(self, record: memoryview | bytes, place: Place) -> str:

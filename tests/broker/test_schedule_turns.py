@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
 from skylarkmq.broker.delay import schedule_service
 from skylarkmq.broker.delay.schedule_service import UNITS_PER_TURN
+from skylarkmq.store.message_writer import PutDone
 from skylarkmq.store.read.message_reader import MessageReader
+from skylarkmq.store.results import MessageInner
 from tests.broker.schedule_rig import Rig
 from tests.support.workers import rest
 
@@ -19,19 +21,19 @@ def _age(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(MessageReader, "is_in_memory", lambda *_: False)
 
 
-async def test_a_turn_is_bounded() -> None:
+async def test_a_turn_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many fall due at once, other callbacks of the loop get their chance in between."""
     rig = Rig(mapped_file_size_consume_queue=20_000).start()
     counts: list[int] = []
     for number in range(5 * UNITS_PER_TURN):
         rig.park(1 + number % 2)
-    put = rig.service._put
+    put_messages = rig.store.put_messages
 
-    def counted(level: Any, due: list[Any], end_offset: int) -> None:
-        counts.append(len(due))
-        put(level, due, end_offset)
+    def counted(inners: Sequence[MessageInner], done: PutDone) -> None:
+        counts.append(len(inners))
+        put_messages(inners, done)
 
-    rig.service._put = counted  # type: ignore[method-assign]
+    monkeypatch.setattr(rig.store, "put_messages", counted)
     await rig.advance(6)
     assert sum(counts) == 5 * UNITS_PER_TURN
     assert max(counts) == UNITS_PER_TURN
