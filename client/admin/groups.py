@@ -28,7 +28,6 @@ import msgspec
 from msgspec.structs import replace as replace_fields
 
 from skylarkmq.client.admin.base import TopicPlace, each, from_ms
-from skylarkmq.client.admin.reading import BROKER_NAME_FIELD, QueueReader
 from skylarkmq.client.admin.results import (
     Connection,
     ConsumedDirectly,
@@ -45,8 +44,9 @@ from skylarkmq.client.admin.results import (
 )
 from skylarkmq.client.admin.topics import TopicAdmin, parse_properties
 from skylarkmq.client.clock import floor_ms
+from skylarkmq.client.consumer.offset_store import first_since
 from skylarkmq.client.errors import AlreadyExists, NotFound, NotSupported
-from skylarkmq.client.wire.api_admin import json_body, read_body, read_header
+from skylarkmq.client.wire.api_admin import json_body, read_body
 from skylarkmq.protocol.bodies.group import (
     ConnectionBody,
     ConsumeMessageDirectlyResult,
@@ -79,9 +79,6 @@ from skylarkmq.protocol.headers.group import (
     GetConsumeStatsRequestHeader,
     GetProducerConnectionListRequestHeader,
     InvokeBrokerToResetOffsetRequestHeader,
-    QueryConsumerOffsetRequestHeader,
-    QueryConsumerOffsetResponseHeader,
-    UpdateConsumerOffsetRequestHeader,
 )
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.message_id import decode_offset_message_id
@@ -99,7 +96,6 @@ PRODUCERS_OR_NONE: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCod
 Found = dict[str, tuple[ConnectionBody, list[str]]]
 NEWEST: Final = -1
 SERVER_SIDE_KEY: Final = "useServerSideResetOffset"
-COMMITTED_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
 Edge = Literal["begin", "end"]
 How = Literal["members", "broker", "written"]
 
@@ -529,7 +525,9 @@ class GroupAdmin(TopicAdmin):
             address, how = place.masters[queue.broker_name], hows[queue.broker_name]
             if queue.queue_id >= writes.get(queue.broker_name, 0):
                 how = await self._how_unwritten(address, queue, how)
-            before = await self._committed(address, wish.group, queue)
+            before = await self._services.consumer_api.query_offset(
+                address, wish.group, queue, self._timeout_s
+            )
             return QueueReset(queue, before, await self._target(wish, address, queue, how), how)
 
         plans = await each(plan, queues)
@@ -613,25 +611,18 @@ class GroupAdmin(TopicAdmin):
         answer = await self._api.call(address, RequestCode.GET_BROKER_CONFIG)
         return parse_properties(answer.body).get(SERVER_SIDE_KEY) == "true"
 
-    async def _committed(self, address: str, group: str, queue: MessageQueue) -> int | None:
-        header = QueryConsumerOffsetRequestHeader(
-            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id
-        )
-        code = RequestCode.QUERY_CONSUMER_OFFSET
-        answer = await self._api.call(
-            address, code, header, extra=_named(queue), accepted=COMMITTED_OR_NOT
-        )
-        if answer.code != ResponseCode.SUCCESS:
-            return None
-        return read_header(QueryConsumerOffsetResponseHeader, answer, address).offset
-
     async def _target(self, wish: _Wish, address: str, queue: MessageQueue, how: How) -> int:
-        reader = QueueReader(self._api)
-        begin, end = await reader.begin(address, queue), await reader.end(address, queue)
+        services, timeout_s = self._services, self._timeout_s
+        api = services.consumer_api
+        begin = await api.min_offset(address, queue, timeout_s)
+        end = await api.max_offset(address, queue, timeout_s)
         if isinstance(wish.when, datetime):
             if how == "members":
-                return await reader.nearest(address, queue, wish.timestamp)
-            return await reader.place_of(address, queue, floor_ms(wish.when))
+                return await api.search_offset(address, queue, wish.timestamp, timeout_s)
+            since_ms = floor_ms(wish.when)
+            return await first_since(
+                services, address, TOOLS_CONSUMER_GROUP, queue, since_ms, timeout_s
+            )
         if wish.when is not None:
             return begin if wish.when == "begin" else end
         wanted = wish.offset[queue] if isinstance(wish.offset, Mapping) else wish.offset
@@ -658,7 +649,12 @@ class GroupAdmin(TopicAdmin):
             # Alone, the first: RocketMQ's brokers make the group's table with it, and lose some of
             # several first ones that come at once.
             for some in (plans[:1], plans[1:]):
-                await each(lambda one: self._write(wish.group, address, one), some)
+                await each(
+                    lambda one: self._services.consumer_api.update_offset(
+                        address, wish.group, one.queue, one.after, self._timeout_s
+                    ),
+                    some,
+                )
             return plans
         if how == "broker":
             await each(
@@ -693,16 +689,6 @@ class GroupAdmin(TopicAdmin):
             MessageQueue(queue.topic, queue.broker_name, queue.queue_id): at
             for queue, at in body.offset_table
         }
-
-    async def _write(self, group: str, address: str, one: QueueReset) -> None:
-        header = UpdateConsumerOffsetRequestHeader(
-            consumer_group=group,
-            topic=one.queue.topic,
-            queue_id=one.queue.queue_id,
-            commit_offset=one.after,
-        )
-        code = RequestCode.UPDATE_CONSUMER_OFFSET
-        await self._api.call(address, code, header, extra=_named(one.queue))
 
 
 def _no_group(group: str) -> NotFound:
@@ -752,7 +738,3 @@ def _queues_of(
     if absent:
         raise NotFound(f"topic {place.topic} has no queue {absent[0]}")
     return list(offset)
-
-
-def _named(queue: MessageQueue) -> dict[str, str]:
-    return {BROKER_NAME_FIELD: queue.broker_name}

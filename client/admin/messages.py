@@ -24,7 +24,6 @@ from typing import Final, Literal, Self
 from skylarkmq.client.admin.base import AdminBase, TopicPlace, each, from_ms
 from skylarkmq.client.admin.reading import (
     MessageScan,
-    QueueReader,
     ScanProgress,
     StoredMessage,
     stored_message,
@@ -297,8 +296,8 @@ class MessageAdmin(AdminBase):
     ) -> MessageScan:
         find = self._place_if_any if may_be_absent else self._place
         return MessageScan(
-            self._namespace,
-            QueueReader(self._api),
+            self._services,
+            self._api.timeout_s,
             lambda: find(topic),
             None if start is None else floor_ms(start),
             None if stop is None else ceil_ms(stop),

@@ -3,14 +3,9 @@
 A pull (11) that carries its subscription along needs no heartbeat, and in the name of
 TOOLS_CONSUMER, which every broker has, it needs no group either. Nothing is committed.
 
-The place of a time: code 29 answers the message stored nearest to it, which may lie before or, of
-several of one millisecond, in their middle. `place_of` corrects that by looking at store times, so
-that nothing stored at or after the time lies before the place, and nothing older after it.
-
 A scan holds one page of messages at a time. It leaves out what arrives after its start, so it ends.
 
-Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProcessor.java,
-store/.../ConsumeQueue.java (getOffsetInQueueByTime)
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProcessor.java
 """
 
 from __future__ import annotations
@@ -20,130 +15,25 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-import msgspec
-
 from skylarkmq.client.admin.base import TopicPlace, each
 from skylarkmq.client.admin.results import JsonValue, Result, as_json
+from skylarkmq.client.consumer.offset_store import first_since
+from skylarkmq.client.consumer.subscription import Subscription
 from skylarkmq.client.errors import NotFound
 from skylarkmq.client.message_view import StoredView
 from skylarkmq.client.namespace import Namespace
-from skylarkmq.client.wire.api_admin import AdminApi, read_header, read_records
+from skylarkmq.client.services import Services
+from skylarkmq.client.wire.api_pull import PullRequest, pull
 from skylarkmq.protocol import properties as names
-from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP, PullSysFlag
-from skylarkmq.protocol.headers.pull import (
-    GetMaxOffsetRequestHeader,
-    GetMaxOffsetResponseHeader,
-    GetMinOffsetRequestHeader,
-    GetMinOffsetResponseHeader,
-    PullMessageRequestHeader,
-    PullMessageResponseHeader,
-    SearchOffsetRequestHeader,
-    SearchOffsetResponseHeader,
-)
+from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP
 from skylarkmq.protocol.message import MessageExt, MessageQueue
-from skylarkmq.protocol.remoting_command import RemotingCommand
 
-PULLED: Final = frozenset(
-    {
-        int(ResponseCode.SUCCESS),
-        int(ResponseCode.PULL_NOT_FOUND),
-        int(ResponseCode.PULL_RETRY_IMMEDIATELY),
-        int(ResponseCode.PULL_OFFSET_MOVED),
-    }
-)
-BROKER_NAME_FIELD: Final = "bname"
 PAGE_MESSAGES: Final = 32
 JSON_NAMES: Final = (
     "topic", "origin_topic", "tags", "keys", "msg_id", "offset_msg_id", "queue", "queue_offset",
     "commit_log_offset", "born_at", "stored_at", "reconsume_times", "flag", "sys_flag", "size",
     "properties",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """What a read gave: messages from the offset asked for on, and where to go on."""
-
-    messages: list[MessageExt]
-    next_offset: int
-
-
-class QueueReader:
-    """Reads the queues of any broker; `queue` is named as the brokers know it. Loop thread."""
-
-    def __init__(self, api: AdminApi) -> None:
-        self._api = api
-
-    async def begin(self, address: str, queue: MessageQueue) -> int:
-        """Return the first offset that can still be read."""
-        header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-        answer = await self._ask(address, RequestCode.GET_MIN_OFFSET, header, queue)
-        return read_header(GetMinOffsetResponseHeader, answer, address).offset
-
-    async def end(self, address: str, queue: MessageQueue) -> int:
-        """Return the offset that the next message will get."""
-        header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-        answer = await self._ask(address, RequestCode.GET_MAX_OFFSET, header, queue)
-        return read_header(GetMaxOffsetResponseHeader, answer, address).offset
-
-    async def page(
-        self, address: str, queue: MessageQueue, offset: int, count: int = PAGE_MESSAGES
-    ) -> Page:
-        """Return messages from `offset` on, none at the end; their number is the broker's choice.
-
-        Raises:
-            RocketMQError: no answer, or a refusal.
-        """
-        header = PullMessageRequestHeader(
-            consumer_group=TOOLS_CONSUMER_GROUP,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_msg_nums=count,
-            sys_flag=PullSysFlag.FLAG_SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            subscription="*",
-            sub_version=0,
-            broker_name=queue.broker_name,
-        )
-        answer = await self._api.call(address, RequestCode.PULL_MESSAGE, header, accepted=PULLED)
-        where = read_header(PullMessageResponseHeader, answer, address)
-        found = answer.code == ResponseCode.SUCCESS
-        return Page(read_records(answer, address) if found else [], where.next_begin_offset)
-
-    async def nearest(self, address: str, queue: MessageQueue, instant_ms: int) -> int:
-        """Return the offset of the message stored nearest to `instant_ms`."""
-        header = SearchOffsetRequestHeader(
-            topic=queue.topic, queue_id=queue.queue_id, timestamp=instant_ms
-        )
-        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        answer = await self._ask(address, code, header, queue)
-        return read_header(SearchOffsetResponseHeader, answer, address).offset
-
-    async def place_of(self, address: str, queue: MessageQueue, instant_ms: int) -> int:
-        """Return the offset of the first message stored at `instant_ms` or later, else the end."""
-        begin, end = await self.begin(address, queue), await self.end(address, queue)
-        if begin >= end:
-            return end
-        # One ms earlier: the answer is then before all messages of that ms, or the first of them.
-        place = max(begin, await self.nearest(address, queue, max(0, instant_ms - 1)))
-        while place < end:
-            page = await self.page(address, queue, place)
-            for message in page.messages:
-                if message.store_timestamp >= instant_ms:
-                    return message.queue_offset
-            if page.next_offset <= place:
-                return place
-            place = page.next_offset
-        return end
-
-    async def _ask(
-        self, address: str, code: int, header: msgspec.Struct, queue: MessageQueue
-    ) -> RemotingCommand:
-        extra = {BROKER_NAME_FIELD: queue.broker_name}
-        return await self._api.call(address, code, header, extra=extra)
 
 
 class StoredMessage(StoredView, Result):
@@ -193,15 +83,16 @@ class MessageScan:
 
     def __init__(
         self,
-        namespace: Namespace,
-        reader: QueueReader,
+        services: Services,
+        timeout_s: float,
         find: Callable[[], Awaitable[TopicPlace | None]],
         start_ms: int | None,
         stop_ms: int | None,
         after: Mapping[MessageQueue, int] | None,
     ) -> None:
-        self._namespace = namespace
-        self._reader = reader
+        self._services = services
+        self._namespace = services.namespace
+        self._timeout_s = timeout_s
         self._find = find
         self._start_ms = start_ms
         self._stop_ms = stop_ms
@@ -267,12 +158,11 @@ class MessageScan:
             return []
 
         async def bounds(queue: MessageQueue) -> _Range:
-            address = place.masters[queue.broker_name]
-            if self._start_ms is None:
-                first = await self._reader.begin(address, queue)
-            else:
-                first = await self._reader.place_of(address, queue, self._start_ms)
-            end = await self._reader.end(address, queue)
+            address, start_ms = place.masters[queue.broker_name], self._start_ms or 0
+            first = await first_since(
+                self._services, address, TOOLS_CONSUMER_GROUP, queue, start_ms, self._timeout_s
+            )
+            end = await self._services.consumer_api.max_offset(address, queue, self._timeout_s)
             return _Range(queue, address, first, end)
 
         queues = list(place.read_queues)
@@ -296,7 +186,12 @@ class MessageScan:
                 )
 
     async def _read(self, current: _Range) -> None:
-        page = await self._reader.page(current.address, current.queue, current.position)
+        everything = Subscription(current.queue.topic, None, 0).data
+        wish = PullRequest(
+            TOOLS_CONSUMER_GROUP, current.queue, current.position, PAGE_MESSAGES, 0, 0, 0, 0,
+            everything,
+        )  # fmt: skip
+        page = await pull(self._services.remoting, current.address, wish, self._timeout_s)
         self._page.extend(
             message
             for message in page.messages

@@ -30,12 +30,10 @@ from skylarkmq.client.consumer.queue_locks import QueueLocks
 from skylarkmq.client.consumer.subscription import StartFrom, Subscription
 from skylarkmq.client.errors import RebalanceInProgress, RocketMQError, RouteNotFound
 from skylarkmq.client.services import Services
-from skylarkmq.client.wire.api_consumer import ConsumerApi
 from skylarkmq.client.wire.api_pull import PullRequest, PullStatus, pull
 from skylarkmq.client.wire.route import MASTER_ID
 from skylarkmq.protocol.flags import is_retry_topic
 from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.remoting.client import RemotingClient
 
 log = logging.getLogger(__name__)
 
@@ -119,8 +117,8 @@ class OffsetStore:
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the queue offset of the first message stored at that time or later."""
-        address, remoting = self._address(queue), self._services.remoting
-        return await first_since(self._api, remoting, address, self._group, queue, timestamp_ms)
+        address = self._address(queue)
+        return await first_since(self._services, address, self._group, queue, timestamp_ms)
 
     async def commit(
         self, offsets: Mapping[MessageQueue, int], *, anew: bool = False
@@ -223,12 +221,12 @@ def _table(queue: MessageQueue) -> tuple[str, str]:
 
 
 async def first_since(
-    api: ConsumerApi,
-    remoting: RemotingClient,
+    services: Services,
     address: str,
     group: str,
     queue: MessageQueue,
     when_ms: int,
+    timeout_s: float = OFFSET_TIMEOUT_S,
 ) -> int:
     """Return the queue offset of the first message stored at `when_ms` or later.
 
@@ -247,15 +245,16 @@ async def first_since(
     Raises:
         RocketMQError: the broker cannot be asked.
     """
+    api = services.consumer_api
     if when_ms <= 0:
-        return await api.min_offset(address, queue, OFFSET_TIMEOUT_S)
-    offset = await api.search_offset(address, queue, when_ms - 1, OFFSET_TIMEOUT_S)
+        return await api.min_offset(address, queue, timeout_s)
+    offset = await api.search_offset(address, queue, when_ms - 1, timeout_s)
     everything = Subscription(queue.topic, None, 0).data
     count = NEAR_COUNT
     for _ in range(PULLS_MAX):
         wish = PullRequest(group, queue, offset, count, 0, 0, 0, 0, everything)
         try:
-            result = await pull(remoting, address, wish, OFFSET_TIMEOUT_S)
+            result = await pull(services.remoting, address, wish, timeout_s)
         except RocketMQError as error:
             log.warning("times in %s not read, started a little early: %s", queue, error)
             return offset

@@ -36,9 +36,7 @@ class Search:
 
     async def __call__(self, time: int) -> int:
         services, address = services_of(self.client), self.it.broker.address
-        work = first_since(
-            services.consumer_api, services.remoting, address, "billing", QUEUE, STORE_MS + time
-        )
+        work = first_since(services, address, "billing", QUEUE, STORE_MS + time)
         return await self.it.wait(work)
 
 
