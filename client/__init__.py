@@ -5,7 +5,17 @@ async with Producer(namesrv_addr="127.0.0.1:9876") as producer:
 """
 
 from skylarkmq.client.admin import Admin
-from skylarkmq.client.config import AckMode, AddressMap, Codec, Compression, Credentials, Model
+from skylarkmq.client.config import (
+    AckMode,
+    AddressMap,
+    ClientSettings,
+    Codec,
+    Compression,
+    ConsumerSettings,
+    Credentials,
+    Model,
+    ProducerSettings,
+)
 from skylarkmq.client.consumer.allocate import (
     Allocation,
     Assignment,
@@ -84,6 +94,7 @@ __all__ = [
     "BrokerError",
     "Check",
     "Client",
+    "ClientSettings",
     "Clock",
     "Codec",
     "Compression",
@@ -92,6 +103,7 @@ __all__ = [
     "ConsistentHash",
     "Consumer",
     "ConsumerClosed",
+    "ConsumerSettings",
     "Credentials",
     "FilterRefused",
     "HalfMessage",
@@ -119,6 +131,7 @@ __all__ = [
     "PeekStop",
     "PeekedMessage",
     "Producer",
+    "ProducerSettings",
     "ProtocolError",
     "QueueSelector",
     "QueuesCallback",

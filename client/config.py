@@ -1,24 +1,31 @@
-"""Settings of the SDK's objects, checked once when an object is made.
+"""Settings of Client, Producer and Consumer: names, types, defaults, and the check of each.
 
-Names and meanings are those of the constructors' arguments; `_s` values are seconds.
+A constructor takes its settings as keywords, `**settings: Unpack[ProducerSettings]`, and makes one
+checked ProducerConfig of them. Type checkers read the TypedDict; a test compares it with the
+dataclass, which has the defaults. `shows` lets `help` and notebooks print the keywords. The
+docstring of Producer says what each of them means. Durations are seconds, sizes bytes.
+
 Source of the defaults: apache/rocketmq@rocketmq-all-4.9.8 client/.../ClientConfig.java,
 client/.../producer/DefaultMQProducer.java, client/.../consumer/DefaultMQPushConsumer.java
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from datetime import timedelta
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, Required, TypedDict, TypeVar, get_args
 
 from skylarkmq.client.consumer.allocate import Assignment, find_allocation
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES, IllegalState
 from skylarkmq.protocol.frame import MAX_FRAME_SIZE
 from skylarkmq.remoting.connection import Codec as Codec
 
+F = TypeVar("F", bound=Callable[..., Any])
 AddressMap = Mapping[str, str] | Callable[[str], str]
 AckMode = Literal["auto", "manual", "none"]
 Model = Literal["clustering", "broadcasting"]
@@ -88,21 +95,36 @@ class Credentials:
             raise ValueError("credentials need an access_key and a secret_key")
 
 
+class ClientSettings(TypedDict, total=False):
+    """The keywords of Client that ClientConfig checks."""
+
+    namespace: str | None
+    credentials: Credentials | None
+    client_ip: str | None
+    instance_name: str | None
+    unit_name: str | None
+    codec: Codec
+    request_timeout: float
+    route_refresh: float
+    heartbeat_interval: float
+    address_map: AddressMap | None
+
+
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """What all producers and consumers of one client share."""
+    """The settings of a Client."""
 
     namesrv_addr: str
+    namespace: str | None = None
+    credentials: Credentials | None = None
     client_ip: str | None = None
     instance_name: str | None = None
     unit_name: str | None = None
     codec: Codec = "auto"
-    request_timeout_s: float = 3.0
-    route_refresh_s: float = 30.0
-    heartbeat_interval_s: float = 30.0
+    request_timeout: float = 3.0
+    route_refresh: float = 30.0
+    heartbeat_interval: float = 30.0
     address_map: AddressMap | None = None
-    namespace: str | None = None
-    credentials: Credentials | None = None
 
     def __post_init__(self) -> None:
         if not self.name_servers:
@@ -111,12 +133,12 @@ class ClientConfig:
             _check_address(address)
         if self.codec not in get_args(Codec):
             raise ValueError(f"codec is one of {', '.join(get_args(Codec))}, not {self.codec!r}")
-        for name in ("request_timeout_s", "route_refresh_s", "heartbeat_interval_s"):
+        for name in ("request_timeout", "route_refresh", "heartbeat_interval"):
             _require_positive(name, getattr(self, name))
 
     @property
     def name_servers(self) -> list[str]:
-        """The addresses, parted by semicolons as in Java, or by commas."""
+        """The addresses; semicolons separate them, as in Java, or commas."""
         return [part for part in re.split(r"[;,\s]+", self.namesrv_addr) if part]
 
     def mapped(self, address: str) -> str:
@@ -136,14 +158,32 @@ class ClientConfig:
             raise IllegalState(f"address_map failed for {address}: {error!r}") from error
 
 
+class ProducerSettings(TypedDict, total=False):
+    """The keywords of Producer that ProducerConfig checks."""
+
+    group: str
+    send_timeout: float
+    retries: int
+    retry_on: Collection[int]
+    compress_over: int
+    compression: Compression
+    max_message_size: int
+    default_topic_queues: int
+    max_in_flight: int
+    max_in_flight_bytes: int
+    strict: bool
+    latency_fault: bool
+    try_timeout: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerConfig:
-    """Settings of a Producer; sizes in bytes."""
+    """The settings of a Producer."""
 
     group: str = DEFAULT_PRODUCER_GROUP
-    send_timeout_s: float = 3.0
+    send_timeout: float = 3.0
     retries: int = 2
-    retry_on: frozenset[int] = DEFAULT_RETRY_CODES
+    retry_on: Collection[int] = DEFAULT_RETRY_CODES
     compress_over: int = 4096
     compression: Compression = "zlib"
     max_message_size: int = 4 * MIB
@@ -152,13 +192,13 @@ class ProducerConfig:
     max_in_flight_bytes: int = 64 * MIB
     strict: bool = False
     latency_fault: bool = False
-    try_timeout_s: float | None = None
+    try_timeout: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("send_timeout_s", "max_message_size", "default_topic_queues", "max_in_flight"):
+        for name in ("send_timeout", "max_message_size", "default_topic_queues", "max_in_flight"):
             _require_positive(name, getattr(self, name))
-        if self.try_timeout_s is not None:
-            _require_positive("try_timeout_s", self.try_timeout_s)
+        if self.try_timeout is not None:
+            _require_positive("try_timeout", self.try_timeout)
         if self.retries < 0:
             raise ValueError("retries is 0 or more")
         if self.max_message_size > MAX_FRAME_SIZE - FRAME_RESERVE:
@@ -167,12 +207,28 @@ class ProducerConfig:
             raise ValueError("max_in_flight_bytes holds at least one message of max_message_size")
 
 
+class ConsumerSettings(TypedDict, total=False):
+    """The keywords of Consumer that ConsumerConfig checks."""
+
+    group: Required[str]
+    model: Model
+    orderly: bool
+    assignment: Assignment
+    batch_size: int
+    prefetch: int
+    prefetch_bytes: int
+    max_span: int
+    max_reconsume: int | None
+    retry_delays: Sequence[float | timedelta]
+    ack: AckMode
+    commit_interval: float
+    consume_timeout: float
+    offsets_folder: str | Path | None
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """Settings of a Consumer; `prefetch*` bound what it holds for all its queues together.
-
-    `max_reconsume` None is 16, and without end for an ordered consumer.
-    """
+    """The settings of a Consumer."""
 
     group: str
     model: Model = "clustering"
@@ -183,11 +239,11 @@ class ConsumerConfig:
     prefetch_bytes: int = 100 * MIB
     max_span: int = 2000
     max_reconsume: int | None = None
-    retry_delays_s: tuple[float, ...] = ()
+    retry_delays: Sequence[float | timedelta] = ()
     ack: AckMode = "auto"
-    commit_interval_s: float = 5.0
-    consume_timeout_s: float = 900.0
-    offsets_folder: Path | None = None
+    commit_interval: float = 5.0
+    consume_timeout: float = 900.0
+    offsets_folder: str | Path | None = None
 
     def __post_init__(self) -> None:
         for name in (
@@ -195,8 +251,8 @@ class ConsumerConfig:
             "prefetch",
             "prefetch_bytes",
             "max_span",
-            "commit_interval_s",
-            "consume_timeout_s",
+            "commit_interval",
+            "consume_timeout",
         ):
             _require_positive(name, getattr(self, name))
         if self.max_reconsume is not None and self.max_reconsume < 0:
@@ -210,6 +266,14 @@ class ConsumerConfig:
         if self.orderly and self.ack == "none":
             raise ValueError("an ordered consumer acknowledges: ack is auto or manual")
         find_allocation(self.assignment)
+
+    @property
+    def retry_delays_s(self) -> list[float]:
+        """The retry delays in seconds."""
+        return [
+            delay.total_seconds() if isinstance(delay, timedelta) else delay
+            for delay in self.retry_delays
+        ]
 
     @property
     def broadcasting(self) -> bool:
@@ -244,4 +308,30 @@ def _check_address(address: str) -> None:
 
 def _require_positive(name: str, value: float) -> None:
     if value <= 0:
-        raise ValueError(f"{name.removesuffix('_s')} is above 0, not {value}")
+        raise ValueError(f"{name} is above 0, not {value}")
+
+
+def shows(config: type) -> Callable[[F], F]:
+    """Return a decorator that shows the fields of `config` in place of `**settings`.
+
+    It changes the signature that `help`, notebooks and the documentation print, and nothing else.
+    """
+
+    def shown(function: F) -> F:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        names = {parameter.name for parameter in own}
+        settings = [
+            inspect.Parameter(
+                each.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if each.default is MISSING else each.default,
+                annotation=each.type,
+            )
+            for each in fields(config)
+            if each.name not in names
+        ]
+        setattr(function, "__signature__", signature.replace(parameters=[*own, *settings]))  # noqa: B010
+        return function
+
+    return shown

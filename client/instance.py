@@ -10,16 +10,10 @@ import logging
 from abc import ABC, abstractmethod
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from skylarkmq.client.clock import SystemClock
-from skylarkmq.client.config import (
-    AddressMap,
-    ClientConfig,
-    Codec,
-    Credentials,
-    default_namesrv_addr,
-)
+from skylarkmq.client.config import ClientConfig, ClientSettings, default_namesrv_addr, shows
 from skylarkmq.client.errors import NOT_STARTED, IllegalState, NotSupported
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.observe.hooks import ClientHook
@@ -68,7 +62,7 @@ class Client(Started):
         async with Producer(client=client) as producer: ...
 
     Args:
-        namesrv_addr: name servers, parted by semicolons; default: environment NAMESRV_ADDR,
+        namesrv_addr: name servers, separated by semicolons; default: environment NAMESRV_ADDR,
             else 127.0.0.1:9876.
         namespace: tenant of the cluster: topics and groups are `namespace%name` on the brokers,
             and plain names here.
@@ -92,47 +86,27 @@ class Client(Started):
         network, clock, random: taken from the system unless a test hands them in.
     """
 
+    @shows(ClientConfig)
     def __init__(
         self,
         namesrv_addr: str | None = None,
         *,
-        namespace: str | None = None,
-        credentials: Credentials | None = None,
         ssl: SslSetting = None,
         server_hostname: ServerHostname = None,
-        client_ip: str | None = None,
-        instance_name: str | None = None,
-        unit_name: str | None = None,
-        codec: Codec = "auto",
-        request_timeout: float = 3.0,
-        route_refresh: float = 30.0,
-        heartbeat_interval: float = 30.0,
-        address_map: AddressMap | None = None,
         metrics: CollectorRegistry | None = None,
         tracer_provider: TracerProvider | None = None,
         network: Network | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        **settings: Unpack[ClientSettings],
     ) -> None:
         """Take the settings; nothing is connected before `start`."""
-        self._config = ClientConfig(
-            namesrv_addr=namesrv_addr or default_namesrv_addr(),
-            client_ip=client_ip,
-            instance_name=instance_name,
-            unit_name=unit_name,
-            codec=codec,
-            request_timeout_s=request_timeout,
-            route_refresh_s=route_refresh,
-            heartbeat_interval_s=heartbeat_interval,
-            address_map=address_map,
-            namespace=namespace,
-            credentials=credentials,
-        )
+        self._config = ClientConfig(namesrv_addr or default_namesrv_addr(), **settings)
         self._network = network or AsyncioNetwork(ClientTls(ssl, server_hostname))
         self._observers = metrics, tracer_provider
         self._clock = clock
         self._random = random or Random()
-        self._namespace = Namespace(namespace).name
+        self._namespace = Namespace(self._config.namespace).name
         self._services: Services | None = None
         self._starting = asyncio.Lock()
         self._closed = False

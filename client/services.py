@@ -142,7 +142,7 @@ class Services:
             on_reconnect=self._reconnected,
         )
         self.name_servers = NameServers(
-            self.remoting, config.name_servers, config.request_timeout_s, random, clock
+            self.remoting, config.name_servers, config.request_timeout, random, clock
         )
         self.routes = RouteTable(self.name_servers, config.mapped, clock, self._route_changed)
         self.consumer_api = ConsumerApi(self.remoting)
@@ -171,7 +171,7 @@ class Services:
     def begin(self) -> None:
         """Start the tasks."""
         self._run(self._beat(), "heartbeat")
-        self._run(self._refresh(self.config.route_refresh_s, missing_only=False), "routes")
+        self._run(self._refresh(self.config.route_refresh, missing_only=False), "routes")
         self._run(self._refresh(MISSING_ROUTE_REFRESH_S, missing_only=True), "missing-routes")
 
     async def stop(self) -> None:
@@ -268,7 +268,7 @@ class Services:
             body = encode_body(HeartbeatData(client_id=self.client_id))
             offer = {CODEC_FIELD: CODEC_OFFER}
             question = RemotingCommand.request(RequestCode.HEART_BEAT, offer, body)
-            timeout_s = self.config.request_timeout_s
+            timeout_s = self.config.request_timeout
             answer = await connection.call(question, timeout_s, SerializeType.JSON)
             connection.peer = connection.peer or peer_of(answer)
         return connection.peer
@@ -329,7 +329,7 @@ class Services:
 
     async def _beat(self) -> None:
         while True:
-            if await wait_event(self.clock, self.beat_wanted, self.config.heartbeat_interval_s):
+            if await wait_event(self.clock, self.beat_wanted, self.config.heartbeat_interval):
                 # Several wishes at the same time are one, and somebody may have fulfilled it.
                 await sleep(self.clock, HEARTBEAT_DELAY_S)
                 if not self.beat_wanted.is_set():
@@ -345,7 +345,7 @@ class Services:
         try:
             connection = await self.remoting.connection(address)
             seen_count = connection.answers_count
-            timeout_s = self.config.request_timeout_s
+            timeout_s = self.config.request_timeout
             await self.consumer_api.heartbeat(address, data, timeout_s)
             self._refusals.pop(address, None)
         except RequestTimeout as error:
@@ -372,7 +372,7 @@ class Services:
         if self._closed:
             return  # its closed connections have told the brokers
         calls = [
-            self.consumer_api.unregister(address, header, self.config.request_timeout_s)
+            self.consumer_api.unregister(address, header, self.config.request_timeout)
             for broker in self.routes.brokers().values()
             for address in broker.values()
             if self.remoting.ready(address) is not None

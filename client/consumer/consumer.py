@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
-from pathlib import Path
-from typing import Any, Literal, Self, overload
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Literal, Self, Unpack, overload
 
 from skylarkmq.client.clock import ceil_ms
-from skylarkmq.client.config import MIB, AckMode, ConsumerConfig, Model
-from skylarkmq.client.consumer.allocate import Assignment
+from skylarkmq.client.config import ConsumerConfig, ConsumerSettings, shows
 from skylarkmq.client.consumer.handlers import BatchHandler, Handler, Workers, acting_task
 from skylarkmq.client.consumer.membership import Membership
 from skylarkmq.client.consumer.rebalance import Callbacks, QueuesCallback
@@ -97,55 +96,25 @@ class Consumer(OnClient):
         TypeError: a selector, a topic or `start_from` is something else.
     """
 
+    @shows(ConsumerConfig)
     def __init__(
         self,
         *topics: str,
-        group: str,
         client: Client | None = None,
         namesrv_addr: str | None = None,
-        model: Model = "clustering",
         selector: Selector | None = None,
         start_from: StartFrom = StartFrom.LAST,
-        orderly: bool = False,
-        assignment: Assignment = "average",
-        batch_size: int = 32,
-        prefetch: int = 1000,
-        prefetch_bytes: int = 100 * MIB,
-        max_span: int = 2000,
-        max_reconsume: int | None = None,
-        retry_delays: Iterable[float | timedelta] = (),
-        ack: AckMode = "auto",
-        commit_interval: float = 5.0,
-        consume_timeout: float = 900.0,
         on_assigned: QueuesCallback | None = None,
         on_revoked: QueuesCallback | None = None,
-        offsets_folder: str | Path | None = None,
         trace: bool | str = False,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
         """Take the settings, see the class; nothing is connected before `start`."""
         super().__init__(client, namesrv_addr)
-        wrap = self._namespace.wrap
-        if (reason := validate_group(wrap(group))) is not None:
+        wrap, config = self._namespace.wrap, ConsumerConfig(**settings)
+        self._config = replace(config, group=wrap(config.group))
+        if (reason := validate_group(self._config.group)) is not None:
             raise ValueError(reason)
-        self._config = ConsumerConfig(
-            group=wrap(group),
-            model=model,
-            orderly=orderly,
-            assignment=assignment,
-            batch_size=batch_size,
-            prefetch=prefetch,
-            prefetch_bytes=prefetch_bytes,
-            max_span=max_span,
-            max_reconsume=max_reconsume,
-            retry_delays_s=tuple(
-                delay.total_seconds() if isinstance(delay, timedelta) else delay
-                for delay in retry_delays
-            ),
-            ack=ack,
-            commit_interval_s=commit_interval,
-            consume_timeout_s=consume_timeout,
-            offsets_folder=None if offsets_folder is None else Path(offsets_folder),
-        )
         require_selector(selector)
         if not isinstance(start_from, StartFrom):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(

@@ -119,7 +119,7 @@ class LocalOffsets:
             self._written_version = version
 
 
-def offsets_path(group: str, instance_name: str | None, folder: Path | None = None) -> Path:
+def offsets_path(group: str, instance_name: str | None, folder: str | Path | None = None) -> Path:
     """Return the file of a group: in `folder`, by default the user's folder for such state.
 
     Args:
@@ -127,7 +127,7 @@ def offsets_path(group: str, instance_name: str | None, folder: Path | None = No
         instance_name: the client's; clients without one share a name.
     """
     name = file_name(instance_name or DEFAULT_INSTANCE)
-    return (folder or state_folder("offsets")) / name / f"{file_name(group)}.json"
+    return Path(folder or state_folder("offsets")) / name / f"{file_name(group)}.json"
 
 
 def _read(path: Path) -> bytes | None:

@@ -98,8 +98,8 @@ class Membership:
         self.shares = shares = Shares(services, config)
         ordered: OrderedBuffer | None = None
         if config.orderly:
-            ordered = OrderedBuffer(clock, config.consume_timeout_s, self.locks)
-        self.buffer = ordered or MessageBuffer(clock, config.consume_timeout_s)
+            ordered = OrderedBuffer(clock, config.consume_timeout, self.locks)
+        self.buffer = ordered or MessageBuffer(clock, config.consume_timeout)
         self.retries = Retries(services, config, self.buffer)
         self.pulls = pulls = PullService(
             services, config, shares.subscriptions, self.buffer, self.retries, self.locks
@@ -167,7 +167,7 @@ class Membership:
         self._run(self.rebalance.run(), "rebalance")
         self._run(self._look_for_topics(), "topics")
         self._run(self._commit_loop(), "commit")
-        timeout_s, assigned = self.config.consume_timeout_s, self.rebalance.assigned
+        timeout_s, assigned = self.config.consume_timeout, self.rebalance.assigned
         watch = watch_slow_handlers(self.services.clock, assigned, timeout_s, self.group)
         self._run(watch, "overdue")
         if self.locks is not None and isinstance(self.rebalance, OrderedRebalance):
@@ -361,7 +361,7 @@ class Membership:
         clock = self.services.clock
         anew_s = clock.monotonic() + COMMIT_ANEW_S
         while True:
-            await sleep(clock, self.config.commit_interval_s)
+            await sleep(clock, self.config.commit_interval)
             anew, self._anew = self._anew or clock.monotonic() >= anew_s, False
             if anew:
                 anew_s = clock.monotonic() + COMMIT_ANEW_S

@@ -104,7 +104,7 @@ class Shares:
         services = self._services
         addresses = [broker[MASTER_ID] for broker in route.brokers.values() if MASTER_ID in broker]
         services.random.shuffle(addresses)
-        timeout_s = services.config.request_timeout_s
+        timeout_s = services.config.request_timeout
         for address in addresses[:MEMBERS_TRIES]:
             try:
                 return await services.consumer_api.consumer_ids(address, self._group, timeout_s)

@@ -193,7 +193,7 @@ async def check_filter(
     addresses = [broker[MASTER_ID] for broker in route.brokers.values() if MASTER_ID in broker]
     if inline:  # also slaves that have lost their master are pulled from
         addresses = [broker[min(broker)] for broker in route.brokers.values() if broker]
-    timeout_s = services.config.request_timeout_s
+    timeout_s = services.config.request_timeout
     outcomes = await asyncio.gather(
         *(services.consumer_api.check_client(each, question, timeout_s) for each in addresses),
         return_exceptions=True,

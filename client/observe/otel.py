@@ -27,6 +27,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.trace import get_current_span as span_of
 from opentelemetry.trace import set_span_in_context as with_span
 
+from skylarkmq.client import errors
 from skylarkmq.client.consumer.received_message import ConsumeOutcome, ReceivedMessage
 from skylarkmq.client.errors import BrokerError
 from skylarkmq.client.observe.hooks import ClientHook, ConsumeContext, SendContext
@@ -197,11 +198,11 @@ def error_type(error: BaseException) -> str:
         except ValueError:
             return str(error.code)
     kind = type(error)
-    return (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    if kind.__module__ == "builtins":
+        return kind.__qualname__
+    # Users import the SDK's errors from there, whichever room declares them.
+    ours = vars(errors).get(kind.__qualname__) is kind
+    return f"{errors.__name__ if ours else kind.__module__}.{kind.__qualname__}"
 
 
 def _of_message(context: SendContext) -> dict[str, Value]:

@@ -295,7 +295,7 @@ class TraceSink:
         self._timer: TimerHandle | None = None
         config = ProducerConfig(
             group=group,
-            send_timeout_s=SEND_TIMEOUT_S,
+            send_timeout=SEND_TIMEOUT_S,
             max_message_size=2 * BATCH_SIZE,
             max_in_flight=IN_FLIGHT_MAX,
             max_in_flight_bytes=2 * BATCH_SIZE * IN_FLIGHT_MAX,

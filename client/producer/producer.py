@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from typing import Unpack
 
-from skylarkmq.client.config import DEFAULT_PRODUCER_GROUP, MIB, Compression, ProducerConfig
+from skylarkmq.client.config import ProducerConfig, ProducerSettings, shows
 from skylarkmq.client.consumer.received_message import ReceivedMessage
-from skylarkmq.client.errors import DEFAULT_RETRY_CODES, NOT_STARTED, IllegalState
+from skylarkmq.client.errors import NOT_STARTED, IllegalState
 from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.observe.trace import Tracer, trace_topic
 from skylarkmq.client.producer.every_broker import EveryBroker
@@ -73,26 +74,15 @@ class Producer(OnClient):
         trace: tell RocketMQ's trace topic what is sent; a text names another topic.
     """
 
+    @shows(ProducerConfig)
     def __init__(
         self,
         *,
-        group: str = DEFAULT_PRODUCER_GROUP,
         client: Client | None = None,
         namesrv_addr: str | None = None,
-        send_timeout: float = 3.0,
-        retries: int = 2,
-        retry_on: Collection[int] = DEFAULT_RETRY_CODES,
-        compress_over: int = 4096,
-        compression: Compression = "zlib",
-        max_message_size: int = 4 * MIB,
-        default_topic_queues: int = 4,
-        max_in_flight: int = 1000,
-        max_in_flight_bytes: int = 64 * MIB,
-        strict: bool = False,
-        latency_fault: bool = False,
-        try_timeout: float | None = None,
         check: Check | None = None,
         trace: bool | str = False,
+        **settings: Unpack[ProducerSettings],
     ) -> None:
         """Take the settings; nothing is connected before `start`.
 
@@ -100,31 +90,17 @@ class Producer(OnClient):
             NotSupported: the library of that compression is not installed.
             ValueError: a setting that cannot be.
         """
-        require_compression(compression)
-        if (reason := validate_producer_group(group)) is not None:
+        self._config = config = ProducerConfig(**settings)
+        require_compression(config.compression)
+        if (reason := validate_producer_group(config.group)) is not None:
             raise ValueError(reason)
-        self._config = ProducerConfig(
-            group=group,
-            send_timeout_s=send_timeout,
-            retries=retries,
-            retry_on=frozenset(retry_on),
-            compress_over=compress_over,
-            compression=compression,
-            max_message_size=max_message_size,
-            default_topic_queues=default_topic_queues,
-            max_in_flight=max_in_flight,
-            max_in_flight_bytes=max_in_flight_bytes,
-            strict=strict,
-            latency_fault=latency_fault,
-            try_timeout_s=try_timeout,
-        )
         super().__init__(client, namesrv_addr)
         self._services: Services | None = None
         self._sender: Sender | None = None
         self._parts: _Parts | None = None
         self._check = check
         self._trace_topic = trace_topic(trace)
-        self._group = group
+        self._group = config.group
         self._stopped = False
 
     async def start(self) -> None:

@@ -414,7 +414,7 @@ class SendPipeline:
         self.in_flight = InFlight(config.max_in_flight, config.max_in_flight_bytes)
         self.lanes = Lanes(config, services.namespace, services.clock.monotonic, random)
         self._config = config
-        self._send_timeout_s = config.send_timeout_s
+        self._send_timeout_s = config.send_timeout
         self._services = services
         self._remoting = services.remoting
         self._routes = services.routes
@@ -430,7 +430,7 @@ class SendPipeline:
         self._known_route = services.routes.known
         self._ready = services.remoting.ready
         # Whether it matters when a try began.
-        self._times_tries = config.latency_fault or config.try_timeout_s is not None
+        self._times_tries = config.latency_fault or config.try_timeout is not None
         # Whether a plain message may take the short way.
         self._plain = not self._times_tries
         self._next_lane = self.lanes.next
@@ -657,7 +657,7 @@ class SendPipeline:
         send.connection = connection
         if self._times_tries:
             send.began_s = self._monotonic()
-            limit_s = self._config.try_timeout_s
+            limit_s = self._config.try_timeout
             if limit_s is not None:
                 send.deadline_s = min(send.end_s, send.began_s + limit_s)
         try:

@@ -493,7 +493,7 @@ class SendMany:
         return choice(route.publish_queues)
 
     async def _route(self, topic: str) -> TopicRoute:
-        limit_s = self._config.send_timeout_s if self._timeout_s is None else self._timeout_s
+        limit_s = self._config.send_timeout if self._timeout_s is None else self._timeout_s
         asking = self._routes.for_publish(topic, self._config.default_topic_queues)
         try:
             return await within(self._sender.clock, limit_s, asking)

@@ -1,13 +1,12 @@
 """The facade as type checkers see it. Written by `python -m tests.client.sync.stub`."""
 
 import concurrent.futures
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Literal, Self, overload
+from typing import Literal, Self, Unpack, overload
 
 from opentelemetry.trace import TracerProvider
 from prometheus_client import CollectorRegistry
@@ -28,20 +27,9 @@ from skylarkmq.client.admin.results import (
     OffsetReset,
     TopicDescription,
 )
-from skylarkmq.client.config import (
-    DEFAULT_PRODUCER_GROUP,
-    MIB,
-    AckMode,
-    AddressMap,
-    Codec,
-    Compression,
-    Credentials,
-    Model,
-)
-from skylarkmq.client.consumer.allocate import Assignment
+from skylarkmq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
 from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekStart, PeekStop
 from skylarkmq.client.consumer.subscription import Selector, StartFrom
-from skylarkmq.client.errors import DEFAULT_RETRY_CODES
 from skylarkmq.client.message_view import StoredView
 from skylarkmq.client.observe.trace import TRACE_TOPIC
 from skylarkmq.client.producer.lanes import QueueSelector
@@ -472,23 +460,14 @@ class Client:
         self,
         namesrv_addr: str | None = None,
         *,
-        namespace: str | None = None,
-        credentials: Credentials | None = None,
         ssl: SslSetting = None,
         server_hostname: ServerHostname = None,
-        client_ip: str | None = None,
-        instance_name: str | None = None,
-        unit_name: str | None = None,
-        codec: Codec = "auto",
-        request_timeout: float = 3.0,
-        route_refresh: float = 30.0,
-        heartbeat_interval: float = 30.0,
-        address_map: AddressMap | None = None,
         metrics: CollectorRegistry | None = None,
         tracer_provider: TracerProvider | None = None,
         network: Network | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        **settings: Unpack[ClientSettings],
     ) -> None: ...
     @property
     def client_id(self) -> str:
@@ -533,27 +512,14 @@ class Consumer:
     def __init__(
         self,
         *topics: str,
-        group: str,
         client: Client | None = None,
         namesrv_addr: str | None = None,
-        model: Model = "clustering",
         selector: Selector | None = None,
         start_from: StartFrom = StartFrom.LAST,
-        orderly: bool = False,
-        assignment: Assignment = "average",
-        batch_size: int = 32,
-        prefetch: int = 1000,
-        prefetch_bytes: int = 100 * MIB,
-        max_span: int = 2000,
-        max_reconsume: int | None = None,
-        retry_delays: Iterable[float | timedelta] = (),
-        ack: AckMode = "auto",
-        commit_interval: float = 5.0,
-        consume_timeout: float = 900.0,
         on_assigned: QueuesCallback | None = None,
         on_revoked: QueuesCallback | None = None,
-        offsets_folder: str | Path | None = None,
         trace: bool | str = False,
+        **settings: Unpack[ConsumerSettings],
     ) -> None: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> ReceivedMessage: ...
@@ -828,23 +794,11 @@ class Producer:
     def __init__(
         self,
         *,
-        group: str = DEFAULT_PRODUCER_GROUP,
         client: Client | None = None,
         namesrv_addr: str | None = None,
-        send_timeout: float = 3.0,
-        retries: int = 2,
-        retry_on: Collection[int] = DEFAULT_RETRY_CODES,
-        compress_over: int = 4096,
-        compression: Compression = "zlib",
-        max_message_size: int = 4 * MIB,
-        default_topic_queues: int = 4,
-        max_in_flight: int = 1000,
-        max_in_flight_bytes: int = 64 * MIB,
-        strict: bool = False,
-        latency_fault: bool = False,
-        try_timeout: float | None = None,
         check: Check | None = None,
         trace: bool | str = False,
+        **settings: Unpack[ProducerSettings],
     ) -> None: ...
     def cancel(self, result: SendResult) -> bool:
         """Take back a message with a `delay` or `deliver_at` of its own while it waits.

@@ -176,7 +176,7 @@ def test_the_environment_names_the_default(monkeypatch: pytest.MonkeyPatch) -> N
     [
         lambda: ClientConfig(" ; "),
         lambda: ClientConfig("a:1", codec="xml"),  # type: ignore[arg-type]
-        lambda: ClientConfig("a:1", request_timeout_s=0),
+        lambda: ClientConfig("a:1", request_timeout=0),
         lambda: ProducerConfig(retries=-1),
         lambda: ProducerConfig(max_in_flight=0),
         lambda: ProducerConfig(max_message_size=17 * 1024 * 1024),

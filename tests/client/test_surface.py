@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dataclasses
 import inspect
 from collections.abc import Iterator
+from typing import Any, is_typeddict
 
 import pytest
 
 from skylarkmq import client
-from skylarkmq.client import admin
+from skylarkmq.client import admin, config
 
 PUBLIC = {
     "Admin": "allow_writes broker_config broker_runtime clone_offsets cluster consume_directly"
@@ -32,9 +34,10 @@ PUBLIC = {
     "Transaction": "commit result rollback transaction_id unknown",
 }
 LIBRARIES = {
-    "Any", "AbstractAsyncContextManager", "Awaitable", "Callable", "Collection",
-    "CollectorRegistry", "Iterable", "Iterator", "Literal", "Mapping", "Path", "Random", "Self",
-    "Sequence", "TracebackType", "TracerProvider", "asyncio", "datetime", "timedelta",
+    "AbstractAsyncContextManager", "Any", "Awaitable", "Callable", "Collection",
+    "CollectorRegistry", "Iterable", "Iterator", "Literal", "Mapping", "Path", "Random", "Required",
+    "Self", "Sequence", "TracebackType", "TracerProvider", "Unpack", "asyncio", "datetime",
+    "timedelta",
 }  # fmt: skip
 MADE_BY_USERS = {"AdminBase", "Client", "Consumer", "OnClient", "PeekReader", "Producer"}
 """The constructors of the other objects are for the SDK itself."""
@@ -56,6 +59,9 @@ def test_an_object_shows_what_is_meant_for_users(name: str) -> None:
 
 def annotations(kind: type) -> Iterator[tuple[str, str]]:
     """Return the annotations of a class and of its public methods, with where each stands."""
+    for name, each in vars(kind).get("__annotations__", {}).items():
+        if is_typeddict(kind):
+            yield f"{kind.__name__}.{name}", each.__forward_arg__
     for base in kind.__mro__:
         if not base.__module__.startswith("skylarkmq."):
             continue
@@ -80,3 +86,14 @@ def test_every_type_that_a_method_names_can_be_imported(kind: type) -> None:
         if isinstance(node, ast.Name) and node.id not in known
     }
     assert not unknown
+
+
+@pytest.mark.parametrize("name", ["Client", "Producer", "Consumer"])
+def test_type_checkers_know_each_setting_by_its_type(name: str) -> None:
+    keywords = vars(config)[f"{name}Settings"].__annotations__
+    checked: Any = vars(config)[f"{name}Config"]
+    types = {field.name: field.type for field in dataclasses.fields(checked)}
+    types.pop("namesrv_addr", None)  # the first argument of Client
+    seen = {name: each.__forward_arg__ for name, each in keywords.items()}
+    assert seen == types | ({"group": "Required[str]"} if name == "Consumer" else {})
+    assert set(types) < set(inspect.signature(getattr(client, name)).parameters), "help() shows it"
