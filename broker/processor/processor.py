@@ -7,10 +7,8 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../topic/TopicValidator.java
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
-from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.groups.consumer_manager import ConsumerManager
@@ -18,8 +16,8 @@ from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.net.handlers import Handlers, refused
-from skylarkmq.broker.pulling import cold_reads
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
+from skylarkmq.broker.waiting import put, records, result_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.text import MessageQueueBody
 from skylarkmq.protocol.bodies.topic import TopicConfig
@@ -33,8 +31,6 @@ from skylarkmq.protocol.flags import (
 )
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import MessageInner, PutMessageResult
-
-T = TypeVar("T")
 
 CLIENT_ID_SIZE_MAX: Final = 255
 """Characters of a client id, which the client makes of its address and a name."""
@@ -74,30 +70,37 @@ class Processor(Handlers):
         )
 
     async def _message_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return the store time of a message, ms; -1 when it is not there."""
+        """Return the store time of a message, ms; -1 when it is not there.
+
+        Raises:
+            OSError: the disk failed.
+        """
         if offset < 0:
             return -1
         if self._store.is_cold(topic, queue_id, offset):
-            return await cold_reads.message_time(self._store, topic, queue_id, offset)
+            read = self._store.message_time_cold
+            return await result_of(lambda done: read(topic, queue_id, offset, done))
         return self._store.message_time(topic, queue_id, offset)
 
     async def _offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Return the queue offset of the message stored nearest to a time."""
+        """Return the queue offset of the message stored nearest to a time.
+
+        Raises:
+            OSError: the disk failed.
+        """
         if self._store.has_cold:
-            return await cold_reads.offset_by_time(self._store, topic, queue_id, timestamp_ms)
+            search = self._store.offset_by_time_cold
+            return await result_of(lambda done: search(topic, queue_id, timestamp_ms, done))
         return self._store.offset_by_time(topic, queue_id, timestamp_ms)
 
     async def _read_records(self, physical_offsets: list[int]) -> list[bytes | None]:
         """Return the records at places in the log, None where there is none."""
-        read: asyncio.Future[list[bytes | None]] = asyncio.get_running_loop().create_future()
-        self._store.read_records(physical_offsets, partial(_settle, read))
-        return await read
+        return await result_of(records(self._store, physical_offsets))
 
     async def _put(self, inner: MessageInner) -> PutMessageResult:
         """Store a message; return when it is as durable as the flush mode makes it."""
-        stored: asyncio.Future[PutMessageResult] = asyncio.get_running_loop().create_future()
-        self._store.put_message(inner, partial(_settle, stored))
-        return await stored
+        (result,) = await result_of(put(self._store, (inner,)))
+        return result
 
     def _find_topic(self, name: str) -> TopicConfig:
         """Return a topic's settings.
@@ -109,11 +112,6 @@ class Processor(Handlers):
         if topic is None:
             raise refused(f"topic[{shown(name)}] not exist", ResponseCode.TOPIC_NOT_EXIST)
         return topic
-
-
-def _settle(future: asyncio.Future[T], result: T) -> None:
-    if not future.done():
-        future.set_result(result)
 
 
 def check_topic(topic: str) -> None:

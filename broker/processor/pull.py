@@ -22,7 +22,7 @@ from skylarkmq.broker.net.handlers import Handler, refused
 from skylarkmq.broker.net.router import REMARK_MAX
 from skylarkmq.broker.processor.processor import Context, Processor
 from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
-from skylarkmq.broker.pulling.cold_reads import ColdLine, Finished
+from skylarkmq.broker.pulling.cold_pulls import ColdPulls, Finished
 from skylarkmq.broker.pulling.long_polling import HeldPull, PullRequestHoldService
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
@@ -100,7 +100,7 @@ class PullProcessor(Processor):
         self._moved = moved
         self._slow = slow
         self._peer_clock = peer_clock
-        self._cold = ColdLine(context.config.pull_thread_pool_queue_capacity, stats)
+        self._cold = ColdPulls(context.config.pull_thread_pool_queue_capacity, stats)
 
     def handlers(self) -> dict[int, Handler]:
         return {

@@ -29,6 +29,7 @@ from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.filter.tag_filter import is_tag_type, tag_filter
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
 from skylarkmq.broker.processor.processor import Context, Processor, check_group
+from skylarkmq.broker.waiting import result_of
 from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.bodies.text import MessageQueueBody
 from skylarkmq.protocol.bodies.topic import (
@@ -38,7 +39,7 @@ from skylarkmq.protocol.bodies.topic import (
     TopicStatsTable,
 )
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.errors import RemoteProtocolError, shown
+from skylarkmq.protocol.errors import shown
 from skylarkmq.protocol.headers.pull import (
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
@@ -170,20 +171,12 @@ class QueryProcessor(Processor):
     async def _look_up(
         self, header: QueryMessageRequestHeader, max_count: int, end: int
     ) -> IndexAnswer:
-        looked: asyncio.Future[IndexAnswer] = asyncio.get_running_loop().create_future()
-
-        def done(answer: IndexAnswer | None, error: BaseException | None) -> None:
-            if looked.done():
-                return
-            if answer is None:
-                why = f"the key index can not be read: {error}"
-                looked.set_exception(RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why))
-            else:
-                looked.set_result(answer)
-
-        begin = header.begin_timestamp
-        self._store.index.query(header.topic, header.key, max_count, begin, end, done)
-        return await looked
+        topic, key, begin = header.topic, header.key, header.begin_timestamp
+        query = self._store.index.query
+        try:
+            return await result_of(lambda done: query(topic, key, max_count, begin, end, done))
+        except Exception as error:
+            raise refused(f"the key index cannot be read: {error}") from error
 
     async def _read(self, offsets: list[int], found: _Found) -> None:
         """Read the records, the newest first, until the answer is full."""

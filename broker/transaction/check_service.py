@@ -144,7 +144,7 @@ class TransactionCheckListener:
 
     def audience(self, group: str) -> Audience:
         """The clients of a producer group that can be asked now."""
-        live = [client for client in self._producers.group(group) if not client.closed]
+        live = [client for client in self._producers.clients(group) if not client.closed]
         writable = [client for client in live if not client.paused_since_s]
         return Audience(writable, bool(live) and not writable)
 

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from skylarkmq.broker.delay.delayed_message import Parked, ParkedReader, Place
 from skylarkmq.broker.transaction.half_table import HalfTable
 from skylarkmq.broker.transaction.messages import QUEUE_ID, ended_by, first_offset_of
+from skylarkmq.broker.waiting import records, result_of
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE
 
@@ -80,15 +81,8 @@ class HalfReader:
         store = self._store
         if all(store.is_in_memory(place.physical_offset) for place in places):
             return [self._parsed(place) for place in places]
-        read: asyncio.Future[list[bytes | None]] = asyncio.get_running_loop().create_future()
-
-        def done(records: list[bytes | None]) -> None:
-            if not read.done():
-                read.set_result(records)
-
-        store.read_records([place.physical_offset for place in places], done)
-        records = await read
-        return [self._parsed(place, record) for place, record in zip(places, records, strict=True)]
+        read = await result_of(records(store, [place.physical_offset for place in places]))
+        return [self._parsed(place, record) for place, record in zip(places, read, strict=True)]
 
     def _parsed(self, place: Place, *record: bytes | None) -> Found:
         try:

@@ -26,6 +26,7 @@ from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.broker.transaction.half_reader import PAGE_COUNT, HalfReader, Left, load_table
 from skylarkmq.broker.transaction.half_table import HalfTable
 from skylarkmq.broker.transaction.messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID, op_of
+from skylarkmq.broker.waiting import put, result_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -34,6 +35,11 @@ from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import STORED, MessageInner, PutMessageResult
 
 log = logging.getLogger(__name__)
+
+TOPIC_QUEUE_NUMS: Final = 1
+GIVEN_UP_MAX: Final = 10_000
+LOAD_RETRY_S: Final = 10.0
+ARRIVALS_MAX: Final = 10_000
 
 
 class TransactionStats:
@@ -49,14 +55,6 @@ class TransactionStats:
         self.nobody = 0  # questions without a client of the group to send them to
         self.postponed = 0  # written anew because nobody may be asked yet
         self.refused = 0  # verdicts that name no open half message
-
-
-TOPIC_QUEUE_NUMS: Final = 1
-GIVEN_UP_MAX: Final = 10_000
-LOAD_RETRY_S: Final = 10.0
-ARRIVALS_MAX: Final = 10_000
-
-Stored = Callable[[list[PutMessageResult]], None]
 
 
 class End(NamedTuple):
@@ -156,24 +154,18 @@ class TransactionLedger:
         self._offsets.changed()
         self.on_half()
 
+    async def _pause(self, seconds: float) -> None:
+        when_s = self._clock.monotonic() + seconds
+        await result_of(lambda done: self._clock.call_at(when_s, done, None, None))
+
     async def _put_ops(self, left: list[Left]) -> None:
         """Store the op messages that a crash has kept from places that have ended."""
-        stored = asyncio.Event()
-
-        def done(results: list[PutMessageResult]) -> None:
-            for (offset, _), result in zip(left, results, strict=True):
-                if result.status in STORED:
-                    self.table.note_op(result.queue_offset, offset)
-            stored.set()
-
         now_ms = self._clock.now_ms()
-        self._store.put_messages([op_of(offset, host, now_ms) for offset, host in left], done)
-        await stored.wait()
-
-    async def _pause(self, seconds: float) -> None:
-        over = asyncio.Event()
-        self._clock.call_at(self._clock.monotonic() + seconds, over.set)
-        await over.wait()
+        ops = [op_of(offset, host, now_ms) for offset, host in left]
+        results = await result_of(put(self._store, ops))
+        for (offset, _), result in zip(left, results, strict=True):
+            if result.status in STORED:
+                self.table.note_op(result.queue_offset, offset)
 
     def _store_failed(self, _: BaseException) -> None:
         arrivals, self._arrivals = self._arrivals, {}

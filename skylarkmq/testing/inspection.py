@@ -114,7 +114,7 @@ def knows_group(controller: BrokerController, group: str) -> bool:
 def member_count(controller: BrokerController, group: str) -> int:
     """Clients of a group of consumers, and of a group of producers of that name."""
     state = controller.state
-    producers = {info.client_id for info in state.producers.group(group).values()}
+    producers = {info.client_id for info in state.producers.clients(group).values()}
     return len({*state.consumers.client_ids(group), *producers})
 
 
@@ -141,7 +141,7 @@ async def dump(controller: BrokerController) -> str:
         lines.append(f"group {group}: {members}")
         lines += [f"  {row.text}" for row in lags(controller, group)]
     for group in sorted(state.producers.groups):
-        ids = sorted({info.client_id for info in state.producers.group(group).values()})
+        ids = sorted({info.client_id for info in state.producers.clients(group).values()})
         lines.append(f"producer group {group}: {', '.join(ids)}")
     delayed, timed = state.schedule.waiting_count, state.timer.waiting_count
     lines.append(

@@ -45,7 +45,8 @@ class FakeConnection:
         self.listeners.append(listener)
 
     def remove_close_listener(self, listener: Callable[[Any], None]) -> None:
-        self.listeners.remove(listener)
+        if listener in self.listeners:  # as `Connection` does
+            self.listeners.remove(listener)
 
     def close(self, reason: str) -> None:
         if not self.closed:

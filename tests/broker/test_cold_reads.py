@@ -12,7 +12,7 @@ import pytest
 
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.metrics.stats import BrokerStats
-from skylarkmq.broker.pulling.cold_reads import ColdLine, Finished
+from skylarkmq.broker.pulling.cold_pulls import ColdPulls, Finished
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store.read.cold_reads import GotMessages
@@ -162,7 +162,7 @@ async def test_times_of_old_messages(broker: BrokerController, client: RawClient
 
 
 def test_what_waits_of_a_peer_that_left_is_forgotten() -> None:
-    line, started = ColdLine(5, BrokerStats()), list[Finished]()
+    line, started = ColdPulls(5, BrokerStats()), list[Finished]()
     connection, _ = connect(Owner(), Transport())
     other, _ = connect(Owner(), Transport())
     for _ in range(3):

@@ -21,7 +21,7 @@ def test_clients_come_and_go() -> None:
     beat(manager, a)
     beat(manager, b)
     beat(manager, b, "q")
-    assert list(manager.group("p")) == [a, b]
+    assert list(manager.clients("p")) == [a, b]
     assert len(a.listeners) == 1
     manager.unregister(a, "p")  # type: ignore[arg-type]
     manager.unregister(a, "p")  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def test_unknown_groups_and_closed_connections_allocate_nothing() -> None:
     gone = FakeConnection()
     gone.close("peer")
     beat(manager, gone)
-    assert dict(manager.group("p")) == {}
+    assert dict(manager.clients("p")) == {}
     assert list(manager.groups) == []
 
 

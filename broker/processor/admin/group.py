@@ -22,7 +22,7 @@ import msgspec
 
 from skylarkmq.broker.config.settings import QUEUES_MAX
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
-from skylarkmq.broker.groups.consumer_manager import ClientChannelInfo
+from skylarkmq.broker.groups.memberships import ClientChannelInfo
 from skylarkmq.broker.groups.subscription_group import BUILT_IN_GROUPS
 from skylarkmq.broker.metrics.rates import ConsumeRateService
 from skylarkmq.broker.net.connection import Connection
@@ -163,7 +163,7 @@ class AdminGroupProcessor(Processor):
         """Answer the clients of a producer group (204)."""
         header = call.header
         check_producer_group(header.producer_group)
-        clients = self._producers.group(header.producer_group)
+        clients = self._producers.clients(header.producer_group)
         if not clients:
             raise refused(f"the producer group[{header.producer_group}] not exist")
         return Answer(ProducerConnection(connection_set=_connections(clients)))
@@ -174,7 +174,7 @@ class AdminGroupProcessor(Processor):
         data: dict[str, list[ProducerInfo]] = {}
         count = 0
         for group in sorted(self._producers.groups):
-            clients = self._producers.group(group).items()
+            clients = self._producers.clients(group).items()
             if clients:  # else it has gone in an earlier turn
                 data[group] = [self._producer(peer, client) for peer, client in clients]
                 count += len(clients)

@@ -80,7 +80,7 @@ async def test_a_heartbeat_makes_group_retry_topic_and_memberships(rig: Rig) -> 
     retry = rig.topics.table["%RETRY%cg"]
     assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
     assert rig.consumers.client_ids("cg") == ["192.0.2.1@1"]
-    assert list(rig.producers.group("CLIENT_INNER_PRODUCER")) == [peer]
+    assert list(rig.producers.clients("CLIENT_INNER_PRODUCER")) == [peer]
 
 
 async def test_the_answer_waits_for_the_tables(rig: Rig) -> None:

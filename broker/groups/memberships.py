@@ -1,0 +1,121 @@
+"""Which connections belong to which groups, of consumers and of producers alike.
+
+A client names its groups in every heartbeat. A membership ends when the client says so, when its
+connection closes, or after 120 s without a heartbeat. Everything lives in memory, keyed by
+connection, and goes with the connection. Loop thread.
+
+Unlike RocketMQ, a membership that runs out costs the client its connection only when it belongs to
+nothing else (`housekeeping.py`).
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../client/ConsumerManager.java,
+ProducerManager.java
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.common.clock import Clock
+from skylarkmq.protocol.codes import LanguageCode
+
+
+@dataclass(slots=True)
+class ClientChannelInfo:
+    """One client of a group, as its last heartbeat described it."""
+
+    client_id: str
+    language: LanguageCode
+    version: int
+    last_update_ms: int  # of the monotonic clock, so that a clock step silences nobody
+
+
+class Memberships(ABC):
+    """The groups that have a member here, and the members of each."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._members: dict[str, dict[Connection, ClientChannelInfo]] = {}  # no group is empty
+        # Invariant: holds (connection, group) exactly when the group's members hold connection.
+        self._groups_of: dict[Connection, set[str]] = {}
+
+    @property
+    def groups(self) -> Collection[str]:
+        """Names of the groups that have a member."""
+        return self._members.keys()
+
+    @property
+    def client_count(self) -> int:
+        """Connections that belong to a group."""
+        return len(self._groups_of)
+
+    def clients(self, group: str) -> Mapping[Connection, ClientChannelInfo]:
+        """Return the clients of a group by connection; none for an unknown group."""
+        return self._members.get(group, {})
+
+    def groups_of(self, connection: Connection) -> Collection[str]:
+        """Return the groups that a connection belongs to."""
+        return self._groups_of.get(connection, frozenset())
+
+    def _join(
+        self,
+        connection: Connection,
+        group: str,
+        client_id: str,
+        language: LanguageCode,
+        version: int,
+    ) -> bool:
+        """Take in a member, or that it is still there; return whether it is new."""
+        groups = self._groups_of.get(connection)
+        if groups is None:
+            groups = self._groups_of[connection] = set()
+            connection.add_close_listener(self.connection_closed)
+        is_new = group not in groups
+        groups.add(group)
+        now_ms = int(self._clock.monotonic() * 1000)
+        client = ClientChannelInfo(client_id, language, version, now_ms)
+        self._members.setdefault(group, {})[connection] = client
+        return is_new
+
+    def unregister(self, connection: Connection, group: str) -> None:
+        """Take a client that says so out of a group; nothing happens when it is no member."""
+        self._end(connection, group, "leaves")
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Take a connection out of all its groups."""
+        for group in sorted(self.groups_of(connection)):
+            self._end(connection, group, "has gone")
+
+    def expire(self, silent_ms: int) -> set[Connection]:
+        """End memberships without a heartbeat for `silent_ms`; return who has none left."""
+        before_ms = int(self._clock.monotonic() * 1000) - silent_ms
+        silent = [
+            (connection, group)
+            for group, members in self._members.items()
+            for connection, client in members.items()
+            if client.last_update_ms < before_ms
+        ]
+        for connection, group in silent:
+            self._end(connection, group, "is silent")
+        return {connection for connection, _ in silent} - self._groups_of.keys()
+
+    def _end(self, connection: Connection, group: str, how: str) -> None:
+        groups = self._groups_of.get(connection)
+        if groups is None or group not in groups:
+            return
+        groups.discard(group)
+        if not groups:
+            del self._groups_of[connection]
+            connection.remove_close_listener(self.connection_closed)
+        members = self._members[group]
+        client = members.pop(connection)
+        if not members:
+            del self._members[group]
+        self._left(connection, group, client, how)
+
+    @abstractmethod
+    def _left(
+        self, connection: Connection, group: str, client: ClientChannelInfo, how: str
+    ) -> None:
+        """Follow the end of a membership."""
