@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from skylarkmq.client.errors import NotFound, RocketMQError, broker_error
-from skylarkmq.client.wire.api_admin import read_body
+from skylarkmq.client.wire.ask import read_body
 from skylarkmq.client.wire.nameserver import application_topics
 from skylarkmq.client.wire.route import MASTER_ID
 from skylarkmq.common.clock import Clock

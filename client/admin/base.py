@@ -14,7 +14,8 @@ from typing import Final, TypeVar
 from skylarkmq.client.errors import IllegalState, NotFound, RouteNotFound
 from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.services import Services
-from skylarkmq.client.wire.api_admin import AdminApi, read_body
+from skylarkmq.client.wire.api_admin import AdminApi
+from skylarkmq.client.wire.ask import read_body
 from skylarkmq.client.wire.route import MASTER_ID, parse_route
 from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, TopicRouteData
 from skylarkmq.protocol.bodies.text import MessageQueueBody

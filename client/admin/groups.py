@@ -46,7 +46,7 @@ from skylarkmq.client.admin.topics import TopicAdmin, parse_properties
 from skylarkmq.client.clock import floor_ms
 from skylarkmq.client.consumer.offset_store import first_since
 from skylarkmq.client.errors import AlreadyExists, NotFound, NotSupported
-from skylarkmq.client.wire.api_admin import json_body, read_body
+from skylarkmq.client.wire.ask import read_body
 from skylarkmq.protocol.bodies.group import (
     ConnectionBody,
     ConsumeMessageDirectlyResult,
@@ -60,6 +60,7 @@ from skylarkmq.protocol.bodies.group import (
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
 )
+from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import (
@@ -306,7 +307,7 @@ class GroupAdmin(TopicAdmin):
 
     async def _put_group(self, wanted: Sequence[tuple[str, SubscriptionGroupConfig]]) -> None:
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        await each(lambda one: self._api.call(one[0], code, body=json_body(one[1])), wanted)
+        await each(lambda one: self._api.call(one[0], code, body=encode_body(one[1])), wanted)
 
     async def consumers(self, group: str) -> GroupMembers:
         """Return the members of a consumer group, over all brokers; none is no error."""

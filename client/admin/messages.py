@@ -44,7 +44,7 @@ from skylarkmq.client.observe.trace import (
 )
 from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.client.producer.send_result import STORED_CODES
-from skylarkmq.client.wire.api_admin import read_records
+from skylarkmq.client.wire.ask import read_records
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError, WireError

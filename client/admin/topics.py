@@ -21,7 +21,7 @@ from skylarkmq.client.admin.results import (
     TopicSettings,
 )
 from skylarkmq.client.errors import AlreadyExists, NotFound, RequestTimeout, RocketMQError
-from skylarkmq.client.wire.api_admin import read_body, read_header
+from skylarkmq.client.wire.ask import read_body, read_header
 from skylarkmq.protocol.bodies.group import GroupList
 from skylarkmq.protocol.bodies.route import KVTable, QueueData, TopicList
 from skylarkmq.protocol.bodies.topic import (

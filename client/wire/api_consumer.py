@@ -8,11 +8,10 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/MQClientAPIImpl.java
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TypeVar
 
 import msgspec
 
-from skylarkmq.client.errors import ProtocolError, broker_error
+from skylarkmq.client.wire.ask import SUCCESS, ask, read_body, read_header
 from skylarkmq.protocol.bodies.group import (
     CheckClientRequestBody,
     GetConsumerListByGroupResponseBody,
@@ -21,10 +20,8 @@ from skylarkmq.protocol.bodies.group import (
     LockBatchResponseBody,
     UnlockBatchRequestBody,
 )
-from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body, encode_body
+from skylarkmq.protocol.bodies.text import MessageQueueBody, encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 from skylarkmq.protocol.headers.group import (
     GetConsumerListByGroupRequestHeader,
     QueryConsumerOffsetRequestHeader,
@@ -40,49 +37,46 @@ from skylarkmq.protocol.headers.pull import (
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
 )
+from skylarkmq.protocol.lenient_json import NODE_COUNT_MAX
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.client import RemotingClient
 
-T = TypeVar("T", bound=msgspec.Struct)
-
 BROKER_NAME_FIELD = "bname"
+FOUND_OR_NOT = SUCCESS | {int(ResponseCode.QUERY_NOT_FOUND)}
 
 
 class ConsumerApi:
-    """The calls but those for locks, over one client's connections."""
+    """The calls except those for locks, over one client's connections."""
 
     def __init__(self, remoting: RemotingClient) -> None:
         self._remoting = remoting
 
     async def heartbeat(self, address: str, data: HeartbeatData, timeout_s: float) -> None:
         """Tell a broker which groups this client is in."""
-        await self._call(address, RequestCode.HEART_BEAT, {}, timeout_s, encode_body(data))
+        body = encode_body(data)
+        await ask(self._remoting, address, RequestCode.HEART_BEAT, timeout_s, body=body)
 
     async def unregister(
         self, address: str, header: UnregisterClientRequestHeader, timeout_s: float
     ) -> None:
         """Leave a group on a broker."""
-        fields = encode_fields(header)
-        await self._call(address, RequestCode.UNREGISTER_CLIENT, fields, timeout_s)
+        await ask(self._remoting, address, RequestCode.UNREGISTER_CLIENT, timeout_s, header)
 
     async def consumer_ids(self, address: str, group: str, timeout_s: float) -> list[str]:
         """Return the client ids of the group's members, as this broker knows them."""
-        fields = encode_fields(GetConsumerListByGroupRequestHeader(consumer_group=group))
+        header = GetConsumerListByGroupRequestHeader(consumer_group=group)
         code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
-        answer = await self._call(address, code, fields, timeout_s)
-        try:
-            body = decode_body(GetConsumerListByGroupResponseBody, answer.body)
-        except RemoteProtocolError as error:
-            raise ProtocolError(f"{address} sent a body that cannot be read: {error}") from error
-        return body.consumer_id_list
+        answer = await ask(self._remoting, address, code, timeout_s, header)
+        kind = GetConsumerListByGroupResponseBody
+        return read_body(kind, answer, address, NODE_COUNT_MAX).consumer_id_list
 
     async def check_client(
         self, address: str, question: CheckClientRequestBody, timeout_s: float
     ) -> None:
         """Ask whether the broker can filter by the expression of a subscription."""
-        code = RequestCode.CHECK_CLIENT_CONFIG
-        await self._call(address, code, {}, timeout_s, encode_body(question))
+        body = encode_body(question)
+        await ask(self._remoting, address, RequestCode.CHECK_CLIENT_CONFIG, timeout_s, body=body)
 
     async def query_offset(
         self,
@@ -105,13 +99,13 @@ class ConsumerApi:
             queue_id=queue.queue_id,
             set_zero_if_not_found=None if zero_if_young else False,
         )
-        fields = _with_broker(encode_fields(header), queue)
-        request = RemotingCommand.request(RequestCode.QUERY_CONSUMER_OFFSET, fields)
-        answer = await self._remoting.call(address, request, timeout_s)
+        answer = await ask(
+            self._remoting, address, RequestCode.QUERY_CONSUMER_OFFSET, timeout_s, header,
+            extra={BROKER_NAME_FIELD: queue.broker_name}, accepted=FOUND_OR_NOT,
+        )  # fmt: skip
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        _check(answer, address)
-        return _header(QueryConsumerOffsetResponseHeader, answer, address).offset
+        return read_header(QueryConsumerOffsetResponseHeader, answer, address).offset
 
     async def update_offset(
         self, address: str, group: str, queue: MessageQueue, offset: int, timeout_s: float
@@ -123,22 +117,22 @@ class ConsumerApi:
             queue_id=queue.queue_id,
             commit_offset=offset,
         )
-        fields = _with_broker(encode_fields(header), queue)
-        await self._call(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields, timeout_s)
+        code = RequestCode.UPDATE_CONSUMER_OFFSET
+        await self._of_queue(address, code, timeout_s, header, queue)
 
     async def max_offset(self, address: str, queue: MessageQueue, timeout_s: float) -> int:
         """Return the queue offset that the next message will get."""
         header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-        fields = _with_broker(encode_fields(header), queue)
-        answer = await self._call(address, RequestCode.GET_MAX_OFFSET, fields, timeout_s)
-        return _header(GetMaxOffsetResponseHeader, answer, address).offset
+        code = RequestCode.GET_MAX_OFFSET
+        answer = await self._of_queue(address, code, timeout_s, header, queue)
+        return read_header(GetMaxOffsetResponseHeader, answer, address).offset
 
     async def min_offset(self, address: str, queue: MessageQueue, timeout_s: float) -> int:
         """Return the first queue offset that can still be read."""
         header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-        fields = _with_broker(encode_fields(header), queue)
-        answer = await self._call(address, RequestCode.GET_MIN_OFFSET, fields, timeout_s)
-        return _header(GetMinOffsetResponseHeader, answer, address).offset
+        code = RequestCode.GET_MIN_OFFSET
+        answer = await self._of_queue(address, code, timeout_s, header, queue)
+        return read_header(GetMinOffsetResponseHeader, answer, address).offset
 
     async def search_offset(
         self, address: str, queue: MessageQueue, timestamp_ms: int, timeout_s: float
@@ -147,40 +141,20 @@ class ConsumerApi:
         header = SearchOffsetRequestHeader(
             topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms
         )
-        fields = _with_broker(encode_fields(header), queue)
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        answer = await self._call(address, code, fields, timeout_s)
-        return _header(SearchOffsetResponseHeader, answer, address).offset
+        answer = await self._of_queue(address, code, timeout_s, header, queue)
+        return read_header(SearchOffsetResponseHeader, answer, address).offset
 
-    async def _call(
+    async def _of_queue(
         self,
         address: str,
         code: int,
-        fields: dict[str, str],
         timeout_s: float,
-        body: bytes = b"",
+        header: msgspec.Struct,
+        queue: MessageQueue,
     ) -> RemotingCommand:
-        request = RemotingCommand.request(code, fields, body)
-        answer = await self._remoting.call(address, request, timeout_s)
-        _check(answer, address)
-        return answer
-
-
-def _with_broker(fields: dict[str, str], queue: MessageQueue) -> dict[str, str]:
-    fields[BROKER_NAME_FIELD] = queue.broker_name
-    return fields
-
-
-def _check(answer: RemotingCommand, address: str) -> None:
-    if answer.code != ResponseCode.SUCCESS:
-        raise broker_error(answer.code, answer.remark, address)
-
-
-def _header(kind: type[T], answer: RemotingCommand, address: str) -> T:
-    try:
-        return decode_fields(kind, answer.ext_fields)
-    except RemoteProtocolError as error:
-        raise ProtocolError(f"{address} sent an answer that cannot be read: {error}") from error
+        extra = {BROKER_NAME_FIELD: queue.broker_name}
+        return await ask(self._remoting, address, code, timeout_s, header, extra=extra)
 
 
 class LockApi:
@@ -205,11 +179,9 @@ class LockApi:
         body = LockBatchRequestBody(
             client_id=self._client_id, consumer_group=self._group, mq_set=_bodies(queues)
         )
-        answer = await self._call(address, RequestCode.LOCK_BATCH_MQ, encode_body(body), timeout_s)
-        try:
-            granted = decode_body(LockBatchResponseBody, answer.body).lock_ok_mq_set
-        except RemoteProtocolError as error:
-            raise ProtocolError(f"{address} sent a body that cannot be read: {error}") from error
+        code = RequestCode.LOCK_BATCH_MQ
+        answer = await ask(self._remoting, address, code, timeout_s, body=encode_body(body))
+        granted = read_body(LockBatchResponseBody, answer, address, NODE_COUNT_MAX).lock_ok_mq_set
         return {MessageQueue(each.topic, each.broker_name, each.queue_id) for each in granted}
 
     async def unlock(
@@ -223,16 +195,8 @@ class LockApi:
         body = UnlockBatchRequestBody(
             client_id=self._client_id, consumer_group=self._group, mq_set=_bodies(queues)
         )
-        await self._call(address, RequestCode.UNLOCK_BATCH_MQ, encode_body(body), timeout_s)
-
-    async def _call(
-        self, address: str, code: int, body: bytes, timeout_s: float
-    ) -> RemotingCommand:
-        request = RemotingCommand.request(code, {}, body)
-        answer = await self._remoting.call(address, request, timeout_s)
-        if answer.code != ResponseCode.SUCCESS:
-            raise broker_error(answer.code, answer.remark, address)
-        return answer
+        code = RequestCode.UNLOCK_BATCH_MQ
+        await ask(self._remoting, address, code, timeout_s, body=encode_body(body))
 
 
 def _bodies(queues: Collection[MessageQueue]) -> list[MessageQueueBody]:

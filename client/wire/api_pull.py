@@ -17,15 +17,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from skylarkmq.client.errors import ProtocolError, broker_error
+from skylarkmq.client.errors import broker_error
+from skylarkmq.client.wire.ask import ask, read_header, read_records
 from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import PullSysFlag
-from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
+from skylarkmq.protocol.headers.fields import encode_fields
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from skylarkmq.protocol.message import MessageExt, MessageQueue
-from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.client import RemotingClient
 
@@ -147,12 +146,10 @@ async def pull(
     Raises:
         RocketMQError: refused, no answer, or one that cannot be read.
     """
-    request = RemotingCommand.request(RequestCode.PULL_MESSAGE, encode_fields(wish.header()))
-    found = pulled_in(await remoting.call(address, request, timeout_s), address)
-    try:
-        messages = decode_messages(found.records)
-    except RemoteProtocolError as error:
-        raise ProtocolError(f"{address} sent an answer that cannot be read: {error}") from error
+    code = RequestCode.PULL_MESSAGE
+    answer = await ask(remoting, address, code, timeout_s, wish.header(), accepted=STATUSES)
+    found = pulled_in(answer, address)
+    messages = read_records(answer, address) if found.records else []
     return PullResult(
         found.status,
         messages,
@@ -173,10 +170,7 @@ def pulled_in(answer: RemotingCommand, address: str) -> PulledRecords:
     status = STATUSES.get(answer.code)
     if status is None:
         raise broker_error(answer.code, answer.remark, address)
-    try:
-        where = decode_fields(PullMessageResponseHeader, answer.ext_fields)
-    except RemoteProtocolError as error:
-        raise ProtocolError(f"{address} sent an answer that cannot be read: {error}") from error
+    where = read_header(PullMessageResponseHeader, answer, address)
     return PulledRecords(
         status,
         answer.body if status is PullStatus.FOUND else b"",

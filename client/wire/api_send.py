@@ -16,12 +16,13 @@ from typing import Final
 
 import msgspec
 
-from skylarkmq.client.errors import ProtocolError, broker_error
-from skylarkmq.protocol.codes import CURRENT_VERSION, LanguageCode, RequestCode, ResponseCode
+from skylarkmq.client.errors import ProtocolError
+from skylarkmq.client.wire.ask import ask
+from skylarkmq.protocol.codes import CURRENT_VERSION, LanguageCode, RequestCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import AUTO_CREATE_TOPIC_KEY_TOPIC
 from skylarkmq.protocol.frame import PREFIX, SerializeType
-from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
+from skylarkmq.protocol.headers.fields import decode_fields
 from skylarkmq.protocol.headers.send import (
     ConsumerSendMsgBackRequestHeader,
     SendMessageRequestHeader,
@@ -238,8 +239,4 @@ async def send_message_back(
     Raises:
         RocketMQError: refused, or no answer.
     """
-    fields = encode_fields(header)
-    request = RemotingCommand.request(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-    answer = await remoting.call(address, request, timeout_s)
-    if answer.code != ResponseCode.SUCCESS:
-        raise broker_error(answer.code, answer.remark, address)
+    await ask(remoting, address, RequestCode.CONSUMER_SEND_MSG_BACK, timeout_s, header)

@@ -29,11 +29,10 @@ from skylarkmq.client.errors import (
     TlsError,
     broker_error,
 )
+from skylarkmq.client.wire.ask import read_body
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.route import ClusterInfo, TopicList, TopicRouteData
-from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import REPLY_TOPIC_POSTFIX, is_system_topic
 from skylarkmq.protocol.headers.fields import encode_fields
 from skylarkmq.protocol.headers.route import GetRouteInfoRequestHeader
@@ -50,8 +49,6 @@ log = logging.getLogger(__name__)
 NO_NAME_SERVER: Final = (
     "It may be a broker: namesrv_addr and NAMESRV_ADDR name name servers, mostly at port 9876"
 )
-BODY_NODES_MAX: Final = 4_000_000
-"""Values that an answer's JSON may have: half a million queues."""
 REPLY_ENDING: Final = f"_{REPLY_TOPIC_POSTFIX}"
 PATIENCE_S: Final = 0.5
 """How long the connection to one of several may take before the next is asked."""
@@ -234,7 +231,4 @@ def _body(kind: type[T], answer: RemotingCommand, address: str) -> T | None:
         raise BrokerError(answer.code, answer.remark or "", address, hint=NO_NAME_SERVER)
     if answer.code != ResponseCode.SUCCESS:
         raise broker_error(answer.code, answer.remark, address)
-    try:
-        return decode_body(kind, answer.body, node_count_max=BODY_NODES_MAX)
-    except RemoteProtocolError as error:
-        raise ProtocolError(f"{address} sent a body that cannot be read: {error}") from error
+    return read_body(kind, answer, address)

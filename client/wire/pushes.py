@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import WireError
@@ -27,6 +27,9 @@ from skylarkmq.protocol.properties import PGROUP
 from skylarkmq.protocol.record import decode_message
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.connection import Connection
+
+if TYPE_CHECKING:
+    from skylarkmq.client.producer.transaction import Checks
 
 log = logging.getLogger(__name__)
 
@@ -126,28 +129,6 @@ class Question(NamedTuple):
     broker_name: str | None
 
 
-class CheckListener(Protocol):
-    """A producer, as questions see it."""
-
-    @property
-    def group(self) -> str:
-        """Its group, as brokers know it."""
-        ...
-
-    @property
-    def has_check(self) -> bool:
-        """Whether it can answer for any transaction of its group."""
-        ...
-
-    def knows(self, unique_id: str) -> bool:
-        """Return whether it began that transaction."""
-        ...
-
-    def ask(self, question: Question) -> None:
-        """Answer a question, now or later."""
-        ...
-
-
 class CheckRouter:
     """Finds the producer that a question how a transaction ended (39) is for; one for each client.
 
@@ -156,13 +137,13 @@ class CheckRouter:
     """
 
     def __init__(self) -> None:
-        self._by_group: dict[str, list[CheckListener]] = {}
+        self._by_group: dict[str, list[Checks]] = {}
 
-    def join(self, checks: CheckListener) -> None:
+    def join(self, checks: Checks) -> None:
         """Let questions about its group reach `checks`."""
         self._by_group.setdefault(checks.group, []).append(checks)
 
-    def leave(self, checks: CheckListener) -> None:
+    def leave(self, checks: Checks) -> None:
         """Undo `join`."""
         members = self._by_group.get(checks.group, [])
         if checks in members:

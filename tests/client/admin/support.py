@@ -10,7 +10,7 @@ from typing import Any
 
 from skylarkmq.client import Admin, Client, Consumer, Message, Producer, StartFrom
 from tests.support.live_broker import live_broker, namesrv_of
-from tests.support.patience import LIMIT_S
+from tests.support.patience import LIMIT_S, until
 
 
 @dataclass
@@ -21,6 +21,10 @@ class Site:
     client: Client
     admin: Admin
     producer: Producer
+
+    async def knows(self, broker_name: str) -> bool:
+        """Return whether the name server has that broker."""
+        return any(each.name == broker_name for each in (await self.admin.cluster()).brokers)
 
     async def send(self, topic: str, count: int, **parts: Any) -> list[str]:
         """Send `count` messages one after another; return their ids."""
@@ -66,4 +70,6 @@ async def two_brokers(root: Path) -> AsyncIterator[Site]:
             Producer(client=client, send_timeout=LIMIT_S) as producer,
             Admin(client=client, timeout=LIMIT_S) as admin,
         ):
-            yield Site(namesrv, client, admin, producer)
+            it = Site(namesrv, client, admin, producer)
+            await until(lambda: it.knows("broker-b"), "the second broker's registration")
+            yield it
