@@ -45,9 +45,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from skylarkmq.spark import schema
 from skylarkmq.spark.archive import commits as archive_commits
-from skylarkmq.spark.archive.commits import STAGING, staged_name
-from skylarkmq.spark.archive.files import TableFiles
-from skylarkmq.spark.archive.state import ArchiveError, DataFile, TableState
+from skylarkmq.spark.archive.commits import STAGING, ArchiveError, DataFile, TableState, staged_name
+from skylarkmq.spark.durable_folder import DurableFolder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -227,7 +226,7 @@ def _expression(file: ArchivedFile, keys: pa.Schema) -> ds.Expression:
     return found
 
 
-def _placed(table: TableFiles, state: TableState) -> tuple[list[ArchivedFile], list[DataFile]]:
+def _placed(table: DurableFolder, state: TableState) -> tuple[list[ArchivedFile], list[DataFile]]:
     """Return where the files lie, and those that are neither in place nor staged."""
     root = str(table.root)
     last = {file.name for file in state.last.add} if state.last else set[str]()

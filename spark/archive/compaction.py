@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 import pyarrow.parquet as pq
 
-from skylarkmq.spark.archive.commits import STAGING, ArchiveWriter
-from skylarkmq.spark.archive.state import DataFile, TableState
+from skylarkmq.spark.archive.commits import STAGING, ArchiveWriter, DataFile, TableState
 from skylarkmq.spark.archive.writer import COMPRESSION, FILE_BYTES, StagedFile
 
 SMALL_PART: Final = 2

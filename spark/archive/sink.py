@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from skylarkmq.spark.archive.state import ArchiveError
+from skylarkmq.spark.archive.commits import ArchiveError
 from skylarkmq.spark.archive.writer import WritePlan, write_batches
 
 if TYPE_CHECKING:

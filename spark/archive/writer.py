@@ -29,9 +29,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from skylarkmq.spark import schema
-from skylarkmq.spark.archive.commits import STAGED
+from skylarkmq.spark.archive.commits import STAGED, ArchiveError, DataFile, partition_folder
 from skylarkmq.spark.archive.spans import Spans
-from skylarkmq.spark.archive.state import ArchiveError, DataFile, partition_folder
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets, describe
 
 BUFFER_BYTES: Final = 64 * 1024 * 1024

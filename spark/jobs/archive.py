@@ -29,14 +29,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from skylarkmq.spark.archive.commits import RUNS, STAGING, TABLE, ArchiveWriter, load, open_files
+from skylarkmq.spark.archive.commits import (
+    RUNS,
+    STAGING,
+    TABLE,
+    ArchiveWriter,
+    DataFile,
+    TableState,
+    load,
+    open_files,
+)
 from skylarkmq.spark.archive.compaction import CompactPlan, compact, compact_group, groups
-from skylarkmq.spark.archive.files import TableFiles
 from skylarkmq.spark.archive.spans import gaps
-from skylarkmq.spark.archive.state import DataFile, TableState
 from skylarkmq.spark.archive.writer import COMPRESSIONS, WritePlan
 from skylarkmq.spark.clock import SystemClock
 from skylarkmq.spark.cluster import BlockingClient
+from skylarkmq.spark.durable_folder import DurableFolder
 from skylarkmq.spark.jobs.common import (
     Duration,
     JobError,
@@ -45,26 +53,11 @@ from skylarkmq.spark.jobs.common import (
     job_command,
     option,
 )
-from skylarkmq.spark.jobs.reporting import (
-    USAGE,
-    Cell,
-    Progress,
-    Summary,
-    Table,
-)
-from skylarkmq.spark.jobs.running import (
-    open_session,
-    run_batches,
-)
+from skylarkmq.spark.jobs.reporting import USAGE, Cell, Progress, Summary, Table
+from skylarkmq.spark.jobs.running import open_session, run_batches
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.spark.options import SourceOptions, Subject
-from skylarkmq.spark.reading.positions import (
-    EARLIEST,
-    LATEST,
-    Position,
-    instant_ms,
-    resolve,
-)
+from skylarkmq.spark.reading.positions import EARLIEST, LATEST, Position, instant_ms, resolve
 from skylarkmq.spark.reading.queue_view import QueueView
 from skylarkmq.spark.settings import ConnectionSettings
 
@@ -369,7 +362,7 @@ def survey(options: ArchiveOptions, state: TableState, view: QueueView) -> Surve
     )
 
 
-def dry_run(options: ArchiveOptions, files: TableFiles, view: QueueView) -> Summary:
+def dry_run(options: ArchiveOptions, files: DurableFolder, view: QueueView) -> Summary:
     """Return what a run would archive."""
     there = files.size(TABLE) is not None
     state = load(files) if there else TableState()

@@ -35,27 +35,13 @@ import click
 
 from skylarkmq.protocol.flags import RMQ_SYS_TRANS_HALF_TOPIC
 from skylarkmq.spark import archive_table
+from skylarkmq.spark.archive.commits import ArchiveError, TableState
 from skylarkmq.spark.archive.spans import Spans, gaps
-from skylarkmq.spark.archive.state import ArchiveError, TableState
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.audit_files import CheckedFiles, check_files
-from skylarkmq.spark.jobs.common import (
-    JobError,
-    JobSettings,
-    argument,
-    job_command,
-)
-from skylarkmq.spark.jobs.reporting import (
-    DIFFERENCES,
-    DONE,
-    USAGE,
-    Summary,
-    Table,
-)
-from skylarkmq.spark.jobs.running import (
-    by_queue,
-    open_session,
-)
+from skylarkmq.spark.jobs.common import JobError, JobSettings, argument, job_command
+from skylarkmq.spark.jobs.reporting import DIFFERENCES, DONE, USAGE, Summary, Table
+from skylarkmq.spark.jobs.running import by_queue, open_session
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets, describe
 from skylarkmq.spark.settings import ConnectionSettings
 

@@ -20,10 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from skylarkmq.spark import archive_table
-from skylarkmq.spark.archive.commits import open_files
-from skylarkmq.spark.archive.files import META, TableFiles
-from skylarkmq.spark.archive.state import DataFile
+from skylarkmq.spark.archive.commits import META, DataFile, open_files
 from skylarkmq.spark.archive_table import ArchivedFile
+from skylarkmq.spark.durable_folder import DurableFolder
 from skylarkmq.spark.jobs.reporting import Cell, Table
 
 SUFFIX: Final = ".parquet"
@@ -98,7 +97,7 @@ def check_files(path: str | Path, topics: Collection[str]) -> CheckedFiles:
     return CheckedFiles(sound, sorted(faults, key=lambda fault: fault[:2]))
 
 
-def _listed(table: TableFiles) -> Iterator[str]:
+def _listed(table: DurableFolder) -> Iterator[str]:
     """Yield what readers that list the folder take for data."""
     for folder in table.names(""):
         if (table.root / folder).is_dir() and folder != META:

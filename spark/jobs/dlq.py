@@ -34,6 +34,7 @@ from skylarkmq.protocol.flags import dlq_topic, validate_group
 from skylarkmq.protocol.properties import RETRY_TOPIC
 from skylarkmq.spark.clock import SystemClock
 from skylarkmq.spark.cluster import BlockingClient
+from skylarkmq.spark.durable_folder import make_folder
 from skylarkmq.spark.jobs.common import (
     JobError,
     JobSettings,
@@ -43,18 +44,9 @@ from skylarkmq.spark.jobs.common import (
     option,
 )
 from skylarkmq.spark.jobs.redrive import COLUMNS, Letter, RedriveCounts, Redriver, age_of, letter_of
-from skylarkmq.spark.jobs.redrive_ledger import RedriveLedger, make_folder
-from skylarkmq.spark.jobs.reporting import (
-    DIFFERENCES,
-    DONE,
-    USAGE,
-    Cell,
-    Summary,
-    Table,
-)
-from skylarkmq.spark.jobs.running import (
-    open_session,
-)
+from skylarkmq.spark.jobs.redrive_ledger import RedriveLedger
+from skylarkmq.spark.jobs.reporting import DIFFERENCES, DONE, USAGE, Cell, Summary, Table
+from skylarkmq.spark.jobs.running import open_session
 from skylarkmq.spark.settings import ConnectionSettings
 
 if TYPE_CHECKING:

@@ -23,9 +23,7 @@ Driver process. Batches come on a thread of Spark's, one after the other.
 from __future__ import annotations
 
 import json
-import os
 import re
-import socket
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -54,16 +52,8 @@ from skylarkmq.spark.jobs.common import (
     job_command,
     option,
 )
-from skylarkmq.spark.jobs.reporting import (
-    Cell,
-    Progress,
-    Summary,
-    Table,
-)
-from skylarkmq.spark.jobs.running import (
-    open_session,
-    run_batches,
-)
+from skylarkmq.spark.jobs.reporting import Cell, Progress, Summary, Table
+from skylarkmq.spark.jobs.running import open_session, run_batches
 from skylarkmq.spark.jobs.window_files import WindowFiles, row_values
 from skylarkmq.spark.jobs.windows import (
     DELAY_BOUNDS_MS,
@@ -199,7 +189,7 @@ def run(options: MetricsOptions, settings: JobSettings) -> Summary:
     check(options, settings)
     with ExitStack() as stack:
         files = WindowFiles(options.output, dry=options.dry_run)
-        files.open(f"metrics, process {os.getpid()} on {socket.gethostname()}")
+        files.open()
         stack.callback(files.close)
         book, query_id = files.load(options.window_ms, options.delay_ms, options.event_time)
         checkpoint = files.checkpoint

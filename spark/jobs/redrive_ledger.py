@@ -17,15 +17,14 @@ On the driver's disk; one thread.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.spark.durable_folder import sync_folder, take_lock
 from skylarkmq.spark.jobs.common import JobError
 
 VERSION: Final = 1
@@ -117,9 +116,13 @@ class RedriveLedger:
                 self._load(self.path.read_bytes())
             return self
         new = not self.path.exists()
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = take_lock(self.path)
+        if descriptor is None:
+            raise JobError(
+                f"another redrive is at work with the ledger {self.path}: wait for it, or stop it"
+            )
+        self._descriptor = descriptor
         try:
-            self._take()
             data = self.path.read_bytes()
             whole = self._load(data)
             if whole < len(data):
@@ -128,18 +131,13 @@ class RedriveLedger:
             if whole == 0:
                 self._append([json.dumps({"v": VERSION, "group": self._group}).encode() + b"\n"])
             if new:
-                _sync_folder(self.path.absolute().parent)
+                sync_folder(self.path.absolute().parent)
         except BaseException:
             self._close()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def record(self, entries: Iterable[Entry]) -> None:
@@ -154,14 +152,6 @@ class RedriveLedger:
         while data:
             data = data[os.write(self._descriptor, data) :]
         os.fsync(self._descriptor)
-
-    def _take(self) -> None:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise JobError(
-                f"another redrive is at work with the ledger {self.path}: wait for it, or stop it"
-            ) from None
 
     def _load(self, data: bytes) -> int:
         """Take the lines in; return how many bytes are whole lines."""
@@ -194,19 +184,3 @@ class RedriveLedger:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it; they are on the disk when it returns."""
-    if not folder.exists():
-        make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -44,21 +44,9 @@ from skylarkmq.spark.jobs.common import (
     job_command,
     option,
 )
-from skylarkmq.spark.jobs.replay_ledger import (
-    Done,
-    Ledger,
-    ReplayPlan,
-    Selection,
-    assign,
-)
+from skylarkmq.spark.jobs.replay_ledger import Done, Ledger, ReplayPlan, Selection, assign
 from skylarkmq.spark.jobs.replay_task import COLUMNS, RECORD_S, ReplaySetup, send_rows
-from skylarkmq.spark.jobs.reporting import (
-    DONE,
-    INTERRUPTED,
-    USAGE,
-    Summary,
-    Table,
-)
+from skylarkmq.spark.jobs.reporting import DONE, INTERRUPTED, USAGE, Summary, Table
 from skylarkmq.spark.jobs.running import (
     EACH_QUEUE,
     POLL_S,

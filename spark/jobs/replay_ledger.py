@@ -20,18 +20,17 @@ The folder lies where driver and executors see it, as the archive does.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.spark.durable_folder import DurableFolder, take_lock
 
 VERSION: Final = 1
 PLAN: Final = "plan.json"
@@ -77,28 +76,14 @@ class Selection:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
-        return {
-            "archive": self.archive,
-            "topics": list(self.topics),
-            "target": self.target,
-            "start_ms": self.start_ms,
-            "end_ms": self.end_ms,
-            "where": self.where,
-            "keep_ids": self.keep_ids,
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Selection:
         """Return the selection of a parsed JSON object; KeyError where a part is missing."""
-        return cls(
-            document["archive"],
-            tuple(document["topics"]),
-            document["target"],
-            document["start_ms"],
-            document["end_ms"],
-            document["where"],
-            document["keep_ids"],
-        )
+        parts: dict[str, Any] = {each.name: document[each.name] for each in fields(cls)}
+        parts["topics"] = tuple(parts["topics"])
+        return cls(**parts)
 
     @property
     def name(self) -> str:
@@ -147,14 +132,11 @@ class Ledger:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._files = DurableFolder(folder)
         self._lock: int | None = None
 
-    def __getstate__(self) -> Path:
-        return self.folder
-
-    def __setstate__(self, folder: Path) -> None:
-        self.folder = folder
-        self._lock = None
+    def __reduce__(self) -> tuple[type[Ledger], tuple[Path]]:
+        return Ledger, (self.folder,)
 
     def __enter__(self) -> Self:
         """Make the folder and take its lock.
@@ -162,27 +144,20 @@ class Ledger:
         Raises:
             LedgerError: another run holds it, or the folder cannot be made.
         """
+        lock = self.folder / LOCK
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._files.make_folder("")
+            self._lock = take_lock(lock)
         except OSError as error:
             raise LedgerError(f"the ledger {self.folder} cannot be opened: {error}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
+        if self._lock is None:
             raise LedgerError(
-                f"another run of this replay is at work: it holds {self.folder / LOCK}",
+                f"another run of this replay is at work: it holds {lock}",
                 hint="Wait for its end, or end it",
-            ) from error
+            )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             self.end_run()
             os.close(self._lock)
@@ -190,11 +165,11 @@ class Ledger:
 
     def begin_run(self, run_id: str) -> None:
         """Let tasks of this run write, and those of earlier ones no more."""
-        self._write(RUN, run_id.encode())
+        self._files.replace(RUN, run_id.encode())
 
     def end_run(self) -> None:
         """Let no task write."""
-        (self.folder / RUN).unlink(missing_ok=True)
+        self._files.remove(RUN)
 
     def require_run(self, run_id: str) -> None:
         """See that a run is still the one at work.
@@ -230,14 +205,14 @@ class Ledger:
 
     def begin(self, plan: ReplayPlan) -> None:
         """Keep a plan; the queues of an earlier one keep their numbers in it."""
-        self._write(PLAN, plan.to_json())
+        self._files.replace(PLAN, plan.to_json())
 
     def forget(self) -> None:
         """Forget what earlier runs did: all is to be sent again."""
-        (self.folder / PLAN).unlink(missing_ok=True)
+        self._files.remove(PLAN)
         for path in self.folder.glob("queue-*.json"):
             path.unlink()
-        _sync_folder(self.folder)
+        self._files.sync_folder("")
 
     def done(self, number: int) -> Done:
         """Return how far the plan's source queue `number` is; zeros when nothing is recorded.
@@ -257,25 +232,15 @@ class Ledger:
 
     def record(self, number: int, done: Done) -> None:
         """Keep how far a source queue is; durable when it returns. One task per queue."""
-        self._write(_queue_file(number), done.to_json())
+        self._files.replace(_queue_file(number), done.to_json())
 
     # Inside
 
     def _read(self, name: str) -> bytes | None:
         try:
-            return (self.folder / name).read_bytes()
+            return self._files.read(name)
         except FileNotFoundError:
             return None
-
-    def _write(self, name: str, data: bytes) -> None:
-        path = self.folder / name
-        new = path.with_suffix(f".{os.getpid()}.new")
-        with new.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        _sync_folder(self.folder)
 
     def _damaged(self, name: str, error: Exception) -> LedgerError:
         return LedgerError(
@@ -296,11 +261,3 @@ def _document(data: bytes) -> dict[str, Any]:
     if document.get("v") != VERSION:
         raise ValueError(f"version {document.get('v')!r}, this release knows {VERSION}")
     return document
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

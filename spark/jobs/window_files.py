@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +32,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from skylarkmq.spark.archive.files import META, TableFiles
+from skylarkmq.spark.archive.commits import META, lock_table
+from skylarkmq.spark.durable_folder import DurableFolder
 from skylarkmq.spark.jobs.common import JobError
 from skylarkmq.spark.jobs.reporting import USAGE
 from skylarkmq.spark.jobs.windows import PERCENTS, StateError, WindowBook, WindowRow
@@ -63,14 +65,15 @@ class WindowFiles:
 
     def __init__(self, root: str | Path, *, dry: bool = False) -> None:
         self._dry = dry
-        self._files = TableFiles(Path(root).absolute())
+        self._files = DurableFolder(Path(root).absolute())
+        self._lock: int | None = None
 
     @property
     def checkpoint(self) -> str:
         """Where Spark keeps the offsets."""
         return str(self._files.root / CHECKPOINT)
 
-    def open(self, holder: str) -> None:
+    def open(self) -> None:
         """Make the folders and take the lock; `close` gives it back.
 
         Raises:
@@ -87,11 +90,13 @@ class WindowFiles:
                     exit_code=USAGE,
                 )
             self._files.make_folder(STATES)
-            self._files.lock(holder)
+            self._lock = lock_table(self._files, "metrics")
 
     def close(self) -> None:
         """Give the lock back."""
-        self._files.unlock()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def load(self, window_ms: int, delay_ms: int, event_time: str) -> tuple[WindowBook, str]:
         """Return the book after the last batch that is done, and the id of its query.
@@ -141,12 +146,8 @@ class WindowFiles:
 
     def _replace(self, name: str, data: bytes) -> None:
         """Make a file appear whole, in the place of one of that name."""
-        folder, _, file = name.rpartition("/")
-        temporary = f"{META}/{file}.new"
-        self._files.remove(temporary)
-        self._files.create(temporary, data)
-        self._files.rename(temporary, name)
-        self._files.sync_folder(folder)
+        # Not beside it: readers that list the folder would see the part.
+        self._files.replace(name, data, f"{META}/{name.rpartition('/')[2]}.new")
 
 
 def rows_table(rows: Sequence[WindowRow], window_ms: int, *, body_bytes: bool) -> pa.Table:

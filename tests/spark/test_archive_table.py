@@ -12,12 +12,12 @@ import pytest
 
 from skylarkmq.spark.archive import commits as archive_commits
 from skylarkmq.spark.archive.compaction import compact, groups
-from skylarkmq.spark.archive.files import TableFiles
+from skylarkmq.spark.durable_folder import DurableFolder
 from skylarkmq.spark.offsets import QueueKey
 from tests.spark.support.archives import (
     DAY_MS,
     T0_MS,
-    DyingFiles,
+    DyingFolder,
     Killed,
     Place,
     append,
@@ -63,7 +63,7 @@ def from_the_end(writer: archive_commits.ArchiveWriter, batch: Batch) -> Batch:
     ]
 
 
-def job(files: TableFiles, done: list[Place], *, again: bool) -> None:
+def job(files: DurableFolder, done: list[Place], *, again: bool) -> None:
     """Archive everything and compact in between; `done` is what was acknowledged.
 
     Args:
@@ -88,12 +88,12 @@ def check(path: Path, done: list[Place]) -> None:
     assert set(shown) <= set(seen)
 
 
-def deaths(path: Path, run: Callable[[TableFiles], None], step: int = 1) -> Iterator[int]:
+def deaths(path: Path, run: Callable[[DurableFolder], None], step: int = 1) -> Iterator[int]:
     """Run with a disk on which the writer dies at change 0, 1, 2 ... until it lives."""
     for changes in count(0, step):
         folder = path / str(changes)
         try:
-            run(DyingFiles(folder, changes))
+            run(DyingFolder(folder, changes))
         except Killed:
             yield changes
         else:
@@ -114,7 +114,7 @@ def test_killed_anywhere_then_run_again(tmp_path: Path, again: bool, step: int) 
         path = tmp_path / str(changes)
         if (path / archive_commits.TABLE).exists():
             check(path, done)
-        job(TableFiles(path), [], again=again)
+        job(DurableFolder(path), [], again=again)
         assert committed(path) == listed(path) == EVERYTHING, changes
         assert not list((path / archive_commits.STAGING).iterdir())
         done.clear()
@@ -127,14 +127,14 @@ def test_killed_twice(tmp_path: Path) -> None:
         for second in count(2, 17):
             path = tmp_path / f"{first}-{second}"
             died = 0
-            for files in (DyingFiles(path, first), DyingFiles(path, second)):
+            for files in (DyingFolder(path, first), DyingFolder(path, second)):
                 try:
                     job(files, [], again=True)
                 except Killed:
                     died += 1
             if (path / archive_commits.TABLE).exists():
                 check(path, [])
-            job(TableFiles(path), [], again=True)
+            job(DurableFolder(path), [], again=True)
             assert committed(path) == listed(path) == EVERYTHING, (first, second)
             if died < 2:
                 break

@@ -10,15 +10,18 @@ import pytest
 
 from skylarkmq.spark import archive_table
 from skylarkmq.spark.archive import commits as archive_commits
-from skylarkmq.spark.archive.commits import COMMITS, SNAPSHOTS, STAGING, TABLE, open_files
-from skylarkmq.spark.archive.compaction import (
-    CompactPlan,
-    compact,
-    compact_group,
-    groups,
+from skylarkmq.spark.archive.commits import (
+    COMMITS,
+    SNAPSHOTS,
+    STAGING,
+    TABLE,
+    ArchiveError,
+    Commit,
+    DataFile,
+    open_files,
 )
+from skylarkmq.spark.archive.compaction import CompactPlan, compact, compact_group, groups
 from skylarkmq.spark.archive.spans import OverlapError
-from skylarkmq.spark.archive.state import ArchiveError, Commit, DataFile
 from skylarkmq.spark.offsets import QueueKey
 from tests.spark.support.archives import (
     DAY_MS,

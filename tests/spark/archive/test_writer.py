@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skylarkmq.spark.archive import writer as archive_writer
-from skylarkmq.spark.archive.commits import STAGED
+from skylarkmq.spark.archive.commits import STAGED, ArchiveError, DataFile
 from skylarkmq.spark.archive.spans import OverlapError, Spans
-from skylarkmq.spark.archive.state import ArchiveError, DataFile
 from skylarkmq.spark.archive.writer import StagedWriter, WritePlan, write_batches
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets
 from tests.spark.support.archives import DAY_MS, T0_MS, batch, row, run_of

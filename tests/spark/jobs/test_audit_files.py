@@ -10,10 +10,9 @@ import pytest
 
 from skylarkmq.spark import archive_table
 from skylarkmq.spark.archive import commits as archive_commits
-from skylarkmq.spark.archive.commits import ArchiveWriter
+from skylarkmq.spark.archive.commits import ArchiveWriter, TableState
 from skylarkmq.spark.archive.compaction import compact, groups
-from skylarkmq.spark.archive.files import TableFiles
-from skylarkmq.spark.archive.state import TableState
+from skylarkmq.spark.durable_folder import DurableFolder
 from skylarkmq.spark.jobs.audit_files import CheckedFiles, FileFault, check_files
 from tests.spark.support.archives import append, open_writer, run_of
 
@@ -85,7 +84,7 @@ def test_files_move_between_commits_and_disk(
     load = archive_commits.load
     calls: list[ArchiveWriter] = []
 
-    def slow(table: TableFiles) -> TableState:
+    def slow(table: DurableFolder) -> TableState:
         state = load(table)
         if not calls:
             calls.append(writer := open_writer(tmp_path))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skylarkmq.spark.archive.commits import ArchiveError, Commit, DataFile, TableState
 from skylarkmq.spark.archive.spans import Spans
-from skylarkmq.spark.archive.state import ArchiveError, Commit, DataFile, TableState
 from skylarkmq.spark.jobs.audit import plan_archive
 from skylarkmq.spark.jobs.common import JobError
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets

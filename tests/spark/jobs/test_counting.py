@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -13,15 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from prometheus_client import CollectorRegistry
 
-from skylarkmq.spark.archive.files import TableFiles
+from skylarkmq.spark.durable_folder import DurableFolder
 from skylarkmq.spark.jobs import metrics
 from skylarkmq.spark.jobs.common import JobError, JobSettings
-from skylarkmq.spark.jobs.metrics import (
-    Counting,
-    MetricsOptions,
-    WindowMetrics,
-    row_text,
-)
+from skylarkmq.spark.jobs.metrics import Counting, MetricsOptions, WindowMetrics, row_text
 from skylarkmq.spark.jobs.window_files import WindowFiles
 from skylarkmq.spark.jobs.windows import Partial, Tally, WindowKey, WindowRow
 from tests.spark.support.archives import open_writer
@@ -40,7 +36,7 @@ class Killed(BaseException):
     """The process was killed here."""
 
 
-class DyingFiles(TableFiles):
+class DyingFolder(DurableFolder):
     """Dies before or after the call to the disk with the given number."""
 
     calls = 0
@@ -78,7 +74,7 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def job(output: Path, *, query: str = QUERY) -> Iterator[Counting]:
     files = WindowFiles(output)
-    files.open("test")
+    files.open()
     try:
         book, query_id = files.load(WINDOW_MS, 0, "store")
         Path(files.checkpoint).mkdir(exist_ok=True)
@@ -142,19 +138,19 @@ def test_killed_anywhere_the_result_is_the_same(
     monkeypatch.setattr("os.fsync", lambda descriptor: None)  # the disk outlives a killed process
     run(tmp_path / "whole", range(5))
     expected = rows_in(tmp_path / "whole")
-    monkeypatch.setattr("skylarkmq.spark.jobs.window_files.TableFiles", DyingFiles)
-    DyingFiles.after = after
+    monkeypatch.setattr("skylarkmq.spark.jobs.window_files.DurableFolder", DyingFolder)
+    DyingFolder.after = after
     died = 0
     for last in range(1, 100):
         output = tmp_path / f"{last}"
-        DyingFiles.calls, DyingFiles.last = 0, last
+        DyingFolder.calls, DyingFolder.last = 0, last
         try:
             run(output, range(5))
         except Killed:
             died += 1
         else:
             break
-        DyingFiles.last = -1
+        DyingFolder.last = -1
         done = [int(file.stem) for file in output.glob("_skylarkmq/state/*.json")]
         # Spark runs the batch again that it has not noted: the last one done, or the next.
         for first in {max(done, default=0), max(done, default=-1) + 1}:
@@ -195,7 +191,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path, name: str) -> N
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).touch()
     with pytest.raises(JobError, match="holds no windows of an earlier run") as raised:
-        WindowFiles(tmp_path).open("me")
+        WindowFiles(tmp_path).open()
     assert raised.value.exit_code == 2
     assert not (tmp_path / "_skylarkmq").exists()
 
@@ -204,29 +200,29 @@ def test_an_archive_is_left_alone_even_an_empty_one(tmp_path: Path) -> None:
     with open_writer(tmp_path):
         pass
     with pytest.raises(JobError, match="holds no windows"):
-        WindowFiles(tmp_path).open("me")
+        WindowFiles(tmp_path).open()
 
 
 def test_killed_before_it_had_all_its_folders(tmp_path: Path) -> None:
     (tmp_path / "_skylarkmq").mkdir()
     files = WindowFiles(tmp_path)
-    files.open("me")
+    files.open()
     files.close()
 
 
 def test_one_job_at_a_time(tmp_path: Path) -> None:
     first, second = WindowFiles(tmp_path), WindowFiles(tmp_path)
-    first.open("metrics, process 17")
-    with pytest.raises(Exception, match="metrics, process 17"):
-        second.open("second")
+    first.open()
+    with pytest.raises(Exception, match=rf"process {os.getpid()} on .*, metrics"):
+        second.open()
     first.close()
-    second.open("second")
+    second.open()
     second.close()
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     files = WindowFiles(tmp_path / "none", dry=True)
-    files.open("x")
+    files.open()
     book, _ = files.load(WINDOW_MS, 0, "store")
     files.write(book, book.apply(0, batch(0)), body_bytes=False)
     files.finish(book, QUERY)

@@ -13,8 +13,8 @@ import pyarrow.dataset as ds
 
 from skylarkmq.spark import archive_table, schema
 from skylarkmq.spark.archive.commits import STAGING, ArchiveWriter, open_files
-from skylarkmq.spark.archive.files import TableFiles
 from skylarkmq.spark.archive.writer import WritePlan, write_batches
+from skylarkmq.spark.durable_folder import DurableFolder
 from skylarkmq.spark.offsets import QueueOffsets
 
 DAY_MS = 86_400_000
@@ -51,9 +51,9 @@ def run_of(topic: str, queue: int, start: int, end: int, **more: Any) -> list[di
     return [row((topic, "broker-a", queue, offset), **more) for offset in range(start, end)]
 
 
-def open_writer(files: TableFiles | Path, **more: Any) -> ArchiveWriter:
+def open_writer(files: DurableFolder | Path, **more: Any) -> ArchiveWriter:
     """A writer whose clock stands still."""
-    files = files if isinstance(files, TableFiles) else open_files(files)
+    files = files if isinstance(files, DurableFolder) else open_files(files)
     return ArchiveWriter(files, now_ms=lambda: T0_MS, **more)
 
 
@@ -105,7 +105,7 @@ class Killed(BaseException):
     """kill -9, as far as a test can have it: nobody handles it."""
 
 
-class DyingFiles(TableFiles):
+class DyingFolder(DurableFolder):
     """A disk whose writer dies at its n-th change; a file or folder may be left half done."""
 
     def __init__(self, root: Path, changes_left: int) -> None:

@@ -12,20 +12,20 @@ import threading
 from pathlib import Path
 
 from skylarkmq.spark.archive.commits import COMMITS
-from skylarkmq.spark.archive.files import TableFiles
+from skylarkmq.spark.durable_folder import DurableFolder
 from skylarkmq.spark.jobs.archive import main
 
 
 def stop_after(commits: int, told: Path) -> None:
-    write_new = TableFiles.write_new
+    write_new = DurableFolder.write_new
 
-    def write_or_stop(files: TableFiles, name: str, data: bytes) -> None:
+    def write_or_stop(files: DurableFolder, name: str, data: bytes) -> None:
         if name.startswith(COMMITS) and len(files.names(COMMITS)) >= commits:
             told.touch()
             threading.Event().wait()
         write_new(files, name, data)
 
-    TableFiles.write_new = write_or_stop  # type: ignore[method-assign]
+    DurableFolder.write_new = write_or_stop  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The disk below an archive: the few calls that change it, each whole and durable when it returns.
+"""The disk under an archive, the windows and the ledgers of jobs: the few calls that change it.
 
-Names are paths below the table's folder, parted by slashes. Handed in, so that a test can end a
-writer at every one of these calls.
+Names are paths below the folder, separated by slashes. The folder is handed in, so that a test can
+end a writer at every one of these calls.
 """
 
 from __future__ import annotations
@@ -14,19 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from skylarkmq.spark.archive.state import ArchiveError
-
-META: Final = "_skylarkmq"
-LOCK: Final = f"{META}/lock"
 _NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}
 
 
-class TableFiles:
-    """A folder on a disk. Driver process, one thread. OSError where the disk refuses."""
+class DurableFolder:
+    """A folder on a disk; holds its path alone, so it pickles. OSError where the disk refuses."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._lock: int | None = None
 
     # What reads.
 
@@ -49,7 +44,7 @@ class TableFiles:
             return []
 
     def files_below(self, folder: str) -> Iterator[str]:
-        """Yield the names, below the table, of all files below a folder."""
+        """Yield the names, below this folder, of all files below one of its folders."""
         for above, _, names in os.walk(self.root / folder):
             for name in names:
                 yield Path(above, name).relative_to(self.root).as_posix()
@@ -58,12 +53,7 @@ class TableFiles:
 
     def make_folder(self, name: str) -> None:
         """Make a folder and those above it, if need be; their entries are durable."""
-        path = self.root / name
-        missing = [path, *path.parents]
-        missing = missing[: next(i for i, folder in enumerate(missing) if folder.is_dir())]
-        path.mkdir(parents=True, exist_ok=True)
-        for folder in reversed(missing):
-            _sync(folder.parent)
+        make_folder(self.root / name)
 
     def create(self, name: str, data: bytes) -> None:
         """Write a new file and sync its content, not yet its entry."""
@@ -99,7 +89,7 @@ class TableFiles:
 
     def sync_folder(self, name: str) -> None:
         """Make the entries of a folder durable."""
-        _sync(self.root / name)
+        sync_folder(self.root / name)
 
     def write_new(self, name: str, data: bytes) -> None:
         """Make a file appear whole under a name that must be free: FileExistsError."""
@@ -109,41 +99,47 @@ class TableFiles:
         self.rename_new(temporary, name)
         self.sync_folder(name.rpartition("/")[0])
 
-    # One writer at a time.
-
-    def lock(self, holder: str) -> None:
-        """Take the table for this process until `unlock`, or until the process ends.
+    def replace(self, name: str, data: bytes, temporary: str = "") -> None:
+        """Make a file appear whole, in the place of one of that name.
 
         Args:
-            holder: a line that the next one who wants it is shown.
-
-        Raises:
-            ArchiveError: somebody has it.
+            temporary: the name while it is written; beside the file if empty.
         """
-        descriptor = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            other = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
-            os.close(descriptor)
-            raise ArchiveError(
-                f"another job writes into {self.root}: {other or 'unknown'}",
-                hint="Wait for it, or stop it; readers need not wait",
-            ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, holder.encode(), 0)
-        self._lock = descriptor
-
-    def unlock(self) -> None:
-        """Give the table back; nothing if it is not held."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        temporary = temporary or f"{name}.{os.getpid()}.new"
+        self.remove(temporary)
+        self.create(temporary, data)
+        self.rename(temporary, name)
+        self.sync_folder(name.rpartition("/")[0])
 
 
-def _sync(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, if need be; their entries are durable."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the entries of a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def take_lock(path: Path) -> int | None:
+    """Open a file, made if need be, and lock it (flock); None when another opener holds the lock.
+
+    Closing the descriptor, or the end of the process, gives the lock back.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    return descriptor
