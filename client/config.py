@@ -331,7 +331,8 @@ def shows(config: type) -> Callable[[F], F]:
             for each in fields(config)
             if each.name not in names
         ]
-        setattr(function, "__signature__", signature.replace(parameters=[*own, *settings]))  # noqa: B010
+        printed: Any = function
+        printed.__signature__ = signature.replace(parameters=[*own, *settings])
         return function
 
     return shown

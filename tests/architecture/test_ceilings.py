@@ -20,9 +20,6 @@ CONSTRUCTOR_ARGUMENTS_MAX = 8
 LONG_CONSTRUCTORS = {
     "broker/controller.py::BrokerController",
     "broker/net/server.py::RemotingServer",
-    "client/consumer/consumer.py::Consumer",
-    "client/instance.py::Client",
-    "client/producer/producer.py::Producer",
     "protocol/remoting_command.py::RemotingCommand",
     "spark/reading/ranges.py::RangeReader",
 }

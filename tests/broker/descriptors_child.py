@@ -26,7 +26,8 @@ SPARE = 5  # descriptors above those of the peers, before they run out
 
 
 async def serve_without_descriptors() -> None:
-    asyncio.constants.ACCEPT_RETRY_DELAY = 0.01  # type: ignore[attr-defined]  # s, of the stock loop
+    # Of the stock loop, seconds.
+    asyncio.constants.ACCEPT_RETRY_DELAY = 0.01  # type: ignore[attr-defined]
     failures: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: failures.append(what))
     clock, stats = ManualClock(), BrokerStats()
