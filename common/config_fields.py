@@ -2,6 +2,7 @@
 
 A configuration is a frozen dataclass whose attributes are RocketMQ's key names in snake_case; the
 type of an attribute carries its limits, so that a wrong value is refused wherever it comes from.
+It also says what the key does here (`Effect`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -22,6 +24,29 @@ class Limits:
     low: int
     high: int
 
+
+@dataclasses.dataclass(frozen=True)
+class Effect:
+    """What a key does here; a key without this mark counts from the start on.
+
+    Attributes:
+        is_live: a change counts while the broker runs.
+        is_unused: any value is accepted and changes nothing: what it tunes works otherwise here.
+        needs: the values that other keys must have for this one to count; ABOVE_ZERO is any such.
+        not_built: the default is the only value that is accepted; what to do instead of another.
+    """
+
+    is_live: bool = False
+    is_unused: bool = False
+    needs: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    not_built: str = ""
+
+
+ABOVE_ZERO: Final = object()
+T = TypeVar("T")
+Live = Annotated[T, Effect(is_live=True)]
+Unused = Annotated[T, Effect(is_unused=True)]
+NotBuilt = Annotated[T, Effect(not_built="it is not supported yet; remove the key")]
 
 Milliseconds = Annotated[int, Limits(0, INT_MAX)]
 Interval = Annotated[int, Limits(1, INT_MAX)]  # ms between two runs of something
@@ -65,16 +90,36 @@ def key_of(attribute: str) -> str:
     return known or re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), attribute)
 
 
-_types: dict[Any, dict[str, Any]] = {}
+class Key(NamedTuple):
+    """A key of a configuration."""
+
+    attribute: str
+    type: Any  # with its limits
+    default: Any  # None also where a value must be given
+    effect: Effect
 
 
-def types_of(cls: Any) -> dict[str, Any]:
-    """Return the types of a configuration's attributes with their limits, in their order."""
-    known = _types.get(cls)
-    if known is None:
-        hints = typing.get_type_hints(cls, include_extras=True)
-        known = _types[cls] = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
-    return known
+_keys: dict[Any, dict[str, Key]] = {}
+
+
+def keys_of(cls: Any) -> dict[str, Key]:
+    """Return the keys of a configuration by their names, in the order of its attributes."""
+    if cls in _keys:
+        return _keys[cls]
+    hints = typing.get_type_hints(cls, include_extras=True)
+    keys: dict[str, Key] = {}
+    for field in dataclasses.fields(cls):
+        wanted, effect = hints[field.name], Effect()
+        if typing.get_origin(wanted) is Annotated:
+            kind, *marks = typing.get_args(wanted)
+            effect = next((mark for mark in marks if isinstance(mark, Effect)), effect)
+            limits = [mark for mark in marks if isinstance(mark, Limits)]
+            wanted = Annotated[kind, limits[0]] if limits else kind
+        if not dataclasses.is_dataclass(wanted):  # a configuration inside of another has its own
+            default = None if field.default is dataclasses.MISSING else field.default
+            keys[key_of(field.name)] = Key(field.name, wanted, default, effect)
+    _keys[cls] = keys
+    return keys
 
 
 def check_value(key: str, wanted: Any, value: object) -> None:
@@ -105,5 +150,5 @@ def check_values(config: Any) -> None:
     Raises:
         ConfigError: for the first value outside of its limits.
     """
-    for attribute, wanted in types_of(config.__class__).items():
-        check_value(key_of(attribute), wanted, getattr(config, attribute))
+    for name, key in keys_of(type(config)).items():
+        check_value(name, key.type, getattr(config, key.attribute))

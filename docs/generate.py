@@ -20,21 +20,26 @@ import tokenize
 import types
 import typing
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import click
 
-from skylarkmq.broker.config.config_keys import ABOVE_ZERO, NEEDED, REFUSED, WITHOUT_EFFECT
-from skylarkmq.broker.config.live_config import LIVE_KEYS
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.health import HealthChecks
 from skylarkmq.broker.metrics.broker_metrics import BrokerCollector
 from skylarkmq.broker.metrics.page import metrics_server
 from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.cli import main as command_line
-from skylarkmq.common.config_fields import INT_MAX, LONG_MAX, Limits, key_of, types_of
+from skylarkmq.common.config_fields import (
+    ABOVE_ZERO,
+    INT_MAX,
+    LONG_MAX,
+    Effect,
+    Limits,
+    key_of,
+    keys_of,
+)
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.testing import RunningBroker, run_broker
@@ -110,7 +115,7 @@ def shown_default(value: Any, source: str) -> str:
     """Return a default as a user would write it."""
     if OF_THE_MACHINE.search(source):
         return "by the number of CPUs"
-    if value is MISSING or value is None:
+    if value is None:
         return ""
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
@@ -134,7 +139,7 @@ def shown_type(wanted: Any) -> str:
     return {bool: "`true`, `false`", int: "a number", str: "text", Path: "a path"}[wanted]
 
 
-def needed(key: str) -> str:
+def needed(effect: Effect) -> str:
     """Return which other keys a key needs to have an effect."""
     return ", ".join(
         f"`{other}` above 0"
@@ -142,7 +147,7 @@ def needed(key: str) -> str:
         else f"`{other}={str(value).lower()}`"
         if isinstance(value, bool)
         else f"`{other}={value}`"
-        for other, value in NEEDED.get(key, {}).items()
+        for other, value in effect.needs.items()
     )
 
 
@@ -155,38 +160,37 @@ def for_users(comment: str, attributes: Iterable[str]) -> str:
     return text
 
 
-def remarks(key: str, comment: str) -> str:
+def remarks(effect: Effect, comment: str) -> str:
     """Return what the code says about a key, as sentences."""
     parts: list[str] = []
-    if key in WITHOUT_EFFECT:
+    if effect.is_unused:
         parts.append("Accepted, without effect.")
-    if needs := needed(key):
+    if needs := needed(effect):
         parts.append(f"Needs {needs}.")
-    if key in REFUSED:
-        parts.append(f"Some values are refused: {REFUSED[key][1]}.")
+    if effect.not_built:
+        parts.append(f"Some values are refused: {effect.not_built}.")
     if comment and parts:
         comment += "."
     return " ".join([comment, *parts]).strip()
 
 
-def key_tables(cls: type, title: str, live: frozenset[str]) -> Iterator[str]:
+def key_tables(cls: type, title: str) -> Iterator[str]:
     """Yield the tables of a configuration, one for each group of keys."""
-    sources, wanted = sources_of(cls), types_of(cls)
+    sources, keys = sources_of(cls), keys_of(cls)
+    attributes = [key.attribute for key in keys.values()]
     groups: dict[str, list[list[str]]] = {}
-    for field in fields(cls):
-        if field.name == "store":
-            continue
-        source, key = sources[field.name], key_of(field.name)
+    for name, key in keys.items():
+        source = sources[key.attribute]
         unit = UNITS.match(source.comment)
         comment = source.comment[unit.end() :] if unit else source.comment
         groups.setdefault(source.section, []).append(
             [
-                f"`{key}`",
-                shown_default(field.default, source.default),
+                f"`{name}`",
+                shown_default(key.default, source.default),
                 unit[1] if unit else "",
-                shown_type(wanted[field.name]),
-                "yes" if key in live else "",
-                remarks(key, for_users(comment, wanted)),
+                shown_type(key.type),
+                "yes" if key.effect.is_live else "",
+                remarks(key.effect, for_users(comment, attributes)),
             ]
         )
     yield f"## {title}"
@@ -205,9 +209,9 @@ def configuration() -> str:
         "that the key can be changed while the broker runs. *Ours* marks a key that RocketMQ does\n"
         "not have. The defaults of paths, of the broker's name and of sizes for `--dev` are\n"
         "chosen at the start; `skylarkmq serve --print-config` shows them.",
-        *key_tables(BrokerConfig, "Broker", LIVE_KEYS),
-        *key_tables(StoreConfig, "Store", LIVE_KEYS),
-        *key_tables(NamesrvConfig, "Name server", frozenset()),
+        *key_tables(BrokerConfig, "Broker"),
+        *key_tables(StoreConfig, "Store"),
+        *key_tables(NamesrvConfig, "Name server"),
     )
 
 

@@ -6,7 +6,7 @@ The environment's names are SKYLARKMQ_ and the key in upper snake case: flushDis
 SKYLARKMQ_FLUSH_DISK_TYPE. NAMESRV_ADDR stands for namesrvAddr, as for Java brokers, and is weaker
 than SKYLARKMQ_NAMESRV_ADDR.
 
-Unlike RocketMQ, which passes over unknown keys and values that it can not read: both end the start
+Unlike RocketMQ, which passes over unknown keys and values that it cannot read: both end the start
 here with one line that names the key, the value, where it stands and what to write instead. An
 unknown variable is an error only where it looks like a key spelt wrong, because tools and
 Kubernetes set variables of their own.
@@ -18,22 +18,14 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
-from skylarkmq.broker.config.config_keys import (
-    ABOVE_ZERO,
-    ALIASES,
-    JAVA_ONLY,
-    NEEDED,
-    REFUSED,
-    WITHOUT_EFFECT,
-)
 from skylarkmq.broker.config.properties_file import PropertiesError, read_properties
-from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
-from skylarkmq.common.config_fields import ConfigError, key_of, types_of
+from skylarkmq.broker.config.settings import ALIASES, JAVA_ONLY, BrokerConfig, NamesrvConfig
+from skylarkmq.common.config_fields import ABOVE_ZERO, ConfigError, Key, keys_of
 from skylarkmq.store.config import StoreConfig
 
 C = TypeVar("C", BrokerConfig, NamesrvConfig)
@@ -50,7 +42,8 @@ DEV_PROFILE: Final = {
 """What a working copy needs: data in the folder that one stands in, and small files, for a log file
 of RocketMQ's size takes its 1 GiB of the disk at the first start."""
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
-_SPECIAL_KEYS: Final = frozenset({"store"})
+KEYS: Final = {**keys_of(BrokerConfig), **keys_of(StoreConfig)}
+"""All keys of a broker and its store."""
 _SIMILARITY: Final = 0.5
 _VARIABLE_SIMILARITY: Final = 0.8
 """Higher than that of keys: what is a variable's may be somebody else's."""
@@ -93,24 +86,19 @@ def load_broker_config(sources: Sources) -> Loaded[BrokerConfig]:
 
     Raises:
         ConfigError: an unknown key, or a value that its key does not take.
-        OSError: the file can not be read.
+        OSError: the file cannot be read.
     """
-    wanted = {**_wanted(BrokerConfig), **_wanted(StoreConfig)}
     defaults = {"storePathRootDir": Setting(str(sources.home / "store"), DEFAULT_ORIGIN)}
     if sources.dev:
         defaults |= {key: Setting(text, DEV_ORIGIN) for key, text in DEV_PROFILE.items()}
     if sources.host_name:
         defaults["brokerName"] = Setting(sources.host_name, DEFAULT_ORIGIN)
-    given, unknown_variables = _collect(sources, wanted)
-    settings = {**defaults, **given}
-    values = _read_settings(wanted, settings)
-    try:
-        store = StoreConfig(**_of(StoreConfig, values))
-        config = BrokerConfig(store=store, **_of(BrokerConfig, values))
-    except ConfigError as error:
-        raise _placed(error, settings) from error
-    idle = sorted([*_idle_keys(given), *_left_out_keys(given, config)])
-    return Loaded(config, settings, idle, unknown_variables)
+
+    def make(values: Mapping[str, Any]) -> BrokerConfig:
+        store = StoreConfig(**_attributes(StoreConfig, values))
+        return BrokerConfig(store=store, **_attributes(BrokerConfig, values))
+
+    return _load(sources, KEYS, defaults, make)
 
 
 def load_namesrv_config(sources: Sources) -> Loaded[NamesrvConfig]:
@@ -118,33 +106,51 @@ def load_namesrv_config(sources: Sources) -> Loaded[NamesrvConfig]:
 
     Raises:
         ConfigError: an unknown key, or a value that its key does not take.
-        OSError: the file can not be read.
+        OSError: the file cannot be read.
     """
-    wanted = _wanted(NamesrvConfig)
-    kv_path = sources.home / "namesrv" / "kvConfig.json"
-    given, unknown_variables = _collect(sources, wanted)
-    settings = {"kvConfigPath": Setting(str(kv_path), DEFAULT_ORIGIN), **given}
-    values = _read_settings(wanted, settings)
+    path = sources.home / "namesrv" / "kvConfig.json"
+    return _load(
+        sources,
+        keys_of(NamesrvConfig),
+        {"kvConfigPath": Setting(str(path), DEFAULT_ORIGIN)},
+        lambda values: NamesrvConfig(**_attributes(NamesrvConfig, values)),
+    )
+
+
+def _load(
+    sources: Sources,
+    keys: Mapping[str, Key],
+    defaults: Mapping[str, Setting],
+    make: Callable[[Mapping[str, Any]], C],
+) -> Loaded[C]:
+    given, unknown_variables = _collect(sources, keys)
+    settings = {**defaults, **given}
     try:
-        config = NamesrvConfig(**_of(NamesrvConfig, values))
+        texts = {key: setting.text for key, setting in settings.items() if key in keys}
+        config = make(read_values(keys, texts))
     except ConfigError as error:
-        raise _placed(error, settings) from error
-    return Loaded(config, settings, _idle_keys(given), unknown_variables)
+        origin = settings[error.key].origin if error.key in settings else ""
+        raise ConfigError(error.key, error.value, error.cure, origin) from error
+    values = values_of(config)
+    idle = [_without_effect(key, keys.get(key), values) for key in given]
+    return Loaded(config, settings, sorted(filter(None, idle)), unknown_variables)
+
+
+def values_of(config: BrokerConfig | NamesrvConfig) -> dict[str, Any]:
+    """Return the value of every key; a broker's with those of its store."""
+    parts = [config.store, config] if isinstance(config, BrokerConfig) else [config]
+    return {
+        name: getattr(part, key.attribute)
+        for part in parts
+        for name, key in keys_of(type(part)).items()
+    }
 
 
 def effective_values(loaded: Loaded[Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield key, value and origin of every key, for `--print-config`."""
-    config = loaded.config
-    parts = [config.store, config] if isinstance(config, BrokerConfig) else [config]
-    rows: list[tuple[str, str, str]] = []
-    for part in parts:
-        for attribute in types_of(part.__class__):
-            if attribute in _SPECIAL_KEYS:
-                continue
-            key = key_of(attribute)
-            origin = loaded.settings[key].origin if key in loaded.settings else DEFAULT_ORIGIN
-            rows.append((key, shown_value(getattr(part, attribute)), origin))
-    yield from sorted(rows)
+    """Yield key, value and origin of every key, sorted, for `--print-config`."""
+    default = Setting("", DEFAULT_ORIGIN)
+    for key, value in sorted(values_of(loaded.config).items()):
+        yield key, shown_value(value), loaded.settings.get(key, default).origin
 
 
 def shown_value(value: object) -> str:
@@ -154,53 +160,38 @@ def shown_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _wanted(cls: Any) -> dict[str, Any]:
-    """Key -> type of value."""
-    hints = types_of(cls)
-    return {key_of(name): hints[name] for name in hints if name not in _SPECIAL_KEYS}
+def _attributes(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of one class by attribute."""
+    return {key.attribute: values[name] for name, key in keys_of(cls).items() if name in values}
 
 
-def _of(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of one class by attribute."""
-    return {name: values[key_of(name)] for name in types_of(cls) if key_of(name) in values}
+def _without_effect(name: str, key: Key | None, values: Mapping[str, Any]) -> str:
+    """Return the name of a key that was given in vain, with what it needs; empty when it counts."""
+    if key is None or key.effect.is_unused:
+        return name
+    lacking = [
+        f"{other} above 0" if wanted is ABOVE_ZERO else f"{other}={shown_value(wanted)}"
+        for other, wanted in key.effect.needs.items()
+        if not (values[other] if wanted is ABOVE_ZERO else values[other] == wanted)
+    ]
+    is_in_vain = lacking and values[name] != key.default
+    return f"{name} (needs {', '.join(lacking)})" if is_in_vain else ""
 
 
-def _idle_keys(settings: Mapping[str, Setting]) -> list[str]:
-    return sorted(key for key in settings if key in WITHOUT_EFFECT or key in JAVA_ONLY)
-
-
-def _left_out_keys(settings: Mapping[str, Setting], config: BrokerConfig) -> Iterator[str]:
-    """Yield the keys that were given another value than their default, in vain, and why."""
-    values: dict[str, Any] = {}
-    defaults: dict[str, Any] = {}
-    for part in (config.store, config):
-        for attribute in types_of(part.__class__):
-            values[key_of(attribute)] = getattr(part, attribute)
-            defaults[key_of(attribute)] = getattr(part.__class__, attribute, None)
-    for key in settings.keys() & NEEDED.keys():
-        lacking = [
-            f"{other} above 0" if wanted is ABOVE_ZERO else f"{other}={shown_value(wanted)}"
-            for other, wanted in NEEDED[key].items()
-            if not (values[other] if wanted is ABOVE_ZERO else values[other] == wanted)
-        ]
-        if lacking and values[key] != defaults[key]:
-            yield f"{key} (needs {', '.join(lacking)})"
-
-
-def _collect(sources: Sources, wanted: Mapping[str, Any]) -> tuple[dict[str, Setting], list[str]]:
+def _collect(sources: Sources, keys: Mapping[str, Key]) -> tuple[dict[str, Setting], list[str]]:
     """Lay the sources over each other; return also the variables that mean nothing."""
     settings: dict[str, Setting] = {}
     if sources.file is not None:
         for key, setting in _file_settings(sources.file):
-            settings[_known(key, setting, wanted)] = setting
-    variables, unknown = _environment_settings(sources.environment, wanted)
+            settings[_known(key, setting, keys)] = setting
+    variables, unknown = _environment_settings(sources.environment, keys)
     settings.update(variables)
     for text in sources.settings:
         key, mark, value = text.partition("=")
         setting = Setting(value.strip(), "--set")
         if not mark:
             raise ConfigError(key, "", "write --set key=value", setting.origin)
-        settings[_known(key.strip(), setting, wanted)] = setting
+        settings[_known(key.strip(), setting, keys)] = setting
     return settings, unknown
 
 
@@ -213,14 +204,14 @@ def _file_settings(path: Path) -> list[tuple[str, Setting]]:
 
 
 def _environment_settings(
-    environment: Mapping[str, str], wanted: Mapping[str, Any]
+    environment: Mapping[str, str], keys: Mapping[str, Key]
 ) -> tuple[dict[str, Setting], list[str]]:
-    by_variable = {_variable(key): key for key in (*wanted, *JAVA_ONLY)}
-    by_variable |= {_variable(key): name for key, name in ALIASES.items() if name in wanted}
+    by_variable = {_variable(key): key for key in (*keys, *JAVA_ONLY)}
+    by_variable |= {_variable(key): name for key, name in ALIASES.items() if name in keys}
     settings: dict[str, Setting] = {}
     unknown: list[str] = []
     address = environment.get(NAMESRV_ADDR_VARIABLE)
-    if address and "namesrvAddr" in wanted:
+    if address and "namesrvAddr" in keys:
         settings["namesrvAddr"] = Setting(address, f"environment {NAMESRV_ADDR_VARIABLE}")
     for variable in sorted(environment):
         if variable in by_variable:
@@ -239,8 +230,7 @@ def _near_variable(variable: str, text: str, known: Iterable[str]) -> str | None
     """Return the variable of a key that this one looks like; None: somebody else's."""
     if _OF_A_SERVICE.search(variable) or _SERVICE_ADDRESS.match(text):
         return None
-    of_any_server = {**_wanted(BrokerConfig), **_wanted(StoreConfig), **_wanted(NamesrvConfig)}
-    if variable in map(_variable, of_any_server):
+    if variable in map(_variable, (*KEYS, *keys_of(NamesrvConfig))):
         return None  # of the other server, whose environment this one shares
     by_letters = {_letters(name): name for name in known}
     near = difflib.get_close_matches(
@@ -258,53 +248,40 @@ def _variable(key: str) -> str:
     return ENVIRONMENT_PREFIX + snake.upper()
 
 
-def _known(key: str, setting: Setting, wanted: Mapping[str, Any]) -> str:
+def _known(key: str, setting: Setting, keys: Mapping[str, Key]) -> str:
     try:
-        return known_key(key, setting.text, wanted)
+        return known_key(key, setting.text, keys)
     except ConfigError as error:
         raise ConfigError(error.key, error.value, error.cure, setting.origin) from error
 
 
-def known_key(key: str, text: str, wanted: Mapping[str, Any]) -> str:
+def known_key(key: str, text: str, keys: Mapping[str, Key]) -> str:
     """The key under the spelling of this version.
 
     Raises:
         ConfigError: there is no such key; names the nearest one.
     """
     key = ALIASES.get(key, key)
-    if key in wanted or key in JAVA_ONLY:
+    if key in keys or key in JAVA_ONLY:
         return key
-    by_lower = {name.lower(): name for name in wanted}
+    by_lower = {name.lower(): name for name in keys}
     near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=_SIMILARITY)
     cure = f"no such key; did you mean {by_lower[near[0]]}?" if near else "no such key"
     raise ConfigError(key, text, cure)
 
 
-def _read_settings(wanted: Mapping[str, Any], settings: Mapping[str, Setting]) -> dict[str, Any]:
-    try:
-        return read_values(wanted, {key: setting.text for key, setting in settings.items()})
-    except ConfigError as error:
-        raise _placed(error, settings) from error
-
-
-def read_values(wanted: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
+def read_values(keys: Mapping[str, Key], texts: Mapping[str, str]) -> dict[str, Any]:
     """Turn texts into the values of their keys; the limits of values are checked elsewhere.
-
-    Args:
-        wanted: type of value by key; keys that are not in it are passed over.
 
     Raises:
         ConfigError: a text that its key does not take.
     """
     values: dict[str, Any] = {}
-    for key, text in texts.items():
-        if key not in wanted:
-            continue  # a key of Java alone
-        value = _read_value(key, wanted[key], text)
-        is_refused, cure = REFUSED.get(key, (None, ""))
-        if is_refused is not None and is_refused(value):
-            raise ConfigError(key, text, cure)
-        values[key] = value
+    for name, text in texts.items():
+        key = keys[name]
+        values[name] = _read_value(name, key.type, text)
+        if key.effect.not_built and values[name] != key.default:
+            raise ConfigError(name, text, key.effect.not_built)
     return values
 
 
@@ -330,7 +307,7 @@ def _read_value(key: str, wanted: Any, text: str) -> Any:
         try:
             return Path(text).expanduser()
         except RuntimeError as error:
-            raise ConfigError(key, text, "nobody knows this home; write the whole path") from error
+            raise ConfigError(key, text, "this home is unknown; write the whole path") from error
     return text
 
 
@@ -339,9 +316,3 @@ def _read_boolean(key: str, text: str) -> bool:
     if lowered not in ("true", "false"):
         raise ConfigError(key, text, "write true or false")
     return lowered == "true"
-
-
-def _placed(error: ConfigError, settings: Mapping[str, Setting]) -> ConfigError:
-    """The same error with the place that its value comes from."""
-    setting = settings.get(error.key)
-    return ConfigError(error.key, error.value, error.cure, setting.origin if setting else "")

@@ -13,13 +13,19 @@ Source: java.util.Properties, load(Reader)
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-_BLANKS: Final = " \t\f"
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _LINE_END: Final = re.compile(r"\r\n|\n|\r")
-_UNICODE: Final = re.compile(r"[0-9a-fA-F]{4}")
+# A logical line from its first character on: a comment, or a pair with the lines it goes on in.
+_LOGICAL: Final = re.compile(
+    r"[ \t\f]*(?:[#!][^\r\n]*|(?P<pair>(?:[^\\\r\n]|\\(?:\r\n|[\s\S]|\Z))*))(?P<end>\r\n|\n|\r|\Z)"
+)
+_GOES_ON: Final = re.compile(r"(?<!\\)(?:\\\\)*\\(?:\r\n|\n|\r)\Z")
+_CONTINUED: Final = re.compile(r"(\\[^\r\n])|\\(?:(?:\r\n|\n|\r)[ \t\f]*|\Z)")
+_PAIR: Final = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_ESCAPED: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 
 
 class Property(NamedTuple):
@@ -31,7 +37,7 @@ class Property(NamedTuple):
 
 
 class PropertiesError(ValueError):
-    """The text can not be read at a line."""
+    """The text cannot be read at a line."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(f"line {line}: {why}")
@@ -44,47 +50,32 @@ def read_properties(data: bytes) -> list[Property]:
     Raises:
         PropertiesError: a malformed \\uXXXX.
     """
-    text, _ = _decoded(data)
-    return [_split(line, number) for number, line in _logical_lines(text)]
+    return [pair for pair, _ in _pairs(_decoded(data)[0])]
 
 
 def edit_properties(data: bytes, changes: Mapping[str, str]) -> bytes:
     """Return the text with other values for some keys; all else stays as it is.
 
-    A key's last line counts and is replaced, with the lines that it goes on in. What is not there
-    is added at the end.
+    A key's last line counts and is replaced, with the lines that it goes on in. A key that is not
+    there is added at the end.
 
     Raises:
-        PropertiesError: the text can not be read.
+        PropertiesError: the text cannot be read.
     """
     text, encoding = _decoded(data)
-    lines = _LINE_END.split(text)
-    places = {item.key: item.line for item in read_properties(data)}
-    added: list[str] = []
-    edited: dict[int, tuple[int, str]] = {}  # first line -> (lines that it takes, the new one)
-    for key, value in changes.items():
-        line = f"{key}=" + value.replace("\\", "\\\\")
-        first = places.get(key)
-        if first is None:
-            added.append(line)
-            continue
-        last = first
-        while last < len(lines) and _goes_on(lines[last - 1]):
-            last += 1
-        edited[first] = last - first + 1, line
-    result: list[str] = []
-    number = 1
-    while number <= len(lines):
-        count, line = edited.get(number, (1, lines[number - 1]))
-        result.append(line)
-        number += count
+    places = {pair.key: place for pair, place in _pairs(text)}
+    lines = {key: f"{key}=" + value.replace("\\", "\\\\") for key, value in changes.items()}
+    known = changes.keys() & places.keys()
+    for start, end, key in sorted(((*places[key], key) for key in known), reverse=True):
+        text = text[:start] + lines[key] + text[end:]
+    added = [lines[key] for key in changes if key not in places]
     if added:
-        if result and not result[-1]:
-            result.pop()
-        if result and _goes_on(result[-1]):
-            result.append("")
-        result += [*added, ""]
-    return "\n".join(result).encode(encoding)
+        if text and text[-1] not in "\r\n":
+            text += "\n"
+        if _GOES_ON.search(text):
+            text += "\n"
+        text += "".join(f"{line}\n" for line in added)
+    return text.encode(encoding)
 
 
 def _decoded(data: bytes) -> tuple[str, str]:
@@ -94,60 +85,33 @@ def _decoded(data: bytes) -> tuple[str, str]:
         return data.decode("iso-8859-1"), "iso-8859-1"
 
 
-def _goes_on(line: str) -> bool:
-    """Whether a line ends in an odd number of backslashes."""
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+def _pairs(text: str) -> Iterator[tuple[Property, tuple[int, int]]]:
+    """Yield each pair, and where its logical line begins and ends in the text."""
+    position, number = 0, 1
+    while position < len(text):
+        found = _LOGICAL.match(text, position)
+        assert found is not None
+        if found["pair"]:
+            joined = _CONTINUED.sub(lambda part: part[1] or "", found["pair"])
+            halves = _PAIR.fullmatch(joined)
+            assert halves is not None
+            key, value = (_unescaped(half, number) for half in halves.groups())
+            yield Property(key, value.rstrip(), number), (position, found.start("end"))
+        number += len(_LINE_END.findall(text, position, found.end()))
+        position = found.end()
 
 
-def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """Join continued lines; drop comments and empty lines."""
-    lines: list[tuple[int, str]] = []
-    parts: list[str] = []
-    start = 0
-    for number, natural in enumerate(_LINE_END.split(text), 1):
-        line = natural.lstrip(_BLANKS)
-        if not parts:
-            if not line or line[0] in "#!":
-                continue
-            start = number
-        if _goes_on(line):
-            parts.append(line[:-1])
-            continue
-        parts.append(line)
-        lines.append((start, "".join(parts)))
-        parts = []
-    if parts:
-        lines.append((start, "".join(parts)))
-    return lines
+def _unescaped(text: str, number: int) -> str:
+    def character(escape: re.Match[str]) -> str:
+        if escape[1]:
+            return chr(int(escape[1], 16))
+        if escape[2] == "u":
+            digits = text[escape.end() : escape.end() + 4]
+            raise PropertiesError(number, f"\\u{digits} is no character: write 4 hex digits")
+        return _ESCAPES.get(escape[2], escape[2])
 
-
-def _split(line: str, number: int) -> Property:
-    end = 0
-    while end < len(line) and line[end] not in "=:" and line[end] not in _BLANKS:
-        end += 2 if line[end] == "\\" else 1
-    rest = line[end:].lstrip(_BLANKS)
-    if rest[:1] in ("=", ":"):
-        rest = rest[1:].lstrip(_BLANKS)
-    return Property(_unescape(line[:end], number), _unescape(rest, number).rstrip(), number)
-
-
-def _unescape(text: str, number: int) -> str:
     if "\\" not in text:
         return text
-    parts: list[str] = []
-    position = 0
-    while (mark := text.find("\\", position)) >= 0:
-        parts.append(text[position:mark])
-        letter = text[mark + 1 : mark + 2]
-        position = mark + 2
-        if letter == "u":
-            digits = text[position : position + 4]
-            if _UNICODE.fullmatch(digits) is None:
-                raise PropertiesError(number, f"\\u{digits} is no character: write 4 hex digits")
-            parts.append(chr(int(digits, 16)))
-            position += 4
-        else:
-            parts.append(_ESCAPES.get(letter, letter))
-    parts.append(text[position:])
-    # Pairs of surrogates are one character, as Java has it.
-    return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    # A pair of surrogates is one character, as Java has it.
+    utf16 = _ESCAPED.sub(character, text).encode("utf-16", "surrogatepass")
+    return utf16.decode("utf-16", "replace")

@@ -1,7 +1,9 @@
 """Configuration of the broker and of the name server: RocketMQ's keys in snake_case.
 
-`config_keys.py` says which keys have no effect and which values are refused; how the values come
-from file, environment and command line is in `config_file.py`.
+An attribute's type says which values its key takes and what it does here. A key that would promise
+what is not built takes its default alone. One that only tunes something which works otherwise here,
+or which other values leave out, takes any value, and the start names those that somebody set.
+How the values come from file, environment and command line is in `config_file.py`.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../BrokerConfig.java,
 common/.../namesrv/NamesrvConfig.java, remoting/.../netty/NettyServerConfig.java
@@ -19,12 +21,17 @@ from skylarkmq.common.config_fields import (
     Bytes,
     ConfigError,
     Count,
+    Effect,
     Interval,
     Limits,
+    Live,
     Long,
     Milliseconds,
+    NotBuilt,
     Port,
     Positive,
+    T,
+    Unused,
     check_values,
 )
 from skylarkmq.protocol.flags import RMQ_SYS_TRACE_TOPIC, PermName
@@ -45,6 +52,38 @@ QueueCount = Annotated[int, Limits(1, QUEUES_MAX)]
 FilterGroups = Annotated[int, Limits(1, 10_000)]
 ErrorRate = Annotated[int, Limits(1, 99)]
 Permission = Annotated[int, Limits(0, PermName.PERM_READ | PermName.PERM_WRITE)]
+OfFastFailure = Annotated[T, Effect(needs={"brokerFastFailureEnable": True})]
+OfShortPolling = Annotated[T, Effect(is_live=True, needs={"longPollingEnable": False})]
+OfRecordedFall = Annotated[T, Effect(needs={"diskFallRecorded": True})]
+OfSlowConsumers = Annotated[T, Effect(needs={"disableConsumeIfConsumerReadSlowly": True})]
+OfExtension = Annotated[T, Effect(needs={"enableConsumeQueueExt": True})]
+NoSlaves = Annotated[T, Effect(not_built="slaves are not supported yet; use 0, the master")]
+NoAddressServer = Annotated[
+    T, Effect(not_built="it is not supported yet; name them in namesrvAddr")
+]
+NoAccessControl = Annotated[
+    T, Effect(not_built="access control is not supported yet; remove the key")
+]
+
+# Older spellings that RocketMQ's documentation still shows.
+ALIASES: Final = {
+    "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
+    "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
+}
+# Keys of Java brokers and of widely copied files that have no attribute here; any value is taken.
+JAVA_ONLY: Final = frozenset(
+    {
+        "abortFile", "brokerConfigPath", "checkTransactionMessageEnable",
+        "clientManagerThreadPoolQueueCapacity", "consumerManagerThreadPoolQueueCapacity",
+        "debugLockEnable", "endTransactionPoolQueueCapacity", "endTransactionThreadPoolNums",
+        "filterServerNums", "heartbeatThreadPoolNums", "heartbeatThreadPoolQueueCapacity",
+        "highSpeedMode", "processReplyMessageThreadPoolNums", "putMessageFutureThreadPoolNums",
+        "putMsgIndexHightWater", "putThreadPoolQueueCapacity", "replyThreadPoolQueueCapacity",
+        "rocketmqHome", "serverPooledByteBufAllocatorEnable", "serverSocketBacklog",
+        "storeCheckpoint", "storePathConsumeQueue", "storePathIndex",
+        "writeBufferHighWaterMark", "writeBufferLowWaterMark",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +95,11 @@ class BrokerConfig:
     # Identity
     broker_cluster_name: str = "DefaultCluster"
     broker_name: str = "DEFAULT_BROKER"  # the loader's default is the host name
-    broker_id: Long = 0  # 0: master
+    broker_id: NoSlaves[Long] = 0  # 0: master
     broker_ip1: str | None = None  # what clients are told; None: found from bindAddress
     broker_ip2: str | None = None  # the replication address; None: as brokerIP1
     region_id: str = "DefaultRegion"
-    broker_permission: Permission = READ_WRITE  # 4 read + 2 write
+    broker_permission: Live[Permission] = READ_WRITE  # 4 read + 2 write
 
     # Where it listens; 0 picks a free port
     bind_address: str = "127.0.0.1"
@@ -77,45 +116,45 @@ class BrokerConfig:
 
     # Name servers
     namesrv_addr: str | None = None  # `host:port`, several separated by `;`
-    fetch_namesrv_addr_by_address_server: bool = False
+    fetch_namesrv_addr_by_address_server: NoAddressServer[bool] = False
     register_name_server_period: Interval = 30_000  # ms, used within 10 to 60 s
     register_broker_timeout_mills: Interval = 6000  # ms
-    force_register: bool = True  # False: only when the name server has another version
-    compressed_register: bool = False
+    force_register: Live[bool] = True  # False: only when the name server has another version
+    compressed_register: Live[bool] = False
 
     # Topics and groups
-    auto_create_topic_enable: bool = True
-    auto_create_subscription_group: bool = True
+    auto_create_topic_enable: Live[bool] = True
+    auto_create_subscription_group: Live[bool] = True
     default_topic_queue_nums: QueueCount = 8  # of TBW102, so the most that a new topic gets
     cluster_topic_enable: bool = True
     broker_topic_enable: bool = True
     trace_topic_enable: bool = False
     msg_trace_topic_name: str = RMQ_SYS_TRACE_TOPIC
-    max_topics: Positive = 50_000  # ours
-    max_groups: Positive = 50_000  # ours
+    max_topics: Live[Positive] = 50_000  # ours
+    max_groups: Live[Positive] = 50_000  # ours
     new_names_per_second: Count = 100  # ours; topics and groups made on demand; 0: any number
     flush_consumer_offset_interval: Interval = 5000  # ms
 
     # Sending and pulling
-    start_accept_send_request_time_stamp: Long = 0  # ms since the epoch
-    reject_transaction_message: bool = False
+    start_accept_send_request_time_stamp: Live[Long] = 0  # ms since the epoch
+    reject_transaction_message: Live[bool] = False
     long_polling_enable: bool = True
-    short_polling_time_mills: Interval = 1000  # ms
-    notify_consumer_ids_changed_enable: bool = True
+    short_polling_time_mills: OfShortPolling[Interval] = 1000  # ms
+    notify_consumer_ids_changed_enable: Live[bool] = True
     consume_young_queue_from_first: bool = True  # ours; RocketMQ's rule for groups that are new
-    slave_read_enable: bool = False
-    transfer_msg_by_heap: bool = True
-    disable_consume_if_consumer_read_slowly: bool = False
-    consumer_fallbehind_threshold: Long = 17_179_869_184  # bytes
-    store_reply_message_enable: bool = True
-    trace_on: bool = True  # answers of sends say so to the clients' tracing
+    slave_read_enable: Live[bool] = False
+    transfer_msg_by_heap: Unused[bool] = True
+    disable_consume_if_consumer_read_slowly: OfRecordedFall[bool] = False
+    consumer_fallbehind_threshold: OfSlowConsumers[Long] = 17_179_869_184  # bytes
+    store_reply_message_enable: Live[bool] = True
+    trace_on: Live[bool] = True  # answers of sends say so to the clients' tracing
 
     # Flow control
     broker_fast_failure_enable: bool = True
-    wait_time_mills_in_send_queue: Milliseconds = 200  # ms
-    wait_time_mills_in_pull_queue: Milliseconds = 5000  # ms
-    wait_time_mills_in_heartbeat_queue: Milliseconds = 31_000  # ms
-    wait_time_mills_in_transaction_queue: Milliseconds = 3000  # ms
+    wait_time_mills_in_send_queue: OfFastFailure[Milliseconds] = 200  # ms
+    wait_time_mills_in_pull_queue: OfFastFailure[Milliseconds] = 5000  # ms
+    wait_time_mills_in_heartbeat_queue: OfFastFailure[Milliseconds] = 31_000  # ms
+    wait_time_mills_in_transaction_queue: OfFastFailure[Milliseconds] = 3000  # ms
 
     # Transactions
     transaction_time_out: Interval = 6000  # ms
@@ -124,35 +163,35 @@ class BrokerConfig:
 
     # Filters
     enable_property_filter: bool = False  # SQL92
-    enable_calc_filter_bit_map: bool = False
+    enable_calc_filter_bit_map: OfExtension[bool] = False
     expect_consumer_num_use_filter: FilterGroups = 32  # of one topic; shapes the bitmaps
     max_error_rate_of_bloom_filter: ErrorRate = 20  # %
     filter_support_retry: bool = False
     filter_data_clean_time_span: Long = 86_400_000  # ms, of a group that is gone
 
     # Access and statistics
-    acl_enable: bool = False
-    enable_detail_stat: bool = True
-    auto_delete_unused_stats: bool = False
+    acl_enable: NoAccessControl[bool] = False
+    enable_detail_stat: Unused[bool] = True
+    auto_delete_unused_stats: Unused[bool] = False
 
     # Threads and buffers of the Java broker
-    send_message_thread_pool_nums: Positive = _SEND_THREADS
-    pull_message_thread_pool_nums: Positive = 16 + 2 * _CPUS
-    query_message_thread_pool_nums: Positive = 8 + _CPUS
-    admin_broker_thread_pool_nums: Positive = 16
-    client_manage_thread_pool_nums: Positive = 32
-    consumer_manage_thread_pool_nums: Positive = 32
+    send_message_thread_pool_nums: Unused[Positive] = _SEND_THREADS
+    pull_message_thread_pool_nums: Unused[Positive] = 16 + 2 * _CPUS
+    query_message_thread_pool_nums: Unused[Positive] = 8 + _CPUS
+    admin_broker_thread_pool_nums: Unused[Positive] = 16
+    client_manage_thread_pool_nums: Unused[Positive] = 32
+    consumer_manage_thread_pool_nums: Unused[Positive] = 32
     send_thread_pool_queue_capacity: Positive = 10_000
     pull_thread_pool_queue_capacity: Positive = 100_000
     query_thread_pool_queue_capacity: Positive = 20_000
-    server_worker_threads: Count = 8
-    server_selector_threads: Count = 3
-    server_callback_executor_threads: Count = 0
-    server_oneway_semaphore_value: Positive = 256
-    server_async_semaphore_value: Positive = 64
-    server_socket_snd_buf_size: Bytes | None = None  # None: the system's
-    server_socket_rcv_buf_size: Bytes | None = None  # None: the system's
-    use_epoll_native_selector: bool = False
+    server_worker_threads: Unused[Count] = 8
+    server_selector_threads: Unused[Count] = 3
+    server_callback_executor_threads: Unused[Count] = 0
+    server_oneway_semaphore_value: Unused[Positive] = 256
+    server_async_semaphore_value: Unused[Positive] = 64
+    server_socket_snd_buf_size: Unused[Bytes | None] = None  # None: the system's
+    server_socket_rcv_buf_size: Unused[Bytes | None] = None  # None: the system's
+    use_epoll_native_selector: Unused[bool] = False
 
     def __post_init__(self) -> None:
         """Check all values.
@@ -186,20 +225,20 @@ class NamesrvConfig:
     max_connections_per_address: Count = 0  # ours; 0: half of max_connections
     server_channel_max_idle_time_seconds: Positive = 120  # s
     order_message_enable: bool = False
-    cluster_test: bool = False
-    product_env_name: str = "center"
+    cluster_test: NotBuilt[bool] = False
+    product_env_name: Unused[str] = "center"
     kv_config_path: Path | None = None  # None: in memory alone; the loader gives a default
-    config_store_path: str | None = None
+    config_store_path: Unused[str | None] = None
 
     # Threads and buffers of the Java name server
-    server_worker_threads: Count = 8
-    server_selector_threads: Count = 3
-    server_callback_executor_threads: Count = 0
-    server_oneway_semaphore_value: Positive = 256
-    server_async_semaphore_value: Positive = 64
-    server_socket_snd_buf_size: Bytes | None = None  # None: the system's
-    server_socket_rcv_buf_size: Bytes | None = None  # None: the system's
-    use_epoll_native_selector: bool = False
+    server_worker_threads: Unused[Count] = 8
+    server_selector_threads: Unused[Count] = 3
+    server_callback_executor_threads: Unused[Count] = 0
+    server_oneway_semaphore_value: Unused[Positive] = 256
+    server_async_semaphore_value: Unused[Positive] = 64
+    server_socket_snd_buf_size: Unused[Bytes | None] = None  # None: the system's
+    server_socket_rcv_buf_size: Unused[Bytes | None] = None  # None: the system's
+    use_epoll_native_selector: Unused[bool] = False
 
     def __post_init__(self) -> None:
         """Check all values.

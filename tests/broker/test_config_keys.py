@@ -3,21 +3,13 @@
 import re
 from pathlib import Path
 
-from skylarkmq.broker.config.config_keys import (
-    ABOVE_ZERO,
-    ALIASES,
-    JAVA_ONLY,
-    NEEDED,
-    REFUSED,
-    WITHOUT_EFFECT,
-)
-from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
-from skylarkmq.common.config_fields import key_of, types_of
+from skylarkmq.broker.config.settings import ALIASES, JAVA_ONLY, BrokerConfig, NamesrvConfig
+from skylarkmq.common.config_fields import ABOVE_ZERO, keys_of
 from skylarkmq.store.config import StoreConfig
 
 ROOT = Path(__file__).parents[2]
-ATTRIBUTES = {name for cls in (BrokerConfig, NamesrvConfig, StoreConfig) for name in types_of(cls)}
-KEYS = {key_of(name) for name in ATTRIBUTES}
+CLASSES = (BrokerConfig, NamesrvConfig, StoreConfig)
+KEYS = {name: key for cls in CLASSES for name, key in keys_of(cls).items()}
 
 
 def _read_attributes() -> set[str]:
@@ -29,33 +21,27 @@ def _read_attributes() -> set[str]:
 
 def test_keys_without_effect_are_just_those_that_no_code_reads() -> None:
     read = _read_attributes()
-    idle = {key_of(name) for name in ATTRIBUTES if name not in read}
-    assert idle - set(REFUSED) == WITHOUT_EFFECT - set(REFUSED)
+    idle = {name for name, key in KEYS.items() if key.attribute not in read}
+    refused = {name for name, key in KEYS.items() if key.effect.not_built}
+    unused = {name for name, key in KEYS.items() if key.effect.is_unused}
+    assert idle - refused == unused - refused
+
+
+def test_a_key_that_several_servers_have_does_the_same_in_each() -> None:
+    for cls in CLASSES:
+        for name, key in keys_of(cls).items():
+            assert key.effect.is_unused == KEYS[name].effect.is_unused, name
 
 
 def test_lists_name_keys_that_exist() -> None:
-    assert KEYS >= WITHOUT_EFFECT
-    assert set(REFUSED) <= KEYS
-    assert set(ALIASES.values()) <= KEYS
-    assert not JAVA_ONLY & KEYS and not set(ALIASES) & KEYS
+    assert set(ALIASES.values()) <= KEYS.keys()
+    assert not JAVA_ONLY & KEYS.keys() and not ALIASES.keys() & KEYS.keys()
 
 
 def test_what_a_key_needs_is_a_value_of_another_key_that_has_an_effect() -> None:
-    defaults = {
-        key_of(name): getattr(cls, name, None)
-        for cls in (BrokerConfig, StoreConfig)
-        for name in types_of(cls)
-    }
-    for key, needed in NEEDED.items():
-        assert key in defaults and key not in WITHOUT_EFFECT, key
-        for other, wanted in needed.items():
-            assert other != key and other not in WITHOUT_EFFECT
-            kind = int if wanted is ABOVE_ZERO else type(wanted)
-            assert type(defaults[other]) is kind, other
-
-
-def test_no_default_is_refused() -> None:
-    for cls in (BrokerConfig, NamesrvConfig, StoreConfig):
-        for name in types_of(cls):
-            refused = REFUSED.get(key_of(name))
-            assert refused is None or not refused[0](getattr(cls, name)), name
+    for name, key in KEYS.items():
+        for other, wanted in key.effect.needs.items():
+            assert not key.effect.is_unused, name
+            assert other != name and not KEYS[other].effect.is_unused
+            kind: type = int if wanted is ABOVE_ZERO else type(wanted)
+            assert type(KEYS[other].default) is kind, other

@@ -85,6 +85,7 @@ def test_keys_that_stand_twice_are_both_told() -> None:
         ("a=1,\\\n  2,\\\n  3\nb=4\n", {"a": "5"}, "a=5\nb=4\n"),
         ("a=1\\", {"b": "2"}, "a=1\\\n\nb=2\n"),
         ("\ufeffa=1\n", {"a": "2"}, "a=2\n"),
+        ("# c\r\na=1\r\nb=2", {"a": "3"}, "# c\r\na=3\r\nb=2"),
         ("a=C:\n", {"a": "C:\\x"}, "a=C:\\\\x\n"),
         ("a=1\nb=2\n", {"b": "3", "c": "4", "a": "5"}, "a=5\nb=3\nc=4\n"),
     ],
