@@ -4,6 +4,7 @@
     reference/metrics.md         the metric families of a broker that runs
     reference/command-line.md    the commands of click
     reference/request-codes.md   the handlers of a broker and a name server that run
+    reference/spark-options.md   the options that the Spark connector declares
 
 `tests/test_reference_pages.py` compares the pages with what this module makes.
 """
@@ -41,6 +42,10 @@ from skylarkmq.common.config_fields import (
     keys_of,
 )
 from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.spark.log.log_options import LOG_OPTIONS
+from skylarkmq.spark.options import SOURCE_OPTIONS
+from skylarkmq.spark.settings import CONNECTION_OPTIONS
+from skylarkmq.spark.writing.sink_options import SINK_OPTIONS
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.testing import RunningBroker, run_broker
 
@@ -307,6 +312,37 @@ def request_codes(broker: RunningBroker) -> str:
     )
 
 
+# Spark
+
+
+def spark_options() -> str:
+    """Return the page of the options of all Spark formats."""
+    parts = {
+        "Connection": CONNECTION_OPTIONS,
+        "Source": SOURCE_OPTIONS,
+        "Sink": SINK_OPTIONS,
+        "Store files": LOG_OPTIONS,
+    }
+    head = ["option", "values", "default", "of", "meaning"]
+    return page(
+        "Spark options",
+        "Names may be in any case. An unknown one is refused, with the nearest known. A number of\n"
+        "bytes may have a unit, as in `256KiB` or `4m`; a duration too, as in `500ms` or `15m`.\n"
+        "Source and sink take the options of the connection as well; store files need none.",
+        *(
+            f"## {title}\n\n"
+            + table(
+                head,
+                (
+                    [f"`{each.name}`", each.takes, each.default, each.only, each.meaning]
+                    for each in options
+                ),
+            )
+            for title, options in parts.items()
+        ),
+    )
+
+
 async def made() -> dict[str, str]:
     """Return the text of each page by its file name."""
     async with run_broker(settings={"transientStorePoolEnable": True}) as broker:
@@ -314,7 +350,11 @@ async def made() -> dict[str, str]:
             "metrics.md": metrics(broker),
             "request-codes.md": request_codes(broker),
         }
-    pages = {"configuration.md": configuration(), "command-line.md": command_page()}
+    pages = {
+        "configuration.md": configuration(),
+        "command-line.md": command_page(),
+        "spark-options.md": spark_options(),
+    }
     return pages | of_the_broker
 
 

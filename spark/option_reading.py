@@ -1,8 +1,15 @@
-"""Options of a Spark reader or writer: found whatever their case, checked, never guessed.
+"""Options of a Spark reader or writer: each declared once, found whatever its case, checked.
+
+    class ReadSettings:
+        pull_count: int = number("pullBatchSize", 1024, "messages of one pull", low=1, high=4096)
+
+declares an option as a field of the dataclass that holds its value: name, kind, default, bounds and
+what the reference page says of it. `OptionReader.values(ReadSettings)` reads all options of the
+class. A `special` option is read by hand, because its value depends on others. One without a field
+is an `Option`.
 
 Spark hands options over with keys in lower case, as texts. A reader of options knows all names of
-its format, refuses any other with the nearest it knows, and turns texts into values with bounds.
-Values of secret options never stand in an error.
+its format and refuses any other with the nearest that it knows. No error shows a secret value.
 
 Pure; driver and executors alike. Imports no pyspark.
 Source: apache/spark@v4.3.0 python/pyspark/sql/datasource.py (CaseInsensitiveDict),
@@ -14,10 +21,13 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Literal, TypeVar, cast
 
 C = TypeVar("C", bound=str)
+Only = Literal["", "stream", "batch"]
+"""Which reads an option is for; empty: all."""
 
 SPARK_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """Options that Spark itself reads and hands on to the format as well; lower case."""
@@ -40,6 +50,10 @@ _FALSE: Final = frozenset({"false", "no", "off", "0"})
 _SIMILARITY: Final = 0.5
 _SHOWN_MAX: Final = 80
 INT64_MAX: Final = 2**63 - 1
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+TRUE_FALSE: Final = "`true`, `false`"
+_FIELD: Final = "option"
 
 
 class OptionError(ValueError):
@@ -106,9 +120,9 @@ class OptionReader:
         hints: Mapping[str, str] | None = None,
         others_allowed: bool = False,
     ) -> None:
-        """Take the options; names are documented ones, in their documented case.
+        """Take the options; `known` are names in their documented case.
 
-        With `others_allowed` unknown ones are passed over: somebody else has checked them.
+        With `others_allowed` unknown ones are passed over: another reader has checked them.
 
         Raises:
             OptionError: an unknown option.
@@ -140,7 +154,7 @@ class OptionReader:
         return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
     def integer(
-        self, name: str, default: int | None, *, low: int = 0, high: int = INT64_MAX
+        self, name: str, default: int | None, low: int = 0, high: int = INT64_MAX
     ) -> int | None:
         """Return a whole number between `low` and `high`, both allowed."""
         if not self.given(name):
@@ -149,11 +163,6 @@ class OptionReader:
         if not _NUMBER.fullmatch(text):
             raise self.wrong(name, "a whole number")
         return self._within(name, int(text), low, high, "")
-
-    def number(self, name: str, default: int, *, low: int = 0, high: int = INT64_MAX) -> int:
-        """Return a whole number as `integer` does, for an option that always has a value."""
-        value = self.integer(name, default, low=low, high=high)
-        return default if value is None else value
 
     def milliseconds(self, name: str, default: int, *, low: int = 0, high: int = INT64_MAX) -> int:
         """Return a duration: milliseconds, or with a unit as in `500ms`, `15s`, `15m`, `2h`."""
@@ -194,15 +203,6 @@ class OptionReader:
             raise self.wrong(name, f"one of {', '.join(by_lower.values())}")
         return found
 
-    def pattern(self, name: str) -> re.Pattern[str] | None:
-        """Return a Python regular expression, None when the option is not there."""
-        if not self.given(name):
-            return None
-        try:
-            return re.compile(self.text(name))
-        except re.error as error:
-            raise self.wrong(name, f"a Python regular expression ({error})") from error
-
     def json_object(self, name: str, example: str) -> dict[str, Any]:
         """Return the object of a JSON text; `example` is shown when it is none.
 
@@ -230,6 +230,14 @@ class OptionReader:
             raise OptionError(f"options {' and '.join(found)} exclude each other: give one of them")
         return found[0] if found else None
 
+    def values(self, declared: type) -> dict[str, Any]:
+        """Return the values of the options that a dataclass declares, by field.
+
+        Those that are read by hand are not among them.
+        """
+        found = {each.name: each.metadata.get(_FIELD) for each in fields(declared)}
+        return {name: option.read(self) for name, option in found.items() if option and option.read}
+
     def refuse(self, names: Iterable[str], why: str) -> None:
         """Refuse options that make no sense here, with the reason."""
         for name in names:
@@ -246,6 +254,110 @@ class OptionReader:
         if value > high:
             raise self.wrong(name, f"at most {high}{unit}")
         return value
+
+
+# Declarations
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is known of an option beside its value; the texts are for the reference page."""
+
+    name: str
+    meaning: str
+    takes: str = "text"
+    default: str = ""
+    only: Only = ""
+    read: Callable[[OptionReader], Any] | None = None
+    """None: it is read by hand."""
+
+
+def options_of(*sources: type | Option) -> tuple[Option, ...]:
+    """Return the options that the fields of dataclasses declare, and those given as they are."""
+    found: list[Option] = []
+    for source in sources:
+        declared = () if isinstance(source, Option) else fields(source)
+        found += [each.metadata[_FIELD] for each in declared if _FIELD in each.metadata]
+        found += [source] if isinstance(source, Option) else []
+    return tuple(found)
+
+
+def special(name: str, value: Any, meaning: str, takes: str, shown: str = "") -> Any:
+    """Declare an option that is read by hand; `shown` is its default as the page shows it."""
+    return _declared(Option(name, meaning, takes, shown), value, None)
+
+
+def string(name: str, default: str | None, meaning: str) -> Any:
+    """Declare a text; the default stands for an empty one as well."""
+    return _declared(Option(name, meaning), default, lambda given: given.text(name) or default)
+
+
+def number(
+    name: str,
+    default: int | None,
+    meaning: str,
+    low: int = 0,
+    high: int = INT64_MAX,
+    only: Only = "",
+) -> Any:
+    """Declare a whole number between `low` and `high`."""
+    shown = "" if default is None else str(default)
+    option = Option(name, meaning, _bounds(low, high, str), shown, only)
+    return _declared(option, default, lambda given: given.integer(name, default, low, high))
+
+
+def seconds(name: str, default_ms: int, meaning: str, low: int = 0, only: Only = "") -> Any:
+    """Declare a duration, which users give in ms or with a unit; its value is in seconds."""
+    option = Option(name, meaning, "ms, or with a unit as in `15m`", str(default_ms), only)
+    return _declared(
+        option,
+        default_ms / 1000,
+        lambda given: given.milliseconds(name, default_ms, low=low) / 1000,
+    )
+
+
+def size(name: str, default: int, meaning: str, low: int = 1, high: int = INT64_MAX) -> Any:
+    """Declare a number of bytes, which users may give with a unit."""
+    option = Option(name, meaning, _bounds(low, high, size_text), size_text(default))
+    return _declared(option, default, lambda given: given.size(name, default, low=low, high=high))
+
+
+def flag(name: str, default: bool, meaning: str, only: Only = "") -> Any:
+    """Declare true or false."""
+    option = Option(name, meaning, TRUE_FALSE, str(default).lower(), only)
+    return _declared(option, default, lambda given: given.flag(name, default))
+
+
+def choice(name: str, default: str, choices: tuple[str, ...], meaning: str) -> Any:
+    """Declare one of several words."""
+    option = Option(name, meaning, words(choices), default)
+    return _declared(option, default, lambda given: given.choice(name, choices, default))
+
+
+def listing(name: str, meaning: str) -> Any:
+    """Declare a list separated by commas; empty by default."""
+    return _declared(Option(name, meaning, "a list"), (), lambda given: given.listing(name))
+
+
+def words(choices: Iterable[str]) -> str:
+    """Return words as the reference page shows them."""
+    return ", ".join(f"`{each}`" for each in choices)
+
+
+def _declared(option: Option, default: Any, read: Callable[[OptionReader], Any] | None) -> Any:
+    shown = not is_secret(option.name)
+    return field(default=default, repr=shown, metadata={_FIELD: replace(option, read=read)})
+
+
+def _bounds(low: int, high: int, shown: Callable[[int], str]) -> str:
+    return f"{shown(low)} or more" if high == INT64_MAX else f"{shown(low)} to {shown(high)}"
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes with the largest unit that divides it."""
+    if count and count % MIB == 0:
+        return f"{count // MIB} MiB"
+    return f"{count // KIB} KiB" if count and count % KIB == 0 else str(count)
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,29 +1,6 @@
-"""Options of the source, read once in the driver and pickled to the tasks.
+"""Options of the source beside those of settings.py, read in the driver and pickled to the tasks.
 
-    topic (alias subscribe)   topics parted by commas        exactly one of these three
-    subscribePattern          a Python regular expression, matched against whole topic names
-    assign                    {"T":{"broker-a":[0,1]}}
-    startingOffsets ...       see positions.py; default latest in a stream, earliest in a batch
-    endingOffsets ...         likewise, of a batch alone; default latest
-    failOnDataLoss            true
-    onCorruption              a body whose checksum is wrong, or that is flagged as compressed and
-                              is not: fail; skip leaves the message out; raw gives it as stored
-    maxOffsetsPerTrigger      messages of one batch of a stream, shared out by backlog
-    minOffsetsPerTrigger      wait for as many, but at most maxTriggerDelay (15m)
-    minPartitions             tasks at least: long ranges are cut
-    maxRecordsPerPartition    messages of one task at most
-    consumerGroup             the name under which brokers know the reader; else made of
-    groupIdPrefix             `spark-skylarkmq` and a hash of what is read from where
-    commitOffsets             a stream writes the group's offsets back; true with consumerGroup
-    subExpression             tags as in `A || B`, default *
-    expressionType            TAG, or SQL92: the broker selects by subExpression's SQL92
-    pullBatchSize, pullMaxBytes, pullsInFlight      1024, 1 MiB, 8: of each task; asked for more
-                              than 256 KiB, SkylarkMQ gives more than RocketMQ's 32 messages
-    arrowBatchRows, arrowBatchBytes                 2048, 4 MiB
-    metadataRefreshMs, offsetCacheMs                30000, 100
-    filterPushdown            false; a batch lets Spark's filters narrow what is read
-
-Beside them those of settings.py. Imports no pyspark.
+`SOURCE_OPTIONS` has them all; docs/reference/spark-options.md is made of it. Imports no pyspark.
 """
 
 from __future__ import annotations
@@ -40,54 +17,37 @@ from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.flags import validate_group, validate_topic
 from skylarkmq.protocol.sql92.parser import ExpressionError, parse
 from skylarkmq.spark.offsets import INT32_MAX, QueueKey
-from skylarkmq.spark.option_reading import OptionError, OptionReader
-from skylarkmq.spark.reading.positions import Position, read_ending, read_starting
+from skylarkmq.spark.option_reading import (
+    KIB,
+    MIB,
+    TRUE_FALSE,
+    Option,
+    OptionError,
+    OptionReader,
+    choice,
+    flag,
+    number,
+    options_of,
+    seconds,
+    size,
+    special,
+    words,
+)
+from skylarkmq.spark.reading.positions import (
+    POSITION_OPTIONS,
+    Position,
+    read_ending,
+    read_starting,
+)
 from skylarkmq.spark.settings import CONNECTION_OPTIONS, ConnectionSettings
 from skylarkmq.spark.writing.sink_options import SINK_OPTIONS
 
 OnCorruption = Literal["fail", "skip", "raw"]
 ON_CORRUPTION: Final[tuple[OnCorruption, ...]] = ("fail", "skip", "raw")
-STREAM_OPTIONS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-BATCH_OPTIONS: Final = (
-    "endingOffsets",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "filterPushdown",
-)
-SOURCE_OPTIONS: Final = (
-    "topic",
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "failOnDataLoss",
-    "onCorruption",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "consumerGroup",
-    "groupIdPrefix",
-    "commitOffsets",
-    "subExpression",
-    "expressionType",
-    "pullBatchSize",
-    "pullMaxBytes",
-    "pullsInFlight",
-    "arrowBatchRows",
-    "arrowBatchBytes",
-    "metadataRefreshMs",
-    "offsetCacheMs",
-    *STREAM_OPTIONS,
-    *BATCH_OPTIONS,
-)
-KNOWN: Final = (*SOURCE_OPTIONS, *CONNECTION_OPTIONS)
 DEFAULT_GROUP_PREFIX: Final = "spark-skylarkmq"
 _ASSIGN_EXAMPLE: Final = '{"T":{"broker-a":[0,1]}}'
 _NARROWED_TAGS_MAX: Final = 64
 """Tags that a filter may name for brokers to select by them; they stand in every pull."""
-_KIB: Final = 1024
 _HINTS: Final = {
     "kafka.bootstrap.servers": "the addresses of name servers go into nameServer",
     "kafka.group.id": "it is called consumerGroup here",
@@ -98,11 +58,7 @@ _HINTS: Final = {
     "tag": "tags go into subExpression, as in 'A || B'",
     "tags": "tags go into subExpression, as in 'A || B'",
     "filter": "see subExpression and expressionType",
-    **{
-        name.lower(): "it belongs to the sink: a source only reads"
-        for name in SINK_OPTIONS
-        if name not in KNOWN
-    },
+    **{each.name.lower(): "it belongs to the sink: a source only reads" for each in SINK_OPTIONS},
 }
 
 
@@ -128,15 +84,29 @@ class ReadSettings:
 
     connection: ConnectionSettings
     group: str
-    expression: str = ALL
-    sql92: bool = False
-    fail_on_data_loss: bool = True
-    on_corruption: OnCorruption = "fail"
-    pull_count: int = 1024
-    pull_bytes: int = 1024 * _KIB
-    pulls_in_flight: int = 8
-    batch_rows: int = 2048
-    batch_bytes: int = 4 * _KIB * _KIB
+    expression: str = special("subExpression", ALL, "which messages", "see expressionType", ALL)
+    sql92: bool = special(
+        "expressionType",
+        False,
+        "what subExpression is: tags as in `A || B`, or SQL92 over properties; brokers select",
+        words(("TAG", "SQL92")),
+        "TAG",
+    )
+    fail_on_data_loss: bool = flag("failOnDataLoss", True, "whether lost messages end the query")
+    on_corruption: OnCorruption = choice(
+        "onCorruption", "fail", ON_CORRUPTION, "a body that cannot be read: raw gives it as stored"
+    )
+    pull_count: int = number("pullBatchSize", 1024, "messages of one pull", 1, 4096)
+    pull_bytes: int = size(
+        "pullMaxBytes",
+        MIB,
+        "bytes of one pull; above 256 KiB SkylarkMQ gives more than RocketMQ's 32 messages",
+        KIB,
+        16 * MIB,
+    )
+    pulls_in_flight: int = number("pullsInFlight", 8, "pulls of a task under way at once", 1, 64)
+    batch_rows: int = number("arrowBatchRows", 2048, "rows of one Arrow batch", 1, 1_000_000)
+    batch_bytes: int = size("arrowBatchBytes", 4 * MIB, "its bytes", KIB, 1024 * MIB)
 
     @property
     def filters(self) -> bool:
@@ -177,15 +147,35 @@ class SourceOptions:
     reading: ReadSettings
     starting: Position
     ending: Position
-    max_offsets_per_trigger: int | None = None
-    min_offsets_per_trigger: int | None = None
-    max_trigger_delay_s: float = 900.0
-    min_partitions: int | None = None
-    max_records_per_partition: int | None = None
-    commit_offsets: bool = False
-    metadata_refresh_s: float = 30.0
-    offset_cache_s: float = 0.1
-    filter_pushdown: bool = False
+    max_offsets_per_trigger: int | None = number(
+        "maxOffsetsPerTrigger", None, "messages of a batch, divided by backlog", 1, only="stream"
+    )
+    min_offsets_per_trigger: int | None = number(
+        "minOffsetsPerTrigger", None, "messages that a batch waits for", 1, only="stream"
+    )
+    max_trigger_delay_s: float = seconds(
+        "maxTriggerDelay", 900_000, "how long it waits for them at most", only="stream"
+    )
+    min_partitions: int | None = number(
+        "minPartitions", None, "tasks at least: long ranges are cut", 1, INT32_MAX
+    )
+    max_records_per_partition: int | None = number(
+        "maxRecordsPerPartition", None, "messages of one task at most", 1
+    )
+    commit_offsets: bool = special(
+        "commitOffsets",
+        False,
+        "whether a stream writes the group's offsets back to the brokers",
+        TRUE_FALSE,
+        "true with consumerGroup",
+    )
+    metadata_refresh_s: float = seconds(
+        "metadataRefreshMs", 30_000, "how long a list of queues is good", low=100
+    )
+    offset_cache_s: float = seconds("offsetCacheMs", 100, "how long the ends of queues are good")
+    filter_pushdown: bool = flag(
+        "filterPushdown", False, "whether Spark's filters narrow what is read", only="batch"
+    )
 
     @property
     def connection(self) -> ConnectionSettings:
@@ -200,12 +190,14 @@ class SourceOptions:
             OptionError: unknown, missing, contradicting or wrong options; the text names them.
         """
         options = OptionReader(given, KNOWN, hints=_HINTS)
-        if streaming:
-            options.refuse(BATCH_OPTIONS, "is for batches (spark.read): a stream has no end")
-        else:
-            options.refuse(STREAM_OPTIONS, "is for streams (spark.readStream)")
-        low = options.integer("minOffsetsPerTrigger", None, low=1)
-        high = options.integer("maxOffsetsPerTrigger", None, low=1)
+        others, why = (
+            ("batch", "is for batches (spark.read): a stream has no end")
+            if streaming
+            else ("stream", "is for streams (spark.readStream)")
+        )
+        options.refuse([each.name for each in SOURCE_OPTIONS if each.only == others], why)
+        values = options.values(cls)
+        low, high = values["min_offsets_per_trigger"], values["max_offsets_per_trigger"]
         if low is not None and high is not None and low > high:
             raise OptionError(
                 f"options minOffsetsPerTrigger={low} and maxOffsetsPerTrigger={high} contradict: "
@@ -226,23 +218,35 @@ class SourceOptions:
             reading=_reading(options, connection, subject),
             starting=starting,
             ending=read_ending(options),
-            max_offsets_per_trigger=high,
-            min_offsets_per_trigger=low,
-            max_trigger_delay_s=options.milliseconds("maxTriggerDelay", 900_000) / 1000,
-            min_partitions=options.integer("minPartitions", None, low=1, high=INT32_MAX),
-            max_records_per_partition=options.integer("maxRecordsPerPartition", None, low=1),
             commit_offsets=options.flag("commitOffsets", options.given("consumerGroup")),
-            metadata_refresh_s=options.milliseconds("metadataRefreshMs", 30_000, low=100) / 1000,
-            offset_cache_s=options.milliseconds("offsetCacheMs", 100) / 1000,
-            filter_pushdown=options.flag("filterPushdown", False),
+            **values,
         )
 
 
+SUBJECTS: Final = (
+    Option("topic", "the topics to read; exactly one of these four is needed", "a list"),
+    Option("subscribe", "another name of topic", "a list"),
+    Option("subscribePattern", "matches whole names of topics", "a Python regular expression"),
+    Option("assign", "the queues to read", f"JSON such as `{_ASSIGN_EXAMPLE}`"),
+)
+SOURCE_OPTIONS: Final = options_of(
+    *SUBJECTS,
+    *POSITION_OPTIONS,
+    Option("consumerGroup", "the name under which brokers know the reader"),
+    Option("groupIdPrefix", "else it begins so, and ends in a hash", default=DEFAULT_GROUP_PREFIX),
+    ReadSettings,
+    SourceOptions,
+)
+KNOWN: Final = tuple(each.name for each in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS))
+
+
 def _subject(options: OptionReader) -> Subject:
-    name = options.exactly_one("topic", "subscribe", "subscribePattern", "assign")
+    name = options.exactly_one(*(each.name for each in SUBJECTS))
     if name == "subscribePattern":
-        pattern = options.pattern(name)
-        return Subject(pattern=pattern.pattern if pattern is not None else "")
+        try:
+            return Subject(pattern=re.compile(options.text(name)).pattern)
+        except re.error as error:
+            raise options.wrong(name, f"a Python regular expression ({error})") from error
     if name == "assign":
         return Subject(queues=_assigned(options.json_object(name, _ASSIGN_EXAMPLE)))
     topics = options.listing(name)
@@ -260,10 +264,10 @@ def _assigned(document: dict[str, Any]) -> tuple[QueueKey, ...]:
         for broker, numbers in _object(brokers, f"topic {topic}").items():
             if not (_is_list(numbers) and numbers):
                 raise _wrong_assign(f"broker {broker} of topic {topic} has a list of queue numbers")
-            for number in numbers:
-                if type(number) is not int or not 0 <= number <= INT32_MAX:
-                    raise _wrong_assign(f"{number!r:.40} is no queue number")
-                queues.append(QueueKey(topic, broker, number))
+            for queue_id in numbers:
+                if type(queue_id) is not int or not 0 <= queue_id <= INT32_MAX:
+                    raise _wrong_assign(f"{queue_id!r:.40} is no queue number")
+                queues.append(QueueKey(topic, broker, queue_id))
     if not queues:
         raise _wrong_assign("it names no queue")
     return tuple(sorted(set(queues)))
@@ -316,15 +320,7 @@ def _reading(
         group=group,
         expression=expression,
         sql92=sql92,
-        fail_on_data_loss=options.flag("failOnDataLoss", True),
-        on_corruption=options.choice("onCorruption", ON_CORRUPTION, "fail"),
-        pull_count=options.number("pullBatchSize", 1024, low=1, high=4096),
-        pull_bytes=options.size("pullMaxBytes", _KIB * _KIB, low=_KIB, high=16 * _KIB * _KIB),
-        pulls_in_flight=options.number("pullsInFlight", 8, low=1, high=64),
-        batch_rows=options.number("arrowBatchRows", 2048, low=1, high=1_000_000),
-        batch_bytes=options.size(
-            "arrowBatchBytes", 4 * _KIB * _KIB, low=_KIB, high=1024 * _KIB * _KIB
-        ),
+        **options.values(ReadSettings),
     )
 
 

@@ -2,66 +2,42 @@
 
 Made once from a reader's options, pickled to every task, and the key of the pool of clients there.
 Hashable, so all parts are tuples. Nothing that prints it shows a secret. Imports no pyspark.
-
-    nameServer                   host:port;host:port           one of these two
-    brokers                      [name=]host:port;...          brokers alone, without name servers
-    accessKey, secretKey, securityToken                        of the brokers' access control
-    tls                          true: TLS; also switched on by each of the following
-    tls.caFile                   PEM file of issuers to trust; else the system's
-    tls.certFile, tls.keyFile, tls.keyPassword                 this client's certificate
-    tls.verify                   false: takes any certificate
-    tls.serverName               the name that certificates of brokers have
-    addressMap                   advertised=dialled;...        for brokers behind NAT
-    namespace                    the tenant's prefix of topics and groups
-    pullTimeoutMs                one request, 3000
-    fetchOffset.numRetries, fetchOffset.retryIntervalMs        3, 10: further tries of a request
-    retryTimeoutMs               60000: how long a task outlasts a broker that is away
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from skylarkmq.client.config import Credentials
 from skylarkmq.client.namespace import Namespace
-from skylarkmq.spark.option_reading import OptionError, OptionReader
+from skylarkmq.spark.option_reading import (
+    TRUE_FALSE,
+    Option,
+    OptionError,
+    OptionReader,
+    flag,
+    number,
+    options_of,
+    seconds,
+    special,
+    string,
+)
 
 SEPARATORS: Final = ";,"
-CONNECTION_OPTIONS: Final = (
-    "nameServer",
-    "brokers",
-    "accessKey",
-    "secretKey",
-    "securityToken",
-    "tls",
-    "tls.caFile",
-    "tls.certFile",
-    "tls.keyFile",
-    "tls.keyPassword",
-    "tls.verify",
-    "tls.serverName",
-    "addressMap",
-    "namespace",
-    "pullTimeoutMs",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "retryTimeoutMs",
-)
-"""All options read here; source, sink and jobs take them among their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
     """Files are paths on the machine that connects: driver and every executor."""
 
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-    key_password: str | None = field(default=None, repr=False)
-    verify: bool = True
-    server_name: str | None = None
+    ca_file: str | None = string("tls.caFile", None, "PEM file of issuers; else the system's")
+    cert_file: str | None = string("tls.certFile", None, "PEM file of this client's certificate")
+    key_file: str | None = string("tls.keyFile", None, "PEM file of its key")
+    key_password: str | None = string("tls.keyPassword", None, "the password of the key")
+    verify: bool = flag("tls.verify", True, "`false` takes any certificate")
+    server_name: str | None = string("tls.serverName", None, "the name in brokers' certificates")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +48,29 @@ class ConnectionSettings:
         ValueError: no address at all, both kinds of addresses, or a number out of range.
     """
 
-    name_servers: tuple[str, ...] = ()
-    brokers: tuple[tuple[str, str], ...] = ()
-    """(broker name, host:port) when no name server is asked; an empty name: the broker says it."""
+    name_servers: tuple[str, ...] = special(
+        "nameServer", (), "the name servers; this or brokers is needed", "`host:port;host:port`"
+    )
+    brokers: tuple[tuple[str, str], ...] = special(
+        "brokers", (), "brokers alone, without name servers", "`[name=]host:port;...`"
+    )
+    """(broker name, host:port); an empty name: the broker says it."""
     credentials: Credentials | None = None
     tls: TlsSettings | None = None
-    namespace: str = ""
-    request_timeout_s: float = 3.0
-    """One request from its write to its answer."""
-    retries: int = 3
-    """Further tries of one request that is safe to repeat."""
-    retry_interval_s: float = 0.01
-    """Before the first of them; doubles with each."""
-    retry_timeout_s: float = 60.0
-    """How long a range or a send goes on without any progress before it fails."""
-    address_map: tuple[tuple[str, str], ...] = ()
-    """(advertised, dialled) addresses."""
+    namespace: str = string("namespace", "", "the prefix of a tenant's topics and groups")
+    request_timeout_s: float = seconds("pullTimeoutMs", 3000, "one request and its answer", low=1)
+    retries: int = number(
+        "fetchOffset.numRetries", 3, "further tries of a request that may be repeated", high=1000
+    )
+    retry_interval_s: float = seconds(
+        "fetchOffset.retryIntervalMs", 10, "the wait before the first of them; it doubles with each"
+    )
+    retry_timeout_s: float = seconds(
+        "retryTimeoutMs", 60_000, "how long a task goes on without any progress before it fails"
+    )
+    address_map: tuple[tuple[str, str], ...] = special(
+        "addressMap", (), "for brokers that advertise other addresses", "`advertised=dialled;...`"
+    )
 
     def __post_init__(self) -> None:
         if bool(self.name_servers) == bool(self.brokers):
@@ -103,7 +86,7 @@ class ConnectionSettings:
         Raises:
             OptionError: a value that its option does not take, or options that contradict.
         """
-        options = OptionReader(given, CONNECTION_OPTIONS, others_allowed=True)
+        options = OptionReader(given, (), others_allowed=True)
         options.exactly_one("nameServer", "brokers")
         try:
             Namespace(options.text("namespace"))
@@ -111,17 +94,13 @@ class ConnectionSettings:
             raise OptionError(f"option namespace: {error}", "namespace") from error
         return cls(
             name_servers=tuple(
-                _address("nameServer", text) for text in options.listing("nameServer", SEPARATORS)
+                _address("nameServer", each) for each in options.listing("nameServer", SEPARATORS)
             ),
-            brokers=tuple(_broker(text) for text in options.listing("brokers", SEPARATORS)),
+            brokers=tuple(_broker(each) for each in options.listing("brokers", SEPARATORS)),
             credentials=_credentials(options),
             tls=_tls(options),
-            namespace=options.text("namespace"),
-            request_timeout_s=options.milliseconds("pullTimeoutMs", 3000, low=1) / 1000,
-            retries=options.number("fetchOffset.numRetries", 3, high=1000),
-            retry_interval_s=options.milliseconds("fetchOffset.retryIntervalMs", 10) / 1000,
-            retry_timeout_s=options.milliseconds("retryTimeoutMs", 60_000) / 1000,
             address_map=_address_map(options),
+            **options.values(cls),
         )
 
     def dialled(self, address: str) -> str:
@@ -136,6 +115,17 @@ class ConnectionSettings:
         return f"brokers {';'.join(address for _, address in self.brokers)}"
 
 
+CONNECTION_OPTIONS: Final = options_of(
+    ConnectionSettings,
+    Option("accessKey", "the account at the brokers' access control"),
+    Option("secretKey", "its key"),
+    Option("securityToken", "its token, where there is one"),
+    Option("tls", "whether to use TLS; the following switch it on too", TRUE_FALSE, "false"),
+    TlsSettings,
+)
+"""All options read here; source, sink and jobs take them among their own."""
+
+
 def _credentials(options: OptionReader) -> Credentials | None:
     names = ("accessKey", "secretKey")
     if not any(options.given(name) for name in (*names, "securityToken")):
@@ -148,7 +138,7 @@ def _credentials(options: OptionReader) -> Credentials | None:
 
 
 def _tls(options: OptionReader) -> TlsSettings | None:
-    parts = [name for name in CONNECTION_OPTIONS if name.startswith("tls.")]
+    parts = [each.name for each in options_of(TlsSettings)]
     asked = any(options.given(name) for name in parts)
     if not options.flag("tls", asked):
         if asked:
@@ -156,33 +146,26 @@ def _tls(options: OptionReader) -> TlsSettings | None:
         return None
     if options.given("tls.keyFile") or options.given("tls.keyPassword"):
         options.required("tls.certFile", "the key belongs to a certificate")
-    return TlsSettings(
-        ca_file=options.text("tls.caFile") or None,
-        cert_file=options.text("tls.certFile") or None,
-        key_file=options.text("tls.keyFile") or None,
-        key_password=options.text("tls.keyPassword") or None,
-        verify=options.flag("tls.verify", True),
-        server_name=options.text("tls.serverName") or None,
-    )
+    return TlsSettings(**options.values(TlsSettings))
 
 
 def _address_map(options: OptionReader) -> tuple[tuple[str, str], ...]:
     pairs: list[tuple[str, str]] = []
-    for text in options.listing("addressMap", SEPARATORS):
-        advertised, equals, dialled = text.partition("=")
+    for pair in options.listing("addressMap", SEPARATORS):
+        advertised, equals, dialled = pair.partition("=")
         if not equals:
             raise options.wrong("addressMap", "pairs such as 10.0.0.5:10911=broker-a:10911")
         pairs.append((advertised.strip(), _address("addressMap", dialled.strip())))
     return tuple(pairs)
 
 
-def _broker(text: str) -> tuple[str, str]:
-    name, equals, address = text.rpartition("=")
+def _broker(given: str) -> tuple[str, str]:
+    name, equals, address = given.rpartition("=")
     return (name.strip() if equals else ""), _address("brokers", address.strip())
 
 
-def _address(option: str, text: str) -> str:
-    host, _, port = text.rpartition(":")
+def _address(option: str, given: str) -> str:
+    host, _, port = given.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-        raise OptionError(f"option {option}: {text[:80]!r} is no host:port", option)
-    return text
+        raise OptionError(f"option {option}: {given[:80]!r} is no host:port", option)
+    return given

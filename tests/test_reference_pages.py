@@ -14,7 +14,13 @@ import pytest
 from tests.architecture.sources import product_files, text_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("command-line.md", "configuration.md", "metrics.md", "request-codes.md")
+PAGES = (
+    "command-line.md",
+    "configuration.md",
+    "metrics.md",
+    "request-codes.md",
+    "spark-options.md",
+)
 METRIC = re.compile(r'"((?:skylarkmq|rocketmq)_[a-z0-9_]+)"')
 
 

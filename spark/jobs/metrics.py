@@ -297,7 +297,7 @@ class Counting:
         self._latest = [*self._latest, *rows][-SHOWN_WINDOWS:]
 
     def _send(self, spark: SparkSession, rows: Sequence[WindowRow], query_id: str) -> None:
-        known = {name.lower() for name in CONNECTION_OPTIONS}
+        known = {each.name.lower() for each in CONNECTION_OPTIONS}
         given = self._settings.connector_options()
         options = {name: value for name, value in given.items() if name.lower() in known}
         sent = [

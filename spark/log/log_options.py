@@ -1,15 +1,6 @@
 """Options of `format("skylarkmq-commitlog")`.
 
-    path                  the store's folder, or its commitlog folder, or one log file, which is
-                          taken for the last: it may end in zeros or a torn record
-    topic                 these alone, a comma list; all when it is not given
-    startTimestamp        store times from here on: ms since 1970, or ISO 8601 with a zone
-    endTimestamp          store times before this
-    verifyCrc             true: a body with a wrong checksum is damage; false: see column crcOk
-    onCorruption          fail, skip (go on with the next sound record), stop (the log ends here)
-    maxBytesPerPartition  larger files are cut at records; 0 never cuts; 256 MiB
-    arrowBatchRows        of one Arrow batch, at most; 2048
-    arrowBatchBytes       of one Arrow batch's records, at most; 4 MiB
+`LOG_OPTIONS` has them all; docs/reference/spark-options.md is made of it.
 
 Pure; driver. Imports no pyspark.
 """
@@ -22,23 +13,24 @@ from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
 
 from skylarkmq.protocol.flags import validate_topic
-from skylarkmq.spark.option_reading import OptionError, OptionReader
-from skylarkmq.spark.reading.positions import instant_ms
+from skylarkmq.spark.option_reading import (
+    KIB,
+    MIB,
+    Option,
+    OptionError,
+    OptionReader,
+    choice,
+    flag,
+    number,
+    options_of,
+    size,
+    special,
+)
+from skylarkmq.spark.reading.positions import INSTANT, instant_ms
 
 OnCorruption = Literal["fail", "skip", "stop"]
 ON_CORRUPTION: Final[tuple[OnCorruption, ...]] = ("fail", "skip", "stop")
 
-KNOWN: Final = (
-    "path",
-    "topic",
-    "startTimestamp",
-    "endTimestamp",
-    "verifyCrc",
-    "onCorruption",
-    "maxBytesPerPartition",
-    "arrowBatchRows",
-    "arrowBatchBytes",
-)
 HINTS: Final = {
     "paths": "give one path; read several stores one by one and union them",
     "nameserver": "this format reads files and asks no broker; format('skylarkmq') does",
@@ -46,10 +38,7 @@ HINTS: Final = {
     "endingtimestamp": "here it is endTimestamp",
     "subscribe": "here it is topic",
 }
-MAX_PARTITION_BYTES: Final = 256 * 1024 * 1024
 MIN_PARTITION_BYTES: Final = 1024
-_ROWS_MAX: Final = 1_000_000
-_BATCH_BYTES_MAX: Final = 1024 * 1024 * 1024
 _TIME_MIN, _TIME_MAX = -(2**63), 2**63  # an int64, and behind it
 
 
@@ -58,14 +47,18 @@ class LogOptions:
     """What is read of a commit log, and how. Times are ms; `end_ms` is behind the last one."""
 
     path: str
-    topics: frozenset[str] = frozenset()
-    start_ms: int = _TIME_MIN
-    end_ms: int = _TIME_MAX
-    verify_crc: bool = True
-    on_corruption: OnCorruption = "fail"
-    max_partition_bytes: int = MAX_PARTITION_BYTES
-    batch_rows: int = 2048
-    batch_bytes: int = 4 * 1024 * 1024
+    topics: frozenset[str] = special("topic", frozenset(), "these alone; else all", "a list")
+    start_ms: int = special("startTimestamp", _TIME_MIN, "the first store time", INSTANT)
+    end_ms: int = special("endTimestamp", _TIME_MAX, "the first store time not read", INSTANT)
+    verify_crc: bool = flag("verifyCrc", True, "a wrong checksum is damage; else see column crcOk")
+    on_corruption: OnCorruption = choice(
+        "onCorruption", "fail", ON_CORRUPTION, "skip: up to the next sound record; stop: ends here"
+    )
+    max_partition_bytes: int = size(
+        "maxBytesPerPartition", 256 * MIB, "larger files are cut at records; 0 never cuts", low=0
+    )
+    batch_rows: int = number("arrowBatchRows", 2048, "rows of one Arrow batch", 1, 1_000_000)
+    batch_bytes: int = size("arrowBatchBytes", 4 * MIB, "its bytes", KIB, 1024 * MIB)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> LogOptions:
@@ -74,7 +67,7 @@ class LogOptions:
         Raises:
             OptionError: one is unknown, missing, wrong, or contradicts another.
         """
-        options = OptionReader(given, KNOWN, hints=HINTS)
+        options = OptionReader(given, [each.name for each in LOG_OPTIONS], hints=HINTS)
         topics = options.listing("topic")
         for topic in topics:
             why = validate_topic(topic)
@@ -86,8 +79,8 @@ class LogOptions:
                 f"startTimestamp {start} is not before endTimestamp {end}: nothing lies between",
                 "endTimestamp",
             )
-        size = options.size("maxBytesPerPartition", MAX_PARTITION_BYTES, low=0)
-        if 0 < size < MIN_PARTITION_BYTES:
+        values = options.values(cls)
+        if 0 < values["max_partition_bytes"] < MIN_PARTITION_BYTES:
             raise options.wrong(
                 "maxBytesPerPartition", f"0, or at least {MIN_PARTITION_BYTES} bytes"
             )
@@ -96,14 +89,15 @@ class LogOptions:
             topics=frozenset(topics),
             start_ms=_TIME_MIN if start is None else start,
             end_ms=_TIME_MAX if end is None else end,
-            verify_crc=options.flag("verifyCrc", True),
-            on_corruption=options.choice("onCorruption", ON_CORRUPTION, "fail"),
-            max_partition_bytes=size,
-            batch_rows=options.number("arrowBatchRows", 2048, low=1, high=_ROWS_MAX),
-            batch_bytes=options.size(
-                "arrowBatchBytes", 4 * 1024 * 1024, low=1024, high=_BATCH_BYTES_MAX
-            ),
+            **values,
         )
+
+
+_PATH: Final = Option(
+    "path",
+    "the store's folder, its commitlog folder, or one log file; a file is taken for the last",
+)
+LOG_OPTIONS: Final = options_of(_PATH, LogOptions)
 
 
 def local_path(text: str) -> str:

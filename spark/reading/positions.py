@@ -28,7 +28,7 @@ from skylarkmq.spark.offsets import (
     describe,
     flatten_queues,
 )
-from skylarkmq.spark.option_reading import OptionError, OptionReader
+from skylarkmq.spark.option_reading import Option, OptionError, OptionReader
 
 EARLIEST_MARK: Final = -2
 LATEST_MARK: Final = -1
@@ -36,6 +36,29 @@ SHOWN_MAX: Final = 5
 """Queues that an error names; of more it tells the number."""
 _OFFSETS_EXAMPLE: Final = '{"T":{"broker-a":{"0":23,"1":-1}}}'
 _TIMES_EXAMPLE: Final = '{"T":{"broker-a":{"0":1700000000000}}}'
+
+INSTANT: Final = "ms since 1970, or ISO 8601 with a zone"
+_STARTS: Final = f"`earliest`, `latest`, `group`, `{_OFFSETS_EXAMPLE}`"
+_ENDS: Final = f"`latest`, `{_OFFSETS_EXAMPLE}`"
+POSITION_OPTIONS: Final = (
+    Option(
+        "startingOffsets",
+        "-2 is the earliest, -1 the latest",
+        _STARTS,
+        "latest; earliest in a batch",
+    ),
+    Option("startingTimestamp", "starts at the first message stored then or later", INSTANT),
+    Option("startingOffsetsByTimestamp", "such a time for each queue", f"`{_TIMES_EXAMPLE}`"),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        "what to do where no message is as young as the time",
+        "`error`, `latest`",
+        "error",
+    ),
+    Option("endingOffsets", "the first offsets not read", _ENDS, "latest", "batch"),
+    Option("endingTimestamp", "the first instant not read", INSTANT, only="batch"),
+    Option("endingOffsetsByTimestamp", "for each queue", f"`{_TIMES_EXAMPLE}`", only="batch"),
+)
 
 Kind = Literal["earliest", "latest", "group", "time", "offsets", "times"]
 Missing = Literal["error", "latest"]

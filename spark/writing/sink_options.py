@@ -1,21 +1,6 @@
-"""Options of the sink beside those of the connection; read in the driver, pickled to the tasks.
+"""Options of the sink beside those of settings.py, read in the driver and pickled to the tasks.
 
-    topic               where all rows go; goes before a column `topic`
-    producerGroup       the name under which brokers know the sender, default `spark-skylarkmq`
-    idempotencyColumns  columns whose values make the unique key, parted by commas
-    writeName           tells a write inside foreachBatch from the others of the same batch
-    acceptStatus        FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE: which of these
-                        answers count as sent; without it the message is sent again
-    maxMessageSize      largest body before compression, 4 MiB; the broker has a limit of its own
-    sendBatchBytes      messages of a queue go together up to this size, 128 KiB; 0: each alone
-    sendBatchRows       and up to this number, 256
-    sendsInFlight       requests under way per task, 8
-    sendBytesInFlight   and their bytes, 8 MiB
-    sendTimeoutMs       one request, 3000; then it is sent again, for `retryTimeoutMs` in all
-    compression         none, zlib, lz4 or zstd: of bodies from `compressOver` on; such go alone
-    compressOver        4096 bytes
-
-Imports no pyspark.
+`SINK_OPTIONS` has them all; docs/reference/spark-options.md is made of it. Imports no pyspark.
 """
 
 from __future__ import annotations
@@ -35,28 +20,24 @@ from skylarkmq.protocol.flags import (
     validate_topic,
 )
 from skylarkmq.protocol.frame import MAX_FRAME_SIZE
-from skylarkmq.spark.option_reading import OptionError, OptionReader
+from skylarkmq.spark.option_reading import (
+    Option,
+    OptionError,
+    OptionReader,
+    listing,
+    number,
+    options_of,
+    size,
+    special,
+    string,
+    words,
+)
 from skylarkmq.spark.settings import CONNECTION_OPTIONS, ConnectionSettings
 
 DEFAULT_GROUP: Final = "spark-skylarkmq"
 NO_COMPRESSION: Final = "none"
 FRAME_RESERVE: Final = 256 * 1024
 """What a frame needs beside a body of the largest size."""
-SINK_OPTIONS: Final = (
-    "topic",
-    "producerGroup",
-    "idempotencyColumns",
-    "writeName",
-    "acceptStatus",
-    "maxMessageSize",
-    "sendBatchBytes",
-    "sendBatchRows",
-    "sendsInFlight",
-    "sendBytesInFlight",
-    "sendTimeoutMs",
-    "compression",
-    "compressOver",
-)
 _HINTS: Final = {
     "subscribe": "the sink's option is topic",
     "consumergroup": "the sink has a producerGroup",
@@ -73,20 +54,35 @@ class SinkOptions:
     """What a task needs to know to send; picklable, and without secrets in its text."""
 
     connection: ConnectionSettings
-    topic: str | None = None
-    producer_group: str = DEFAULT_GROUP
-    identity: tuple[str, ...] = ()
-    write_name: str = ""
-    accepted: frozenset[SendStatus] = frozenset({SendStatus.SEND_OK})
-    max_message_size: int = 4 * MIB
-    batch_size: int = 128 * 1024
-    """Bytes; 0 sends each message alone."""
-    batch_count: int = 256
-    requests_max: int = 8
-    unacknowledged_size: int = 8 * MIB
-    """Bytes under way at once; one larger request goes alone."""
-    compression: CompressionKind | None = None
-    compress_over: int = 4096
+    topic: str | None = special("topic", None, "where all rows go; before column topic", "a topic")
+    producer_group: str = special(
+        "producerGroup", DEFAULT_GROUP, "the sender's name at brokers", "a group", DEFAULT_GROUP
+    )
+    identity: tuple[str, ...] = listing("idempotencyColumns", "columns that make the message id")
+    write_name: str = string("writeName", "", "tells writes of one foreachBatch apart")
+    accepted: frozenset[SendStatus] = special(
+        "acceptStatus",
+        frozenset({SendStatus.SEND_OK}),
+        "answers that count as sent beside SEND_OK; after others a message is sent again",
+        words(status.value for status in SendStatus),
+    )
+    max_message_size: int = size(
+        "maxMessageSize", 4 * MIB, "a body before compression", high=MAX_FRAME_SIZE - FRAME_RESERVE
+    )
+    batch_size: int = special(
+        "sendBatchBytes",
+        128 * 1024,
+        "messages of a queue go together up to this size; 0: each alone",
+        "bytes, up to maxMessageSize",
+        "128 KiB",
+    )
+    batch_count: int = number("sendBatchRows", 256, "and up to this number", 1, 65_536)
+    requests_max: int = number("sendsInFlight", 8, "requests of a task under way at once", 1, 1024)
+    unacknowledged_size: int = size("sendBytesInFlight", 8 * MIB, "their bytes; a larger one alone")
+    compression: CompressionKind | None = special(
+        "compression", None, "of bodies; such go alone", words((NO_COMPRESSION, *KINDS)), "none"
+    )
+    compress_over: int = size("compressOver", 4096, "the smallest body that is compressed")
 
     @classmethod
     def from_options(cls, given: Mapping[str, str]) -> SinkOptions:
@@ -95,9 +91,9 @@ class SinkOptions:
         Raises:
             OptionError: unknown, wrong or contradicting options.
         """
-        options = OptionReader(given, (*CONNECTION_OPTIONS, *SINK_OPTIONS), hints=_HINTS)
-        largest = MAX_FRAME_SIZE - FRAME_RESERVE
-        max_message_size = options.size("maxMessageSize", 4 * MIB, high=largest)
+        known = (each.name for each in (*CONNECTION_OPTIONS, *SINK_OPTIONS))
+        options = OptionReader(given, known, hints=_HINTS)
+        values = options.values(cls)
         connection = ConnectionSettings.from_options(given)
         if options.given("sendTimeoutMs"):
             timeout_s = options.milliseconds("sendTimeoutMs", 3000, low=1) / 1000
@@ -106,17 +102,19 @@ class SinkOptions:
             connection=connection,
             topic=_topic(options),
             producer_group=_group(options),
-            identity=options.listing("idempotencyColumns"),
-            write_name=options.text("writeName", ""),
             accepted=_accepted(options),
-            max_message_size=max_message_size,
-            batch_size=options.size("sendBatchBytes", 128 * 1024, low=0, high=max_message_size),
-            batch_count=options.number("sendBatchRows", 256, low=1, high=65_536),
-            requests_max=options.number("sendsInFlight", 8, low=1, high=1024),
-            unacknowledged_size=options.size("sendBytesInFlight", 8 * MIB),
+            batch_size=options.size(
+                "sendBatchBytes", 128 * 1024, low=0, high=values["max_message_size"]
+            ),
             compression=_compression(options),
-            compress_over=options.size("compressOver", 4096),
+            **values,
         )
+
+
+_TIMEOUT: Final = Option(
+    "sendTimeoutMs", "one request, before it is sent again", "ms, or with a unit", "pullTimeoutMs"
+)
+SINK_OPTIONS: Final = options_of(SinkOptions, _TIMEOUT)
 
 
 def check_topic(topic: str) -> str | None:

@@ -7,11 +7,7 @@ import pickle
 import pytest
 
 from skylarkmq.spark.option_reading import OptionError
-from skylarkmq.spark.settings import (
-    CONNECTION_OPTIONS,
-    ConnectionSettings,
-    TlsSettings,
-)
+from skylarkmq.spark.settings import ConnectionSettings, TlsSettings
 
 NAMES = {"nameServer": "a:9876"}
 
@@ -97,13 +93,6 @@ def test_what_is_refused(given: dict[str, str], text: str) -> None:
     with pytest.raises(OptionError, match=text) as caught:
         ConnectionSettings.from_options(given)
     assert "hidden" not in str(caught.value)
-
-
-def test_every_option_is_described() -> None:
-    import skylarkmq.spark.settings as module
-
-    assert module.__doc__ is not None
-    assert [name for name in CONNECTION_OPTIONS if name not in module.__doc__] == []
 
 
 @pytest.mark.parametrize(

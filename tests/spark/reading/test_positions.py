@@ -10,10 +10,10 @@ import pytest
 from skylarkmq.client.errors import NotFound
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.spark.option_reading import OptionError, OptionReader
-from skylarkmq.spark.options import SOURCE_OPTIONS
 from skylarkmq.spark.reading.positions import (
     EARLIEST,
     LATEST,
+    POSITION_OPTIONS,
     Position,
     instant_ms,
     listed,
@@ -38,7 +38,7 @@ def cluster() -> FakeBrokers:
 
 def options(**given: object) -> OptionReader:
     texts = {name: json.dumps(v) if isinstance(v, dict) else str(v) for name, v in given.items()}
-    return OptionReader(texts, SOURCE_OPTIONS)
+    return OptionReader(texts, [each.name for each in POSITION_OPTIONS])
 
 
 def starting(*, streaming: bool = True, **given: object) -> Position:
