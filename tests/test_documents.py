@@ -3,6 +3,8 @@
 The comments of a block say what it prints: `# -> text` is a line of its output, and a `*` in it
 stands for any text. A program that never ends is stopped after it has printed all of these lines.
 
+A block that begins with `# name.py` is a module: the tests on its page import it.
+
 Command lines of `skylarkmq` on these pages are parsed with the options of the real commands, and
 those of the first page are run.
 """
@@ -37,6 +39,7 @@ JOB = re.compile(r"^    job (\w+) (.+?)(?: +#.*)?$", re.MULTILINE)
 JOB_PAGE = "docs/spark/jobs.md"
 FIRST_PAGE = "docs/start/first-message.md"
 NAME_SERVER = "127.0.0.1:9876"
+MODULE = re.compile(r"# ((?!test_)\w+)\.py\n")
 PYTEST_MARK = "def test_"
 SPARK_MARK = "skylarkmq.spark"
 
@@ -106,7 +109,11 @@ def are_programs() -> list[str]:
     The block with Spark is run by `tests/spark/test_documents.py`, which has a Spark session.
     """
     marks = (PYTEST_MARK, SPARK_MARK)
-    return [name for name, block in SNIPPETS.items() if not any(mark in block for mark in marks)]
+    return [
+        name
+        for name, block in SNIPPETS.items()
+        if not MODULE.match(block) and not any(mark in block for mark in marks)
+    ]
 
 
 @pytest.mark.parametrize("name", are_programs())
@@ -127,6 +134,13 @@ async def test_a_program(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in SNIPPETS if PYTEST_MARK in SNIPPETS[name]])
 def test_a_test(name: str, pytester: pytest.Pytester) -> None:
+    if "fastapi" in SNIPPETS[name]:
+        pytest.importorskip("fastapi", reason="the extra `dev` is not installed")
+    page = name.split()[0]
+    for other, block in SNIPPETS.items():
+        module = MODULE.match(block)
+        if module and other.split()[0] == page:
+            pytester.makepyfile(**{module[1]: block})
     pytester.makepyfile(SNIPPETS[name])
     pytester.makeini("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function")
     outcome = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", timeout=LIMIT_S)
