@@ -1,10 +1,10 @@
 """Connections by address: made on first use, shared, made again when lost.
 
-A connection attempt is shared by all who wait for it and bounded by CONNECT_TIMEOUT_S. After a
-failed attempt, a connection lost before it answered anything, or several lost within LIVED_S,
-further attempts to that address wait out a doubling, jittered, capped back-off; who asks meanwhile
-fails at once with the reason, so that a caller with another broker goes there and one without waits
-by its own rules.
+All callers that wait for a connection share one attempt, which may take CONNECT_TIMEOUT_S. An
+address is left alone for a time after a failed attempt, after a connection that was lost before it
+answered anything, and after several that were lost within LIVED_S. That back-off doubles up to a
+limit, with jitter. A call meanwhile fails at once with the reason: a caller that has another broker
+goes there.
 
 Requests to brokers are signed when there are credentials; those to name servers never.
 
@@ -79,7 +79,7 @@ class SingleFlight(Generic[T]):
             call.cancel()
 
     async def stop(self) -> None:
-        """Do that, and wait for their end."""
+        """Cancel the calls under way, refuse new ones, and wait for their end."""
         calls = list(self._calls.values())
         self.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
@@ -88,7 +88,7 @@ class SingleFlight(Generic[T]):
         if self._calls.get(key) is call:
             del self._calls[key]
         if not call.cancelled():
-            call.exception()  # seen here, in case nobody waits for it any more
+            call.exception()  # seen here, in case no caller waits for it any more
 
 
 class _Backoff:
@@ -125,7 +125,7 @@ class RemotingClient:
         name_servers: Collection[str] = (),
         on_reconnect: Callable[[str], None] | None = None,
     ) -> None:
-        """Connect to nobody yet.
+        """Prepare; nothing is connected before the first call.
 
         Args:
             sign: adds the signature of an account to a request.
@@ -200,7 +200,7 @@ class RemotingClient:
             connection.close("the client has stopped")
 
     async def stop(self) -> None:
-        """Do that, and wait until what was written has left."""
+        """Close all connections, and wait until what was written has left."""
         self.close()
         await self._attempts.stop()
         await asyncio.gather(*(it.wait_ended(CLOSE_TIMEOUT_S) for it in self._closing))

@@ -15,9 +15,9 @@ but takes a missing echo for an error.
 Back-pressure. While the peer reads too slowly `call` and `writable` wait; what cannot wait fails
 once UNSENT_MAX bytes are queued.
 
-A half-open connection looks like a peer that does not answer. So when requests time out, and again
-SILENCE_MAX_S later, and nothing whatever has come in between, the connection is given up: the next
-request finds out by a new one.
+A half-open connection looks like a peer that does not answer. When requests time out, again
+SILENCE_MAX_S later, and no frame came in between, the connection is given up: the next request
+makes a new one.
 
 All calls on the loop thread.
 """
@@ -59,11 +59,11 @@ CODEC_OFFER: Final = "msgpack.1"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What a connection's other end is: its release, and whether it is a broker of ours.
+    """What a connection's other end is: its release, and if it is a broker of ours.
 
     Both are known once it has answered the first two-way request under `codec="auto"`; else, and
-    earlier, an empty heartbeat asks. Kept per connection, because the broker behind an address may
-    have been replaced when it is connected again.
+    earlier, an empty heartbeat asks. Kept per connection, because another broker may have
+    the address when it is connected again.
     """
 
     version: int
@@ -96,7 +96,7 @@ def peer_of(answer: RemotingCommand) -> Peer:
     return Peer(answer.version, answer.ext_fields.get(CODEC_FIELD) == CODEC_OFFER)
 
 
-class Connection(PendingCalls):
+class Connection(PendingCalls, asyncio.Protocol):
     """An open connection; made, then given its stream by `attach`."""
 
     def __init__(
@@ -112,12 +112,12 @@ class Connection(PendingCalls):
         self.address = address
         self.closed = False
         self.answers_count = 0
-        """Frames received so far; a heartbeat that times out looks whether anything came at all."""
+        """Frames received so far."""
         self.serialize_type: int = (
             SerializeType.ROCKETMQ if codec == "rocketmq" else SerializeType.JSON
         )
         self.offers_codec = codec in ("auto", "msgpack")
-        """Whether the next two-way request carries the offer."""
+        """The next two-way request carries the offer."""
         self.by_start = self.offers_codec or sign is not None
         """While true, requests must go by `start`, which adds the offer and the signature."""
         self.peer: Peer | None = None
@@ -219,7 +219,7 @@ class Connection(PendingCalls):
             self._pending.pop(opaque, None)
 
     def post(self, command: RemotingCommand) -> None:
-        """Send a one-way request; nobody answers it."""
+        """Send a one-way request."""
         if self.closed:
             raise ConnectionFailed(self.address, self.closed_why)
         if self._writable is not None and self._unsent_size > UNSENT_MAX:
@@ -309,13 +309,13 @@ class Connection(PendingCalls):
         if bad is not None:
             self._refuse(f"sent what is no frame of the protocol ({bad.remark})")
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         """The stream has ended; every waiter ends with it."""
         if not self._ended.done():
             self._ended.set_result(None)
-        why = f"connection lost: {error}" if error else "the peer closed the connection"
+        why = f"connection lost: {exc}" if exc else "the peer closed the connection"
         mute_hint = "" if self.answers_count else MUTE_HINT
-        hint = error.hint if isinstance(error, TlsFailure) else mute_hint
+        hint = exc.hint if isinstance(exc, TlsFailure) else mute_hint
         self._end(ConnectionFailed(self.address, why, reached=True, hint=hint))
 
     def pause_writing(self) -> None:

@@ -1,8 +1,8 @@
-"""The network seam: two small interfaces between the SDK and the sockets.
+"""The network seam: two small interfaces between connections and sockets.
 
-The SDK asks a `Network` for a `Stream` to an address and hands it a `Receiver`. Bytes come in by
-calls of the receiver and go out by `Stream.write`, which never blocks. Tests script the peer behind
-the same two interfaces. All calls happen on the loop thread.
+A connection asks a `Network` for a `Stream` to an address, with itself as the receiver. Bytes come
+in by calls of the receiver and go out by `Stream.write`, which never blocks. Tests script the peer
+through the same two interfaces. Loop thread.
 """
 
 from __future__ import annotations
@@ -18,26 +18,6 @@ from skylarkmq.remoting.tls import ClientTls
 CLOSE_TIMEOUT_S: Final = 1.0
 """How long what was written may take to leave when a connection is closed."""
 REST_READ_SIZE: Final = 256 * 1024
-
-
-class Receiver(Protocol):
-    """Takes what a stream delivers."""
-
-    def data_received(self, data: bytes) -> None:
-        """Take the next bytes of the peer; never empty."""
-        ...
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Called once at the end, with None when either side closed in order."""
-        ...
-
-    def pause_writing(self) -> None:
-        """The peer reads too slowly: what is written from now on only piles up."""
-        ...
-
-    def resume_writing(self) -> None:
-        """The peer has caught up."""
-        ...
 
 
 class Stream(Protocol):
@@ -64,13 +44,13 @@ class Stream(Protocol):
 class Network(Protocol):
     """Opens streams."""
 
-    async def connect(self, address: str, receiver: Receiver) -> Stream:
+    async def connect(self, address: str, receiver: asyncio.Protocol) -> Stream:
         """Open a stream to `address` (host:port); host names are resolved at each call.
 
         The caller bounds the time.
 
         Raises:
-            OSError: nobody there, no such host, no route; TlsFailure of it: no TLS with it.
+            OSError: no such host, no route, nothing listens there. TlsFailure: TLS failed.
         """
         ...
 
@@ -81,7 +61,7 @@ class AsyncioNetwork:
     def __init__(self, tls: ClientTls | None = None) -> None:
         self._tls = tls or ClientTls(None)
 
-    async def connect(self, address: str, receiver: Receiver) -> Stream:
+    async def connect(self, address: str, receiver: asyncio.Protocol) -> Stream:
         host, port = split_address(address)
         try:
             return await self._open(address, host, port, receiver)
@@ -90,7 +70,7 @@ class AsyncioNetwork:
         except ValueError as error:  # the resolver or TLS takes no such name
             raise OSError(f"{host[:64]!a} is no host name: {error}") from error
 
-    async def _open(self, address: str, host: str, port: int, receiver: Receiver) -> Stream:
+    async def _open(self, address: str, host: str, port: int, receiver: asyncio.Protocol) -> Stream:
         loop = asyncio.get_running_loop()
         tls = self._tls
 
@@ -118,7 +98,7 @@ class AsyncioNetwork:
 class _SocketStream(asyncio.Protocol):
     """A transport, seen as a Stream."""
 
-    def __init__(self, receiver: Receiver, tls: ClientTls) -> None:
+    def __init__(self, receiver: asyncio.Protocol, tls: ClientTls) -> None:
         self._receiver = receiver
         self._tls = tls
         self._transport: asyncio.Transport | None = None

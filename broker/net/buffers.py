@@ -1,4 +1,4 @@
-"""What peers make a server hold: requests that came in part or wait, answers that nobody reads.
+"""What peers make a server hold: requests that are unfinished or wait, answers that are not read.
 
     inbound     bytes of unfinished frames, and of whole ones that wait for the peer to read its
                 answers. Beyond the limit the peer that holds the most is dropped.
@@ -128,7 +128,7 @@ class OutboundBuffers:
 
     @property
     def is_full(self) -> bool:
-        """Whether peers that are behind should get no more."""
+        """Peers that are behind should get no more."""
         return self.size > self.limit // 2
 
     def _count(self) -> None:

@@ -39,7 +39,7 @@ class ClientCalls:
         """Make the calls.
 
         Args:
-            may_notify: whether the members of a group want to hear of each other: both switches
+            may_notify: returns whether the members of a group are told of each other: both switches
                 `notifyConsumerIdsChangedEnable`, the broker's and the group's, are on.
         """
         self._may_notify = may_notify

@@ -176,8 +176,8 @@ class Connection(PendingCalls, asyncio.Protocol):
     def _fault(self, error: BadFrameError) -> str:
         """Count a frame that cannot be read, and return why.
 
-        The error itself is not kept: its traceback leads back to whoever keeps it, and so what a
-        hostile header was parsed into would stay until the collector comes.
+        The error itself is not kept: with its traceback it would form a circle, and the values of a
+        hostile header would stay until the collector runs.
         """
         self._server.stats.protocol_errors[error.kind] += 1
         return error.remark
@@ -229,14 +229,14 @@ class Connection(PendingCalls, asyncio.Protocol):
 
     @property
     def congested(self) -> bool:
-        """Whether the peer has enough: answers so far, or requests without one."""
+        """The peer has enough: unsent answers, or requests without an answer."""
         return self._out_size > PAUSE_SIZE or self.parked > PARKED_MAX
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
-        """The peer is behind; `_note_unsent` sees by how much, and whether it is still read."""
+        """Note that the peer is behind; `_note_unsent` decides whether it is still read."""
         self._behind = True
         self.paused_since_s = self._clock.monotonic()
         self._unread_size = 0
@@ -367,7 +367,7 @@ class Connection(PendingCalls, asyncio.Protocol):
         return 0.0 if raw is None else socket_silence_s(raw)
 
     def note_progress(self) -> None:
-        """Look whether a peer that is behind reads at all; `paused_since_s` then starts anew."""
+        """Start `paused_since_s` anew when a peer that is behind has read enough."""
         unsent = self.unsent_size
         if self._unread_size - unsent >= PROGRESS_SIZE:
             self.paused_since_s = self._clock.monotonic()
@@ -419,7 +419,7 @@ class Connection(PendingCalls, asyncio.Protocol):
         if not self.close_reason:
             self.close_reason = reason
         if not self.closed:
-            self.closed = True  # at once: whoever answers next must not add to what is dropped
+            self.closed = True  # at once: a later answer must not add to what is dropped
             self._out.clear()
             self._decoder.clear()
             self._transport.abort()

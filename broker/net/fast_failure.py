@@ -1,21 +1,21 @@
 """Fast failure: requests that waited too long, or for which there is no room, are refused at once.
 
-Who waits three seconds for an answer and then asks again gains nothing from a broker that works
-through what nobody waits for any more. Code 2 with the cause and its figures:
+A client waits three seconds for an answer and then asks again. A broker that answers older requests
+first helps no client. The answer is code 2 with the cause and its figures:
 
     [TIMEOUT_CLEAN_QUEUE]   the request waited longer than waitTimeMillsIn*Queue for its turn
     [OVERLOAD]              too many requests wait already: for the disk, for a client's answer
-    [REJECTREQUEST]         the disk is behind: an append has been under way for
+    [REJECTREQUEST]         the disk is slow: an append has been under way for
                             osPageCacheBusyTimeOutMills, or the transient pool is empty
                             (`processor/send_checks.py`)
 
-How long a request waited. There is no queue of requests here: what waits, waits in the socket while
-the loop is busy with something else. The system knows since when the last bytes of a socket are
-there, so no request of a read waited for less. That is asked only while a tick of the loop is late,
-and so costs nothing otherwise. One pause of the process refuses nobody: its backlog is worked off
-faster than refused. Only when LATE_TICKS ticks were late in a row, the broker has more to do than
-it can, and what waited beyond its limit is refused. Where the system does not tell (it is Linux
-that does), nothing is refused for its waiting.
+How long a request waited. There is no queue of requests here: a request waits in the socket while
+the loop is busy. Linux knows when the last bytes of a socket arrived, so each request of a read
+waited at least since then. The broker asks for that only while a tick of the loop is late, so it
+costs nothing otherwise. After one pause of the process nothing is refused: the backlog is answered
+faster than it is refused. After LATE_TICKS late ticks in a row the broker is overloaded, and
+refuses requests that waited beyond their limit. On other systems no request is refused for its
+waiting.
 
 Unlike RocketMQ, which has a queue for each kind of request, refuses after a single pause too, and
 answers some refusals of one-way requests.
@@ -109,7 +109,7 @@ class FastFailure(Gate):
     def sift(self, connection: Connection, frames: list[RawFrame]) -> list[RawFrame]:
         """Refuse the requests of one read that waited too long; return the others.
 
-        A frame that can not be read stays: its connection ends when its turn comes.
+        A frame that cannot be read stays: its connection ends when its turn comes.
         """
         behind = self._late_count >= LATE_TICKS
         waited_ms = int(connection.silence_s() * 1000) if behind else 0

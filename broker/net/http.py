@@ -54,6 +54,7 @@ from skylarkmq import __version__
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.health import HealthChecks, run_checks
 from skylarkmq.common.clock import Clock
+from skylarkmq.remoting.waiting import within
 
 log = logging.getLogger(__name__)
 
@@ -260,7 +261,7 @@ class MetricsServer:
         """Listen and return the address that was bound.
 
         Raises:
-            OSError: the address can not be had.
+            OSError: the address is not available.
         """
         self._broker_loop = asyncio.get_running_loop()
         self._thread = LoopThread("skylarkmq-http")
@@ -315,20 +316,11 @@ class MetricsServer:
         Raises:
             TimeoutError: the loop did not answer within `limit_s`, or has not for so long already.
         """
-        if self._silence_s() >= limit_s:  # what nobody waits for must not pile up there
+        if self._silence_s() >= limit_s:  # requests that are given up must not pile up there
             work.close()
             raise TimeoutError
         answer = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._broker_loop))
-        limit = self._clock.call_at(self._clock.monotonic() + limit_s, answer.cancel)
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise TimeoutError from None
-        finally:
-            limit.cancel()
+        return await within(self._clock, limit_s, answer)
 
     async def _metrics(self, request: HttpRequest) -> HttpResponse:
         try:

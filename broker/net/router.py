@@ -9,11 +9,11 @@ handler:
                                  -> None             answered later, or never (one-way)
 
 Sends of one read gather in one store batch. Before any other request is looked at, that batch is
-committed, so a pull behind a send on the same connection finds it.
+committed, so a pull after a send on the same connection finds it.
 
 A handler's `RemoteProtocolError` is answered with its code and remark; any other exception, on the
 road of sends too, is a defect, logged with its traceback and answered with SYSTEM_ERROR. A frame
-whose header can not be read costs its connection (the caller closes it).
+whose header cannot be read costs its connection (the caller closes it).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
@@ -34,6 +34,9 @@ from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.frame import MAX_FRAME_SIZE, BadFrameError, RawFrame, SerializeType
 from skylarkmq.remoting.connection import CODEC_FIELD, CODEC_OFFER
 
+if TYPE_CHECKING:
+    from skylarkmq.broker.processor.send import SendProcessor
+
 log = logging.getLogger(__name__)
 
 MESSAGE_BODIES = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
@@ -41,25 +44,6 @@ WAITING_MAX = 20_000
 STOP_LIMIT_S = 2.0
 REMARK_MAX = 1024
 UNKNOWN_TOLD_MAX = 1024
-
-
-class SendRoad(Protocol):
-    """The processor of sends: it reads frames itself and gathers them until `finish`."""
-
-    codes: frozenset[int]
-    gathering: bool
-
-    def take(self, connection: Connection, frame: RawFrame) -> bool:
-        """Handle the frame; False when it is not one of this road's requests."""
-        ...
-
-    def request(self, connection: Connection, request: RemotingCommand) -> None:
-        """Handle a send that was decoded in full."""
-        ...
-
-    def finish(self, connection: Connection) -> None:
-        """Commit what was gathered."""
-        ...
 
 
 class Router:
@@ -71,7 +55,7 @@ class Router:
         stats: BrokerStats,
         clock: Clock,
         *,
-        send: SendRoad | None = None,
+        send: SendProcessor | None = None,
         waiting_max: int = WAITING_MAX,
         body_max: int = MAX_FRAME_SIZE,
     ) -> None:
@@ -104,7 +88,7 @@ class Router:
             read of small pulls can ask for gigabytes.
 
         Raises:
-            BadFrameError: a header can not be read; the frames before it were handled.
+            BadFrameError: a header cannot be read; the frames before it were handled.
         """
         send = self._send
         traffic = self._stats.frames_in
@@ -137,8 +121,8 @@ class Router:
         if command.is_response:
             connection.answered(command)
             return
-        if not connection.codec_settled:
-            self._settle_codec(connection, command)
+        if not command.is_oneway:  # the codec is agreed upon in the first one, or not at all
+            connection.codec_settled = True
         send = self._send
         if send is not None and command.code in self._send_codes:
             send.request(connection, command)
@@ -160,7 +144,7 @@ class Router:
         self._run(handler, connection, command)
 
     def _note_unknown(self, connection: Connection, command: RemotingCommand) -> None:
-        """Count a code that nobody answers, and say it once for an address."""
+        """Count a code that has no handler, and log it once for an address."""
         self._stats.protocol_errors["unknown_code"] += 1
         asked = connection.remote_address.rpartition(":")[0], command.code
         if asked in self._unknown_told or len(self._unknown_told) >= UNKNOWN_TOLD_MAX:
@@ -223,12 +207,6 @@ class Router:
         log.error("request %d failed", request.code, exc_info=error)
         why = f"{type(error).__name__}: {error}"[:REMARK_MAX]
         return request.reply(ResponseCode.SYSTEM_ERROR, why)
-
-    @staticmethod
-    def _settle_codec(connection: Connection, command: RemotingCommand) -> None:
-        """The codec is agreed upon in the first two-way request, or not at all."""
-        if not command.is_oneway:
-            connection.codec_settled = True
 
     @staticmethod
     def _echo_codec(request: RemotingCommand, response: RemotingCommand) -> None:

@@ -58,7 +58,7 @@ class RemotingServer:
         Args:
             address_share: connections that one address may have; of IPv6, one network of 64 bits.
             connect: makes what stands for a peer that has connected.
-            gate: what refuses requests while there is too much to do; None: nobody does.
+            gate: refuses requests while there is too much to do; None: nothing is refused.
             inbound: counts what waits to be handled, outbound: what peers leave unread.
         """
         self.stats = stats

@@ -55,7 +55,10 @@ PATIENCE_S: Final = 0.5
 
 
 class NameServers:
-    """The name servers of one client."""
+    """The name servers of one client.
+
+    Each question raises a RocketMQError when no name server answered, or all refused.
+    """
 
     def __init__(
         self,
@@ -95,58 +98,34 @@ class NameServers:
             ) from error
 
     async def route(self, topic: str) -> TopicRouteData | None:
-        """Return where `topic` lives, None when the name server does not know it.
-
-        Raises:
-            RocketMQError: no name server answered, or all refused.
-        """
+        """Return where `topic` lives, None when the name server does not know it."""
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         return await self._ask(TopicRouteData, code, encode_fields(header))
 
     async def broker_names(self) -> list[str]:
-        """Return the names of the brokers that are registered.
-
-        Raises:
-            RocketMQError: no name server answered, or all refused.
-        """
+        """Return the names of the brokers that are registered."""
         return sorted((await self.cluster_info()).broker_addr_table)
 
     async def clusters(self) -> set[str]:
-        """Return the names of the clusters that have a broker registered.
-
-        Raises:
-            RocketMQError: no name server answered, or all refused.
-        """
+        """Return the names of the clusters that have a broker registered."""
         brokers = (await self.cluster_info()).broker_addr_table
         return {broker.cluster for broker in brokers.values() if broker.cluster}
 
     async def cluster_of_brokers(self) -> dict[str, str]:
-        """Return the cluster of each broker that is registered, by the broker's name.
-
-        Raises:
-            RocketMQError: no name server answered, or all refused.
-        """
+        """Return the cluster of each broker that is registered, by the broker's name."""
         brokers = (await self.cluster_info()).broker_addr_table
         return {name: broker.cluster or "" for name, broker in brokers.items()}
 
     async def cluster_info(self) -> ClusterInfo:
-        """Return all brokers that are registered, by name and by cluster.
-
-        Raises:
-            RocketMQError: no name server answered, or all refused.
-        """
+        """Return all brokers that are registered, by name and by cluster."""
         info = await self._ask(ClusterInfo, RequestCode.GET_BROKER_CLUSTER_INFO, {})
         return ClusterInfo() if info is None else info
 
     async def topics(self) -> list[str]:
         """Return the names of all topics but those that brokers make for themselves, sorted.
 
-        Topics of retries (%RETRY%group) and dead letters (%DLQ%group) are among them.
-
-        Raises:
-            RocketMQError: no name server answered, or all refused.
-        """
+        Topics of retries (%RETRY%group) and dead letters (%DLQ%group) are among them."""
         listed = await self._ask(TopicList, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
         # Every broker has topics of its own name and of its cluster's; this answer has them.
         own = await self._ask(TopicList, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, {})

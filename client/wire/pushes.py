@@ -2,10 +2,9 @@
 
     40 members changed, 39 check a transaction, 220/221 offsets, 307/309 of the tools, 326 a reply
 
-One handler a code. It answers at once, or with an awaitable, which then runs as a task of the
-router; nothing at all is the answer to a one-way push, and to a code that nobody handles, as in
-Java. The answer (`push.reply(...)`) goes back on the connection that the push came from, in the
-codec of the push.
+There is one handler for each code. It returns its answer, or an awaitable, which then runs as a
+task of the router. A one-way push, and a code without a handler, get no answer, as in Java. The
+answer (`push.reply(...)`) goes back on the connection of the push, in its codec.
 
 All calls on the loop thread.
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/ClientRemotingProcessor.java
@@ -75,7 +74,7 @@ class PushRouter:
             task.cancel()
 
     async def stop(self) -> None:
-        """Do that, and wait for its end."""
+        """Cancel what is under way, and wait for its end."""
         tasks = list(self._tasks)
         self.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -133,7 +133,7 @@ class RouteTable:
             default_queue_count: how many queues a topic created on demand is to have.
 
         Raises:
-            RouteNotFound: nobody takes messages of this topic.
+            RouteNotFound: no broker takes messages of this topic.
             RocketMQError: no name server answered.
         """
         route = self._routes.get(topic)
@@ -188,7 +188,7 @@ class RouteTable:
         self._fetches.cancel()
 
     async def stop(self) -> None:
-        """Do that, and wait for their end."""
+        """End the calls under way, and wait for their end."""
         await self._fetches.stop()
 
     async def _fetch(self, topic: str) -> TopicRoute | None:

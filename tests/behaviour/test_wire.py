@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from skylarkmq.client import Admin, Client, Message, Producer, TransactionState
@@ -9,7 +11,7 @@ from skylarkmq.client.config import Codec
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import decode_command
 from skylarkmq.protocol.frame import FrameDecoder, RawFrame, SerializeType
-from skylarkmq.remoting.stream import AsyncioNetwork, Receiver, Stream
+from skylarkmq.remoting.stream import AsyncioNetwork, Stream
 from tests.behaviour.cluster import Cluster
 from tests.behaviour.support import Inbox, consuming
 from tests.support.patience import LIMIT_S
@@ -22,7 +24,7 @@ class RecordingNetwork(AsyncioNetwork):
         super().__init__()
         self.frames: list[RawFrame] = []
 
-    async def connect(self, address: str, receiver: Receiver) -> Stream:
+    async def connect(self, address: str, receiver: asyncio.Protocol) -> Stream:
         stream = await super().connect(address, receiver)
         decoder = FrameDecoder()
         write = stream.write

@@ -18,7 +18,6 @@ from skylarkmq.client.errors import (
 from skylarkmq.client.wire.nameserver import PATIENCE_S, NameServers
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.remoting.client import CONNECT_TIMEOUT_S, RemotingClient
-from skylarkmq.remoting.stream import Receiver
 from tests.support.fake_cluster import NAMESRV, FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async, settle
 from tests.support.scripted_stream import EOF, ScriptedPeer, ScriptedStream
@@ -41,7 +40,7 @@ class Sick:
         addresses = addresses or (BAD, NAMESRV)
         self.servers = NameServers(self.remoting, addresses, TIMEOUT_S, First(), self.clock)
 
-    async def connect(self, address: str, receiver: Receiver) -> ScriptedStream:
+    async def connect(self, address: str, receiver: asyncio.Protocol) -> ScriptedStream:
         if address in self.black_holes:
             await asyncio.Event().wait()
         return await self._connect(address, receiver)
@@ -155,7 +154,7 @@ async def test_one_that_connects_slowly_is_waited_for_when_the_others_are_dead()
     opened = asyncio.Event()
     connect = it._connect
 
-    async def slowly(address: str, receiver: Receiver) -> ScriptedStream:
+    async def slowly(address: str, receiver: asyncio.Protocol) -> ScriptedStream:
         if address == NAMESRV:
             await opened.wait()
         return await connect(address, receiver)

@@ -11,7 +11,7 @@ import pytest
 from skylarkmq.client.errors import ConnectionFailed, IllegalState
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.client import CONNECT_TIMEOUT_S, LIVED_S, RECONNECT_MAX_S, RemotingClient
-from skylarkmq.remoting.stream import Receiver, Stream, split_address
+from skylarkmq.remoting.stream import Stream, split_address
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.scripted_stream import EOF, ScriptedNetwork
 
@@ -21,7 +21,7 @@ ADDRESS = "broker:10911"
 class HangingNetwork:
     """Connects to nobody, for ever."""
 
-    async def connect(self, address: str, receiver: Receiver) -> Stream:
+    async def connect(self, address: str, receiver: asyncio.Protocol) -> Stream:
         await asyncio.Event().wait()
         raise AssertionError
 

@@ -17,7 +17,7 @@ from skylarkmq.protocol.codes import MQVersion
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.connection import Peer
-from skylarkmq.remoting.stream import AsyncioNetwork, Receiver
+from skylarkmq.remoting.stream import AsyncioNetwork
 from tests.support.fake_cluster import FakeBroker, FakeCluster
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.scripted_stream import ScriptedStream
@@ -179,7 +179,7 @@ class Silent:
 
 
 async def test_host_names_are_resolved_at_each_connect(monkeypatch: pytest.MonkeyPatch) -> None:
-    receiver: Receiver = Silent()
+    receiver: asyncio.Protocol = Silent()
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     asked: list[str] = []

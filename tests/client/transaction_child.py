@@ -18,7 +18,7 @@ from pathlib import Path
 from skylarkmq.client import Client, HalfMessage, Message, Producer, TransactionState
 from skylarkmq.client.instance import services_of
 from skylarkmq.client.observe.hooks import ClientHook, SendContext
-from skylarkmq.remoting.stream import AsyncioNetwork, Receiver, Stream
+from skylarkmq.remoting.stream import AsyncioNetwork, Stream
 
 GROUP = "bank"
 TOPIC = "transfers"
@@ -85,7 +85,7 @@ class FatefulNetwork:
     def __init__(self, fate: Fate) -> None:
         self._fate = fate
 
-    async def connect(self, address: str, receiver: Receiver) -> Stream:
+    async def connect(self, address: str, receiver: asyncio.Protocol) -> Stream:
         return FatefulStream(await AsyncioNetwork().connect(address, receiver), self._fate)
 
 

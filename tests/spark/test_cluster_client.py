@@ -27,7 +27,7 @@ from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.remoting.stream import AsyncioNetwork, Receiver, Stream
+from skylarkmq.remoting.stream import AsyncioNetwork, Stream
 from skylarkmq.spark.cluster import BlockingClient, client_for, close_all
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
@@ -308,7 +308,7 @@ def test_a_broker_that_is_gone_is_connected_once_a_round(monkeypatch: pytest.Mon
     tried: list[str] = []
     connect = AsyncioNetwork.connect
 
-    async def counted(self: AsyncioNetwork, address: str, receiver: Receiver) -> Stream:
+    async def counted(self: AsyncioNetwork, address: str, receiver: asyncio.Protocol) -> Stream:
         tried.append(address)
         return await connect(self, address, receiver)
 

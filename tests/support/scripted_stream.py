@@ -19,7 +19,6 @@ from enum import Enum
 from skylarkmq.protocol.command import decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.remoting.stream import Receiver
 
 
 class Close(Enum):
@@ -38,7 +37,7 @@ class ScriptedStream:
 
     local_ip = "192.0.2.1"
 
-    def __init__(self, peer: ScriptedPeer, receiver: Receiver) -> None:
+    def __init__(self, peer: ScriptedPeer, receiver: asyncio.Protocol) -> None:
         self.peer = peer
         self.receiver = receiver
         self.writes: list[bytes] = []
@@ -169,7 +168,7 @@ class ScriptedNetwork:
         self._peers[address] = peer
         return peer
 
-    async def connect(self, address: str, receiver: Receiver) -> ScriptedStream:
+    async def connect(self, address: str, receiver: asyncio.Protocol) -> ScriptedStream:
         await asyncio.sleep(0)
         peer = self._peers.get(address)
         if peer is None:
