@@ -26,7 +26,7 @@ class Worker(Protocol):
     """Runs blocking jobs one after the other, away from the loop."""
 
     def submit(self, job: Callable[[], T], done: Done[T]) -> None:
-        """Queue `job`; `done(result, error)` runs on the loop thread afterwards."""
+        """Queue a job; `done(result, error)` runs on the loop thread afterwards."""
         ...
 
     def wait(self, event: threading.Event, limit_s: float | None) -> bool:
@@ -74,7 +74,7 @@ class ThreadWorker:
                 error = raised
             try:
                 self._call_soon(done, result, error)
-            except RuntimeError:  # the loop is closed: nobody is left to hear the result
+            except RuntimeError:  # the loop is closed, so the result has no receiver
                 return
 
 
@@ -156,7 +156,7 @@ def start(work: Coroutine[Call[Any], None, T], done: Done[T] | None = None) -> N
 
     Args:
         done: called with what the coroutine returns or raises. Without it, an error is raised to
-            whoever told the last outcome.
+            what told the last outcome.
     """
 
     def go_on() -> None:

@@ -55,7 +55,7 @@ class DelayOffsetTable(FollowingTable):
             }
 
     def get(self, level: int) -> int:
-        """Queue offset of the next message of a level to deliver."""
+        """Return the queue offset of the next message of a level to deliver."""
         return self._offsets.get(level, 0)
 
     def set(self, level: int, offset: int) -> None:

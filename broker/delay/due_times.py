@@ -3,7 +3,7 @@
 A unit is due when the wall clock reaches its due time: the time of its storing plus the level's
 delay. When the wall clock was stepped back since, that moment may be hours away, for messages that
 waited long enough already. So the second rule: what existed at a moment of the monotonic clock
-waits no longer than one delay from that moment on.
+waits one delay from that moment on at most.
 
     bound        (end offset, deadline): units below the offset leave at the deadline at the latest
     bounds       rising in both; one is noted whenever a due time more than a delay ahead is seen
@@ -29,7 +29,7 @@ JOINED_MIN_S: Final = 1.0
 
 @dataclass(slots=True)
 class _Bound:
-    end_offset: int  # queue offset behind the last unit
+    end_offset: int  # queue offset after the last unit
     deadline_s: float  # on the monotonic clock
     open_until_s: float  # later units join it until then
 
@@ -44,7 +44,7 @@ class DueTimes:
         self._bounds: deque[_Bound] = deque()
 
     def __len__(self) -> int:
-        """How many bounds are in force; 0 while the wall clock runs as it should."""
+        """Return how many bounds are in force; 0 while the wall clock runs as it should."""
         return len(self._bounds)
 
     def observe(self, end_offset: int, due_ms: int, now_ms: int, now_s: float) -> None:

@@ -44,8 +44,8 @@ class ConsumerOffsetManager(FollowingTable):
     Attributes:
         table: (topic, group) -> queue id -> next queue offset; changed by the methods alone.
         body: the whole table as an answer.
-        sources: called when the table is about to be taken for the file: who keeps offsets of the
-            broker's own brings them up to date.
+        sources: called when the table is about to be taken for the file, to bring offsets of the
+            broker's own up to date.
     """
 
     def __init__(
@@ -135,10 +135,10 @@ class ConsumerOffsetManager(FollowingTable):
         """Remember where a group goes on in a queue; a smaller offset than before counts too.
 
         Unlike RocketMQ, an offset above the queue's end is not taken (False): the group would pass
-        over what is stored up to there. A client that has one, because its queue was made anew, is
-        told by its next pull (PULL_OFFSET_MOVED) where to go on. And nobody outside says how far
-        the broker is with the transactions: halves of transactions that it takes for ended are
-        never asked about again.
+        over what is stored up to there. A client that has one, because its queue was made again, is
+        told by its next pull (PULL_OFFSET_MOVED) where to go on. Nor may a peer say how far the
+        broker is with the transactions: halves of transactions that it takes for ended are never
+        asked about again.
         """
         if group == CID_RMQ_SYS_TRANS_GROUP:
             log.warning("%s may not set the offsets of %s", remote_address, group)
@@ -168,7 +168,7 @@ class ConsumerOffsetManager(FollowingTable):
         )
 
     def keep(self, who: str, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """As `commit`, for the broker's own groups too."""
+        """Do as `commit`, for the broker's own groups too."""
         key = topic, group
         offsets = self.table.get(key, {})
         before = offsets.get(queue_id, NO_OFFSET)
@@ -191,15 +191,15 @@ class ConsumerOffsetManager(FollowingTable):
         self.changed()
 
     def of(self, group: str, topic: str) -> dict[int, int]:
-        """A copy of where a group stands in a topic: queue id -> next offset."""
+        """Return a copy of where a group stands in a topic: queue id -> next offset."""
         return dict(self.table.get((topic, group), {}))
 
     def topics_of(self, group: str) -> list[str]:
-        """Topics that the group ever committed an offset of."""
+        """Return the topics that a group ever committed an offset of."""
         return [topic for topic, name in self.table if name == group]
 
     def groups_of(self, topic: str) -> list[str]:
-        """Groups that ever committed an offset of the topic."""
+        """Return the groups that ever committed an offset of a topic."""
         return [group for name, group in self.table if name == topic]
 
     def remove_group(self, group: str) -> None:
@@ -224,7 +224,7 @@ class ConsumerOffsetManager(FollowingTable):
         return lambda: table_text("offsetTable", dict(rows), None)
 
     def _rows(self) -> Iterator[tuple[str, dict[int, int]]]:
-        """The rows as they are now, whatever is committed before they are asked for."""
+        """Return the rows as they are now, whatever is committed before they are read."""
         taken = self.table.copy()
         self._own.clear()
         return (

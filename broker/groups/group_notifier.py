@@ -39,7 +39,7 @@ class GroupNotifier:
         self._changed: dict[str, bool] = {}
 
     def changed(self, members: Collection[Connection], group: str) -> None:
-        """The group has changed; `members` are those that it has now."""
+        """Have a group that has changed told; `members` are those that it has now."""
         if group in self._changed:
             self._changed[group] = True
             return

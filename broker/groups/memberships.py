@@ -28,7 +28,7 @@ class ClientChannelInfo:
     client_id: str
     language: LanguageCode
     version: int
-    last_update_ms: int  # of the monotonic clock, so that a clock step silences nobody
+    last_update_ms: int  # of the monotonic clock, so that a clock step ends no membership
 
 
 class Memberships(ABC):
@@ -88,7 +88,7 @@ class Memberships(ABC):
             self._end(connection, group, "has gone")
 
     def expire(self, silent_ms: int) -> set[Connection]:
-        """End memberships without a heartbeat for `silent_ms`; return who has none left."""
+        """End memberships without a heartbeat for `silent_ms`; return whose last ones they were."""
         before_ms = int(self._clock.monotonic() * 1000) - silent_ms
         silent = [
             (connection, group)

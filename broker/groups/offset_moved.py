@@ -1,4 +1,4 @@
-"""Tells whoever listens that a group was moved: messages in the topic OFFSET_MOVED_EVENT.
+"""Tells that a group was moved: messages in the topic OFFSET_MOVED_EVENT.
 
 A pull from an offset that its queue does not have is answered with one that it has (code 21). The
 group has then lost messages, or starts over, so each such answer is also a message: the body is
@@ -7,7 +7,7 @@ JSON, tag and key are the group. Loop thread.
     {"consumerGroup":"g","messageQueue":{"brokerName":"b","queueId":0,"topic":"T"},
      "offsetNew":5,"offsetRequest":0}
 
-Unlike RocketMQ, events are bounded, so that a client that asks again and again can not fill the
+Unlike RocketMQ, events are bounded, so that a client that asks again and again cannot fill the
 disk: BURST at a time, and EVENTS_PER_S over long; what is left out is counted in the log.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProcessor.java
 (generateOffsetMovedEvent), common/.../protocol/topic/OffsetMovedEvent.java
@@ -50,7 +50,7 @@ class OffsetMovedEvents:
         self._allowance = Allowance(clock, BURST, EVENTS_PER_S)
 
     def note(self, header: PullMessageRequestHeader, new_offset: int) -> None:
-        """A pull was answered with another offset than it asked for."""
+        """Note a pull that was answered with another offset than it asked for."""
         if not self._allowance.take():
             return
         if left_out := self._allowance.left_out():

@@ -2,11 +2,11 @@
 
 A lock lasts 60 s; its owner renews it every 20 s by asking again and trusts it for 30 s. It is a
 courtesy among the clients of a group: a pull does not look at it. In memory only: after a restart
-whoever asks first gets the queue, and a client that still trusts its old lock asks within 20 s, so
-two may hold one queue for that long, as with RocketMQ. Loop thread.
+the first client that asks gets the queue, and one that still trusts its old lock asks within 20 s.
+So two may hold one queue for that long, as with RocketMQ. Loop thread.
 
 A client that loses its connection keeps its locks until they run out, because it may well go on
-with what it has pulled; one that says farewell to the group gives them up at once.
+with what it has pulled; one that leaves the group by a request (35) gives them up at once.
 
 Unlike RocketMQ: that last rule (there the next owner waits for up to 60 s where the client did not
 unlock by itself), a lock that ran out is forgotten, and the number of locks is bounded.
@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 
 LOCK_MAX_LIVE_S: Final = 60.0
 LOCKS_MAX: Final = 200_000
-"""Locks held at a time, over all groups; past it nobody gets a new one."""
+"""Locks held at a time, over all groups; past it no client gets a new one."""
 
 
 Queue = tuple[str, int]  # (topic, queue id)
 
 
 class LockEntry(NamedTuple):
-    """Who holds a queue, and since when on the monotonic clock."""
+    """The client that holds a queue, and since when on the monotonic clock."""
 
     client_id: str
     renewed_s: float
@@ -47,7 +47,7 @@ class RebalanceLockManager:
         self._count = 0  # Invariant: of the entries in all tables
 
     def __len__(self) -> int:
-        """How many locks are remembered."""
+        """Return how many locks are remembered."""
         return self._count
 
     def try_lock(self, group: str, topic: str, queue_id: int, client_id: str) -> bool:
@@ -90,7 +90,7 @@ class RebalanceLockManager:
         self._remove(group, [key for key, held in entries.items() if held.client_id == client_id])
 
     def is_locked(self, group: str, topic: str, queue_id: int, client_id: str) -> bool:
-        """Whether the client holds the queue now."""
+        """Return whether the client holds the queue now."""
         held = self._find(group, topic, queue_id)
         if held is None or held.client_id != client_id:
             return False

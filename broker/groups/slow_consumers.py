@@ -1,4 +1,4 @@
-"""Keeps groups that are far behind from reading the disk to death, where the site wants that.
+"""Keeps groups that are far behind from overloading the disk, where the site wants that.
 
 With `disableConsumeIfConsumerReadSlowly`, every 3 minutes the groups whose last pull of a queue in
 that time was more than `consumerFallbehindThreshold` bytes behind the end of the commit log lose
@@ -63,7 +63,7 @@ class SlowConsumerService:
         self._timer.stop()
 
     def note(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
-        """A pull handed out messages before `next_offset` of a queue."""
+        """Note a pull that handed out messages before `next_offset` of a queue."""
         key = group, topic, queue_id
         if key not in self._notes and len(self._notes) >= NOTES_MAX:
             return

@@ -79,7 +79,7 @@ class SubscriptionGroupManager(ConfigTable[SubscriptionGroupConfig]):
             remote_address: who names it; empty for an administrator.
 
         Raises:
-            RemoteProtocolError: the name can not be a group, there is no room for another, or its
+            RemoteProtocolError: the name cannot be a group, there is no room for another, or its
                 address makes too many.
         """
         existing = self.table.get(group)
@@ -101,7 +101,7 @@ class SubscriptionGroupManager(ConfigTable[SubscriptionGroupConfig]):
         """Create or replace a group; the caller has checked who may do so.
 
         Raises:
-            RemoteProtocolError: the name can not be a group, or there is no room for another.
+            RemoteProtocolError: the name cannot be a group, or there is no room for another.
         """
         name = group.group_name
         self._check(name)

@@ -1,9 +1,9 @@
-"""Groups whose members do not want the same: found, said once a change, and counted.
+"""Groups whose members do not want the same: found, logged once a change, and counted.
 
 RocketMQ keeps one subscription for a group, the last heartbeat's. Members that differ therefore
 take each other's messages away: each heartbeat replaces what the others asked for, and what no
-member of a queue wants is passed over. Such a group works for a moment during a rolling change and
-is broken otherwise, so it is worth a warning with the names of both clients.
+member of a queue wants is never delivered. Such a group works for a moment during a rolling change
+and is broken otherwise, so it is worth a warning with the names of both clients.
 
 A member's wish is its set of (topic, kind of expression, expression); tags count as a set. Members
 that wish alike share one object. Loop thread.
@@ -50,7 +50,7 @@ class SubscriptionWatch:
         return {group: len(wishes) for group, wishes in self._wishes.items() if len(wishes) > 1}
 
     def examples(self, group: str) -> list[tuple[str, Wish]]:
-        """One client for each wish of a group that differs, at most EXAMPLES_MAX; else none.
+        """Return a client for each wish of a group that differs, EXAMPLES_MAX at most; else none.
 
         The wishes are without what all members want.
         """
@@ -69,7 +69,7 @@ class SubscriptionWatch:
     def note(
         self, group: str, member: Hashable, client_id: str, wanted: Collection[SubscriptionData]
     ) -> None:
-        """Take in one heartbeat's word; says so when it is new and another member differs."""
+        """Take in one heartbeat's word, and log when it is new and another member differs."""
         wish = _wish(wanted)
         members = self._members.setdefault(group, {})
         known = members.get(member)
@@ -87,7 +87,7 @@ class SubscriptionWatch:
         self._tell(group, client_id, wish)
 
     def gone(self, group: str, member: Hashable) -> None:
-        """The member has left."""
+        """Forget a member that has left."""
         members = self._members.get(group)
         known = members.pop(member, None) if members is not None else None
         if known is None:

@@ -1,4 +1,4 @@
-"""Heartbeats (34) and farewells (35): who the peers are. 46: whether a consumer's filter will do.
+"""Clients: their heartbeats (34), their leaving (35), the check of a filter beforehand (46).
 
 A heartbeat makes the configuration of a new group and its `%RETRY%` topic, so its answer waits for
 their tables to be on the disk; the membership itself counts at once. The answer's version tells a

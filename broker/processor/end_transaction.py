@@ -22,7 +22,7 @@ from typing import Any, Final
 from skylarkmq.broker.delay.delayed_message import Parked, ParkedReader, Place
 from skylarkmq.broker.net.handlers import UNANSWERED, Answer, Call, handles, refused
 from skylarkmq.broker.processor.processor import Context, Processor, check_producer_group
-from skylarkmq.broker.processor.send_answers import CODES
+from skylarkmq.broker.processor.send_answers import CODES, remark_of
 from skylarkmq.broker.transaction.ledger import End, TransactionLedger
 from skylarkmq.broker.transaction.messages import (
     GIVEN_UP_TOPIC,
@@ -45,7 +45,7 @@ from skylarkmq.protocol.headers.send import (
 )
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.record import RecordStatus, read_record
-from skylarkmq.store.results import STORED, PutMessageResult, PutMessageStatus
+from skylarkmq.store.results import STORED, PutMessageResult
 
 _COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT_TYPE
 _ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK_TYPE
@@ -114,7 +114,7 @@ class EndTransactionProcessor(Processor):
         return result
 
     async def _find(self, header: EndTransactionRequestHeader) -> tuple[Place, Parked]:
-        """The half message that a verdict names by both its offsets and its group."""
+        """Return the half message that a verdict names by both its offsets and its group."""
         halves, offset = self._ledger.halves, header.tran_state_table_offset
         if not await self._ledger.visible(offset):
             raise refused(
@@ -190,7 +190,4 @@ class EndTransactionProcessor(Processor):
 
 def _answer(result: PutMessageResult) -> Answer:
     code = CODES.get(result.status, ResponseCode.MESSAGE_ILLEGAL)
-    remark = None if result.status is PutMessageStatus.PUT_OK else result.status.value
-    if remark is not None and result.why:
-        remark = f"{remark}: {result.why}"
-    return Answer(code=code, remark=remark)
+    return Answer(code=code, remark=remark_of(result))

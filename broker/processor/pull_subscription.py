@@ -6,7 +6,7 @@
 
 Held pulls and the store take what `select` returns: None for everything.
 
-Unlike RocketMQ, an expression in the request that can not be compiled is refused; there it matches
+Unlike RocketMQ, an expression in the request that cannot be compiled is refused; there it matches
 every message.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProcessor.java,
@@ -54,7 +54,7 @@ class PullSubscriptions:
     def select(
         self, header: PullMessageRequestHeader, group: SubscriptionGroupConfig
     ) -> Filter | None:
-        """What the pull wants, from the request or from the group's heartbeat.
+        """Return what the pull wants, from the request or from the group's heartbeat.
 
         Raises:
             RemoteProtocolError: there is no usable subscription.
@@ -72,7 +72,7 @@ class PullSubscriptions:
         return self._registered(header, subscription)
 
     def known(self, header: PullMessageRequestHeader) -> SubscriptionData | None:
-        """The subscription that a pull relies on, another object after each change of it."""
+        """Return the subscription that a pull relies on, another object after each change."""
         if header.sys_flag & PullSysFlag.FLAG_SUBSCRIPTION:
             return None  # it is in the request
         return self._consumers.find_subscription(header.consumer_group, header.topic)
@@ -141,7 +141,7 @@ class PullSubscriptions:
 
 
 def no_filter(kind: str) -> RemoteProtocolError:
-    """The refusal of filters by properties where the configuration does not allow them."""
+    """Return the refusal of filters by properties where the configuration forbids them."""
     return RemoteProtocolError(
         ResponseCode.SYSTEM_ERROR,
         f"The broker does not support consumer to filter message by {kind[:32]} "

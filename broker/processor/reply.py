@@ -46,7 +46,7 @@ _PUSH_TIME: Final = names.PUSH_REPLY_TIME.encode()
 
 
 class ReplyProcessor(Processor):
-    """Brings replies to who asked. Loop thread."""
+    """Brings replies to the clients that asked. Loop thread."""
 
     def __init__(
         self,
@@ -81,13 +81,7 @@ class ReplyProcessor(Processor):
     async def _reply(self, connection: Connection, request: RemotingCommand) -> Answer:
         check_busy(self._store)
         header = decode_send_header(request.code, request.ext_fields)
-        target = self._checks.target(
-            header.topic,
-            header.queue_id,
-            header.default_topic,
-            header.default_topic_queue_nums,
-            connection.remote_address,
-        )
+        target = self._checks.target(header, connection.remote_address)
         inner = self._maker.single(connection.host_bytes, request.body, header, target)
         why = await self._push(connection, request, header, target)
         fields = send_extras(self._config)

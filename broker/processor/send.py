@@ -1,9 +1,9 @@
 """Sending: codes 10, 310 and 320.
 
-All sends of one read are laid out in one store batch and written once; `finish` commits it. Who
-asked to wait is answered when the batch is durable under the flush mode; who said WAIT=false, at
-once. The first messages of a topic made on demand are stored at once too, but acknowledged only
-when `topics.json` is on the disk, so an acknowledged topic survives a power cut.
+All sends of one read are laid out in one store batch and written once; `finish` commits it. A
+sender that waits is answered when the batch is durable under the flush mode; one that said
+WAIT=false, at once. The first messages of a topic made on demand are stored at once too, but
+acknowledged only when `topics.json` is on the disk, so an acknowledged topic survives a power cut.
 
     plain road     header with short names, known ordinary topic, no delay, no batch: small structs,
                    templates, no dict
@@ -66,8 +66,8 @@ _CLUSTER = "CLUSTER\x01"
 _LOOKED_AT = MessageSysFlag.TRANSACTION_MASK | MessageSysFlag.COMPRESSED_FLAG
 
 
-def _nobody() -> None:
-    """The hook as long as nothing hangs on it."""
+def _ignore() -> None:
+    """Do nothing: no service wants to know."""
 
 
 class SendProcessor:
@@ -90,7 +90,7 @@ class SendProcessor:
         checks: SendChecks,
         stats: BrokerStats,
         store_host: bytes,
-        on_half: Callable[[], None] = _nobody,
+        on_half: Callable[[], None] = _ignore,
     ) -> None:
         """Make the processor.
 
@@ -221,13 +221,7 @@ class SendProcessor:
                 self._check_full()
                 why = "the broker does not take messages yet"
             raise RemoteProtocolError(ResponseCode.SERVICE_NOT_AVAILABLE, why)
-        target = self._checks.target(
-            header.topic,
-            header.queue_id,
-            header.default_topic,
-            header.default_topic_queue_nums,
-            connection.remote_address,
-        )
+        target = self._checks.target(header, connection.remote_address)
         if target.fresh:
             self._answers.note_fresh(target.topic)
         try:

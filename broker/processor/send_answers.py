@@ -22,7 +22,7 @@ from skylarkmq.protocol.command import RESPONSE_FLAG, RemotingCommand, encode_co
 from skylarkmq.protocol.frame import SerializeType, encode_frame
 from skylarkmq.remoting.connection import CODEC_FIELD, CODEC_OFFER
 from skylarkmq.store.log.group_commit import Committed
-from skylarkmq.store.results import PutMessageStatus
+from skylarkmq.store.results import PutMessageResult, PutMessageStatus
 
 CODES = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -70,11 +70,11 @@ class SendTurn:
 
     @property
     def waits(self) -> bool:
-        """Whether anybody waits for the disk."""
+        """Whether any send waits for the disk."""
         return bool(self._waiting or self._fresh)
 
     def durable(self, status: PutMessageStatus) -> None:
-        """The batch is durable, late, or lost."""
+        """Answer: the batch is durable, late, or lost."""
         self._release(self._waiting, status)
         if self._fresh:
             if status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
@@ -91,7 +91,7 @@ class SendTurn:
 
     @property
     def unwaited(self) -> Committed | None:
-        """Who is to be told that the batch is written, or refused; None without WAIT=false."""
+        """What to call when the batch is written, or refused; None without WAIT=false."""
         return self._written if self._unwaited else None
 
     def _written(self, status: PutMessageStatus) -> None:
@@ -109,8 +109,15 @@ class SendTurn:
             self._connection.send(data)
 
 
+def remark_of(result: PutMessageResult) -> str | None:
+    """Return what an answer says of a message that was not simply stored; None of others."""
+    if result.status is PutMessageStatus.PUT_OK:
+        return None
+    return f"{result.status.value}: {result.why}" if result.why else result.status.value
+
+
 def send_extras(config: BrokerConfig) -> dict[str, str]:
-    """Fields of every answer to a send: what clients want to know of the broker."""
+    """Return the fields of every answer to a send: what clients want to know of the broker."""
     return {_MSG_REGION: config.region_id, _TRACE_ON: "true" if config.trace_on else "false"}
 
 
@@ -140,7 +147,7 @@ class SendAnswers:
         self._fresh: list[Sent] = []
 
     def extras(self, request: RemotingCommand) -> dict[str, str]:
-        """The extra fields of every answer to a send, refusals included."""
+        """Return the extra fields of every answer to a send, refusals included."""
         extras = send_extras(self._config)
         if self.codec(request):
             extras[CODEC_FIELD] = CODEC_OFFER
@@ -148,14 +155,14 @@ class SendAnswers:
 
     @staticmethod
     def codec(request: RemotingCommand) -> bool:
-        """Whether the answer must say that we read the msgpack codec."""
+        """Return whether the answer must say that we read the msgpack codec."""
         return (
             request.ext_fields.get(CODEC_FIELD) == CODEC_OFFER
             and request.serialize_type == SerializeType.JSON
         )
 
     def note_fresh(self, topic: str) -> None:
-        """The topic was just made: its acknowledgements wait for the topic table."""
+        """Note a topic that was just made: its acknowledgements wait for the topic table."""
 
         def written(error: BaseException | None) -> None:
             if error is None:  # else it stays fresh: its next send has the table written again

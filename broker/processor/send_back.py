@@ -10,7 +10,7 @@ ORIGIN_MESSAGE_ID. The answer comes when the copy is as durable as the flush mod
 tables of a topic or group that was made for it are on the disk.
 
 Unlike RocketMQ, whose answer does not wait for the sync (the copy says WAIT=false), and which would
-hand a parked or half message to whoever knows its offset.
+hand a parked or half message to any client that knows its offset.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AbstractSendMessageProcessor.java,
 SendMessageProcessor.java (asyncConsumerSendMsgBack)
 """
@@ -24,11 +24,12 @@ from typing import Any, Final
 from skylarkmq.broker.config.settings import READ_WRITE
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
 from skylarkmq.broker.processor.processor import Context, Processor, check_group
-from skylarkmq.broker.processor.send_checks import check_busy
+from skylarkmq.broker.processor.send_answers import remark_of
+from skylarkmq.broker.processor.send_checks import DLQ_QUEUE_NUMS, attempts_of, check_busy
 from skylarkmq.broker.tables.persist import durable
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
-from skylarkmq.protocol.codes import MQVersion, RequestCode, ResponseCode
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.flags import (
     RMQ_SYS_SCHEDULE_TOPIC,
@@ -47,7 +48,6 @@ from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.tags_code import tags_code
 from skylarkmq.store.results import MessageInner, PutMessageStatus
 
-DLQ_QUEUE_NUMS: Final = 1
 FIRST_RETRY_LEVEL: Final = 3
 """Delay level of a message's first return, unless the consumer names one; each more adds one."""
 
@@ -87,9 +87,7 @@ class SendBackProcessor(Processor):
         flag = TopicSysFlag.FLAG_UNIT_SUB if header.unit_mode else 0
         topic = self._open_topic(retry_topic(header.group), group.retry_queue_nums, flag)
         queue_id = self._rng.randrange(group.retry_queue_nums)
-        limit = group.retry_max_times
-        if request.version >= MQVersion.V3_4_9 and header.max_reconsume_times is not None:
-            limit = header.max_reconsume_times
+        limit = attempts_of(group, request.version, header.max_reconsume_times)
         level = header.delay_level or FIRST_RETRY_LEVEL + max(0, message.reconsume_times)
         if message.reconsume_times >= limit or level < 0:
             topic, queue_id = self._open_topic(dlq_topic(header.group), DLQ_QUEUE_NUMS), 0
@@ -128,14 +126,13 @@ class SendBackProcessor(Processor):
     ) -> RemotingCommand:
         result = await self._put(inner)
         if result.status is not PutMessageStatus.PUT_OK:
-            remark = result.status.value + (f": {result.why}" if result.why else "")
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark)
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark_of(result))
         await durable(self._groups, self._topics)
         return request.reply(ResponseCode.SUCCESS)
 
 
 def _copy(message: MessageExt, topic: str, queue_id: int, level: int) -> MessageInner:
-    """The message as it is tried again, before a delay parks it."""
+    """Return the message as it is tried again, before a delay parks it."""
     properties = dict(message.properties)
     properties.setdefault(names.RETRY_TOPIC, message.topic)
     properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_msg_id)

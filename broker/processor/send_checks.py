@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.config.settings import READ_WRITE, BrokerConfig
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
+from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import MQVersion, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -19,21 +20,20 @@ from skylarkmq.protocol.flags import (
     NOT_ALLOWED_SEND_TOPICS,
     RETRY_GROUP_TOPIC_PREFIX,
     MessageSysFlag,
-    PermName,
     dlq_topic,
     is_writeable,
     validate_topic,
 )
+from skylarkmq.protocol.headers.send import SendMessageRequestHeader
 from skylarkmq.store.message_store import MessageStore
 
 DLQ_QUEUE_NUMS = 1
-PERM_READ_WRITE = PermName.PERM_READ | PermName.PERM_WRITE
 
 BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
 def check_busy(store: MessageStore) -> None:
-    """Refuse what comes while the disk is behind, and count it; clients try elsewhere."""
+    """Refuse what comes while the disk cannot keep up, and count it; clients try elsewhere."""
     busy = store.why_busy()
     if busy is not None:
         store.stats.busy_refusals[busy.cause] += 1
@@ -66,37 +66,13 @@ class SendChecks:
         self._groups = groups
         self._rng = rng
 
-    def target(
-        self,
-        topic: str,
-        queue_id: int,
-        default_topic: str,
-        default_queue_nums: int,
-        remote_address: str,
-        topic_sys_flag: int = 0,
-    ) -> Target:
+    def target(self, header: SendMessageRequestHeader, remote_address: str) -> Target:
         """Return where an ordinary message goes, its topic made on demand.
 
         Raises:
             RemoteProtocolError: with RocketMQ's code for what is wrong.
         """
-        self.check_sendable(topic)
-        fresh = False
-        config = self._topics.table.get(topic)
-        if config is None:
-            config = self._create(
-                topic, default_topic, default_queue_nums, remote_address, topic_sys_flag
-            )
-            fresh = True
-        if not is_writeable(self._config.broker_permission) and config.order:
-            raise RemoteProtocolError(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{self._config.broker_name}] sending message is forbidden",
-            )
-        return Target(topic, self.queue(config, queue_id), config, fresh)
-
-    def check_sendable(self, topic: str) -> None:
-        """Refuse names that are no topic, and topics that nobody may send to."""
+        topic = header.topic
         why = validate_topic(topic)
         if why is not None:
             raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)
@@ -104,35 +80,36 @@ class SendChecks:
             raise RemoteProtocolError(
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
             )
-
-    def queue(self, config: TopicConfig, queue_id: int) -> int:
-        """Return the queue to use; a negative one means any."""
-        if queue_id < 0:
-            return self._rng.randrange(max(1, config.write_queue_nums))
-        if queue_id >= max(config.read_queue_nums, config.write_queue_nums):
+        config = self._topics.table.get(topic)
+        fresh = config is None
+        if config is None:
+            config = self._create(header, remote_address)
+        if not is_writeable(self._config.broker_permission) and config.order:
+            raise RemoteProtocolError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._config.broker_name}] sending message is forbidden",
+            )
+        queue_id = header.queue_id
+        if queue_id < 0:  # any
+            queue_id = self._rng.randrange(max(1, config.write_queue_nums))
+        elif queue_id >= max(config.read_queue_nums, config.write_queue_nums):
             raise RemoteProtocolError(
                 ResponseCode.SYSTEM_ERROR,
-                f"request queueId[{queue_id}] is illegal, topic {config.topic_name} has "
+                f"request queueId[{queue_id}] is illegal, topic {topic} has "
                 f"{config.read_queue_nums} read and {config.write_queue_nums} write queues",
             )
-        return queue_id
+        return Target(topic, queue_id, config, fresh)
 
-    def _create(
-        self,
-        topic: str,
-        default_topic: str,
-        default_queue_nums: int,
-        remote_address: str,
-        topic_sys_flag: int,
-    ) -> TopicConfig:
+    def _create(self, header: SendMessageRequestHeader, remote_address: str) -> TopicConfig:
+        topic = header.topic
         config: TopicConfig | None
         if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             config = self._topics.create_in_send_back(
-                topic, 1, PERM_READ_WRITE, remote_address=remote_address
+                topic, 1, READ_WRITE, remote_address=remote_address
             )
         else:
             config = self._topics.create_in_send(
-                topic, default_topic, default_queue_nums, remote_address, topic_sys_flag
+                topic, header.default_topic, header.default_topic_queue_nums, remote_address
             )
         if config is None:
             raise RemoteProtocolError(
@@ -149,7 +126,7 @@ class SendChecks:
 
         Args:
             target: queue of a `%RETRY%group` topic.
-            version: the sender's; only clients since 3.4.9 say how many attempts they want.
+            version: the sender's.
         """
         group = target.topic[len(RETRY_GROUP_TOPIC_PREFIX) :]
         settings = self._groups.find(group)
@@ -158,19 +135,25 @@ class SendChecks:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {group}",
             )
-        limit = settings.retry_max_times
-        if version >= MQVersion.V3_4_9 and max_reconsume_times is not None:
-            limit = max_reconsume_times
-        if reconsume_times < limit:
+        if reconsume_times < attempts_of(settings, version, max_reconsume_times):
             return target
         topic = dlq_topic(group)
         fresh = topic not in self._topics.table
-        config = self._topics.create_in_send_back(topic, DLQ_QUEUE_NUMS, PERM_READ_WRITE)
+        config = self._topics.create_in_send_back(topic, DLQ_QUEUE_NUMS, READ_WRITE)
         return Target(topic, 0, config, fresh or target.fresh, to_dlq=True)
 
 
+def attempts_of(
+    group: SubscriptionGroupConfig, version: int, max_reconsume_times: int | None
+) -> int:
+    """Return how often a group tries a message; a client since 3.4.9 may name another number."""
+    if version >= MQVersion.V3_4_9 and max_reconsume_times is not None:
+        return max_reconsume_times
+    return group.retry_max_times
+
+
 def multi_tag_flag(config: TopicConfig) -> int:
-    """The system flag of messages of a topic, from the topic's filter type."""
+    """Return the system flag of a topic's messages, from the topic's filter type."""
     if config.topic_filter_type == "MULTI_TAG":
         return MessageSysFlag.MULTI_TAGS_FLAG
     return 0

@@ -3,7 +3,7 @@
 What the broker changes: WAIT leaves the stored text and CLUSTER joins it; a delayed message keeps
 WAIT, goes to the schedule topic, and carries its target in REAL_TOPIC and REAL_QID; a dead letter
 is not delayed. The first half of a transaction keeps WAIT, too, and goes to the half topic
-(`transaction/messages.py`). The parts of a batch keep their own text, the batch's is put behind it.
+(`transaction/messages.py`). The parts of a batch keep their own text, followed by the batch's.
 
 Pure; loop thread.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProcessor.java

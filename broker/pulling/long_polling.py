@@ -4,7 +4,8 @@ A new message wakes its queue's pulls in the loop turn that publishes it; what a
 not want leaves it asleep, and is looked at once: by the hash of its tag, or by its properties, then
 for all pulls that filter alike. Every 5 s a pull whose queue moved on is answered whatever its
 filter says, which carries a consumer over messages that it does not want; an expired one is
-answered "nothing new". Waking runs the pull again behind what was looked at, holding forbidden.
+answered "nothing new". Waking runs the pull again, from after what was looked at, and it is not
+held a second time.
 
 A held pull belongs to its connection and goes with it. Their number is bounded; past the bound a
 pull is answered at once.
@@ -42,7 +43,7 @@ class _Looks:
     """What was read for the pulls of one queue in one turn.
 
     units: by queue offset, up to MATCH_UNITS_MAX from there on.
-    found: (filter by properties, queue offset) -> where it goes on behind what it does not want,
+    found: (filter by properties, queue offset) -> where it goes on after what it does not want,
         -1 at what it wants.
     """
 
@@ -163,7 +164,7 @@ class PullRequestHoldService:
         return False
 
     def _look(self, held: HeldPull, by_record: RecordFilter, looks: _Looks) -> int:
-        """Where a filter by properties goes on when it wants nothing from there; else -1."""
+        """Return where a filter by properties goes on when it wants nothing from there; else -1."""
         begin = held.seen_offset
         key = by_record.key or by_record, begin
         following = looks.found.get(key)

@@ -22,7 +22,7 @@ from skylarkmq.store.folder import StorePaths
 BURST_S: Final = 10
 """So many seconds' worth of new names may be made at once."""
 ADDRESSES_MAX: Final = 4096
-"""Addresses that are remembered; one more, and all begin anew."""
+"""Addresses that are remembered; one more, and all are forgotten."""
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 
@@ -90,9 +90,9 @@ class ConfigTable(TableFile, Generic[Row]):
 class NewNames:
     """How many topics and groups one address may make by merely using them. Loop thread.
 
-    Whoever may send, pull or consume makes what it names, each with a line in a table, files and
-    series of metrics. An application does so a few times; a loop over random names would do nothing
-    else. Administrators' calls are not counted. Unlike RocketMQ, which makes any number.
+    A client that may send, pull or consume makes what it names, each with a line in a table, files
+    and series of metrics. An application does so a few times; a loop over random names would do
+    nothing else. Administrators' calls are not counted. Unlike RocketMQ, which makes any number.
     """
 
     def __init__(self, clock: Clock, per_s: int) -> None:

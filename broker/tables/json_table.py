@@ -16,8 +16,8 @@ with an empty table then.
 
 The bodies are the answers with all topics (21), all consumer offsets (43) and all groups (201), and
 the topics in a registration (103). One is encoded once for each state of the table, some rows in a
-turn of the loop: 50,000 rows take 100 ms. Who asks while one is being encoded waits for the next,
-which all who wait share.
+turn of the loop: 50,000 rows take 100 ms. A request that comes while one is being encoded waits for
+the next, which all that wait share.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../ConfigManager.java (load, loadBak, persist),
 common/.../MixAll.java (string2File), common/.../DataVersion.java (nextVersion)
@@ -90,11 +90,11 @@ def load_table(files: Files, path: Path, cls: type[T]) -> T | None:
     """Return what the file or its `.bak` holds, None when neither is there. Blocks.
 
     Makes the folder too, so that the table can be written later.
-    A file that can not be read and has a good `.bak` is moved to `<name>.broken`, so that the next
+    A file that cannot be read and has a good `.bak` is moved to `<name>.broken`, so that the next
     write does not make it the new `.bak`.
 
     Raises:
-        CorruptFileError: what there is can not be read; nothing was changed.
+        CorruptFileError: what there is cannot be read; nothing was changed.
     """
     files.make_folder(path.parent)
     backup = path.with_name(path.name + ".bak")

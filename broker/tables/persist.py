@@ -1,4 +1,4 @@
-"""A table in memory and its file: what changed is written as a whole, and who waits is told.
+"""A table in memory and its file: written as a whole after a change, and those who wait are told.
 
     changed --interval--> taken --the log's sync--> written --> told
 
@@ -9,8 +9,8 @@ commit: what changes while it is under way waits for the next one, which carries
 `FollowingTable` is for tables that speak of messages, "delivered up to here": consumer offsets,
 delay offsets, the checkpoint of timed messages. Such a table is taken an interval after its change,
 any other at once. On the disk it must come after the log. Else a power cut could keep an offset and
-take the messages below it, and new messages that get their queue offsets would be passed over as
-old ones. Unlike RocketMQ, which does not wait for the log.
+take the messages below it, and new messages that get their queue offsets would be skipped as old
+ones. Unlike RocketMQ, which does not wait for the log.
 
 Invariant: the file of a `FollowingTable` is written only after the log is on the disk up to where
 it ended when the table was taken. Whatever the table speaks of lies below that end.
@@ -217,4 +217,4 @@ async def durable(*tables: TableFile) -> None:
 
 
 def _nothing() -> None:
-    """Nobody waits for this sync alone."""
+    """Do nothing: no call waits for this sync alone."""

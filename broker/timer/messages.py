@@ -38,7 +38,7 @@ _ROLL_TIMES_MAX: Final = 999_999
 
 
 def place_of(entry: bytes) -> Place:
-    """Where the message of an entry is."""
+    """Return where the message of an entry is."""
     _, queue_offset, physical_offset, record_size = ENTRY.unpack(entry)
     return Place(physical_offset, record_size, queue_offset)
 
@@ -60,13 +60,13 @@ class TimedMessages:
         return len(self._cancelled)
 
     def forget_cancels(self) -> None:
-        """The time of the keys is over."""
+        """Forget the keys: their time is over."""
         self._cancelled.clear()
 
     def take_cancels(
         self, entries: Sequence[bytes], records: Sequence[bytes | None] | None
     ) -> None:
-        """Note whom the messages of these entries take back.
+        """Note which messages those of these entries take back.
 
         Args:
             records: what was read of them; None to read them here.
@@ -91,9 +91,9 @@ class TimedMessages:
     def copies(
         self, entries: Sequence[bytes], records: Sequence[bytes | None] | None, now_ms: int
     ) -> list[tuple[int, MessageInner]]:
-        """The messages to deliver, each with the number of its entry.
+        """Return the messages to deliver, each with the number of its entry.
 
-        Those that are taken back or can not be delivered are left out.
+        Those that are taken back or cannot be delivered are left out.
 
         Args:
             records: as in `take_cancels`.
@@ -121,7 +121,7 @@ class TimedMessages:
     def rolled(
         self, entries: Sequence[bytes], records: Sequence[bytes | None]
     ) -> list[MessageInner]:
-        """Copies that go on waiting in the place of the messages of these entries."""
+        """Return copies that go on waiting in the place of the messages of these entries."""
         copies: list[MessageInner] = []
         for number, entry in enumerate(entries):
             parked = self._parked(entry, records, number)
@@ -158,7 +158,7 @@ class TimedMessages:
         self.skipped_count += 1
         due_ms, queue_offset, physical_offset, _ = ENTRY.unpack(entry)
         log.error(
-            "timed message %d, due at %d, at %d of the log, can not be delivered: %s",
+            "timed message %d, due at %d, at %d of the log, cannot be delivered: %s",
             queue_offset,
             due_ms,
             physical_offset,

@@ -58,7 +58,7 @@ class _Taken(NamedTuple):
     """A checkpoint on its way to the disk."""
 
     data: bytes
-    garbage: tuple[int, ...]  # runs that nobody needs once it is there
+    garbage: tuple[int, ...]  # runs that are not needed once it is there
     void_below: int  # as in the checkpoint
 
 
@@ -332,7 +332,7 @@ class TimerMessageService:
         self._runs.remove(taken.garbage)
 
     def _may_remove(self, end_offset: int) -> bool:
-        """Whether the log up to a place may go; if not, what waits there is stored again first."""
+        """Return whether the log up to a place may go; what waits there is stored again first."""
         if not self._running:
             return not self._store.config.timer_wheel_enable
         if end_offset <= self._rolling.durable_below:

@@ -52,7 +52,7 @@ class TopicConfigManager(ConfigTable[TopicConfig]):
     """The table of topics. Loop thread, but for `load`.
 
     Attributes:
-        deleting: topics whose deletion is under way; they can not be made before its end.
+        deleting: topics whose deletion is under way; they cannot be made before its end.
     """
 
     def __init__(
@@ -92,7 +92,6 @@ class TopicConfigManager(ConfigTable[TopicConfig]):
         default_topic: str,
         default_queue_nums: int,
         remote_address: str,
-        topic_sys_flag: int,
     ) -> TopicConfig | None:
         """Return the topic that a message is sent to; make it when its default topic allows it.
 
@@ -101,7 +100,7 @@ class TopicConfigManager(ConfigTable[TopicConfig]):
             default_queue_nums: queues that the producer asks for.
 
         Raises:
-            RemoteProtocolError: the name can not be a topic, there is no room for another, its
+            RemoteProtocolError: the name cannot be a topic, there is no room for another, its
                 address makes too many, or the producer asks for no queue at all.
         """
         existing = self.table.get(topic)
@@ -122,7 +121,6 @@ class TopicConfigManager(ConfigTable[TopicConfig]):
             read_queue_nums=queue_count,
             write_queue_nums=queue_count,
             perm=default.perm & ~PermName.PERM_INHERIT,
-            topic_sys_flag=topic_sys_flag,
             topic_filter_type=default.topic_filter_type,
         )
         self._add(created, remote_address)
@@ -143,7 +141,7 @@ class TopicConfigManager(ConfigTable[TopicConfig]):
             remote_address: whose wish it is; empty for the broker's own.
 
         Raises:
-            RemoteProtocolError: the name can not be a topic, or there is no room for another.
+            RemoteProtocolError: the name cannot be a topic, or there is no room for another.
         """
         existing = self.table.get(topic)
         if existing is not None:
@@ -162,7 +160,7 @@ class TopicConfigManager(ConfigTable[TopicConfig]):
         """Create or replace a topic; the caller has checked who may do so.
 
         Raises:
-            RemoteProtocolError: the name can not be a topic, or there is no room for another.
+            RemoteProtocolError: the name cannot be a topic, or there is no room for another.
         """
         if topic.topic_name in self.table:
             self._put_topic(topic)
@@ -186,7 +184,7 @@ class TopicConfigManager(ConfigTable[TopicConfig]):
         self._deletion_listeners.append(listener)
 
     def add_reset_listener(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when all topics are to be told anew."""
+        """Call `listener` when all topics are to be told again."""
         self._reset_listeners.append(listener)
 
     def config_changed(self, keys: Collection[str]) -> None:

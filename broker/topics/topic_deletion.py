@@ -7,11 +7,11 @@
     3  disk   `topics.json` and `consumerOffset.json` are written
     4  store  the topic may be made again
 
-Who asked is answered after step 4; until then the topic cannot be made. The next start finishes a
+The request is answered after step 4; until then the topic cannot be made. The next start finishes a
 deletion that a crash has cut short after the store's first write.
 
 Unlike RocketMQ, which answers at once, keeps the offsets of the groups, so that consumers of a
-topic made anew begin after its end, and removes all queues of topics that it does not know.
+topic made again begin after its end, and removes all queues of topics that it does not know.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProcessor.java
 (deleteTopic)
 """

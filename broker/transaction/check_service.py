@@ -2,7 +2,7 @@
 
 There is a round every `transactionCheckInterval`, as long as a transaction is open. It walks over
 the open half messages, a page at a time, and decides by `CheckRules`. What is asked about,
-postponed or given up is stored anew, a page as one batch; the questions are sent when that is
+postponed or given up is stored again, a page as one batch; the questions are sent when that is
 durable, and name the new places. Between two pages the loop turns; pages that are not in memory are
 read off the loop.
 
@@ -13,8 +13,8 @@ read off the loop.
 A question goes to one live client of the producer group, each time to the next one. The answer is
 an END_TRANSACTION like any other; an answer that never comes is a question in the next round. A
 producer group without a client, or whose clients do not read what they are sent, is asked in a
-later round, and that is not counted. A client that leaves while the half message is stored anew is
-the one whose question counts all the same.
+later round, and that is not counted. The question to a client that leaves while the half message is
+stored again is counted.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8
 broker/.../transaction/TransactionalMessageCheckService.java,
@@ -88,7 +88,7 @@ class CheckRules(NamedTuple):
     is the producer's clock; a message from the future is asked about at once, and so is one with
     an immunity time whose clock is ahead by more than `fileReservedTime`.
 
-    ASK without a client of the producer group to ask is not counted and stores nothing anew. Such a
+    ASK without a client of the producer group to ask is not counted and stores nothing. Such a
     message is given up before its log file expires: when it was stored, by the broker's own clock,
     nine tenths of `fileReservedTime` ago.
 
@@ -104,7 +104,7 @@ class CheckRules(NamedTuple):
 
     @classmethod
     def of(cls, config: BrokerConfig) -> CheckRules:
-        """The limits that a configuration sets."""
+        """Return the limits that a configuration sets."""
         return cls(
             config.transaction_time_out,
             config.transaction_check_max,
@@ -124,12 +124,12 @@ class CheckRules(NamedTuple):
         return Step.POSTPONE if is_immune else Step.ASK
 
     def expires(self, half: Parked, now_ms: int) -> bool:
-        """Whether an open half message must not be left where it is any longer."""
+        """Return whether an open half message must leave its place, whose log file goes soon."""
         return now_ms - half.store_timestamp >= self.reserved_ms * 9 // 10
 
 
 class Audience(NamedTuple):
-    """Who could be asked."""
+    """The clients that could be asked."""
 
     writable: list[Connection]
     is_congested: bool  # there are clients, and all leave what they were sent unread
@@ -143,13 +143,13 @@ class TransactionCheckListener:
         self._turns = itertools.count()
 
     def audience(self, group: str) -> Audience:
-        """The clients of a producer group that can be asked now."""
+        """Return the clients of a producer group that can be asked now."""
         live = [client for client in self._producers.clients(group) if not client.closed]
         writable = [client for client in live if not client.paused_since_s]
         return Audience(writable, bool(live) and not writable)
 
     def ask(self, audience: Audience, half: Parked, place: Place) -> bool:
-        """Ask one client about a half message; False when nobody is there.
+        """Ask one client about a half message; return whether one was there.
 
         Args:
             place: where the half message is, which the answer will name.
@@ -235,7 +235,7 @@ class TransactionCheckService:
         self._timer: TimerHandle | None = None
         self._round: asyncio.Task[None] | None = None
         self._running = False
-        self._silent: Counter[str] = Counter()  # questions of this round that nobody took, by group
+        self._silent: Counter[str] = Counter()  # questions of this round without a client, by group
         self._told: frozenset[str] = frozenset()  # groups without a client in the last round
         self._given_up = 0  # in this round
 
@@ -307,7 +307,7 @@ class TransactionCheckService:
             at = page[-1].queue_offset + 1
             await asyncio.sleep(0)
         if unreadable:
-            log.error("%d open transactions can not be read now, and stay open", unreadable)
+            log.error("%d open transactions cannot be read now, and stay open", unreadable)
         for group in self._silent.keys() - self._told:
             log.warning(
                 "producer group %a has no client that could be asked about %d open transactions; "
@@ -334,7 +334,7 @@ class TransactionCheckService:
         return ledger.halves.page_of(offsets)
 
     def _plan(self, found: list[Found]) -> tuple[list[_Planned], bool]:
-        """What to do with a page, and whether the round ends in it."""
+        """Return what to do with a page, and whether the round ends in it."""
         ledger, now_ms = self._ledger, self._clock.now_ms()
         planned: list[_Planned] = []
         audiences: dict[str, Audience] = {}  # a page may have one group with thousands of clients

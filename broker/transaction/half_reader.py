@@ -2,9 +2,9 @@
 
 `load_table` reads at a start which half messages have ended: first all op messages from the op
 topic's offset on; then the half messages that are open after them, for the places that they were
-written anew from. One that was written anew, and whose former place has no op message because a
-crash came between the two, ends that place; the caller stores the op message, or a later start
-would find the place open when the new one has ended.
+written again from. A crash may have come between a half message that was written again and the op
+message of its former place. Then the table ends that place, and the caller stores the op message,
+or a later start would find the place open when the new one has ended.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8
 broker/.../transaction/queue/TransactionalMessageServiceImpl.java (fillOpRemoveMap)
@@ -57,18 +57,18 @@ class HalfReader:
         return self._store.min_offset(self._topic, QUEUE_ID)
 
     def place(self, offset: int) -> Place | None:
-        """Where a visible message is; None when it is not there."""
+        """Return where a visible message is; None when it is not there."""
         if not self.begin <= offset < self.end:
             return None
         places = self._places(offset, 1)
         return places[0] if places else None
 
     def page(self, offset: int, end: int) -> list[Place]:
-        """Where the messages from a queue offset on are: a page at most, at least one if any is."""
+        """Return where the messages from a queue offset on are: one if any is, a page at most."""
         return self._bounded(self._places(offset, min(PAGE_COUNT, end - offset)))
 
     def page_of(self, offsets: Iterable[int]) -> list[Place]:
-        """As `page`, of single messages in rising order."""
+        """Return where single messages are, in rising order: a page at most."""
         places: list[Place] = []
         for offset in offsets:
             places += self._places(offset, 1)
@@ -146,7 +146,7 @@ async def load_table(
     left = await _load_places(table, halves, end)
     if unreadable:
         log.error(
-            "%d op messages can not be read: the transactions that they end will be asked about "
+            "%d op messages cannot be read: the transactions that they end will be asked about "
             "again",
             unreadable,
         )

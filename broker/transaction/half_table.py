@@ -5,9 +5,9 @@
     op start    every op message below it names half messages below `start` alone; kept as the op
                 topic's consumer offset, from which a start reads again
 
-Ended means: committed, rolled back, written anew at another offset, or given up, and all of that
-stored. A half message that is written anew keeps its first offset in a property; `moved` leads from
-there to where it is now, so that a verdict for any of its former places finds it.
+Ended means: committed, rolled back, written again at another offset, or given up, and all of that
+stored. A half message that is written again keeps its first offset in a property; `moved` leads
+from there to where it is now, so that a verdict for any of its former places finds it.
 
 Memory: a bit for each half message from `start` on, 16 bytes or so for 256 op messages, and at most
 MOVED_MAX entries of places.
@@ -46,14 +46,14 @@ class HalfTable:
     # Half messages
 
     def is_ended(self, offset: int) -> bool:
-        """Whether the half message at a queue offset has ended."""
+        """Return whether the half message at a queue offset has ended."""
         if offset < self.start:
             return True
         index = (offset - self._base) >> 3
         return index < len(self._bits) and bool(self._bits[index] >> (offset & 7) & 1)
 
     def end(self, offset: int) -> None:
-        """The half message at a queue offset has ended; doing so twice changes nothing."""
+        """Note that the half message at a queue offset has ended; twice is as good as once."""
         if self.is_ended(offset):
             return
         index = (offset - self._base) >> 3
@@ -66,7 +66,7 @@ class HalfTable:
             self._advance()
 
     def skip_to(self, offset: int) -> None:
-        """Nothing below a queue offset is there any more."""
+        """Note that nothing below a queue offset is there anymore."""
         if offset <= self.start:
             return
         first = (self.start - self._base) >> 3
@@ -77,11 +77,11 @@ class HalfTable:
         self._advance()
 
     def pending_count(self, end: int) -> int:
-        """Half messages below a queue offset that have not ended."""
+        """Return how many half messages below a queue offset have not ended."""
         return max(0, end - self.start - self._ended_count)
 
     def next_pending(self, offset: int, end: int) -> int:
-        """The first half message from `offset` on that has not ended; `end` when there is none."""
+        """Return the first half message from `offset` on that has not ended, else `end`."""
         offset = max(offset, self.start)
         bits, base = self._bits, self._base
         limit = min(end, base + 8 * len(bits))
@@ -97,7 +97,7 @@ class HalfTable:
         return min(offset, end)
 
     def move(self, first_offset: int, offset: int) -> None:
-        """A half message is at another offset now; the place it left is ended by the caller."""
+        """Note that a half message is at another offset now; the caller ends the place it left."""
         if first_offset in self.moved or len(self.moved) < MOVED_MAX:
             self.moved[first_offset] = offset
 
@@ -122,14 +122,14 @@ class HalfTable:
             self._base = start - start % 8 if not bits else self._base + 8 * unused
 
     def _full_end(self, index: int) -> int:
-        """The first byte behind one at `index` that has an open half message."""
+        """Return the first byte after the one at `index` that has an open half message."""
         full = _FULL_BYTES.match(self._bits, index + 1)
         return index + 1 if full is None else full.end()
 
     # Op messages
 
     def note_op(self, op_offset: int, half_offset: int) -> None:
-        """An op message is stored; `half_offset` is the highest one that it names."""
+        """Note a stored op message; `half_offset` is the highest one that it names."""
         if op_offset < self._op_start:
             return
         chunk = self._chunks.setdefault(op_offset // OPS_IN_CHUNK, [0, -1])
@@ -137,10 +137,10 @@ class HalfTable:
         chunk[1] = max(chunk[1], half_offset)
 
     def op_start(self, half_end: int, op_end: int) -> int:
-        """The op offset from which a start has to read.
+        """Return the op offset from which a start has to read.
 
         Args:
-            half_end, op_end: behind the last visible message of both topics.
+            half_end, op_end: after the last visible message of both topics.
         """
         if self.start >= half_end:  # nothing is open, so no op message is needed again
             self._op_start = max(self._op_start, op_end)

@@ -1,9 +1,10 @@
 """The transactions of a store: what is open, and the one place where one is ended.
 
 Every end is one store batch: what follows from it (the final message, the half message written
-anew, the copy of what is given up; nothing for a rollback), then the op message. So an op message
-is never stored without what it stands for. A half message has at most one end under way; who comes
-meanwhile waits for it, and finds the transaction ended, or the half message at its new place.
+again, the copy of what is given up; nothing for a rollback), then the op message. So an op message
+is never stored without what it stands for. A half message has at most one end under way; a verdict
+that comes meanwhile waits for it, and finds the transaction ended, or the half message at its new
+place.
 
 Unlike RocketMQ, which publishes once more for every commit that comes: there a repeated verdict,
 and a verdict for a place that a check has left meanwhile, show a message twice.
@@ -53,7 +54,7 @@ class TransactionStats:
         self.given_up = 0  # moved to TRANS_CHECK_MAX_TIME_TOPIC
         self.asked = 0  # questions that were sent
         self.nobody = 0  # questions without a client of the group to send them to
-        self.postponed = 0  # written anew because nobody may be asked yet
+        self.postponed = 0  # written again because its producer may not be asked yet
         self.refused = 0  # verdicts that name no open half message
 
 
@@ -75,7 +76,7 @@ class TransactionLedger:
     """The half and op topics. Loop thread.
 
     Attributes:
-        given_up: first offsets of the half messages that were given up of late. A verdict that
+        given_up: first offsets of the half messages that were given up lately. A verdict that
             comes after all is still taken for them.
         on_half: called when half messages have become visible.
     """
@@ -91,7 +92,7 @@ class TransactionLedger:
         self.stats = TransactionStats()
         self.halves = HalfReader(store, HALF_TOPIC)
         self.given_up: OrderedDict[int, None] = OrderedDict()
-        self.on_half: Callable[[], None] = _nobody
+        self.on_half: Callable[[], None] = _ignore
         self._ops = HalfReader(store, OP_TOPIC)
         self._store = store
         self._topics = topics
@@ -125,7 +126,7 @@ class TransactionLedger:
             await asyncio.gather(self._loading, return_exceptions=True)
 
     def expect(self) -> None:
-        """Half messages are there, or one is about to be stored."""
+        """Prepare for half messages: some are there, or one is about to be stored."""
         if not self._listens:
             self._listens = True
             self.make_topic(HALF_TOPIC)
@@ -135,7 +136,7 @@ class TransactionLedger:
         """Have one of the topics of transactions in the table, where RocketMQ looks for it."""
         try:
             self._topics.create_in_send_back(name, TOPIC_QUEUE_NUMS, READ_WRITE)
-        except RemoteProtocolError as error:  # no room: its messages are stored all the same
+        except RemoteProtocolError as error:  # no room: its messages are stored nevertheless
             log.warning("%s", error.remark)
 
     async def _load(self, half: int, op: int) -> None:
@@ -147,7 +148,7 @@ class TransactionLedger:
                     await self._put_ops(left[at : at + PAGE_COUNT])
                 break
             except Exception:
-                log.exception("the ends of transactions can not be read, trying again")
+                log.exception("the ends of transactions cannot be read, trying again")
             await self._pause(LOAD_RETRY_S)
             self.table = HalfTable(half, op)
         self._ready.set()
@@ -177,14 +178,14 @@ class TransactionLedger:
     # Too low an offset only costs a start some reading.
 
     def _saved(self, topic: str) -> int:
-        """Where a start begins to read."""
+        """Return where a start begins to read."""
         store = self._store
         low, high = store.min_offset(topic, QUEUE_ID), store.max_offset(topic, QUEUE_ID)
         offset = self._offsets.query(CID_RMQ_SYS_TRANS_GROUP, topic, QUEUE_ID)
         return low if offset == NO_OFFSET else min(max(offset, low), high)
 
     def _bring_offsets(self) -> None:
-        """The table of consumer offsets is about to be taken."""
+        """Bring both offsets up to date: the table of consumer offsets is about to be taken."""
         if not self.is_ready:
             return
         op = self.table.op_start(self.halves.end, self._ops.end)
@@ -233,7 +234,7 @@ class TransactionLedger:
             await under_way.wait()
 
     def is_under_way(self, offset: int) -> bool:
-        """Whether the half message is being ended."""
+        """Return whether the half message is being ended."""
         return offset in self._under_way
 
     def _arrived(self, _topic: str, _queue_id: int, max_offset: int) -> None:
@@ -309,14 +310,14 @@ class TransactionLedger:
             event.set()
 
     def note_given_up(self, first_offset: int) -> None:
-        """A half message was moved to TRANS_CHECK_MAX_TIME_TOPIC."""
+        """Note that a half message was moved to TRANS_CHECK_MAX_TIME_TOPIC."""
         self.stats.given_up += 1
         self.given_up[first_offset] = None
         if len(self.given_up) > GIVEN_UP_MAX:
             self.given_up.popitem(last=False)
 
     def note_reopened(self, first_offset: int | None, offset: int) -> None:
-        """One that was given up is a half message again, at `offset`."""
+        """Note that one that was given up is a half message again, at `offset`."""
         if first_offset is not None:
             self.given_up.pop(first_offset, None)
             self.table.move(first_offset, offset)
@@ -335,5 +336,5 @@ class TransactionLedger:
         return lost
 
 
-def _nobody() -> None:
-    """The hook as long as nothing hangs on it."""
+def _ignore() -> None:
+    """Do nothing: no service wants to know yet."""

@@ -7,10 +7,10 @@
               TRAN_PREPARED_QUEUE_OFFSET is the queue offset at which it was stored first
     final     what consumers see after a commit: the real topic and queue, the commit bits, the half
               message's physical offset in its field; the text of the properties stays as it was
-    given up  a copy in TRANS_CHECK_MAX_TIME_TOPIC, when nobody answers for too long
+    given up  a copy in TRANS_CHECK_MAX_TIME_TOPIC, when no client answers for too long
 
     op        an end, in RMQ_SYS_TRANS_OP_HALF_TOPIC: tag `d`, body the half message's queue offset
-              in decimal digits (later versions of RocketMQ put several in one, parted by commas)
+              in decimal digits (later versions of RocketMQ put several in one, separated by commas)
 
 Unlike RocketMQ: a half message without PGROUP, or with a delay of its own, is refused (there it can
 never be ended, or is lost); what a client writes into the two properties of the renewal is taken
@@ -41,6 +41,7 @@ from skylarkmq.protocol.flags import (
 from skylarkmq.protocol.properties import (
     MAX_PROPERTIES_SIZE,
     TAGS_AND_SEPARATOR,
+    encode_properties,
     find_property,
     with_property,
     without_property,
@@ -64,7 +65,7 @@ _TIMES: Final = names.TRANSACTION_CHECK_TIMES.encode()
 _FIRST: Final = names.TRAN_PREPARED_QUEUE_OFFSET.encode()
 _IMMUNITY: Final = names.CHECK_IMMUNITY_TIME_IN_SECONDS.encode() + b"\x01"
 _REMOVE_TAG: Final = "d"
-_OP_PROPERTIES: Final = f"WAIT\x01true\x02TAGS\x01{_REMOVE_TAG}".encode()
+_OP_PROPERTIES: Final = encode_properties({names.WAIT: "true", names.TAGS: _REMOVE_TAG}).encode()
 _OP_TAGS_CODE: Final = tags_code(_REMOVE_TAG)
 _OFFSETS_IN_OP_MAX: Final = 4096
 _LONG: Final = re.compile(rb"[+-]?[0-9]{1,19}")
@@ -76,7 +77,7 @@ _MS_PER_S: Final = 1000
 
 
 def is_transactional(properties: bytes) -> bool:
-    """Whether an encoded text asks for a transaction."""
+    """Return whether an encoded text asks for a transaction."""
     value = find_property(properties, _TRAN_MSG)
     return value is not None and value.lower() == b"true"
 
@@ -88,7 +89,7 @@ def half_of(inner: MessageInner, delay_level: int) -> MessageInner:
         delay_level: what its DELAY property asks for, 0 for none.
 
     Raises:
-        ValueError: it can not be the first half of a transaction.
+        ValueError: it cannot be the first half of a transaction.
     """
     group = find_property(inner.properties, _PGROUP)
     if group is None:
@@ -121,35 +122,35 @@ def without_transaction(inner: MessageInner) -> MessageInner:
 
 
 def group_of(half: Parked) -> str:
-    """The producer group that answers for a half message; empty when it names none."""
+    """Return the producer group that answers for a half message; empty when it names none."""
     return (find_property(half.properties, _PGROUP) or b"").decode("utf-8", "replace")
 
 
 def unique_key_of(half: Parked) -> str | None:
-    """The id that the producer gave."""
+    """Return the id that the producer gave."""
     value = find_property(half.properties, _UNIQ_KEY)
     return None if value is None else value.decode("utf-8", "replace")
 
 
 def first_offset_of(half: Parked, queue_offset: int) -> int:
-    """The queue offset at which a half message was stored first."""
+    """Return the queue offset at which a half message was stored first."""
     first = named_first_offset_of(half)
     return first if first is not None and first < queue_offset else queue_offset
 
 
 def named_first_offset_of(half: Parked) -> int | None:
-    """The first queue offset that a half message names; None when it was stored once only."""
+    """Return the first queue offset that a half message names; None when it was stored once."""
     first = _number(find_property(half.properties, _FIRST + b"\x01"))
     return first if first is not None and first >= 0 else None
 
 
 def check_times_of(half: Parked) -> int:
-    """How often its producer was asked about a half message."""
+    """Return how often its producer was asked about a half message."""
     return max(0, _number(find_property(half.properties, _TIMES + b"\x01")) or 0)
 
 
 def immunity_ms_of(half: Parked, default_ms: int) -> int | None:
-    """How long after its birth nobody is asked about a half message, ms; None: it does not say."""
+    """Return how long after its birth no client is asked, ms; None when it does not say."""
     value = find_property(half.properties, _IMMUNITY)
     if value is None:
         return None
@@ -186,13 +187,13 @@ def renewed(half: Parked, first_offset: int, check_times: int) -> MessageInner:
 
 
 def resumed(half: Parked) -> MessageInner:
-    """Return a message that was given up as a half message that nobody was asked about."""
+    """Return a message that was given up as a half message that was never asked about."""
     properties = with_property(half.properties, _TIMES, b"0")
     return copy_to(half, HALF_TOPIC, QUEUE_ID, properties)
 
 
 def given_up(half: Parked) -> MessageInner:
-    """Return the copy of a half message that nobody is asked about any more."""
+    """Return the copy of a half message that is given up."""
     return copy_to(half, GIVEN_UP_TOPIC, QUEUE_ID, half.properties)
 
 
@@ -218,7 +219,7 @@ def op_of(queue_offset: int, host: bytes, now_ms: int) -> MessageInner:
 
 
 def ended_by(op: Parked) -> list[int]:
-    """The queue offsets that an op message names; none when it is not one of an end."""
+    """Return the queue offsets that an op message names; none when it is not one of an end."""
     if find_property(op.properties, TAGS_AND_SEPARATOR) != _REMOVE_TAG.encode():
         return []
     parts = op.body.split(b",", _OFFSETS_IN_OP_MAX)[:_OFFSETS_IN_OP_MAX]
@@ -227,7 +228,7 @@ def ended_by(op: Parked) -> list[int]:
 
 
 def _number(value: bytes | None) -> int | None:
-    """The number of a text, as Java reads a long; None when it is none."""
+    """Return the number of a text, as Java reads a long; None when it is none."""
     if value is None or _LONG.fullmatch(value) is None:
         return None
     number = int(value)

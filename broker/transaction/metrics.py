@@ -11,7 +11,7 @@ from skylarkmq.broker.transaction.ledger import TransactionLedger
 
 
 def transaction_families(ledger: TransactionLedger, ours: FamilyMaker) -> Iterator[Metric]:
-    """What is open, how the others ended, and who was asked."""
+    """Yield what is open, how the others ended, and how many questions were asked."""
     stats = ledger.stats
     yield ours.gauge(
         "skylarkmq_transactions_open",

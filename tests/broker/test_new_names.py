@@ -46,15 +46,15 @@ async def test_topics_and_groups_are_counted_when_peers_make_them() -> None:
     rig = GroupRig(new_names_per_second=1)
     rig.start()
     for number in range(BURST_S):
-        rig.topics.create_in_send(f"t{number}", "TBW102", 4, "192.0.2.1:1", 0)
+        rig.topics.create_in_send(f"t{number}", "TBW102", 4, "192.0.2.1:1")
         rig.groups.find(f"g{number}", "192.0.2.1:1")
     with pytest.raises(RemoteProtocolError, match="t is not made"):
-        rig.topics.create_in_send("t", "TBW102", 4, "192.0.2.1:1", 0)
+        rig.topics.create_in_send("t", "TBW102", 4, "192.0.2.1:1")
     with pytest.raises(RemoteProtocolError, match="g is not made"):
         rig.groups.find("g", "192.0.2.1:1")
     assert "t" not in rig.topics.table
     assert "g" not in rig.groups.table
-    assert rig.topics.create_in_send("t1", "TBW102", 4, "192.0.2.1:1", 0) is not None
+    assert rig.topics.create_in_send("t1", "TBW102", 4, "192.0.2.1:1") is not None
     assert rig.groups.find("g1", "192.0.2.1:1") is not None
     rig.groups.find("g")  # an administrator
     rig.topic("t")

@@ -106,7 +106,7 @@ class _Setup:
         await settle()
 
     async def create(self, topic: str) -> None:
-        self.topics.create_in_send(topic, "TBW102", 4, REMOTE, 0)
+        self.topics.create_in_send(topic, "TBW102", 4, REMOTE)
         await settle()
 
     async def advance(self, seconds: float) -> None:
@@ -140,9 +140,9 @@ async def test_a_new_topic_is_known_here_at_once_and_elsewhere_soon(
 ) -> None:
     setup = _Setup(monkeypatch)
     await setup.start()
-    setup.topics.create_in_send("orders", "TBW102", 4, REMOTE, 0)
+    setup.topics.create_in_send("orders", "TBW102", 4, REMOTE)
     assert setup.namesrv.routes.topic_route("orders") is not None
-    setup.topics.create_in_send("flights", "TBW102", 4, REMOTE, 0)
+    setup.topics.create_in_send("flights", "TBW102", 4, REMOTE)
     await settle()
     assert len(setup.channel.requests) == 2
     assert setup.channel.topics() == {"orders", "flights"}

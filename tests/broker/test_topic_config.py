@@ -75,45 +75,44 @@ async def test_a_host_name_with_dots_gets_no_topic() -> None:
 @pytest.mark.parametrize(("asked", "queues"), [(4, 4), (8, 8), (2**31 - 1, 8)])
 async def test_a_send_creates_a_topic_from_its_default(asked: int, queues: int) -> None:
     manager, _ = _manager()
-    topic = manager.create_in_send("orders", "TBW102", asked, REMOTE, 1)
+    topic = manager.create_in_send("orders", "TBW102", asked, REMOTE)
     assert topic == TopicConfig(
         topic_name="orders",
         read_queue_nums=queues,
         write_queue_nums=queues,
         perm=6,
-        topic_sys_flag=1,
     )
-    assert manager.create_in_send("orders", "nothing", 1, REMOTE, 0) is topic
+    assert manager.create_in_send("orders", "nothing", 1, REMOTE) is topic
 
 
 async def test_a_send_creates_nothing_without_a_default_that_is_inherited() -> None:
     manager, _ = _manager()
-    assert manager.create_in_send("orders", "missing", 4, REMOTE, 0) is None
-    assert manager.create_in_send("orders", "SELF_TEST_TOPIC", 4, REMOTE, 0) is None
+    assert manager.create_in_send("orders", "missing", 4, REMOTE) is None
+    assert manager.create_in_send("orders", "SELF_TEST_TOPIC", 4, REMOTE) is None
     assert "orders" not in manager.table and not manager.pending
 
 
 async def test_tbw102_of_an_earlier_start_creates_nothing_when_switched_off() -> None:
     manager, tables = _manager()
-    manager.create_in_send("orders", "TBW102", 4, REMOTE, 0)
+    manager.create_in_send("orders", "TBW102", 4, REMOTE)
     await rest(tables.worker)
     manager, _ = _manager(tables, auto_create_topic_enable=False)
     assert "TBW102" in manager.table
-    assert manager.create_in_send("other", "TBW102", 4, REMOTE, 0) is None
+    assert manager.create_in_send("other", "TBW102", 4, REMOTE) is None
 
 
 @pytest.mark.parametrize("asked", [0, -1, -(2**31)])
 async def test_no_queue_at_all_is_refused(asked: int) -> None:
     manager, _ = _manager()
     with pytest.raises(RemoteProtocolError, match="1 to 1024"):
-        manager.create_in_send("orders", "TBW102", asked, REMOTE, 0)
+        manager.create_in_send("orders", "TBW102", asked, REMOTE)
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a b", "x" * 128, "ä", "orders\n"])
 async def test_bad_names_are_refused_on_every_road(name: str) -> None:
     manager, _ = _manager()
     with pytest.raises(RemoteProtocolError):
-        manager.create_in_send(name, "TBW102", 4, REMOTE, 0)
+        manager.create_in_send(name, "TBW102", 4, REMOTE)
     with pytest.raises(RemoteProtocolError):
         manager.create_in_send_back(name, 1, 6)
     with pytest.raises(RemoteProtocolError):
@@ -125,7 +124,7 @@ async def test_the_table_is_bounded() -> None:
     manager, _ = _manager(max_topics=9)
     manager.create_in_send_back("%RETRY%g", 1, 6)
     with pytest.raises(RemoteProtocolError, match="maxTopics=9"):
-        manager.create_in_send("orders", "TBW102", 4, REMOTE, 0)
+        manager.create_in_send("orders", "TBW102", 4, REMOTE)
     manager.update(TopicConfig(topic_name="%RETRY%g", perm=4))
     assert manager.table["%RETRY%g"].perm == 4
 
@@ -133,7 +132,7 @@ async def test_the_table_is_bounded() -> None:
 async def test_a_topic_is_acknowledged_when_its_file_is_on_the_disk() -> None:
     manager, tables = _manager()
     heard: list[BaseException | None] = []
-    manager.create_in_send("orders", "TBW102", 4, REMOTE, 0)
+    manager.create_in_send("orders", "TBW102", 4, REMOTE)
     manager.persisted(heard.append)
     assert manager.pending and heard == []
     await rest(tables.worker)
@@ -148,7 +147,7 @@ async def test_every_change_has_a_version_of_its_own_and_is_told() -> None:
     told: list[str] = []
     manager.add_change_listener(lambda topic: told.append(topic.topic_name))
     counters = [manager.data_version.counter]
-    manager.create_in_send("orders", "TBW102", 4, REMOTE, 0)
+    manager.create_in_send("orders", "TBW102", 4, REMOTE)
     counters.append(manager.data_version.counter)
     manager.create_in_send_back("%RETRY%g", 1, 6)
     counters.append(manager.data_version.counter)
@@ -179,7 +178,7 @@ async def test_rocketmqs_file_is_read_and_its_names_are_checked_again() -> None:
 
 async def test_the_file_holds_rocketmqs_fields() -> None:
     manager, tables = _manager()
-    manager.create_in_send("orders", "TBW102", 4, REMOTE, 0)
+    manager.create_in_send("orders", "TBW102", 4, REMOTE)
     await rest(tables.worker)
     value = msgspec.json.decode(tables.files.texts[PATH])
     assert list(value) == ["dataVersion", "topicConfigTable"]

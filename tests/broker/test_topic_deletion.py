@@ -114,7 +114,7 @@ async def test_the_topic_can_not_be_made_before_the_end(rig: Rig) -> None:
     await rig.fill()
     waiting = rig.delete()
     with pytest.raises(RemoteProtocolError, match="being deleted"):
-        rig.topics.create_in_send("T", "TBW102", 4, "peer", 0)
+        rig.topics.create_in_send("T", "TBW102", 4, "peer")
     with pytest.raises(RemoteProtocolError, match="being deleted"):
         rig.topic("T")
     await rest(rig.workers)

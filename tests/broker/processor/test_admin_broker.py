@@ -65,11 +65,11 @@ async def rig() -> Rig:
 
 
 async def test_a_change_is_in_force_at_once(rig: Rig) -> None:
-    assert rig.topics.create_in_send("a", "TBW102", 4, "peer", 0) is not None
+    assert rig.topics.create_in_send("a", "TBW102", 4, "peer") is not None
     answer = await rig.update("autoCreateTopicEnable=false\nfileReservedTime = 12\n")
     assert answer.code == 0
     assert "next start" in (answer.remark or "")
-    assert rig.topics.create_in_send("b", "TBW102", 4, "peer", 0) is None
+    assert rig.topics.create_in_send("b", "TBW102", 4, "peer") is None
     assert rig.store.config.file_reserved_time == 12
     rows = await rig.rows()
     assert (rows["autoCreateTopicEnable"], rows["fileReservedTime"]) == ("false", "12")
@@ -178,7 +178,7 @@ async def test_topics_on_demand_need_their_pattern(rig: Rig) -> None:
     await rig.update("autoCreateTopicEnable=false")
     rig.topics.delete("TBW102")
     await rig.update("autoCreateTopicEnable=true")
-    assert rig.topics.create_in_send("b", "TBW102", 4, "peer", 0) is not None
+    assert rig.topics.create_in_send("b", "TBW102", 4, "peer") is not None
 
 
 async def test_the_answer_is_the_configuration_without_secrets(

@@ -12,6 +12,7 @@ from skylarkmq.broker.processor.send_checks import SendChecks, Target, multi_tag
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import MQVersion, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.headers.send import SendMessageRequestHeader
 from tests.broker.group_rig import GroupRig
 
 NEW, OLD = MQVersion.V3_4_9, MQVersion.V3_4_9 - 1
@@ -28,7 +29,17 @@ class Rig(GroupRig):
     def target(
         self, topic: str, queue_id: int = 0, default: str = "TBW102", count: int = 4
     ) -> Target:
-        return self.checks.target(topic, queue_id, default, count, "192.0.2.1:1")
+        header = SendMessageRequestHeader(
+            producer_group="p",
+            topic=topic,
+            default_topic=default,
+            default_topic_queue_nums=count,
+            queue_id=queue_id,
+            sys_flag=0,
+            born_timestamp=0,
+            flag=0,
+        )
+        return self.checks.target(header, "192.0.2.1:1")
 
     def refused(self, topic: str, queue_id: int = 0, **more: Any) -> RemoteProtocolError:
         with pytest.raises(RemoteProtocolError) as caught:
