@@ -4,8 +4,8 @@
             services, registration
     stop    registration, listeners and peers, held pulls, delays, tables, store
 
-A store that fails keeps the broker up for reads for 5 s; then `ended` is set to 74 and whoever runs
-the controller ends the process, so that a supervisor restarts it into recovery.
+A store that fails keeps the broker up for reads for 5 s; then `ended` is set to 74 and its caller
+ends the process, so that a supervisor restarts it into recovery.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../BrokerController.java
 """
@@ -122,7 +122,7 @@ class BrokerController:
         """Recover and serve.
 
         Raises:
-            StoreError: the folder can not be used as it is.
+            StoreError: the folder cannot be used as it is.
             OSError: an address is taken, or the disk failed.
         """
         loop = asyncio.get_running_loop()
@@ -190,7 +190,7 @@ class BrokerController:
         self._started_at_ms = clock.now_ms()
 
     async def _start_metrics(self) -> None:
-        from skylarkmq.broker.metrics.page import metrics_server
+        from skylarkmq.broker.metrics.broker_metrics import metrics_server
 
         checks = HealthChecks(
             ready={
@@ -266,7 +266,7 @@ class BrokerController:
         """End as a killed process does: nothing is answered or written any more. For tests.
 
         What was written stays, and so does the mark of an unclean stop. Timers of services are
-        left behind: whoever calls owns the clocks, and forgets what is planned on them.
+        left: the caller owns the clocks, and forgets what is planned on them.
         """
         state = self.state
         if self._registration is not None:
@@ -293,13 +293,13 @@ class BrokerController:
         return self.state.store.state is StoreState.FAILED
 
     async def _settled(self) -> None:
-        """Return when the sends that were read are answered, or can not be."""
+        """Return when the sends that were read are answered, or cannot be."""
         settled = asyncio.Event()
         self.state.store.settle(lambda _: settled.set())
         await settled.wait()
 
     async def _synced(self) -> None:
-        """Return when all that is written is on the disk, or can not be."""
+        """Return when all that is written is on the disk, or cannot be."""
         synced = asyncio.Event()
         self.state.store.sync(synced.set)
         await synced.wait()

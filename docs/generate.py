@@ -28,8 +28,7 @@ import click
 
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.health import HealthChecks
-from skylarkmq.broker.metrics.broker_metrics import BrokerCollector
-from skylarkmq.broker.metrics.page import metrics_server
+from skylarkmq.broker.metrics.broker_metrics import BrokerCollector, metrics_server
 from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.cli import main as command_line
 from skylarkmq.common.config_fields import (

@@ -1,13 +1,13 @@
-"""Prometheus metrics, collected at scrape from plain counters and from what the broker tells.
+"""Prometheus metrics: every family of a broker, collected at a scrape from plain counters.
 
-Nothing here runs between two scrapes. Two namespaces:
+Only the server of the pages loads this module: prometheus-client takes as long to load as a small
+broker takes to start. Nothing here runs between two scrapes. Two namespaces:
 
     rocketmq_*    names, labels and units of RocketMQ 5's brokers, so that its boards and alerts
                   work; a gauge with a unit also has its bare name
     skylarkmq_*   ours: base units, `_total` on counters, `broker` and `cluster` on every series
 
-A family without a series is left out: an absent series is honest, a zero would claim that
-something was counted.
+A family without a series is left out: a zero would claim that something was counted.
 
 Source: apache/rocketmq@rocketmq-all-5.3.3 broker/.../metrics/BrokerMetricsConstant.java,
 store/.../metrics/DefaultStoreMetricsConstant.java
@@ -15,6 +15,7 @@ store/.../metrics/DefaultStoreMetricsConstant.java
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,13 +26,21 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
 
 from skylarkmq import __version__
+from skylarkmq.broker.components import BrokerState
+from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
+from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.health import HealthChecks, run_checks
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.metrics.stats import BrokerStats, Traffic
-from skylarkmq.broker.metrics.store_metrics import StoreFamilies, StoreSources
+from skylarkmq.broker.net.client_calls import ClientCalls
+from skylarkmq.broker.net.http import MetricsServer
+from skylarkmq.broker.timer.service import TimerMessageService
+from skylarkmq.broker.transaction.ledger import TransactionLedger
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.flags import is_system_topic
 from skylarkmq.protocol.frame import SerializeType
+from skylarkmq.store.queue.topic_removal import TopicRemoval
+from skylarkmq.store.stats import StoreStats
 
 STORE_FORMAT: Final = "rocketmq-4.9"
 
@@ -55,8 +64,12 @@ class MetricsSources:
     broker: str  # brokerName
     loop: str  # uvloop or asyncio
     broker_stats: BrokerStats
-    store: StoreSources
+    store_stats: StoreStats
     health: HealthChecks
+    # By mark: min, max, wrote, flushed, dispatched, indexed; byte places in the commit log.
+    store_offsets: Callable[[], Mapping[str, int]] = _nothing
+    # By state: available, in_use; buffers of the transient pool, empty without one.
+    pool_buffers: Callable[[], Mapping[str, int]] = _nothing
     started_at_ms: Callable[[], int] = _zero  # when serving began; 0 before
     connections: Callable[[], Mapping[str, int]] = _nothing  # by role
     longpoll_waiting: Callable[[], int] = _zero
@@ -67,6 +80,55 @@ class MetricsSources:
     permission: Callable[[], int] = _zero  # 2 write, 4 read, 6 both
     more: tuple[MetricsPart, ...] = ()  # families of the broker's services
     system_topics: bool = False  # show the series of system topics too
+
+
+def metrics_server(
+    state: BrokerState,
+    checks: HealthChecks,
+    silence_s: Callable[[], float],
+    connections: Callable[[], Mapping[str, int]],
+    started_at_ms: Callable[[], int],
+) -> MetricsServer:
+    """Return the server of the pages of a broker, not started. Loop thread.
+
+    Args:
+        silence_s: how long the broker's loop has run no timer, s; any thread may ask.
+        connections: the connected peers by role.
+        started_at_ms: when serving began, 0 before.
+    """
+    config = state.config
+    sources = MetricsSources(
+        cluster=config.broker_cluster_name,
+        broker=config.broker_name,
+        loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
+        broker_stats=state.stats,
+        store_stats=state.store.stats,
+        health=checks,
+        store_offsets=state.store_offsets,
+        pool_buffers=state.pool_buffers,
+        started_at_ms=started_at_ms,
+        connections=connections,
+        longpoll_waiting=lambda: state.holding.count,
+        topic_count=lambda: len(state.topics.table),
+        group_count=lambda: len(state.groups.table),
+        differing=lambda: state.consumers.watch.differing,
+        filters=state.filters.counts,
+        permission=lambda: config.broker_permission,
+        more=(
+            partial(delay_families, state.schedule, state.timer),
+            partial(client_call_families, state.client_calls),
+            partial(lock_families, state.locks),
+            partial(transaction_families, state.transactions),
+            partial(removal_families, state.store.removal),
+        ),
+    )
+    return MetricsServer(
+        config.metrics_host,
+        config.metrics_prom_exporter_port,
+        build_registry(sources),
+        checks,
+        silence_s,
+    )
 
 
 def build_registry(sources: MetricsSources) -> CollectorRegistry:
@@ -86,11 +148,10 @@ class BrokerCollector:
         node = {"cluster": sources.cluster, "node_type": "broker", "node_id": sources.broker}
         self._ours = FamilyMaker({"broker": sources.broker, "cluster": sources.cluster})
         self._rocketmq = FamilyMaker(node)
-        storage = FamilyMaker({**node, "storage_type": "local", "storage_medium": "disk"})
-        self._store = StoreFamilies(sources.store, self._ours, storage)
+        self._storage = FamilyMaker({**node, "storage_type": "local", "storage_medium": "disk"})
 
     def describe(self) -> Iterable[Metric]:
-        """No names ahead of the scrape: a family appears with its first series."""
+        """Name no family ahead of the scrape: each appears with its first series."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -99,16 +160,18 @@ class BrokerCollector:
 
     def families(self) -> Iterator[Metric]:
         """Yield every family, also those that have no series yet."""
-        parts: list[Callable[[], Iterator[Metric]]] = [
-            self._broker,
-            self._connections,
-            self._wire,
-            self._requests,
-            self._messages,
-        ]
-        parts += [partial(part, self._ours) for part in self._sources.more]
-        for part in (*parts, *self._store.parts):
-            yield from part()
+        yield from self._broker()
+        yield from self._connections()
+        yield from self._wire()
+        yield from self._requests()
+        yield from self._messages()
+        for part in self._sources.more:
+            yield from part(self._ours)
+        yield from self._store_times()
+        yield from self._store_counts()
+        yield from self._disk()
+        yield from self._store_offsets()
+        yield from self._recovery()
 
     def _broker(self) -> Iterator[Metric]:
         sources, ours, rocketmq = self._sources, self._ours, self._rocketmq
@@ -221,7 +284,7 @@ class BrokerCollector:
         )
 
     def _requests(self) -> Iterator[Metric]:
-        busy = self._sources.store.stats.busy_refusals
+        busy = self._sources.store_stats.busy_refusals
         yield self._ours.counters(
             "skylarkmq_requests_rejected",
             "Requests refused for overload, by kind of request and by cause.",
@@ -285,12 +348,279 @@ class BrokerCollector:
 
     def _traffic(self, table: Mapping[tuple[str, str], Traffic]) -> TrafficRows:
         rows: TrafficRows = []
-        for (topic, label), traffic in sorted(table.items(), key=_by_labels):
+        for (topic, label), traffic in sorted(table.items(), key=lambda item: item[0]):
             is_system = is_system_topic(topic)
             if self._sources.system_topics or not is_system:
                 rows.append(((topic, label, "true" if is_system else "false"), traffic))
         return rows
 
+    def _store_times(self) -> Iterator[Metric]:
+        stats = self._sources.store_stats
+        yield self._ours.histograms(
+            "skylarkmq_store_append_duration_seconds",
+            "Time to lay out and write the records of one read.",
+            (),
+            [((), stats.append_duration)],
+        )
+        yield self._ours.histograms(
+            "skylarkmq_store_fsync_duration_seconds",
+            "Time of each flush to the disk.",
+            ("file",),
+            [
+                (("commitlog",), stats.fsync_commit_log),
+                (("index",), stats.fsync_index),
+            ],
+        )
+        if self._sources.pool_buffers():
+            yield self._ours.histograms(
+                "skylarkmq_store_commit_duration_seconds",
+                "Time of each commit of the transient pool to the page cache, ASYNC_FLUSH.",
+                (),
+                [((), stats.commit_duration)],
+            )
+        yield self._ours.histograms(
+            "skylarkmq_store_group_commit_size",
+            "Messages acknowledged by one flush.",
+            (),
+            [((), stats.group_commit_size)],
+        )
+        yield self._ours.histograms(
+            "skylarkmq_store_ack_wait_seconds",
+            "Time from append to acknowledgement.",
+            ("mode",),
+            [(("sync",), stats.ack_wait)],
+        )
 
-def _by_labels(item: tuple[tuple[str, str], Traffic]) -> tuple[str, str]:
-    return item[0]
+    def _store_counts(self) -> Iterator[Metric]:
+        ours, stats = self._ours, self._sources.store_stats
+        yield ours.counter(
+            "skylarkmq_store_appended_messages",
+            "Records written, whoever wrote them: clients, retries, delays that came due.",
+            stats.messages_appended,
+        )
+        yield ours.counter(
+            "skylarkmq_store_appended_bytes", "Bytes of records written.", stats.bytes_appended
+        )
+        yield ours.counter(
+            "skylarkmq_store_late_allocations",
+            "Commit-log files that were not ready when messages needed them.",
+            stats.late_allocations,
+        )
+        yield ours.counters(
+            "skylarkmq_store_errors",
+            "Failed writes and flushes of the disk; anything above 0 has ended the writing.",
+            ("operation",),
+            [(("write",), stats.write_errors), (("fsync",), stats.fsync_errors)],
+        )
+        yield ours.counter(
+            "skylarkmq_store_cold_reads",
+            "Reads of what memory is not taken to hold, done off the event loop.",
+            stats.cold_reads,
+        )
+        yield ours.counter(
+            "skylarkmq_store_corrupt_records",
+            "Damaged records that a reader wanted and did not get; the log names each.",
+            stats.corrupt_records,
+        )
+        yield ours.counters(
+            "skylarkmq_filter_records",
+            "Records that reads filtered by properties met, by what became of them: `skipped` by a "
+            "bitmap without a look, else looked at and `matched` or `refused`.",
+            ("result",),
+            [
+                (("matched",), stats.filter_matched),
+                (("refused",), stats.filter_examined - stats.filter_matched),
+                (("skipped",), stats.filter_skipped),
+            ],
+        )
+        yield ours.counter(
+            "skylarkmq_store_index_entries", "Keys put into the key index.", stats.index_entries
+        )
+        yield ours.counter(
+            "skylarkmq_store_index_records_read",
+            "Records read from the log again because the key index was behind.",
+            stats.index_records_read,
+        )
+
+    def _disk(self) -> Iterator[Metric]:
+        ours, stats = self._ours, self._sources.store_stats
+        yield ours.gauges(
+            "skylarkmq_store_disk_used_ratio",
+            "Used part of the disks that hold the store, 0 to 1.",
+            ("kind",),
+            [
+                ((kind,), percent / 100)
+                for kind, percent in stats.disk_used_percent.items()
+                if percent >= 0
+            ],
+        )
+        yield ours.counters(
+            "skylarkmq_store_files_deleted",
+            "Files that were removed: expired, or because the disk was full.",
+            ("kind",),
+            [
+                (("commitlog",), stats.log_files_deleted),
+                (("consumequeue",), stats.queue_files_deleted),
+            ],
+        )
+        yield ours.gauges(
+            "skylarkmq_store_pool_buffers",
+            "Buffers of the transient pool; none available answers sends with code 2.",
+            ("state",),
+            [((state,), count) for state, count in self._sources.pool_buffers().items()],
+        )
+
+    def _store_offsets(self) -> Iterator[Metric]:
+        offsets = self._sources.store_offsets()
+        yield self._ours.gauges(
+            "skylarkmq_store_offset_bytes",
+            "Places in the commit log.",
+            ("mark",),
+            [((mark,), offset) for mark, offset in offsets.items()],
+        )
+        if "indexed" in offsets:
+            yield self._ours.gauge(
+                "skylarkmq_store_index_behind_bytes",
+                "Bytes of the commit log whose keys are not in the key index yet.",
+                offsets["max"] - offsets["indexed"],
+            )
+        distances = (
+            ("rocketmq_storage_size", "Bytes of the commit log.", "max", "min"),
+            ("rocketmq_storage_flush_behind", "Bytes not flushed.", "max", "flushed"),
+            ("rocketmq_storage_dispatch_behind", "Bytes not dispatched.", "max", "dispatched"),
+        )
+        for name, text, ahead, behind in distances:
+            if ahead in offsets and behind in offsets:
+                distance = offsets[ahead] - offsets[behind]
+                yield self._storage.gauge(f"{name}_bytes", text, distance)
+                yield self._storage.gauge(name, text, distance)
+
+    def _recovery(self) -> Iterator[Metric]:
+        stats = self._sources.store_stats
+        if stats.recovery_mode:
+            yield self._ours.gauges(
+                "skylarkmq_store_recovery_duration_seconds",
+                "How long the last recovery took.",
+                ("mode",),
+                [((stats.recovery_mode,), stats.recovery_duration_s)],
+            )
+        yield self._ours.gauges(
+            "skylarkmq_store_recovery_truncated_bytes",
+            "Bytes cut off by the last recovery.",
+            ("kind",),
+            [((kind,), size) for kind, size in sorted(stats.recovery_truncated_bytes.items())],
+        )
+
+
+def delay_families(
+    levels: ScheduleMessageService, timers: TimerMessageService, ours: FamilyMaker
+) -> Iterator[Metric]:
+    """Yield the families of delayed messages; kind is `level` or `timer`."""
+    yield ours.gauges(
+        "skylarkmq_delayed_messages",
+        "Delayed messages that are stored and not delivered.",
+        ("kind",),
+        [(("level",), levels.waiting_count), (("timer",), timers.waiting_count)],
+    )
+    yield ours.gauges(
+        "skylarkmq_delayed_lag_seconds",
+        "How long the delayed message has been due that is most behind.",
+        ("kind",),
+        [(("level",), levels.lag_s), (("timer",), timers.lag_s)],
+    )
+    yield ours.counters(
+        "skylarkmq_delayed_delivered",
+        "Delayed messages delivered to their topics.",
+        ("kind",),
+        [(("level",), levels.delivered_count), (("timer",), timers.delivered_count)],
+    )
+    yield ours.counters(
+        "skylarkmq_delayed_skipped",
+        "Delayed messages that could not be delivered; the log names each.",
+        ("kind",),
+        [(("level",), levels.skipped_count), (("timer",), timers.skipped_count)],
+    )
+    yield ours.counter(
+        "skylarkmq_delayed_cancelled",
+        "Timed messages taken back by TIMER_DEL_UNIQKEY.",
+        timers.cancelled_count,
+    )
+    yield ours.counter(
+        "skylarkmq_delayed_stored_again",
+        "Timed messages stored again because their log file was to go.",
+        timers.rolled_count,
+    )
+
+
+def removal_families(removal: TopicRemoval, ours: FamilyMaker) -> Iterator[Metric]:
+    """Yield the family of deleted topics."""
+    yield ours.gauges(
+        "skylarkmq_deleted_topics",
+        "Deleted topics by what is left of them: log, messages that have not expired; all, until "
+        "the deletion has ended.",
+        ("left",),
+        [(("log",), len(removal.topics.entries)), (("all",), len(removal.topics.unfinished))],
+    )
+
+
+def lock_families(locks: RebalanceLockManager, ours: FamilyMaker) -> Iterator[Metric]:
+    """Yield the family of queues that members of groups lock, to consume in order."""
+    yield ours.gauge(
+        "skylarkmq_queue_locks", "Queue locks of ordered consumers that are held.", len(locks)
+    )
+
+
+def client_call_families(calls: ClientCalls, ours: FamilyMaker) -> Iterator[Metric]:
+    """Yield the families of requests that the broker sends and clients answer."""
+    yield ours.gauge(
+        "skylarkmq_client_calls_waiting",
+        "Requests to clients without an answer yet.",
+        calls.waiting_count,
+    )
+    yield ours.gauge(
+        "skylarkmq_client_calls_waiting_bytes",
+        "Bytes of the bodies of requests to clients without an answer yet.",
+        calls.waiting_size,
+    )
+    yield ours.counters(
+        "skylarkmq_client_calls",
+        "Requests to clients by outcome; refused ones found too many waiting.",
+        ("outcome",),
+        [((outcome,), count) for outcome, count in calls.outcomes.items()],
+    )
+
+
+def transaction_families(ledger: TransactionLedger, ours: FamilyMaker) -> Iterator[Metric]:
+    """Yield the open transactions, how the others ended, and the checks."""
+    stats = ledger.stats
+    yield ours.gauge(
+        "skylarkmq_transactions_open",
+        "Half messages that are neither committed nor rolled back.",
+        ledger.pending_count,
+    )
+    yield ours.counters(
+        "skylarkmq_transactions_ended",
+        "Transactions by how they ended; those given up are in TRANS_CHECK_MAX_TIME_TOPIC.",
+        ("outcome",),
+        [
+            (("committed",), stats.committed),
+            (("rolled_back",), stats.rolled_back),
+            (("given_up",), stats.given_up),
+        ],
+    )
+    yield ours.counters(
+        "skylarkmq_transaction_checks",
+        "Questions to producer groups; `nobody` are those that no client was there for.",
+        ("outcome",),
+        [(("asked",), stats.asked), (("nobody",), stats.nobody)],
+    )
+    yield ours.counter(
+        "skylarkmq_transactions_postponed",
+        "Half messages stored anew because CHECK_IMMUNITY_TIME_IN_SECONDS lets nobody ask yet.",
+        stats.postponed,
+    )
+    yield ours.counter(
+        "skylarkmq_transaction_verdicts_refused",
+        "Commits and rollbacks that name no open half message.",
+        stats.refused,
+    )

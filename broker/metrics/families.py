@@ -24,32 +24,32 @@ class FamilyMaker:
         self._values = [*constant.values()]
 
     def info(self, name: str, text: str, facts: Mapping[str, str]) -> InfoMetricFamily:
-        """A gauge of 1 whose labels are the facts; `_info` is added to the name."""
+        """Return a gauge of 1 whose labels are the facts; `_info` is added to the name."""
         family = InfoMetricFamily(name, text, labels=self._names)
         family.add_metric(self._values, dict(facts))
         return family
 
     def gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
-        """A gauge of one series."""
+        """Return a gauge of one series."""
         return self.gauges(name, text, (), [((), value)])
 
     def gauges(
         self, name: str, text: str, labels: Sequence[str], rows: Iterable[Row]
     ) -> GaugeMetricFamily:
-        """A gauge with a series a row."""
+        """Return a gauge with a series a row."""
         family = GaugeMetricFamily(name, text, labels=[*self._names, *labels])
         for values, value in rows:
             family.add_metric([*self._values, *values], value)
         return family
 
     def counter(self, name: str, text: str, value: float) -> CounterMetricFamily:
-        """A counter of one series; `_total` is added to the name."""
+        """Return a counter of one series; `_total` is added to the name."""
         return self.counters(name, text, (), [((), value)])
 
     def counters(
         self, name: str, text: str, labels: Sequence[str], rows: Iterable[Row]
     ) -> CounterMetricFamily:
-        """A counter with a series a row; `_total` is added to the name."""
+        """Return a counter with a series a row; `_total` is added to the name."""
         family = CounterMetricFamily(name, text, labels=[*self._names, *labels])
         for values, value in rows:
             family.add_metric([*self._values, *values], value)
@@ -62,7 +62,7 @@ class FamilyMaker:
         labels: Sequence[str],
         rows: Iterable[tuple[Sequence[str], Histogram]],
     ) -> HistogramMetricFamily:
-        """A histogram with a series a row."""
+        """Return a histogram with a series a row."""
         family = HistogramMetricFamily(name, text, labels=[*self._names, *labels])
         for values, histogram in rows:
             bounds = [*map(repr, histogram.bounds), "+Inf"]

@@ -33,7 +33,7 @@ class LoopLagService:
         self._timer: TimerHandle | None = None
 
     def silence_s(self) -> float:
-        """How long there was no tick, s; 0 while none is expected. Any thread."""
+        """Return how long there was no tick, s; 0 while none is expected. Any thread."""
         return 0.0 if self._timer is None else self._clock.monotonic() - self._due_s + TICK_S
 
     def start(self) -> None:

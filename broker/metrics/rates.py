@@ -65,7 +65,7 @@ class BrokerRates:
         self._timer.stop()
 
     def now(self) -> Totals:
-        """What was counted up to now."""
+        """Return what was counted up to now."""
         results = self._stats.pull_results
         found = results["found"]
         return Totals(
@@ -86,7 +86,7 @@ class BrokerRates:
         self._day = day
 
     def per_second(self, *names: str) -> list[float | None]:
-        """The sum of some counters a second, over each of SPANS; None before it has passed."""
+        """Return the growth a second of some counters over each of SPANS; None before its end."""
         rates: list[float | None] = []
         for span in SPANS:
             if self._count <= span:
@@ -131,11 +131,11 @@ class ConsumeRateService:
             notes.append((now_s, traffic.count))
 
     def forget_group(self, group: str) -> None:
-        """A consumer group is deleted."""
+        """Forget a consumer group that is deleted."""
         self._stats.forget_group(group)
 
     def per_second(self, topic: str, group: str) -> float:
-        """Messages a second from the oldest note to the newest; 0.0 before there are two."""
+        """Return messages a second from the oldest note to the newest; 0.0 before there are two."""
         notes = self._notes.get((topic, group))
         if notes is None or len(notes) < 2:
             return 0.0

@@ -54,7 +54,7 @@ class RuntimeInfo:
         self._boot_ms = clock.now_ms()
 
     def table(self, spaces: Spaces, earliest_ms: int) -> dict[str, str]:
-        """Every key with its text.
+        """Return every key with its text.
 
         Args:
             spaces: the partitions, as they were just measured.
@@ -179,7 +179,7 @@ def _ratio(percent: int) -> str:
 
 
 def human_size(size: int) -> str:
-    """A size as RocketMQ writes it: `210 B`, `1.5 KiB`."""
+    """Return a size as RocketMQ writes it: `210 B`, `1.5 KiB`."""
     if size < 1024:
         return f"{size} B"
     power = min(6, (size.bit_length() - 1) // 10)
@@ -187,7 +187,7 @@ def human_size(size: int) -> str:
 
 
 def distribution(times: Histogram) -> str:
-    """Counts by RocketMQ's bins; what lies in two of them counts in the upper one."""
+    """Return counts by RocketMQ's bins; what lies in two of them counts in the upper one."""
     counts = dict.fromkeys((name for _, name in TIME_BINS), 0)
     for bound, count in zip((*times.bounds, float("inf")), times.counts, strict=True):
         name = next(name for limit, name in TIME_BINS if bound <= limit)
@@ -202,7 +202,7 @@ def _longest_ms(times: Histogram) -> int:
 
 
 def _quantile_ms(times: Histogram, share: float) -> float:
-    """The bound below which this share of the times lies."""
+    """Return the bound below which this share of the times lies."""
     wanted = times.count * share
     bounds = (*times.bounds, times.bounds[-1])
     for bound, count in zip(bounds, accumulate(times.counts), strict=True):

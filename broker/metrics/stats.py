@@ -108,7 +108,7 @@ class BrokerStats:
         self.rejections[kind, cause] = self.rejections.get((kind, cause), 0) + 1
 
     def topic_in(self, topic: str, message_type: str = "normal") -> Traffic:
-        """The counter of messages stored for a topic; `message_type` as in MESSAGE_TYPES."""
+        """Return the counter of messages stored for a topic; `message_type` as in MESSAGE_TYPES."""
         counter = self.topics_in.get((topic, message_type))
         if counter is None:
             counter = self._new_series(
@@ -117,7 +117,7 @@ class BrokerStats:
         return counter
 
     def topic_out(self, topic: str, group: str) -> Traffic:
-        """The counter of messages of a topic handed to a consumer group."""
+        """Return the counter of messages of a topic handed to a consumer group."""
         counter = self.topics_out.get((topic, group))
         if counter is None:
             counter = self._new_series(
@@ -131,13 +131,13 @@ class BrokerStats:
         return self.forgotten_out + sum(traffic.count for traffic in self.topics_out.values())
 
     def forget_topic(self, topic: str) -> None:
-        """A topic is deleted; who holds a counter of it looks it up anew."""
+        """Forget a topic that is deleted; who holds a counter of it looks it up anew."""
         for message_type in MESSAGE_TYPES:
             self.topics_in.pop((topic, message_type), None)
         self._forget_out([key for key in self.topics_out if key[0] == topic])
 
     def forget_group(self, group: str) -> None:
-        """A consumer group is deleted."""
+        """Forget a consumer group that is deleted."""
         self._forget_out([key for key in self.topics_out if key[1] == group])
 
     def _forget_out(self, keys: list[tuple[str, str]]) -> None:
@@ -145,7 +145,7 @@ class BrokerStats:
             self.forgotten_out += self.topics_out.pop(key).count
 
     def request(self, code: int, outcome: str = "ok") -> Histogram:
-        """The durations of requests with a code that is served, s; outcomes as in OUTCOMES.
+        """Return the durations of requests with a code that is served, s; outcomes as in OUTCOMES.
 
         Unknown codes are counted in `protocol_errors` instead: a peer can send any number.
         """

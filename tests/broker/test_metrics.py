@@ -11,7 +11,6 @@ from skylarkmq import __version__
 from skylarkmq.broker.health import HealthChecks
 from skylarkmq.broker.metrics.broker_metrics import BrokerCollector, MetricsSources, build_registry
 from skylarkmq.broker.metrics.stats import BrokerStats
-from skylarkmq.broker.metrics.store_metrics import StoreSources
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.store.stats import StoreStats
@@ -58,17 +57,15 @@ def a_scenario(**changes: object) -> MetricsSources:
         "broker": "broker-a",
         "loop": "asyncio",
         "broker_stats": broker,
-        "store": StoreSources(
-            store,
-            lambda: {
-                "min": 100,
-                "max": 1000,
-                "flushed": 600,
-                "dispatched": 900,
-                "indexed": 850,
-            },
-            lambda: {"available": 3, "in_use": 2},
-        ),
+        "store_stats": store,
+        "store_offsets": lambda: {
+            "min": 100,
+            "max": 1000,
+            "flushed": 600,
+            "dispatched": 900,
+            "indexed": 850,
+        },
+        "pool_buffers": lambda: {"available": 3, "in_use": 2},
         "health": HealthChecks(ready={"store": lambda: "", "route": lambda: "not registered"}),
         "started_at_ms": lambda: 1_700_000_000_500,
         "connections": lambda: {"producer": 1, "consumer": 0},
@@ -312,7 +309,9 @@ def test_nothing_is_claimed_before_it_was_counted() -> None:
     text = text_of(
         a_scenario(
             broker_stats=BrokerStats(),
-            store=StoreSources(StoreStats()),
+            store_stats=StoreStats(),
+            store_offsets=dict,
+            pool_buffers=dict,
             started_at_ms=lambda: 0,
         )
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from skylarkmq.broker.metrics.broker_metrics import transaction_families
 from skylarkmq.broker.metrics.families import FamilyMaker
-from skylarkmq.broker.transaction.metrics import transaction_families
 from tests.broker.transaction_rig import ROLLBACK, TransactionRig
 
 
