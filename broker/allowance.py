@@ -27,7 +27,7 @@ class Allowance:
         self._left_out = 0
 
     def take(self) -> bool:
-        """Whether it may happen now."""
+        """Return whether it may happen now."""
         now_s = self._clock.monotonic()
         self._left = min(self._burst, self._left + (now_s - self._filled_s) * self._per_s)
         self._filled_s = now_s
@@ -38,6 +38,6 @@ class Allowance:
         return True
 
     def left_out(self) -> int:
-        """How often it was not allowed since the last question."""
+        """Return how often it was not allowed since the last question."""
         count, self._left_out = self._left_out, 0
         return count

@@ -25,7 +25,7 @@ Address = tuple[str, int]
 
 
 def text_of(address: Address) -> str:
-    """`host:port`, with a host that this machine can connect to."""
+    """Return `host:port`, with a host that this machine can connect to."""
     host, port = address
     if host in ("0.0.0.0", "::", "*"):
         host = "127.0.0.1"
@@ -33,7 +33,7 @@ def text_of(address: Address) -> str:
 
 
 def loss_window_ms(config: StoreConfig) -> int:
-    """How much acknowledged time a power cut can take, without a sync's own time; 0 for none."""
+    """Return how many ms of acknowledged messages a power cut can take, beside a sync's time."""
     if config.flush_disk_type == "SYNC_FLUSH":
         return 0
     window = config.flush_interval_commit_log
@@ -49,7 +49,7 @@ def _commit_window_ms(config: StoreConfig) -> int:
 
 
 def loss_window(config: StoreConfig) -> str:
-    """What acknowledged messages survive, in one sentence."""
+    """Return what acknowledged messages survive, in one sentence."""
     window = loss_window_ms(config)
     if not window:
         return "SYNC_FLUSH: a message is acknowledged once it is on the disk; no crash takes it"
@@ -64,7 +64,7 @@ def loss_window(config: StoreConfig) -> str:
 
 
 def namesrv_banner(controller: NamesrvController, without_effect: list[str]) -> str:
-    """What a name server alone prints."""
+    """Return what a name server alone prints."""
     lines = [f"SkylarkMQ {__version__}: the name server is ready"]
     lines.append(f"  name server  {text_of(controller.listen_address)}")
     if without_effect:
@@ -75,7 +75,7 @@ def namesrv_banner(controller: NamesrvController, without_effect: list[str]) -> 
 def namesrv_ready_fields(
     controller: NamesrvController, without_effect: list[str]
 ) -> dict[str, Any]:
-    """The same for machines; keys stay as they are."""
+    """Return a name server's banner for machines; keys stay as they are."""
     fields: dict[str, Any] = {
         "event": "ready",
         "version": __version__,
@@ -89,7 +89,7 @@ def namesrv_ready_fields(
 def ready_fields(
     controller: BrokerController, ready_s: float, without_effect: list[str]
 ) -> dict[str, Any]:
-    """The banner for machines; keys stay as they are."""
+    """Return the banner for machines; keys stay as they are."""
     config = controller.config
     fields: dict[str, Any] = {
         "event": "ready",
@@ -112,7 +112,7 @@ def ready_fields(
 
 
 def banner(controller: BrokerController, ready_s: float, without_effect: list[str]) -> str:
-    """The human form."""
+    """Return the banner for people."""
     return "\n".join(_lines(controller, ready_s, without_effect))
 
 
@@ -162,7 +162,7 @@ def _first_message(namesrv: str) -> Iterator[str]:
 
 
 def _command() -> str:
-    """How this user calls us: the plain name when the shell finds it, else its place."""
+    """Return how this user calls us: the plain name when the shell finds it, else its place."""
     if shutil.which("skylarkmq") is not None:
         return "skylarkmq"
     beside = Path(sys.executable).with_name("skylarkmq")
@@ -182,7 +182,7 @@ def _python() -> str:
 
 
 class StartProgress:
-    """A `Progress` for people; silent where nobody looks at a terminal. Loading thread."""
+    """A `Progress` for people; silent without a terminal. Loading thread."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -56,7 +56,7 @@ Command = Callable[..., None]
 
 
 def server_options(command: Command) -> Command:
-    """The options that all servers share."""
+    """Return the options that all servers share."""
     options = (
         click.option(
             "-c",
@@ -204,7 +204,7 @@ async def _serve(
 
 
 def _origin_of(loaded: Loaded[BrokerConfig], path: Path | None) -> ConfigOrigin:
-    """The file that changes of the running broker go to, and what is stronger than it."""
+    """Return the file that changes of the running broker go to, and what is stronger than it."""
     weaker = (DEFAULT_ORIGIN, DEV_ORIGIN, f"{path} line ")
     stronger = {
         key: setting.origin
@@ -236,7 +236,7 @@ def _leave_room_for_files(loaded: Loaded[BrokerConfig], servers: int) -> Loaded[
 
 
 def _stop_event() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set."""
+    """Return an event that SIGTERM and SIGINT set."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
@@ -258,7 +258,7 @@ def _load(
     except ConfigError as error:
         _end(EXIT_USAGE, str(error))
     except OSError as error:
-        _end(EXIT_USAGE, f"can not read {path}: {error.strerror}")
+        _end(EXIT_USAGE, f"cannot read {path}: {error.strerror}")
 
 
 def _print_config(loaded: Loaded[Any]) -> None:

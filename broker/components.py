@@ -211,7 +211,7 @@ class BrokerState:
             )
 
     def _warn_of_unknown_topics(self) -> None:
-        """Say which topics have messages and no settings: `topics.json` was lost or left behind."""
+        """Log which topics have messages and no settings: `topics.json` was lost."""
         stored = {topic for topic, _ in self.store.queues.queues if not is_system_topic(topic)}
         unknown = sorted(stored - self.topics.table.keys())
         if unknown:
@@ -230,14 +230,14 @@ class BrokerState:
         )
 
     def client_counts(self) -> dict[str, int]:
-        """Connected clients by role, for the metrics."""
+        """Return the connected clients by role, for the metrics."""
         return {
             "producer": self.producers.client_count,
             "consumer": self.consumers.client_count,
         }
 
     def store_offsets(self) -> dict[str, int]:
-        """Places in the commit log by mark, bytes."""
+        """Return places in the commit log by mark, bytes."""
         store, log = self.store, self.store.commit_log
         offsets = {
             "min": log.min_offset,
@@ -251,7 +251,7 @@ class BrokerState:
         return offsets
 
     def pool_buffers(self) -> dict[str, int]:
-        """Buffers of the transient pool by state, none without a pool."""
+        """Return the buffers of the transient pool by state; none without a pool."""
         pool = self.store.commit_log.pool
         if pool is None:
             return {}

@@ -38,11 +38,11 @@ class ClientHousekeepingService:
         self._timer = IntervalTimer(clock, SCAN_INTERVAL_S, self.scan)
 
     def start(self) -> None:
-        """Scan from now on."""
+        """Begin to scan."""
         self._timer.start()
 
     def stop(self) -> None:
-        """Scan no more."""
+        """End the scans."""
         self._timer.stop()
 
     def scan(self) -> None:

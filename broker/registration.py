@@ -222,7 +222,7 @@ class NamesrvLink:
         self._silent_until_s = 0.0
 
     async def _is_current(self) -> bool:
-        """Whether the name server has our topics as they are; asking it also says we are alive."""
+        """Return whether the name server has our present topics; it learns that we are alive."""
         answer = await self._call(self._registration.query())
         if answer.code != ResponseCode.SUCCESS:
             return False

@@ -154,7 +154,7 @@ def effective_values(loaded: Loaded[Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def shown_value(value: object) -> str:
-    """The text of a value, as a file would have it."""
+    """Return the text of a value, as a file would have it."""
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -256,7 +256,7 @@ def _known(key: str, setting: Setting, keys: Mapping[str, Key]) -> str:
 
 
 def known_key(key: str, text: str, keys: Mapping[str, Key]) -> str:
-    """The key under the spelling of this version.
+    """Return the key under the spelling of this version.
 
     Raises:
         ConfigError: there is no such key; names the nearest one.

@@ -50,7 +50,7 @@ class BloomFilter:
         self.byte_count = self.bit_count // 8
 
     def bits_of(self, group: str, topic: str) -> BloomBits:
-        """The bits that belong to a group in a topic."""
+        """Return the bits that belong to a group in a topic."""
         first = murmur3_128(f"{group}#{topic}".encode())
         low, high = _signed32(first), _signed32(first >> 32)
         positions: list[int] = []
@@ -64,7 +64,7 @@ class BloomFilter:
 
 
 def murmur3_128(data: bytes, seed: int = 0) -> int:
-    """The first 64 bits of the x64 variant's 128, unsigned."""
+    """Return the first 64 bits of the x64 variant's 128, unsigned."""
     first = second = seed
     whole = len(data) - len(data) % _BLOCK_SIZE
     for start in range(0, whole, _BLOCK_SIZE):

@@ -203,21 +203,21 @@ class ConsumerFilterManager:
     # Questions
 
     def get(self, topic: str, group: str) -> ConsumerFilterData | None:
-        """The filter of a group for a topic, dead or alive."""
+        """Return the filter of a group for a topic, dead or alive."""
         by_group = self._by_topic.get(topic)
         return None if by_group is None else by_group.get(group)
 
     def shown(self, topic: str, group: str) -> str | None:
-        """A filter as the file has it; None without."""
+        """Return a filter as the file has it; None without."""
         data = self.get(topic, group)
         return None if data is None else encode_body(_row(data)).decode()
 
     def of_group(self, group: str) -> Collection[ConsumerFilterData]:
-        """All filters of a group."""
+        """Return all filters of a group."""
         return self._by_group.get(group, {}).values()
 
     def counts(self) -> dict[str, int]:
-        """Filters by state, for the metrics."""
+        """Return the number of filters by state, for the metrics."""
         dead = sum(data.is_dead for data in self._all())
         return {"live": self.count - dead, "dead": dead}
 
@@ -241,7 +241,7 @@ class ConsumerFilterManager:
                 self._die(known[topic])
 
     def unregister(self, group: str) -> None:
-        """The group has no member any more."""
+        """Note that a group has no member any more: its filters die."""
         for data in self.of_group(group):
             self._die(data)
 
@@ -255,7 +255,7 @@ class ConsumerFilterManager:
         topic, text = subscription.topic, subscription.sub_string
         version = subscription.sub_version
         old = self.get(topic, group)
-        # A dead filter is nobody's word: the group that comes back may have an older clock.
+        # A dead filter does not count: the group that comes back may have an older clock.
         if old is not None and version <= old.client_version and not old.is_dead:
             return
         if old is not None and old.expression.text == text:
@@ -330,7 +330,7 @@ class ConsumerFilterManager:
     # Bitmaps
 
     def bitmap_of(self, topic: str, properties: bytes) -> bytes:
-        """The bitmap of a message that is published, empty when nobody filters its topic.
+        """Return the bitmap of a message that is published; empty when its topic has no filter.
 
         Args:
             properties: encoded.

@@ -70,5 +70,5 @@ def _refused(why: str) -> RemoteProtocolError:
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Whether an expression is one of tags; a missing type means that."""
+    """Return whether an expression is one of tags; a missing type means that."""
     return not expression_type or expression_type == EXPRESSION_TAG

@@ -78,8 +78,8 @@ class NamesrvController:
         """Serve.
 
         Raises:
-            CorruptFileError: the file of the KV configuration can not be read.
-            OSError: the address can not be had.
+            CorruptFileError: the file of the KV configuration cannot be read.
+            OSError: the address is taken or not of this machine.
         """
         if self._config.kv_config_path is not None:
             files, call_soon = _FolderMaker(), asyncio.get_running_loop().call_soon_threadsafe

@@ -71,11 +71,11 @@ class KVConfig:
                 self._put(namespace, key, value)
 
     def get(self, namespace: str, key: str) -> str | None:
-        """The value of a key."""
+        """Return the value of a key."""
         return self._table.get(namespace, {}).get(key)
 
     def of_namespace(self, namespace: str) -> dict[str, str] | None:
-        """All keys of a namespace with their values, None when it has none."""
+        """Return all keys of a namespace with their values, None when it has none."""
         return self._table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:

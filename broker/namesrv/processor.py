@@ -113,7 +113,7 @@ class NamesrvProcessor(Handlers):
             if await self._is_there(rival):
                 why = (
                     f"broker {shown(rival.name)} at {shown(rival.address)} is there and answers, "
-                    f"so {shown(header.broker_name)} at {shown(header.broker_addr)} can not take "
+                    f"so {shown(header.broker_name)} at {shown(header.broker_addr)} cannot take "
                     "its place: stop that one first"
                 )
                 log.warning("registration by %s refused: %s", connection.remote_address, why)
@@ -242,7 +242,7 @@ class NamesrvProcessor(Handlers):
 
     @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, NoFields)
     def _system_topics(self, call: Call[NoFields]) -> Answer:
-        """The clusters and the brokers in them, each of which is a topic."""
+        """Return the clusters and the brokers in them, each of which is a topic."""
         names: list[str] = []
         for cluster, brokers in self._routes.cluster_info().cluster_addr_table.items():
             names += [cluster, *brokers]

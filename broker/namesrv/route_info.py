@@ -6,10 +6,10 @@ ends at once. The tables live in memory alone; brokers fill them again after a r
 A registration may carry all topics or only those that changed, so a topic that is missing from one
 stays known as long as its broker does. Topics and the cluster are taken from masters (id 0) alone.
 
-Unlike RocketMQ, a registration takes nobody's place who is there: `find_rival` says whose place it
-would take, and the processor asks that one first. The broker in this process has no rival: what
-others say under its name or address changes nothing. A broker that has several connections is there
-until the last one ends.
+Unlike RocketMQ, a registration does not take the place of a broker that answers: `find_rival` finds
+the broker whose place it would take, and the processor asks that one first. The broker in this
+process has no rival: what others say under its name or address changes nothing. A broker that has
+several connections is there until the last one ends.
 Source: apache/rocketmq@rocketmq-all-4.9.8 namesrv/.../routeinfo/RouteInfoManager.java
 """
 
@@ -117,7 +117,7 @@ class RouteInfoManager:
             connection: the way by which it registers; None when it runs in this process.
 
         Raises:
-            RemoteProtocolError: a name or address can not be one, is that of the broker in this
+            RemoteProtocolError: a name or address is malformed, is that of the broker in this
                 process, or there is no room.
         """
         name, address = header.broker_name, header.broker_addr
@@ -265,16 +265,16 @@ class RouteInfoManager:
         return count
 
     def brokers_of(self, cluster: str) -> list[str]:
-        """Names of a cluster's brokers."""
+        """Return the names of a cluster's brokers."""
         return [name for name, known in self._clusters.items() if known == cluster]
 
     def topics_of(self, cluster: str) -> list[str]:
-        """Names of the topics that a broker of a cluster has."""
+        """Return the names of the topics that a broker of a cluster has."""
         brokers = set(self.brokers_of(cluster))
         return [topic for topic, queues in self._topics.items() if not brokers.isdisjoint(queues)]
 
     def first_address(self) -> str | None:
-        """The address of some broker, None when there is none."""
+        """Return the address of some broker, None when there is none."""
         return next((a for broker in self._addresses.values() for a in broker.values()), None)
 
     def cluster_info(self) -> ClusterInfo:
@@ -292,7 +292,7 @@ class RouteInfoManager:
         return list(self._topics)
 
     def _holder(self, header: RegisterBrokerRequestHeader) -> BrokerLiveInfo | None:
-        """Who has the name and the id of a broker."""
+        """Return the broker that has the name and the id of a registration."""
         addresses = self._addresses.get(header.broker_name, {})
         return self._live.get(addresses.get(header.broker_id, ""))
 
@@ -358,5 +358,5 @@ def _own(known: BrokerLiveInfo) -> RemoteProtocolError:
     return RemoteProtocolError(
         ResponseCode.SYSTEM_ERROR,
         f"broker {known.name} at {known.address} runs in the process of this name server, and "
-        "nobody takes its place: give the other broker another brokerName or brokerId",
+        "no other broker takes its place: give the other broker another brokerName or brokerId",
     )

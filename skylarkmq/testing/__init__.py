@@ -9,8 +9,8 @@ Under pytest the fixtures `skylarkmq_broker` and `skylarkmq_broker_session` give
 `skylarkmq_broker_sync` one without await (`plugin.py`). Without pytest: `run_broker`, and from code
 that has no event loop `run_broker_sync`.
 
-The parts are loaded when they are asked for: pytest loads this package in every run of whoever has
-SkylarkMQ installed.
+The parts are loaded when they are asked for: pytest loads this package in every run wherever
+SkylarkMQ is installed.
 """
 
 from __future__ import annotations

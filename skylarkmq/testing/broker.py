@@ -2,20 +2,21 @@
 
 clocks    the broker's own time (`advance`) runs ahead of the clients' and of what it measures
           clients by: connections, memberships, queue locks and held pulls take real seconds,
-          so a jump over hours silences nobody. Delays, retries, timers, checks of
+          so a jump over hours ends no connection. Delays, retries, timers, checks of
           transactions, retention and statistics follow `advance`.
-threads   each method may be awaited from any event loop; it runs in the broker's own.
+threads   each coroutine method may be awaited from any event loop; it runs in the broker's own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar, Unpack
 
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.common.clock import Clock
@@ -31,6 +32,7 @@ from skylarkmq.testing.wire import WireFaults
 if TYPE_CHECKING:
     from skylarkmq.client import Client
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 HOST: Final = "127.0.0.1"
@@ -44,6 +46,21 @@ POLL_S: Final = 0.005
 """How often a wait looks again; real seconds."""
 BIND_ATTEMPTS: Final = 20
 BIND_PAUSE_S: Final = 0.05
+
+
+def at_home(
+    method: Callable[Concatenate[RunningBroker, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[RunningBroker, P], Coroutine[Any, Any, T]]:
+    """Run a coroutine method in the broker's loop, whichever loop awaits it."""
+
+    @wraps(method)
+    async def run(self: RunningBroker, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        work = method(self, *args, **kwargs)
+        if asyncio.get_running_loop() is self.home:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.home))
+
+    return run
 
 
 class RunningBroker:
@@ -73,7 +90,7 @@ class RunningBroker:
         self._wire = WireFaults()
         self._files = self._new_files()
         self._controller: BrokerController | None = None
-        self.faults = Faults(self, self._wire)
+        self.faults = Faults(self.home, self._wire, self.disk, self._judge_disk)
 
     # Life
 
@@ -104,6 +121,7 @@ class RunningBroker:
             await controller.stop()
         self._forget_timers()
 
+    @at_home
     async def restart(self, *, kill: bool = False) -> None:
         """Stop, and start again on the same store and the same ports; clients connect again.
 
@@ -116,11 +134,8 @@ class RunningBroker:
 
         Raises:
             ValueError: `kill`, of a broker with a clock that is not a VirtualClock.
-            StoreError: the store can not be recovered.
+            StoreError: the store cannot be recovered.
         """
-        await self._at_home(self._restart(kill))
-
-    async def _restart(self, kill: bool) -> None:
         if kill:
             await self._kill()
         else:
@@ -158,7 +173,7 @@ class RunningBroker:
 
     @property
     def controller(self) -> BrokerController:
-        """The broker's inside, for what this class does not show; its loop's thread alone.
+        """The broker's inside, for what this class does not show; for its loop's thread alone.
 
         Raises:
             RuntimeError: the broker does not run now.
@@ -168,14 +183,11 @@ class RunningBroker:
         return self._controller
 
     def disk(self) -> TestFiles:
-        """The files of the broker's present life."""
+        """Return the files of the broker's present life."""
         return self._files
 
-    async def _at_home(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run in the broker's loop, whichever loop asks."""
-        if asyncio.get_running_loop() is self.home:
-            return await coroutine
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.home))
+    def _judge_disk(self) -> None:
+        self.controller.state.store.cleaning.judge_now()
 
     # Clients and what they left
 
@@ -185,50 +197,45 @@ class RunningBroker:
 
         return Client(self.namesrv_addr, **settings)
 
+    @at_home
     async def create_topic(
         self, topic: str, queues: int = QUEUE_COUNT, *, order: bool = False
     ) -> None:
         """Make a topic, or give it another number of queues; routes have it on return.
 
         Raises:
-            RemoteProtocolError: the name can not be a topic's.
+            RemoteProtocolError: the name cannot be a topic's.
         """
-        await self._at_home(self._create_topic(topic, queues, order))
-
-    async def _create_topic(self, topic: str, queues: int, order: bool) -> None:
         await inspection.create_topic(self.controller, topic, queues, order)
 
+    @at_home
     async def messages(self, topic: str, queue_id: int | None = None) -> list[MessageExt]:
         """Return what a topic, or one of its queues, holds, in the order of the log.
 
         Messages that wait for their time are not there yet. Bodies are inflated.
         """
-        return await self._at_home(self._messages(topic, queue_id))
-
-    async def _messages(self, topic: str, queue_id: int | None) -> list[MessageExt]:
         return await inspection.messages(self.controller, topic, queue_id)
 
+    @at_home
     async def lag(self, group: str) -> int | None:
-        """Return how many messages a group has not committed; None for a group nobody knows.
+        """Return how many messages a group has not committed; None for an unknown group.
 
         Counted are the topics that it subscribes to or ever committed, its retry topic among them;
         a queue without a committed offset counts whole. Messages that wait for a retry's time are
         in no queue of the group's yet.
         """
-        return await self._at_home(self._lag(group))
-
-    async def _lag(self, group: str) -> int | None:
         if not inspection.knows_group(self.controller, group):
             return None
         return sum(row.behind for row in inspection.lags(self.controller, group))
 
+    @at_home
     async def wait_lag(
         self,
         group: str,
         lag: int = 0,
         timeout: float = 10.0,  # noqa: ASYNC109 - as everywhere in the SDK
     ) -> None:
-        """Wait until a group is known and at most `lag` messages behind what is stored.
+        """Wait until a group is known and its lag is `lag` messages or fewer.
 
         Consumers commit at intervals (`commit_interval`, 5 s), when they are asked to, and when
         they stop; a test that waits often makes the interval short.
@@ -239,17 +246,15 @@ class RunningBroker:
         Raises:
             TimeoutError: it is still behind; the text tells where it stands in each queue.
         """
-        await self._at_home(self._wait_lag(group, lag, timeout))
-
-    async def _wait_lag(self, group: str, lag: int, limit_s: float) -> None:
-        end_s = self.home.time() + limit_s
-        while (behind := await self._lag(group)) is None or behind > lag:
+        end_s = self.home.time() + timeout
+        while (behind := await self.lag(group)) is None or behind > lag:
             if self.home.time() > end_s:
                 rows = [row.text for row in inspection.lags(self.controller, group)]
-                where = "; ".join(rows) or "nobody knows it"
-                raise TimeoutError(f"group {group} is not at lag {lag} after {limit_s} s: {where}")
+                where = "; ".join(rows) or "it is unknown"
+                raise TimeoutError(f"group {group} is not at lag {lag} after {timeout} s: {where}")
             await asyncio.sleep(POLL_S)
 
+    @at_home
     async def wait_members(
         self,
         group: str,
@@ -259,7 +264,7 @@ class RunningBroker:
         """Wait until a group of consumers or producers has so many members, as the broker knows.
 
         A client tells the broker of its groups a moment after they have started; before that the
-        broker asks nobody how a transaction ended.
+        broker asks no client how a transaction ended.
 
         Args:
             timeout: real seconds.
@@ -267,28 +272,24 @@ class RunningBroker:
         Raises:
             TimeoutError: it has another number of members.
         """
-        await self._at_home(self._wait_members(group, count, timeout))
-
-    async def _wait_members(self, group: str, count: int, limit_s: float) -> None:
-        end_s = self.home.time() + limit_s
+        end_s = self.home.time() + timeout
         while (found := inspection.member_count(self.controller, group)) != count:
             if self.home.time() > end_s:
-                raise TimeoutError(f"group {group} has {found} members after {limit_s} s")
+                raise TimeoutError(f"group {group} has {found} members after {timeout} s")
             await asyncio.sleep(POLL_S)
 
+    @at_home
     async def dump(self) -> str:
         """Return what the broker holds, for a human: topics, messages, groups, clients."""
-        return await self._at_home(self._dump())
-
-    async def _dump(self) -> str:
         return "not running" if self._controller is None else await inspection.dump(self.controller)
 
     # Time
 
     def now(self) -> datetime:
-        """The broker's time of day, UTC; what `deliver_at` is held against."""
+        """Return the broker's time of day, UTC; `deliver_at` is compared with it."""
         return datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
 
+    @at_home
     async def advance(self, seconds: float | timedelta) -> None:
         """Let time pass for the broker: delays, retries, timers, checks of transactions come due.
 
@@ -300,17 +301,14 @@ class RunningBroker:
             seconds: how far to move on; never back.
 
         Raises:
-            ValueError: negative, or the broker was given a clock that can not be moved.
+            ValueError: negative, or the broker was given a clock that cannot be moved.
         """
         seconds = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
         if seconds < 0:
             raise ValueError(f"time does not go back, so not by {seconds} s")
-        await self._at_home(self._advance(seconds))
-
-    async def _advance(self, seconds: float) -> None:
         clock = self._clock
         if not isinstance(clock, VirtualClock):
-            raise ValueError(f"a {type(clock).__name__} can not be moved: use a VirtualClock")
+            raise ValueError(f"a {type(clock).__name__} cannot be moved: use a VirtualClock")
         target_s = clock.monotonic() + seconds
         while (due_s := clock.next_timer_s()) is not None and due_s <= target_s:
             clock.set_forward(due_s)
@@ -366,7 +364,7 @@ async def run_broker(
 
     Raises:
         ConfigError: a key or a value that the broker does not take.
-        StoreError: the folder is in use or can not be read.
+        StoreError: the folder is in use or cannot be read.
         OSError: the port is taken, or the disk failed.
     """
     folder = StoreFolder.in_memory() if store == "memory" else None

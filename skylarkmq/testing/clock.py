@@ -58,11 +58,11 @@ class VirtualClock:
         self._cancelled_count = 0
 
     def now_ms(self) -> int:
-        """The time of day in ms since the epoch, with all that it was set forward."""
+        """Return the time of day in ms since the epoch, with all that it was set forward."""
         return (time.time_ns() + int(self._skew_s * 1_000_000_000)) // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds since some moment, with all that the clock was set forward."""
+        """Return seconds since some moment, with all that the clock was set forward."""
         return time.monotonic() + self._skew_s
 
     @property
@@ -88,7 +88,7 @@ class VirtualClock:
         return timer
 
     def next_timer_s(self) -> float | None:
-        """When the next timer is due, on `monotonic()`; None when none waits."""
+        """Return when the next timer is due, on `monotonic()`; None when none waits."""
         timers = self._timers
         while timers and timers[0][2].is_cancelled:
             heapq.heappop(timers)
@@ -117,7 +117,7 @@ class VirtualClock:
             self._wake = None
 
     def note_cancelled(self) -> None:
-        """A timer was cancelled that may still lie in the heap."""
+        """Note that a timer was cancelled that may still lie in the heap."""
         self._cancelled_count += 1
         if self._cancelled_count > max(CANCELLED_MIN, len(self._timers) // 2):
             self._drop_cancelled()

@@ -10,17 +10,15 @@ with `clear`. Any thread may call; the fault is in force on return.
 
 from __future__ import annotations
 
-import concurrent.futures
+import asyncio
 import errno
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.testing.disk import TestFiles
 from skylarkmq.testing.wire import Kind, Rule, WireFaults
-
-if TYPE_CHECKING:
-    from skylarkmq.testing.broker import RunningBroker
 
 
 class Fault:
@@ -55,9 +53,23 @@ class Faults:
     name server; SEND_MESSAGE stands for SEND_MESSAGE_V2 too.
     """
 
-    def __init__(self, broker: RunningBroker, wire: WireFaults) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        home: asyncio.AbstractEventLoop,
+        wire: WireFaults,
+        disk: Callable[[], TestFiles],
+        judge_disk: Callable[[], None],
+    ) -> None:
+        """Take the broker's loop, which runs in this thread, and what to break.
+
+        Args:
+            disk: returns the files of the broker's present life.
+            judge_disk: lets the broker see at once how full its disk is.
+        """
+        self._home = home
         self._wire = wire
+        self._disk = disk
+        self._judge_disk = judge_disk
         self._thread = threading.get_ident()
         self._set: list[Fault] = []
 
@@ -88,8 +100,8 @@ class Faults:
         """Let the disk be full: messages are refused with code 14, what is stored can be read."""
 
         def set_full(full: bool) -> None:
-            self._broker.disk().is_full = full
-            self._broker.controller.state.store.cleaning.judge_now()
+            self._disk().is_full = full
+            self._judge_disk()
 
         return self._switch(set_full)
 
@@ -101,7 +113,7 @@ class Faults:
         """
 
         def set_paused(paused: bool) -> None:
-            may_sync = self._broker.disk().may_sync
+            may_sync = self._disk().may_sync
             may_sync.clear() if paused else may_sync.set()
 
         return self._switch(set_paused)
@@ -113,7 +125,7 @@ class Faults:
         """
 
         def set_broken(broken: bool) -> None:
-            self._broker.disk().sync_error = errno.EIO if broken else None
+            self._disk().sync_error = errno.EIO if broken else None
 
         return self._switch(set_broken)
 
@@ -140,20 +152,16 @@ class Faults:
     def _rule(self, rule: Rule) -> Fault:
         if rule.remaining is not None and rule.remaining < 1:
             raise ValueError(f"n is 1 or more, or None for all, not {rule.remaining}")
-        self._at_home(lambda: self._with(rule))
-        return self._note(Fault(lambda: self._at_home(lambda: self._without(rule)), rule))
 
-    def _with(self, rule: Rule) -> None:
-        self._wire.rules = (*self._wire.rules, rule)
+        def set_rule(active: bool) -> None:
+            others = (each for each in self._wire.rules if each is not rule)
+            self._wire.rules = (*others, rule) if active else (*others,)
 
-    def _without(self, rule: Rule) -> None:
-        self._wire.rules = tuple(each for each in self._wire.rules if each is not rule)
+        return self._switch(set_rule, rule)
 
-    def _switch(self, set_to: Callable[[bool], None]) -> Fault:
+    def _switch(self, set_to: Callable[[bool], None], rule: Rule | None = None) -> Fault:
         self._at_home(lambda: set_to(True))
-        return self._note(Fault(lambda: self._at_home(lambda: set_to(False))))
-
-    def _note(self, fault: Fault) -> Fault:
+        fault = Fault(lambda: self._at_home(lambda: set_to(False)), rule)
         self._set.append(fault)
         return fault
 
@@ -162,15 +170,8 @@ class Faults:
         if threading.get_ident() == self._thread:
             action()
             return
-        done: concurrent.futures.Future[None] = concurrent.futures.Future()
 
-        def run() -> None:
-            try:
-                action()
-            except BaseException as error:
-                done.set_exception(error)
-            else:
-                done.set_result(None)
+        async def act() -> None:
+            action()
 
-        self._broker.home.call_soon_threadsafe(run)
-        done.result()
+        asyncio.run_coroutine_threadsafe(act(), self._home).result()

@@ -1,9 +1,9 @@
-"""Where the store of a test lies, and that nothing of it stays behind.
+"""The folder of a test's store, which goes away with the test.
 
 "memory" is a folder on /dev/shm where there is room, else among the temporary files. While it is in
-use its file `alive` is locked. Who makes such a folder first removes those that nobody holds: they
-were left by tests that were killed. Two runs at once, and workers of pytest-xdist, get folders of
-their own.
+use its file `alive` is locked. Before a test makes such a folder, it removes those without a lock:
+they were left by tests that were killed. Two runs at once, and workers of pytest-xdist, get folders
+of their own.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StoreFolder:
 
 
 def memory_folder() -> Path:
-    """The folder that folders of stores are made in."""
+    """Return the folder that folders of stores are made in."""
     if _has_room(MEMORY):
         return MEMORY
     return Path(tempfile.gettempdir())

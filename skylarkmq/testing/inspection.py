@@ -42,7 +42,7 @@ async def create_group(controller: BrokerController, group: str, retry_max: int)
 async def messages(
     controller: BrokerController, topic: str, queue_id: int | None
 ) -> list[MessageExt]:
-    """Every message of a topic or a queue that a consumer could pull, in the order of the log."""
+    """Return the messages of a topic or queue that consumers can pull, in the log's order."""
     found: list[MessageExt] = []
     for number in _queues_of(controller, topic):
         if queue_id is None or number == queue_id:
@@ -78,7 +78,7 @@ class QueueLag(NamedTuple):
     topic: str
     queue_id: int
     committed: int  # next offset to consume, -1 for none
-    end: int  # behind the last message
+    end: int  # the offset that the next message gets
 
     @property
     def behind(self) -> int:
@@ -93,7 +93,7 @@ class QueueLag(NamedTuple):
 
 
 def lags(controller: BrokerController, group: str) -> list[QueueLag]:
-    """Where a group stands in each queue that it subscribes to or ever committed."""
+    """Return where a group stands in each queue that it subscribes to or ever committed."""
     state = controller.state
     topics = {*state.offsets.topics_of(group), *_subscribed(controller, group)}
     rows: list[QueueLag] = []
@@ -107,12 +107,12 @@ def lags(controller: BrokerController, group: str) -> list[QueueLag]:
 
 
 def knows_group(controller: BrokerController, group: str) -> bool:
-    """Whether a group ever committed an offset here, or has a member now."""
+    """Return whether a group ever committed an offset here, or has a member now."""
     return bool(controller.state.offsets.topics_of(group) or _subscribed(controller, group))
 
 
 def member_count(controller: BrokerController, group: str) -> int:
-    """Clients of a group of consumers, and of a group of producers of that name."""
+    """Return how many clients a consumer group has, and a producer group of that name."""
     state = controller.state
     producers = {info.client_id for info in state.producers.clients(group).values()}
     return len({*state.consumers.client_ids(group), *producers})
@@ -124,7 +124,7 @@ def _subscribed(controller: BrokerController, group: str) -> list[str]:
 
 
 async def dump(controller: BrokerController) -> str:
-    """What the broker holds, for a human; system topics only where messages are in them."""
+    """Return what the broker holds, for a human; system topics only where messages are in them."""
     state, store = controller.state, controller.state.store
     lines = [
         f"broker {controller.advertised}, name server {controller.namesrv_address}, store "

@@ -100,4 +100,4 @@ def _dump(broker: RunningBroker) -> str:
     try:
         return SyncBroker(broker).dump()
     except Exception as error:  # the test's own failure is what counts
-        return f"it can not tell what it holds: {type(error).__name__}: {error}"
+        return f"it cannot tell what it holds: {type(error).__name__}: {error}"

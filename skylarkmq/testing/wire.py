@@ -20,7 +20,7 @@ from skylarkmq.protocol.command import RemotingCommand, decode_command
 from skylarkmq.protocol.frame import BadFrameError, FrameDecoder, RawFrame, encode_frame
 
 CLOSE_REASON: Final = "fault"
-# Clients send by the code with short names; whoever means sends says SEND_MESSAGE.
+# Clients send by the code with short names; a rule for sends says SEND_MESSAGE.
 _SAME: Final = {
     int(RequestCode.SEND_MESSAGE): frozenset(
         {int(RequestCode.SEND_MESSAGE), int(RequestCode.SEND_MESSAGE_V2)}
@@ -54,7 +54,7 @@ class Rule:
         self.codes = _SAME.get(self.code, frozenset({self.code}))
 
     def take(self, request: RemotingCommand) -> bool:
-        """Whether it counts for this request, which then is one of its number."""
+        """Return whether the rule counts for this request, which then is one of its number."""
         if request.code not in self.codes or self.remaining == 0:
             return False
         if request.is_oneway and self.kind in (Kind.DROP_REPLY, Kind.DELAY_REPLY):
@@ -70,7 +70,7 @@ class WireFaults:
 
     Attributes:
         rules: replaced as a whole by any thread, never changed.
-        refusing: whether whoever connects is cut off.
+        refusing: whether each new connection is cut.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class WireFaults:
         return _FaultyConnection(handler, server, self)
 
     def rule_for(self, request: RemotingCommand) -> Rule | None:
-        """The first rule that counts for a request."""
+        """Return the first rule that counts for a request."""
         for rule in self.rules:
             if rule.take(request):
                 return rule
@@ -113,7 +113,7 @@ class _Sieve:
         return []
 
     def _passes(self, connection: Connection, frame: RawFrame) -> bool:
-        """Whether the broker is to see a request; marks those whose answer is to be caught."""
+        """Return whether the broker is to see a request; mark one whose answer is to be caught."""
         try:
             request = decode_command(frame)
         except BadFrameError:
@@ -159,7 +159,7 @@ class _FaultyConnection(Connection):
             super().send(data)
 
     def _sifted(self, data: bytes, send: Callable[[bytes], None]) -> bytes:
-        """What is left of whole frames once marked answers are out of them."""
+        """Return what is left of whole frames once marked answers are out of them."""
         kept: list[bytes] = []
         for frame in FrameDecoder().feed(data):
             whole = encode_frame(frame.serialize_type, frame.header, frame.body)

@@ -161,7 +161,7 @@ def test_a_wrong_configuration_is_one_line_and_code_2(setting: str, parts: list[
 def test_a_missing_file_is_one_line_and_code_2(tmp_path: Path) -> None:
     code, _, err = _invoke(broker, "-c", str(tmp_path / "broker.conf"))
     assert code == 2
-    assert err == f"skylarkmq: can not read {tmp_path / 'broker.conf'}: No such file or directory\n"
+    assert err == f"skylarkmq: cannot read {tmp_path / 'broker.conf'}: No such file or directory\n"
 
 
 def test_print_config_shows_every_key_and_where_it_comes_from(tmp_path: Path) -> None:
