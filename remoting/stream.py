@@ -101,11 +101,11 @@ class _SocketStream(asyncio.Protocol):
     def __init__(self, receiver: asyncio.Protocol, tls: ClientTls) -> None:
         self._receiver = receiver
         self._tls = tls
-        self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods but not the base class.
-        self._transport = cast("asyncio.Transport", transport)
+        made = self._transport = cast("asyncio.Transport", transport)
+        self.write, self.close, self.abort = made.write, made.close, made.abort
 
     def data_received(self, data: bytes) -> None:
         self._receiver.data_received(data)
@@ -116,8 +116,8 @@ class _SocketStream(asyncio.Protocol):
         self._receiver.connection_lost(self._tls.explain_loss(exc))
 
     def _receive_rest(self) -> None:
-        """Take what the peer said before a write failed: its answers are not asked for again."""
-        descriptor: int = self._open_transport.get_extra_info("socket").fileno()
+        """Take what the peer said before a write failed: its answers do not come again."""
+        descriptor: int = self._transport.get_extra_info("socket").fileno()
         with suppress(OSError):
             while descriptor >= 0 and (data := os.read(descriptor, REST_READ_SIZE)):
                 self._receiver.data_received(data)
@@ -130,26 +130,12 @@ class _SocketStream(asyncio.Protocol):
 
     @property
     def local_ip(self) -> str:
-        name = self._open_transport.get_extra_info("sockname")
+        name = self._transport.get_extra_info("sockname")
         return str(name[0])
-
-    def write(self, data: bytes) -> None:
-        self._open_transport.write(data)
-
-    def close(self) -> None:
-        self._open_transport.close()
-
-    def abort(self) -> None:
-        self._open_transport.abort()
-
-    @property
-    def _open_transport(self) -> asyncio.Transport:
-        assert self._transport is not None, "a stream is handed out once it is connected"
-        return self._transport
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of `host:port`; the last colon parts them, brackets may stand.
+    """Return host and port of `host:port`; the last colon separates them, brackets may stand.
 
     Raises:
         OSError: not of that form, so nothing can be connected to.

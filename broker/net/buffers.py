@@ -32,52 +32,49 @@ def _nothing() -> None:
     pass
 
 
-class FloodWatch:
-    """Sees when a flood is over: FLOOD_SIZE was reached, and for one look not even CALM_SIZE."""
+class _Buffers:
+    """Bytes of all peers together, and whether a flood of them is over.
 
-    def __init__(self, give_back: Callable[[], None]) -> None:
+    A flood is over when FLOOD_SIZE was reached, and CALM_SIZE was not between two looks.
+    """
+
+    def __init__(self, limit: int, give_back: Callable[[], None]) -> None:
+        """Count from nothing; `give_back` returns freed memory to the system."""
+        self.limit = limit
+        self.size = 0
         self._give_back = give_back
         self._was_flood = False
         self._highest = 0  # since the last look
 
-    def note(self, size: int) -> None:
-        """So many bytes are held now."""
-        if size > self._highest:
-            self._highest = size
-
-    def look(self, size: int) -> None:
+    def look(self) -> None:
         """Called every few seconds; after a flood, give memory back."""
-        highest, self._highest = self._highest, size
+        highest, self._highest = self._highest, self.size
         if highest >= FLOOD_SIZE:
             self._was_flood = True
         elif self._was_flood and highest < CALM_SIZE:
             self._was_flood = False
             self._give_back()
 
+    def _add(self, size: int) -> None:
+        self.size += size
+        if self.size > self._highest:
+            self._highest = self.size
 
-class InboundBuffers:
-    """Bytes that came and are not handled. Loop thread.
 
-    Attributes:
-        size: of all peers together.
-        flood: told of it.
-    """
+class InboundBuffers(_Buffers):
+    """Bytes that came and are not handled. Loop thread."""
 
     def __init__(self, limit: int = INBOUND_MAX, give_back: Callable[[], None] = _nothing) -> None:
-        """Count from nothing; `give_back` returns freed memory to the system."""
-        self.limit = limit
-        self.size = 0
-        self.flood = FloodWatch(give_back)
+        super().__init__(limit, give_back)
         self._held: dict[Connection, int] = {}
 
     def note(self, peer: Connection, size: int) -> None:
         """A peer holds `size` bytes now."""
-        self.size += size - self._held.get(peer, 0)
+        self._add(size - self._held.get(peer, 0))
         if size:
             self._held[peer] = size
         else:
             self._held.pop(peer, None)
-        self.flood.note(self.size)
         while self.size > self.limit:
             largest = max(self._held, key=self._held.__getitem__)
             log.warning(
@@ -90,31 +87,23 @@ class InboundBuffers:
             largest.abort("limit")
 
 
-class OutboundBuffers:
+class OutboundBuffers(_Buffers):
     """Bytes that peers have not taken. Loop thread.
 
     A peer takes bytes without a word, so the figures are those of its last write, never too small;
     before anything is done about them the peers are counted anew.
-
-    Attributes:
-        size: of all peers together.
-        flood: told of it.
     """
 
     def __init__(self, limit: int = OUTBOUND_MAX, give_back: Callable[[], None] = _nothing) -> None:
-        """Count from nothing; `give_back` returns freed memory to the system."""
-        self.limit = limit
-        self.size = 0
-        self.flood = FloodWatch(give_back)
+        super().__init__(limit, give_back)
         self._counted = 0  # the size when the peers were last counted
         # The one that has taken nothing for the longest time comes first.
         self._behind: dict[Connection, int] = {}
 
     def note(self, peer: Connection, size: int) -> None:
         """A peer that is behind has `size` bytes to take."""
-        self.size += size - self._behind.get(peer, 0)
+        self._add(size - self._behind.get(peer, 0))
         self._behind[peer] = size
-        self.flood.note(self.size)
         if self.size > self.limit:
             self._count()
             while self.size > self.limit:

@@ -161,7 +161,7 @@ class RemotingServer:
         self._refused_share.clear()
         self._drop_idle()
         for buffers in (self.inbound, self.outbound):
-            buffers.flood.look(buffers.size)
+            buffers.look()
 
     def _drop_idle(self) -> None:
         now = self.clock.monotonic()

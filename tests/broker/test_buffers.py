@@ -104,7 +104,7 @@ def test_memory_is_given_back_once_after_a_flood_and_not_within_one() -> None:
     def hold(*sizes: int) -> None:
         for size in sizes:
             buffers.note(peer, size)
-        buffers.flood.look(buffers.size)
+        buffers.look()
 
     hold(FLOOD_SIZE - 1, 0)
     hold()

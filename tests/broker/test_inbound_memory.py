@@ -42,13 +42,13 @@ for _ in range(frame_size // piece_size):  # all grow side by side
         if not connection.closed:
             connection.data_received(piece)
     highest = max(highest, resident())
-owner.inbound.flood.look(owner.inbound.size)
+owner.inbound.look()
 held = owner.inbound.size
 for connection in connections:
     connection.connection_lost(None)
 connections.clear()
 for _ in range(2):
-    owner.inbound.flood.look(owner.inbound.size)
+    owner.inbound.look()
 print(held, highest - before, resident() - before)
 """
 
