@@ -15,7 +15,7 @@ from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.client import CONNECT_TIMEOUT_S, RemotingClient
 from skylarkmq.remoting.stream import AsyncioNetwork
 from skylarkmq.remoting.tls import ClientTls
-from tests.client.test_tls import answer_all, authority, echo, remoting, serving
+from tests.remoting.test_tls import answer_all, authority, echo, remoting, serving
 from tests.support.certificates import Authority
 from tests.support.manual_clock import ManualClock
 

@@ -10,7 +10,7 @@ from skylarkmq.client.errors import ConnectionFailed, RequestTimeout, RocketMQEr
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.connection import SILENCE_MAX_S, UNSENT_MAX
 from skylarkmq.remoting.send_answer import StoredAnswer
-from tests.client.test_connection import TIMEOUT_S, Peered
+from tests.remoting.test_connection import TIMEOUT_S, Peered
 from tests.support.manual_clock import settle
 
 MIB = 1024 * 1024
