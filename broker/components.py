@@ -15,7 +15,6 @@ from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.groups.consumer_manager import ConsumerManager
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
-from skylarkmq.broker.groups.group_notifier import GroupNotifier
 from skylarkmq.broker.groups.offset_moved import OffsetMovedEvents
 from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
@@ -57,7 +56,6 @@ from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topics.topic_config import TOPICS_FILE, TopicConfigManager
 from skylarkmq.broker.topics.topic_deletion import TopicDeletion
 from skylarkmq.broker.transaction.check_service import (
-    TransactionCheckListener,
     TransactionCheckService,
 )
 from skylarkmq.broker.transaction.ledger import TransactionLedger
@@ -106,17 +104,13 @@ class BrokerState:
         self.schedule = ScheduleMessageService(self.store, clock, self.delay_offsets)
         self.timer = TimerMessageService(self.store, files, clock, workers.timer, writer)
         self.client_calls = ClientCalls(self._may_notify)
-        notifier = GroupNotifier(peers, self.client_calls.notify_consumer_ids_changed)
-        self.consumers = ConsumerManager(peers, notifier.changed)
-        notifier.members_of = self.consumers.members
+        self.consumers = ConsumerManager(peers, self.client_calls.notify_consumer_ids_changed)
         self.filters = ConsumerFilterManager(config, files, writer, clock, self.store)
         self.consumers.on_subscribed = self.filters.register
         self.consumers.on_group_gone = self.filters.unregister
         self.producers = ProducerManager(peers)
         self.transactions = TransactionLedger(self.store, self.topics, self.offsets, clock)
-        self.checks = TransactionCheckService(
-            config, self.transactions, TransactionCheckListener(self.producers), clock
-        )
+        self.checks = TransactionCheckService(config, self.transactions, self.producers, clock)
         self.rates = ConsumeRateService(self.stats, clock)
         self.slow_consumers = SlowConsumerService(config, self.store, self.groups, clock)
         self.locks = RebalanceLockManager(peers)

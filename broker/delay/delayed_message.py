@@ -10,6 +10,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../schedule/ScheduleMessageSer
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from skylarkmq.protocol import properties as names
@@ -75,12 +76,20 @@ class ParkedReader:
         encoded = topic.encode("ascii")
         self._owner = (queue_id, bytes((len(encoded),)) + encoded)
 
-    def read(self, place: Place) -> Parked:
+    def read(
+        self, place: Place, records: Sequence[bytes | None] | None = None, number: int = 0
+    ) -> Parked:
         """Return the parked message that is at a place of the log.
+
+        Args:
+            records: what was read off the loop, the record of this place at `number`; None when
+                the place is in memory.
 
         Raises:
             ValueError: no sound record is there, or it is another one.
         """
+        if records is not None:
+            return self.parse(records[number], place)
         found = self._log.locate(place.physical_offset)
         if found is None:
             raise ValueError(NO_RECORD)

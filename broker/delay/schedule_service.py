@@ -284,12 +284,7 @@ class ScheduleMessageService:
         for number, (offset, unit) in enumerate(due):
             place = Place(unit.commit_offset, unit.record_size, offset)
             try:
-                parked = (
-                    level.reader.read(place)
-                    if found is None
-                    else level.reader.parse(found[number], place)
-                )
-                copies.append((offset, delivered(parked)))
+                copies.append((offset, delivered(level.reader.read(place, found, number))))
             except ValueError as error:
                 self.skipped_count += 1
                 log.error(

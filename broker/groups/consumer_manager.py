@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from skylarkmq.broker.groups.group_notifier import GroupNotifier, Notify
 from skylarkmq.broker.groups.memberships import ClientChannelInfo, Memberships
 from skylarkmq.broker.groups.subscription_watch import SubscriptionWatch
 from skylarkmq.broker.net.connection import Connection
@@ -30,7 +31,6 @@ BROADCASTING: Final = "BROADCASTING"
 """The message model of a group each of whose members gets every message."""
 GROUPS_PER_CLIENT_MAX: Final = 1024
 
-IdsChanged = Callable[[Collection[Connection], str], None]  # (members left, group)
 Subscribed = Callable[[str, Collection[SubscriptionData]], None]  # (group, one heartbeat's word)
 GroupGone = Callable[[str], None]
 
@@ -91,15 +91,15 @@ class ConsumerManager(Memberships):
         watch: knows the groups whose members do not subscribe to the same.
     """
 
-    def __init__(self, clock: Clock, ids_changed: IdsChanged) -> None:
+    def __init__(self, clock: Clock, notify: Notify) -> None:
         """Start empty.
 
         Args:
-            ids_changed: told of every change that members have to hear of.
+            notify: tells members of a change of their group.
         """
         super().__init__(clock)
         self.watch = SubscriptionWatch(clock)
-        self._ids_changed = ids_changed
+        self._notifier = GroupNotifier(clock, notify, self.members)
         self.on_subscribed: Subscribed = lambda group, subscriptions: None
         self.on_group_gone: GroupGone = lambda group: None
         self._table: dict[str, ConsumerGroupInfo] = {}  # of the groups that have a member
@@ -167,7 +167,7 @@ class ConsumerManager(Memberships):
         """Have the members of a group that has changed told."""
         info = self._table.get(group)
         if info is not None and info.message_model != BROADCASTING:
-            self._ids_changed(list(info.channels), group)
+            self._notifier.changed(group)
 
     def _left(
         self, connection: Connection, group: str, client: ClientChannelInfo, how: str

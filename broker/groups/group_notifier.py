@@ -24,28 +24,30 @@ NOTIFY_INTERVAL_S: Final = 0.1
 PER_MEMBER_S: Final = 0.001
 
 Notify = Callable[[Collection[Connection], str], None]  # (members, group)
-MembersOf = Callable[[str], Collection[Connection]]
 
 
 class GroupNotifier:
     """Stands between the table of groups and the pushes."""
 
-    def __init__(self, clock: Clock, notify: Notify) -> None:
-        self.members_of: MembersOf = lambda group: ()
+    def __init__(
+        self,
+        clock: Clock,
+        notify: Notify,
+        members_of: Callable[[str], Collection[Connection]],
+    ) -> None:
         self._clock = clock
         self._notify = notify
+        self._members_of = members_of
         # Large groups told of within the interval, and whether they have changed since. Invariant:
         # each has one timer, which takes it out.
         self._changed: dict[str, bool] = {}
 
-    def changed(self, members: Collection[Connection], group: str) -> None:
-        """Have a group that has changed told; `members` are those that it has now."""
+    def changed(self, group: str) -> None:
+        """Have the members that a group has now told of its change."""
         if group in self._changed:
             self._changed[group] = True
             return
-        self._tell(members, group)
-
-    def _tell(self, members: Collection[Connection], group: str) -> None:
+        members = self._members_of(group)
         self._notify(members, group)
         if len(members) <= SMALL_GROUP:
             return
@@ -55,4 +57,4 @@ class GroupNotifier:
 
     def _look_again(self, group: str) -> None:
         if self._changed.pop(group):
-            self._tell(self.members_of(group), group)
+            self.changed(group)

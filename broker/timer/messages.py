@@ -142,10 +142,7 @@ class TimedMessages:
     ) -> Parked | None:
         place = place_of(entry)
         try:
-            if records is None:
-                parked = self._reader.read(place)
-            else:
-                parked = self._reader.parse(records[number], place)
+            parked = self._reader.read(place, records, number)
             due_ms = max(0, due_of(parked.properties) or 0)
             if due_ms != ENTRY.unpack(entry)[0]:
                 raise ValueError(f"it is due at {due_ms}")

@@ -135,37 +135,6 @@ class Audience(NamedTuple):
     is_congested: bool  # there are clients, and all leave what they were sent unread
 
 
-class TransactionCheckListener:
-    """Sends the questions. Loop thread."""
-
-    def __init__(self, producers: ProducerManager) -> None:
-        self._producers = producers
-        self._turns = itertools.count()
-
-    def audience(self, group: str) -> Audience:
-        """Return the clients of a producer group that can be asked now."""
-        live = [client for client in self._producers.clients(group) if not client.closed]
-        writable = [client for client in live if not client.paused_since_s]
-        return Audience(writable, bool(live) and not writable)
-
-    def ask(self, audience: Audience, half: Parked, place: Place) -> bool:
-        """Ask one client about a half message; return whether one was there.
-
-        Args:
-            place: where the half message is, which the answer will name.
-
-        Raises:
-            ValueError: the half message names no target.
-        """
-        writable = audience.writable
-        for _ in writable:
-            client = writable[next(self._turns) % len(writable)]
-            if not client.closed:
-                client.push(question(half, place))
-                return True
-        return False
-
-
 def question(half: Parked, place: Place) -> RemotingCommand:
     """Return the request: the half message under its real topic and queue, and where it is.
 
@@ -222,11 +191,12 @@ class TransactionCheckService:
         self,
         config: BrokerConfig,
         ledger: TransactionLedger,
-        listener: TransactionCheckListener,
+        producers: ProducerManager,
         clock: Clock,
     ) -> None:
         self._ledger = ledger
-        self._listener = listener
+        self._producers = producers
+        self._turns = itertools.count()  # a group's clients are asked in turn
         self._clock = clock
         self._rules = CheckRules.of(config)
         self._max_body_size = config.store.max_message_size
@@ -365,7 +335,7 @@ class TransactionCheckService:
             else:
                 group = group_of(half)
                 if group not in audiences:
-                    audiences[group] = self._listener.audience(group)
+                    audiences[group] = self._audience(group)
                 audience = audiences[group]
                 if audience.is_congested:
                     return None
@@ -422,13 +392,23 @@ class TransactionCheckService:
             place = Place(result.physical_offset, 0, result.queue_offset)
             self._ask(entry, place, half)
 
+    def _audience(self, group: str) -> Audience:
+        """Return the clients of a producer group that can be asked now."""
+        live = [client for client in self._producers.clients(group) if not client.closed]
+        writable = [client for client in live if not client.paused_since_s]
+        return Audience(writable, bool(live) and not writable)
+
     def _ask(self, entry: _Planned, place: Place, half: Parked) -> None:
         if entry.step is not Step.ASK:
             return
-        if self._listener.ask(entry.audience, half, place):
-            self._ledger.stats.asked += 1
-        else:
-            self._note_nobody(group_of(half))
+        writable = entry.audience.writable
+        for _ in writable:
+            client = writable[next(self._turns) % len(writable)]
+            if not client.closed:
+                client.push(question(half, place))
+                self._ledger.stats.asked += 1
+                return
+        self._note_nobody(group_of(half))
 
     def _note_nobody(self, group: str) -> None:
         self._ledger.stats.nobody += 1

@@ -78,19 +78,17 @@ class HalfReader:
 
     async def read(self, places: list[Place]) -> list[Found]:
         """Read messages; at once when they are young enough to be in memory."""
-        store = self._store
-        if all(store.is_in_memory(place.physical_offset) for place in places):
-            return [self._parsed(place) for place in places]
-        read = await result_of(records(store, [place.physical_offset for place in places]))
-        return [self._parsed(place, record) for place, record in zip(places, read, strict=True)]
-
-    def _parsed(self, place: Place, *record: bytes | None) -> Found:
-        try:
-            if record:
-                return Found(place, self._reader.parse(record[0], place))
-            return Found(place, self._reader.read(place))
-        except ValueError as error:
-            return Found(place, None, str(error))
+        read: list[bytes | None] | None = None
+        if not all(self._store.is_in_memory(place.physical_offset) for place in places):
+            offsets = [place.physical_offset for place in places]
+            read = await result_of(records(self._store, offsets))
+        found: list[Found] = []
+        for number, place in enumerate(places):
+            try:
+                found.append(Found(place, self._reader.read(place, read, number)))
+            except ValueError as error:
+                found.append(Found(place, None, str(error)))
+        return found
 
     def _places(self, offset: int, count: int) -> list[Place]:
         units = self._store.queue_units(self._topic, QUEUE_ID, offset, count)

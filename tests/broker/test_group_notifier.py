@@ -14,8 +14,7 @@ class Rig:
         self.members: list[Any] = [object() for _ in range(members)]
         self.pushes = 0
         self.rounds: list[tuple[str, int]] = []
-        self.notifier = GroupNotifier(self.clock, self._notify)
-        self.notifier.members_of = lambda group: list(self.members)
+        self.notifier = GroupNotifier(self.clock, self._notify, lambda _: list(self.members))
 
     def _notify(self, members: Any, group: str) -> None:
         self.pushes += len(members)
@@ -23,7 +22,7 @@ class Rig:
 
     def join(self, group: str = "g") -> None:
         self.members.append(object())
-        self.notifier.changed(list(self.members), group)
+        self.notifier.changed(group)
 
 
 def test_a_small_group_hears_of_every_change_at_once() -> None:

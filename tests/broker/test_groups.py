@@ -13,7 +13,6 @@ import pytest
 
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.groups.consumer_manager import ConsumerManager
-from skylarkmq.broker.groups.group_notifier import GroupNotifier
 from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData
 from skylarkmq.protocol.codes import LanguageCode, ResponseCode
 from skylarkmq.protocol.record import decode_messages
@@ -149,9 +148,7 @@ class Model:
         self.number = 0  # of the step
         self.told: dict[tuple[str, Any], int] = {}  # (group, member) -> step of the last word
         self.changed: dict[str, int] = {}
-        notifier = GroupNotifier(self.clock, self._notify)
-        self.manager = ConsumerManager(self.clock, notifier.changed)
-        notifier.members_of = self.manager.members
+        self.manager = ConsumerManager(self.clock, self._notify)
         self.peers: list[Any] = [FakeConnection(f"peer{number}") for number in range(6)]
         self.wishes: dict[str, dict[Any, frozenset[str]]] = {}
 

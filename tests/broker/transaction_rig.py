@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from skylarkmq.broker.processor.end_transaction import EndTransactionProcessor
 from skylarkmq.broker.transaction.check_service import (
-    TransactionCheckListener,
     TransactionCheckService,
 )
 from skylarkmq.broker.transaction.ledger import TransactionLedger
@@ -66,8 +65,7 @@ class TransactionRig(GroupRig):
 
     def _build(self) -> None:
         self.ledger = TransactionLedger(self.store, self.topics, self.offsets, self.clock)
-        self.listener = TransactionCheckListener(self.producers)
-        self.checks = TransactionCheckService(self.config, self.ledger, self.listener, self.clock)
+        self.checks = TransactionCheckService(self.config, self.ledger, self.producers, self.clock)
         self.processor = EndTransactionProcessor(self.context, self.ledger)
         self.connection: Any = FakeConnection("192.0.2.9:9")
 
