@@ -41,7 +41,12 @@ from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController
 from skylarkmq.broker.logs import FIELDS, LogFormat, set_up_logs
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.net.addresses import is_loopback
-from skylarkmq.broker.process import connections_possible, keep_freed_memory, raise_file_limit
+from skylarkmq.broker.process import (
+    collect_rarely,
+    connections_possible,
+    keep_freed_memory,
+    raise_file_limit,
+)
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.crc import using_extension
 from skylarkmq.common.errors import StoreError
@@ -173,16 +178,15 @@ async def _serve(
     progress = StartProgress(sys.stderr)
     for number in STOP_SIGNALS:  # the loop answers none while it loads the store
         signal.signal(number, progress.stop)
-    controller = BrokerController(
-        loaded.config, with_namesrv=with_namesrv, tune_gc=True, progress=progress, origin=origin
-    )
+    controller = BrokerController(loaded.config, with_namesrv=with_namesrv, origin=origin)
     try:
-        await controller.start()
+        await controller.start(progress)
     except StartEnded:
         log.info("stopped before the start was over")
         return 0
     finally:
         progress.end()
+    collect_rarely()
     stop = _stop_event()
     if progress.stopped:
         stop.set()

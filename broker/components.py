@@ -73,8 +73,8 @@ BODY_MAX = 1 << 20
 """Bytes of a body that is no message: a heartbeat of a thousand subscriptions has a tenth."""
 
 
-class BrokerState:
-    """The broker's state and services: store, tables, clients. Independent of any address."""
+class BrokerParts:
+    """The store, tables, clients and services of one broker, whatever its address is."""
 
     def __init__(
         self,
@@ -254,74 +254,74 @@ class BrokerState:
 
 
 def _processors(
-    state: BrokerState, clock: Clock, store_host: bytes, rng: random.Random
+    parts: BrokerParts, clock: Clock, store_host: bytes, rng: random.Random
 ) -> tuple[SendProcessor, tuple[Processor, ...]]:
     """Return the processor of sends, which the router calls by itself, and all others."""
-    context, stats, transactions = state.context, state.stats, state.transactions
-    checks = SendChecks(state.config, state.topics, state.groups, rng)
+    context, stats, transactions = parts.context, parts.stats, parts.transactions
+    checks = SendChecks(parts.config, parts.topics, parts.groups, rng)
     send = SendProcessor(
-        state.config, state.store, state.topics, checks, stats, store_host, transactions.expect
+        parts.config, parts.store, parts.topics, checks, stats, store_host, transactions.expect
     )
     return send, (
         PullProcessor(
             context,
-            PullSubscriptions(state.config, state.consumers, state.filters),
-            state.holding,
-            OffsetMovedEvents(state.config.broker_name, state.store, clock, store_host),
-            state.slow_consumers,
+            PullSubscriptions(parts.config, parts.consumers, parts.filters),
+            parts.holding,
+            OffsetMovedEvents(parts.config.broker_name, parts.store, clock, store_host),
+            parts.slow_consumers,
             stats,
-            state.peer_clock,
+            parts.peer_clock,
         ),
-        ClientManageProcessor(context, state.locks, stats),
+        ClientManageProcessor(context, parts.locks, stats),
         ConsumerManageProcessor(context),
-        LockProcessor(context, state.locks),
+        LockProcessor(context, parts.locks),
         QueryProcessor(context),
-        QueryConsumeQueueProcessor(context, state.filters),
+        QueryConsumeQueueProcessor(context, parts.filters),
         SendBackProcessor(context, rng),
         EndTransactionProcessor(context, transactions),
-        ReplyProcessor(context, checks, state.client_calls, stats, store_host),
-        state.admin_broker,
-        AdminTopicProcessor(context, state.deletion),
-        AdminGroupProcessor(context, state.delay_offsets, state.rates),
-        AdminOffsetProcessor(context, state.client_calls),
-        ClientCallProcessor(context, state.client_calls),
+        ReplyProcessor(context, checks, parts.client_calls, stats, store_host),
+        parts.admin_broker,
+        AdminTopicProcessor(context, parts.deletion),
+        AdminGroupProcessor(context, parts.delay_offsets, parts.rates),
+        AdminOffsetProcessor(context, parts.client_calls),
+        ClientCallProcessor(context, parts.client_calls),
     )
 
 
 def make_server(
-    state: BrokerState,
+    parts: BrokerParts,
     clock: Clock,
     store_host: bytes,
     rng: random.Random,
     connect: ConnectionMaker = Connection,
 ) -> tuple[RemotingServer, Router]:
-    """Return the server of a broker's state, and the router with every code that it answers.
+    """Return the server over the parts of a broker, and the router with every code that it answers.
 
     Args:
         store_host: packed advertised address; goes into every record and message id.
         connect: makes what stands for a peer that has connected.
     """
-    config, stats = state.config, state.stats
-    send, processors = _processors(state, clock, store_host, rng)
+    config, stats = parts.config, parts.stats
+    send, processors = _processors(parts, clock, store_host, rng)
     handlers: dict[int, Handler] = {}
     for processor in processors:
         handlers.update(processor.handlers())
     router = Router(
         handlers,
         stats,
-        state.peer_clock,
+        parts.peer_clock,
         send=send,
         waiting_max=config.query_thread_pool_queue_capacity,
         body_max=BODY_MAX,
     )
     server = RemotingServer(
         router,
-        state.peer_clock,
+        parts.peer_clock,
         stats,
         idle_limit_s=config.server_channel_max_idle_time_seconds,
         max_connections=config.max_connections,
         address_share=share_of_connections(config),
-        gate=state.fast_failure,
+        gate=parts.fast_failure,
         inbound=InboundBuffers(config.max_inbound_buffered, give_memory_back),
         outbound=OutboundBuffers(config.max_outbound_buffered, give_memory_back),
         connect=connect,

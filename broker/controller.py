@@ -13,7 +13,6 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../BrokerController.java
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import random
 import socket
@@ -22,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from skylarkmq.broker.clock import SystemClock
-from skylarkmq.broker.components import BrokerState, make_server
+from skylarkmq.broker.components import BrokerParts, make_server
 from skylarkmq.broker.config.live_config import ConfigOrigin
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.health import HealthChecks, LoopCheck, waits_for_disk
@@ -58,8 +57,6 @@ log = logging.getLogger(__name__)
 
 EXIT_STORE_FAILED = 74  # EX_IOERR
 FAILED_READS_S = 5.0
-# The send road makes no cycles: collections are rare, and what start-up made is left out of them.
-GC_THRESHOLDS = (50_000, 20, 50)
 
 
 class BrokerController:
@@ -72,8 +69,6 @@ class BrokerController:
         with_namesrv: bool = False,
         files: Files | None = None,
         clock: Clock | None = None,
-        tune_gc: bool = False,
-        progress: Progress | None = None,
         origin: ConfigOrigin | None = None,
         with_metrics: bool = True,
         peer_clock: Clock | None = None,
@@ -87,8 +82,6 @@ class BrokerController:
             peer_clock: what peers and the loop's lateness are measured by; None: `clock`. A test
                 that sets `clock` forward hands the real one in here: its clients wait for real.
             connect: makes what stands for a peer that has connected.
-            tune_gc: set the process's garbage collector for a daemon.
-            progress: told how far a long recovery is.
             origin: where the configuration came from.
         """
         self.config = config
@@ -104,8 +97,6 @@ class BrokerController:
         self._connect = connect
         self._files: Files = files or DiskFiles()
         self._clock = clock
-        self._tune_gc = tune_gc
-        self._progress = progress
         self._server: RemotingServer | None = None
         self._router: Router | None = None
         self._metrics: MetricsServer | None = None
@@ -118,10 +109,14 @@ class BrokerController:
         """Where the built-in name server listens, None without one."""
         return None if self.namesrv is None else self.namesrv.listen_address
 
-    async def start(self) -> None:
+    async def start(self, progress: Progress | None = None) -> None:
         """Recover and serve.
 
+        Args:
+            progress: told how far a long recovery is.
+
         Raises:
+            StartEnded: `progress` ended the start.
             StoreError: the folder cannot be used as it is.
             OSError: an address is taken, or the disk failed.
         """
@@ -130,12 +125,12 @@ class BrokerController:
         clock = self.clock = self._clock or SystemClock(loop)
         self._workers = StoreWorkers.threads(loop.call_soon_threadsafe)
         self.peer_clock = self._peer_clock or clock
-        self.state = BrokerState(
+        self.parts = BrokerParts(
             self.config, self._files, clock, self._workers, memory_size(), self.peer_clock
         )
-        self.state.live_config.origin = self._origin
+        self.parts.live_config.origin = self._origin
         self._lag = LoopLagService(
-            self.peer_clock, self.state.stats.loop_lag, self.state.fast_failure.ticked
+            self.peer_clock, self.parts.stats.loop_lag, self.parts.fast_failure.ticked
         )
         try:
             # First what can be refused without touching the store.
@@ -153,38 +148,34 @@ class BrokerController:
                 )
             if self._with_metrics:  # so that probes are answered during a long recovery too
                 await self._start_metrics()
-            self.state.load(self._progress)
-            self.state.store.failure_listeners.append(self._store_failed)
+            self.parts.load(progress)
+            self.parts.store.failure_listeners.append(self._store_failed)
             await self._serve(clock, host)
         except BaseException:
             await self._abandon()
             raise
-        if self._tune_gc:
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(*GC_THRESHOLDS)
 
     async def _serve(self, clock: Clock, host: str) -> None:
-        config, state = self.config, self.state
+        config, parts = self.config, self.parts
         if self._with_namesrv:
             self.namesrv = NamesrvController.beside(config, self.peer_clock, self._connect)
-            writer = TableWriter(self._files, self._workers.tables, state.store.fail)
-            path = state.store.paths.own / "kvConfig.json"
+            writer = TableWriter(self._files, self._workers.tables, parts.store.fail)
+            path = parts.store.paths.own / "kvConfig.json"
             self.namesrv.kv.open(self._files, path, writer)
             await self.namesrv.start()
         port = port_of(self._sockets[0])
         self.listen_address = (config.bind_address, port)
         self.advertised = HostAddress(host, port)
-        state.store.start()
+        parts.store.start()
         store_host = HostAddress(resolve(host), port).pack()
         self._server, self._router = make_server(
-            state, clock, store_host, random.Random(), self._connect
+            parts, clock, store_host, random.Random(), self._connect
         )
         await self._server.serve(*self._sockets)
-        state.start_services()
+        parts.start_services()
         self._lag.start()
         self._registration = RegistrationService(
-            config, state.topics, self.peer_clock, str(self.advertised), self.namesrv
+            config, parts.topics, self.peer_clock, str(self.advertised), self.namesrv
         )
         await self._registration.start()
         self._started_at_ms = clock.now_ms()
@@ -206,7 +197,7 @@ class BrokerController:
             },
         )
         self._metrics = metrics_server(
-            self.state, checks, self._lag.silence_s, self._connection_counts, self._started_at
+            self.parts, checks, self._lag.silence_s, self._connection_counts, self._started_at
         )
         self.metrics_address = await self._metrics.start()
 
@@ -214,16 +205,16 @@ class BrokerController:
         return self._started_at_ms
 
     def _connection_counts(self) -> dict[str, int]:
-        counts = self.state.client_counts()
+        counts = self.parts.client_counts()
         total = len(self._server.connections) if self._server is not None else 0
         return {**counts, "other": max(0, total - sum(counts.values()))}
 
     def _store_check(self) -> str:
-        store = self.state.store
+        store = self.parts.store
         return store.refusal() or store.commit_log.no_room
 
     def _failure_check(self) -> str:
-        failure = self.state.store.failure
+        failure = self.parts.store.failure
         return f"the store has failed and needs a restart: {failure}" if failure else ""
 
     def _listener_check(self) -> str:
@@ -235,23 +226,23 @@ class BrokerController:
 
     async def stop(self) -> None:
         """Stop serving and make everything durable; may be called once, after `start`."""
-        state = self.state
+        parts = self.parts
         if self._registration is not None:
             await self._registration.stop()
         self._lag.stop()
-        state.housekeeping.stop()
+        parts.housekeeping.stop()
         if self._server is not None:
             self._server.stop_reading()
             await self._settled()
-            await state.topics.flush()  # acknowledgements of new topics wait for it
-            state.holding.stop()
+            await parts.topics.flush()  # acknowledgements of new topics wait for it
+            parts.holding.stop()
             if self._router is not None:
                 await self._router.stop()
             await self._server.stop()
-        if state.store.state is StoreState.RUNNING:
+        if parts.store.state is StoreState.RUNNING:
             await self._synced()  # what services save waits for it, else for the next interval
-            await state.stop_services()
-        state.store.stop_writing()
+            await parts.stop_services()
+        parts.store.stop_writing()
         await self._close_store()
         if self._metrics is not None:
             await self._metrics.stop()
@@ -268,14 +259,14 @@ class BrokerController:
         What was written stays, and so does the mark of an unclean stop. Timers of services are
         left: the caller owns the clocks, and forgets what is planned on them.
         """
-        state = self.state
+        parts = self.parts
         if self._registration is not None:
             await self._registration.stop()
         self._lag.stop()
-        state.housekeeping.stop()
+        parts.housekeeping.stop()
         if self._server is not None:
             self._server.abort("killed")
-        state.holding.stop()
+        parts.holding.stop()
         if self._router is not None:
             await self._router.stop(limit_s=0)
         if self.namesrv is not None:
@@ -283,25 +274,25 @@ class BrokerController:
             await self.namesrv.stop()
         if self._metrics is not None:
             await self._metrics.stop()
-        state.store.stop_writing()
-        state.store.state = StoreState.FAILED  # so that `close` finishes nothing
+        parts.store.stop_writing()
+        parts.store.state = StoreState.FAILED  # so that `close` finishes nothing
         await self._close_store()
 
     @property
     def failed(self) -> bool:
         """Whether the disk has failed, so that the store is not stopped cleanly."""
-        return self.state.store.state is StoreState.FAILED
+        return self.parts.store.state is StoreState.FAILED
 
     async def _settled(self) -> None:
         """Return when the sends that were read are answered, or cannot be."""
         settled = asyncio.Event()
-        self.state.store.settle(lambda _: settled.set())
+        self.parts.store.settle(lambda _: settled.set())
         await settled.wait()
 
     async def _synced(self) -> None:
         """Return when all that is written is on the disk, or cannot be."""
         synced = asyncio.Event()
-        self.state.store.sync(synced.set)
+        self.parts.store.sync(synced.set)
         await synced.wait()
 
     async def _close_store(self) -> None:
@@ -309,7 +300,7 @@ class BrokerController:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._workers.stop)
         await asyncio.sleep(0)  # the workers' last results were queued on the loop before this
-        self.state.store.close()
+        self.parts.store.close()
 
     async def _abandon(self) -> None:
         """Undo a start that failed half-way."""

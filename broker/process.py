@@ -1,4 +1,4 @@
-"""The daemon's own process: settings that are made once before it starts, and its memory.
+"""The daemon's own process: settings that are made once as it starts, and its memory.
 
 Each setting is a help, not a need: where the system refuses one, the daemon goes on without it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import resource
 import sys
@@ -26,6 +27,8 @@ _MALLOC_SETTINGS: Final = (
     (_M_MMAP_THRESHOLD, 64 << 20),
 )
 _TRIM_PAD: Final = 16 << 20
+GC_THRESHOLDS: Final = (50_000, 20, 50)
+"""Sending makes no cycles: collections are rare, and leave out what the start has made."""
 
 
 def raise_file_limit() -> int:
@@ -53,6 +56,13 @@ def keep_freed_memory() -> bool:
     if libc is None:
         return False
     return all(libc.mallopt(parameter, value) for parameter, value in _MALLOC_SETTINGS)
+
+
+def collect_rarely() -> None:
+    """Set Python's garbage collector for a daemon that has started."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def give_memory_back() -> None:

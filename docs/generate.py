@@ -224,7 +224,7 @@ def configuration() -> str:
 
 def metrics(broker: RunningBroker) -> str:
     """Return the page of all metric families of a running broker."""
-    state = broker.controller.state
+    state = broker.controller.parts
     checks = HealthChecks(ready={}, live={})
     server = metrics_server(state, checks, lambda: 0.0, dict, lambda: 1)
     collectors = server._registry._collector_to_names

@@ -26,7 +26,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
 
 from skylarkmq import __version__
-from skylarkmq.broker.components import BrokerState
+from skylarkmq.broker.components import BrokerParts
 from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.health import HealthChecks, run_checks
@@ -83,7 +83,7 @@ class MetricsSources:
 
 
 def metrics_server(
-    state: BrokerState,
+    parts: BrokerParts,
     checks: HealthChecks,
     silence_s: Callable[[], float],
     connections: Callable[[], Mapping[str, int]],
@@ -96,30 +96,30 @@ def metrics_server(
         connections: the connected peers by role.
         started_at_ms: when serving began, 0 before.
     """
-    config = state.config
+    config = parts.config
     sources = MetricsSources(
         cluster=config.broker_cluster_name,
         broker=config.broker_name,
         loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
-        broker_stats=state.stats,
-        store_stats=state.store.stats,
+        broker_stats=parts.stats,
+        store_stats=parts.store.stats,
         health=checks,
-        store_offsets=state.store_offsets,
-        pool_buffers=state.pool_buffers,
+        store_offsets=parts.store_offsets,
+        pool_buffers=parts.pool_buffers,
         started_at_ms=started_at_ms,
         connections=connections,
-        longpoll_waiting=lambda: state.holding.count,
-        topic_count=lambda: len(state.topics.table),
-        group_count=lambda: len(state.groups.table),
-        differing=lambda: state.consumers.watch.differing,
-        filters=state.filters.counts,
+        longpoll_waiting=lambda: parts.holding.count,
+        topic_count=lambda: len(parts.topics.table),
+        group_count=lambda: len(parts.groups.table),
+        differing=lambda: parts.consumers.watch.differing,
+        filters=parts.filters.counts,
         permission=lambda: config.broker_permission,
         more=(
-            partial(delay_families, state.schedule, state.timer),
-            partial(client_call_families, state.client_calls),
-            partial(lock_families, state.locks),
-            partial(transaction_families, state.transactions),
-            partial(removal_families, state.store.removal),
+            partial(delay_families, parts.schedule, parts.timer),
+            partial(client_call_families, parts.client_calls),
+            partial(lock_families, parts.locks),
+            partial(transaction_families, parts.transactions),
+            partial(removal_families, parts.store.removal),
         ),
     )
     return MetricsServer(

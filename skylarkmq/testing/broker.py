@@ -187,7 +187,7 @@ class RunningBroker:
         return self._files
 
     def _judge_disk(self) -> None:
-        self.controller.state.store.cleaning.judge_now()
+        self.controller.parts.store.cleaning.judge_now()
 
     # Clients and what they left
 
@@ -315,7 +315,7 @@ class RunningBroker:
             await asyncio.sleep(0)
         clock.set_forward(target_s)
         await asyncio.sleep(0)
-        log, since_s, seen = self.controller.state.store.commit_log, 0.0, -1
+        log, since_s, seen = self.controller.parts.store.commit_log, 0.0, -1
         while self._is_delivering:
             if log.wrote_offset != seen:  # something is stored, so it is not stuck
                 seen, since_s = log.wrote_offset, self.home.time()
@@ -326,14 +326,14 @@ class RunningBroker:
 
     @property
     def _is_delivering(self) -> bool:
-        state = self.controller.state
+        state = self.controller.parts
         services = state.schedule.is_behind or state.timer.is_behind or state.checks.is_checking
         # On a slow machine batches are written off the loop; the jump may have ended their wait.
         return services or state.store.writer.waiting > 0
 
     @property
     def _is_kept_from_storing(self) -> bool:
-        refusal = self.controller.state.store.refusal()
+        refusal = self.controller.parts.store.refusal()
         return refusal is not None or not self.disk().may_sync.is_set()
 
 

@@ -25,7 +25,7 @@ SHOWN_MESSAGES: Final = 20
 
 async def create_topic(controller: BrokerController, topic: str, queues: int, order: bool) -> None:
     """Make or change a topic; routes have it on return."""
-    topics = controller.state.topics
+    topics = controller.parts.topics
     topics.update(
         TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, order=order)
     )
@@ -34,7 +34,7 @@ async def create_topic(controller: BrokerController, topic: str, queues: int, or
 
 async def create_group(controller: BrokerController, group: str, retry_max: int) -> None:
     """Make or change a consumer group."""
-    groups = controller.state.groups
+    groups = controller.parts.groups
     groups.update(SubscriptionGroupConfig(group_name=group, retry_max_times=retry_max))
     await durable(groups)
 
@@ -52,7 +52,7 @@ async def messages(
 
 
 async def _messages_of(controller: BrokerController, topic: str, queue_id: int) -> list[MessageExt]:
-    store = controller.state.store
+    store = controller.parts.store
     offset, found = store.min_offset(topic, queue_id), list[MessageExt]()
     while offset < store.max_offset(topic, queue_id):
         result = store.get_message(topic, queue_id, offset, READ_COUNT, READ_SIZE)
@@ -68,7 +68,7 @@ async def _messages_of(controller: BrokerController, topic: str, queue_id: int) 
 
 
 def _queues_of(controller: BrokerController, topic: str) -> list[int]:
-    queues = controller.state.store.queues.queues
+    queues = controller.parts.store.queues.queues
     return sorted(queue_id for name, queue_id in queues if name == topic)
 
 
@@ -94,7 +94,7 @@ class QueueLag(NamedTuple):
 
 def lags(controller: BrokerController, group: str) -> list[QueueLag]:
     """Return where a group stands in each queue that it subscribes to or ever committed."""
-    state = controller.state
+    state = controller.parts
     topics = {*state.offsets.topics_of(group), *_subscribed(controller, group)}
     rows: list[QueueLag] = []
     for topic in sorted(topics):
@@ -108,24 +108,24 @@ def lags(controller: BrokerController, group: str) -> list[QueueLag]:
 
 def knows_group(controller: BrokerController, group: str) -> bool:
     """Return whether a group ever committed an offset here, or has a member now."""
-    return bool(controller.state.offsets.topics_of(group) or _subscribed(controller, group))
+    return bool(controller.parts.offsets.topics_of(group) or _subscribed(controller, group))
 
 
 def member_count(controller: BrokerController, group: str) -> int:
     """Return how many clients a consumer group has, and a producer group of that name."""
-    state = controller.state
+    state = controller.parts
     producers = {info.client_id for info in state.producers.clients(group).values()}
     return len({*state.consumers.client_ids(group), *producers})
 
 
 def _subscribed(controller: BrokerController, group: str) -> list[str]:
-    info = controller.state.consumers.group(group)
+    info = controller.parts.consumers.group(group)
     return [] if info is None else list(info.subscriptions)
 
 
 async def dump(controller: BrokerController) -> str:
     """Return what the broker holds, for a human; system topics only where messages are in them."""
-    state, store = controller.state, controller.state.store
+    state, store = controller.parts, controller.parts.store
     lines = [
         f"broker {controller.advertised}, name server {controller.namesrv_address}, store "
         f"{store.state.value}, log {store.commit_log.min_offset}..{store.commit_log.max_offset}, "
@@ -152,7 +152,7 @@ async def dump(controller: BrokerController) -> str:
 
 
 async def _topic_lines(controller: BrokerController, topic: str) -> list[str]:
-    store = controller.state.store
+    store = controller.parts.store
     queues = _queues_of(controller, topic)
     ends = (f"{n}: {store.min_offset(topic, n)}..{store.max_offset(topic, n)}" for n in queues)
     lines = [f"topic {topic}: {', '.join(ends) or 'no messages'}"]

@@ -18,7 +18,6 @@ CONSTRUCTOR_ARGUMENTS_MAX = 8
 
 # Whose constructors take more; a class leaves this list, none enters it.
 LONG_CONSTRUCTORS = {
-    "broker/controller.py::BrokerController",
     "broker/net/server.py::RemotingServer",
     "protocol/remoting_command.py::RemotingCommand",
     "spark/reading/ranges.py::RangeReader",

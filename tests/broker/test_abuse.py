@@ -373,7 +373,7 @@ async def test_topics_have_a_limit_with_a_clear_answer(tmp_path: Path) -> None:
         assert sorted(set(codes)) == [0, 1]
         assert codes == sorted(codes), "the first ones are made, the later ones are not"
         assert "maxTopics=30" in (answer.remark or "")
-        assert len(broker.state.topics.table) == 30
+        assert len(broker.parts.topics.table) == 30
         assert (await client.call(310, send_fields("flood-0"), b"x")).code == 0
         for count in ("0", "-1", "1025", "2147483647"):
             made = {

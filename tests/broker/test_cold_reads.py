@@ -38,7 +38,7 @@ async def broker(tmp_path: Path, disk: FailingFiles) -> AsyncIterator[BrokerCont
         for number in range(COUNT):
             await client.call(SEND, send_fields("T"), b"%06d" % number)
         await client.close()
-        controller.state.store._reader._memory_span = 0
+        controller.parts.store._reader._memory_span = 0
         yield controller
 
 
@@ -61,7 +61,7 @@ async def test_all_of_an_old_topic_is_pulled_eight_at_a_time(
         found += [int(message.body) for message in messages]
         assert answer.ext_fields["nextBeginOffset"] == str(len(found))
     assert found == list(range(COUNT))
-    assert broker.state.store.stats.cold_reads == -(-COUNT // 8)
+    assert broker.parts.store.stats.cold_reads == -(-COUNT // 8)
 
 
 async def test_a_slow_group_is_sent_to_the_broker_that_it_names(
@@ -69,13 +69,13 @@ async def test_a_slow_group_is_sent_to_the_broker_that_it_names(
 ) -> None:
     answer = await client.call(PULL, pull_fields("T"))
     assert answer.ext_fields["suggestWhichBrokerId"] == "1"
-    group = broker.state.groups.find("cg")
+    group = broker.parts.groups.find("cg")
     assert group is not None
     changed = msgspec.structs.replace(group, which_broker_when_consume_slowly=3, broker_id=2)
-    broker.state.groups.update(changed)
+    broker.parts.groups.update(changed)
     answer = await client.call(PULL, pull_fields("T"))
     assert answer.ext_fields["suggestWhichBrokerId"] == "3"
-    broker.state.store._reader._memory_span = 1 << 30
+    broker.parts.store._reader._memory_span = 1 << 30
     answer = await client.call(PULL, pull_fields("T"))
     assert answer.ext_fields["suggestWhichBrokerId"] == "2"
 
@@ -83,7 +83,7 @@ async def test_a_slow_group_is_sent_to_the_broker_that_it_names(
 async def test_pulls_of_one_peer_take_turns_and_each_is_answered(
     broker: BrokerController, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, under_way, most = broker.state.store, 0, 0
+    store, under_way, most = broker.parts.store, 0, 0
     get = store.get_message_cold
 
     def counted(
@@ -125,13 +125,13 @@ async def test_a_disk_that_can_not_read_is_told_and_the_next_pull_tries_again(
 async def test_a_topic_that_goes_while_the_disk_is_asked(
     broker: BrokerController, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    get = broker.state.store.get_message_cold
+    get = broker.parts.store.get_message_cold
 
     def late(*arguments: Any) -> None:
-        broker.state.topics.delete("T")
+        broker.parts.topics.delete("T")
         get(*arguments)
 
-    monkeypatch.setattr(broker.state.store, "get_message_cold", late)
+    monkeypatch.setattr(broker.parts.store, "get_message_cold", late)
     answer = await client.call(PULL, pull_fields("T"))
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
@@ -142,7 +142,7 @@ async def test_what_fails_behind_the_read_is_answered(
     def unreadable(*_: object) -> None:
         raise OSError("the queue can not be read")
 
-    slow = broker.state.slow_consumers
+    slow = broker.parts.slow_consumers
     monkeypatch.setattr(slow, "enabled", True)
     monkeypatch.setattr(slow, "note", unreadable)
     for _ in range(2):
@@ -151,7 +151,7 @@ async def test_what_fails_behind_the_read_is_answered(
 
 
 async def test_times_of_old_messages(broker: BrokerController, client: RawClient) -> None:
-    store = broker.state.store
+    store = broker.parts.store
     first, last = store.message_time("T", 0, 0), store.message_time("T", 0, COUNT - 1)
     where = {"topic": "T", "queueId": "0"}
     assert (await client.call(EARLIEST, where)).ext_fields == {"timestamp": str(first)}

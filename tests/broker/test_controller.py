@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import logging
 import socket
 import threading
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.broker.controller import GC_THRESHOLDS, BrokerController
+from skylarkmq.broker.controller import BrokerController
 from skylarkmq.common.files import DiskFiles
 from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.protocol.codes import ResponseCode
@@ -59,15 +58,15 @@ async def test_a_clean_life_leaves_no_abort_no_thread_and_no_timer(
     assert not (tmp_path / "abort").exists()
     assert store_threads() == []
     assert clock.pending_count == 0
-    assert broker.state.store.state is StoreState.CLOSED
+    assert broker.parts.store.state is StoreState.CLOSED
 
 
 async def test_what_was_sent_before_the_stop_is_there_after_it(tmp_path: Path) -> None:
     for number in range(3):
         async with live_broker(tmp_path) as broker:
             client = await RawClient.open(broker.listen_address)
-            assert broker.state.store.recovery is not None
-            assert broker.state.store.recovery.clean
+            assert broker.parts.store.recovery is not None
+            assert broker.parts.store.recovery.clean
             answer = await client.call(SEND, send_fields("T"), b"%d" % number)
             assert answer.ext_fields["queueOffset"] == str(number)
             await client.close()
@@ -88,8 +87,8 @@ async def test_a_start_that_finds_a_port_taken_leaves_a_clean_store(
     assert store_threads() == []
     assert clock.pending_count == 0
     async with live_broker(tmp_path) as again:
-        assert again.state.store.recovery is not None
-        assert again.state.store.recovery.clean
+        assert again.parts.store.recovery is not None
+        assert again.parts.store.recovery.clean
 
 
 async def test_a_taken_listen_port_leaves_the_store_alone(
@@ -121,7 +120,7 @@ async def test_a_held_pull_is_answered_at_the_stop(tmp_path: Path) -> None:
         await client.call(SEND, send_fields("T"), b"x")
         held = client.send(PULL, pull_fields("T", 0, 1, sysFlag="6"))
         await client.call(9999)
-        assert broker.state.holding.count == 1
+        assert broker.parts.holding.count == 1
     answer = await client.answer(held)
     assert answer.code == ResponseCode.PULL_NOT_FOUND
     assert answer.ext_fields["nextBeginOffset"] == "1"
@@ -197,8 +196,8 @@ async def test_a_stop_that_can_not_sync_is_no_clean_one(
     assert caplog.records[-1].getMessage().endswith("the next start recovers it")
     assert caplog.records[-1].levelno == logging.ERROR
     async with live_broker(tmp_path) as again:
-        assert again.state.store.recovery is not None
-        assert not again.state.store.recovery.clean
+        assert again.parts.store.recovery is not None
+        assert not again.parts.store.recovery.clean
         client = await RawClient.open(again.listen_address)
         pulled = await client.call(PULL, pull_fields("T"))
         assert [message.body for message in decode_messages(pulled.body)] == [b"x"]
@@ -216,19 +215,6 @@ async def test_logs_of_a_start_and_a_stop_are_few(
     assert len(lines) <= 6, "\n".join(lines)
     assert any(line.startswith("the store is empty") for line in lines)
     assert lines[-1] == "the broker has stopped"
-
-
-async def test_the_collector_is_set_for_a_daemon_when_asked(tmp_path: Path) -> None:
-    before = gc.get_threshold()
-    broker = BrokerController(broker_config(tmp_path), tune_gc=True)
-    await broker.start()
-    try:
-        assert gc.get_threshold() == GC_THRESHOLDS
-        assert gc.get_freeze_count() > 0
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*before)
-        await broker.stop()
 
 
 class ProbedFiles(DiskFiles):

@@ -32,16 +32,16 @@ async def test_a_stop_after_deliveries_waits_for_no_flush_interval(tmp_path: Pat
     client = await RawClient.open(broker.listen_address)
     assert (await client.call(SEND, send_fields("T", i=DELAYED), b"later")).code == 0
     await advance_async(clock, 2)
-    await until(lambda: broker.state.store.max_offset("T", 0) == 1)
-    log = broker.state.store.commit_log
+    await until(lambda: broker.parts.store.max_offset("T", 0) == 1)
+    log = broker.parts.store.commit_log
     assert log.flushed_offset < log.wrote_offset
     await client.close()
     async with asyncio.timeout(LIMIT_S):
         await broker.stop()
-    assert broker.state.store.state is StoreState.CLOSED
+    assert broker.parts.store.state is StoreState.CLOSED
     again = BrokerController(broker_config(tmp_path))
     await again.start()
-    assert again.state.schedule.pending_count(1) == 0
+    assert again.parts.schedule.pending_count(1) == 0
     await again.stop()
 
 
@@ -54,7 +54,7 @@ async def test_a_killed_broker_leaves_its_folder_as_it_was(
     client = await RawClient.open(broker.listen_address)
     assert (await client.call(SEND, send_fields("T"), b"kept")).code == 0
     pulling = asyncio.ensure_future(client.call(PULL, pull_fields("T", 0, 1, sysFlag="6")))
-    await until(lambda: broker.state.holding.count == 1)
+    await until(lambda: broker.parts.holding.count == 1)
     await broker.kill()
     assert await asyncio.wait([pulling], timeout=LIMIT_S) == ({pulling}, set())
     assert pulling.exception() is not None, "cut, not answered"
@@ -63,8 +63,8 @@ async def test_a_killed_broker_leaves_its_folder_as_it_was(
     assert store_threads() == []
     again = BrokerController(broker_config(tmp_path))
     await again.start()
-    assert again.state.store.stats.recovery_mode == "abnormal"
-    assert again.state.store.max_offset("T", 0) == 1
+    assert again.parts.store.stats.recovery_mode == "abnormal"
+    assert again.parts.store.max_offset("T", 0) == 1
     await again.stop()
 
 

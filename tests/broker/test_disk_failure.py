@@ -56,7 +56,7 @@ class Rig:
         await self.controller.stop()
 
     def store_state(self) -> StoreState:
-        return self.controller.state.store.state
+        return self.controller.parts.store.state
 
     async def send(self, body: bytes = b"body", topic: str = "T") -> RemotingCommand:
         return await self.client.call(RequestCode.SEND_MESSAGE_V2, send_fields(topic), body)
@@ -121,7 +121,7 @@ async def test_a_failed_timed_flush_stops_the_acknowledgements(tmp_path: Path) -
         assert (await rig.send()).code == ResponseCode.SUCCESS
         rig.files.fail("datasync", path="commitlog")
         failed = asyncio.Event()
-        rig.controller.state.store.failure_listeners.append(lambda _: failed.set())
+        rig.controller.parts.store.failure_listeners.append(lambda _: failed.set())
         rig.clock.advance(0.5)
         async with asyncio.timeout(LIMIT_S):
             await failed.wait()

@@ -47,7 +47,7 @@ class _Rig:
 
     async def until_disk(self, *, full: bool) -> None:
         """Let the clock go on until the broker has noticed; a thread asks the disk."""
-        cleaning = self.controller.state.store.cleaning
+        cleaning = self.controller.parts.store.cleaning
         await self.until(lambda: cleaning.disk_full is full)
 
     async def until(self, met: Callable[[], bool]) -> None:
@@ -92,7 +92,7 @@ async def test_a_consumer_of_removed_messages_is_sent_to_the_first_that_is_left(
     async with _broker(tmp_path, **sizes) as rig:
         for _ in range(5):
             assert (await rig.send(bytes(400_000))).code == ResponseCode.SUCCESS
-        store = rig.controller.state.store
+        store = rig.controller.parts.store
         rig.disk.percent = 86
         await rig.until(
             lambda: store.stats.log_files_deleted == 2 and store.min_offset("T", 0) == 4

@@ -137,8 +137,8 @@ def _check_disk(rig: HostileRig) -> None:
         for topic in rig.disk.list(path) if rig.disk.exists(path) else ():
             assert validate_topic(topic) is None, topic
             assert all(queue.isdigit() for queue in rig.disk.list(path / topic))
-    assert not [topic for topic in rig.state.topics.table if validate_topic(topic)]
-    assert not [group for group in rig.state.groups.table if validate_topic(group)]
+    assert not [topic for topic in rig.parts.topics.table if validate_topic(topic)]
+    assert not [group for group in rig.parts.groups.table if validate_topic(group)]
 
 
 # Nothing is kept
@@ -199,11 +199,11 @@ def _numbered(value: Any, number: int) -> Any:
 @pytest.mark.parametrize("queue_id", ["1", "1024", "2147483647", "-1", "-2147483648"])
 def test_unknown_queues_of_a_known_topic_are_not_kept(rig: HostileRig, queue_id: str) -> None:
     rig.ask(RequestCode.SEND_MESSAGE_V2, send_fields(TOPIC), b"body")
-    queues = len(rig.state.store.queues.queues)
+    queues = len(rig.parts.store.queues.queues)
     for code, shape in broker_requests().items():
         if "queueId" in shape.fields and code not in (10, 324):
             rig.feed(encode_command(_request(code, {**shape.fields, "queueId": queue_id}, None)))
-    assert len(rig.state.store.queues.queues) == queues
+    assert len(rig.parts.store.queues.queues) == queues
 
 
 # One answer each
@@ -254,7 +254,7 @@ def test_a_handler_with_a_defect_is_noticed() -> None:
 
 def test_a_table_that_keeps_names_is_noticed() -> None:
     with HostileRig() as rig:
-        kept = rig.state.locks.kept = []  # type: ignore[attr-defined]
+        kept = rig.parts.locks.kept = []  # type: ignore[attr-defined]
         before = rig.census()
         kept += ["name"] * 10
         assert sum(rig.census().values()) == sum(before.values()) + 10

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import resource
 import sys
 from pathlib import Path
 
 import pytest
 
-from skylarkmq.broker.process import FILES_RESERVED, connections_possible
+from skylarkmq.broker.process import (
+    FILES_RESERVED,
+    GC_THRESHOLDS,
+    collect_rarely,
+    connections_possible,
+)
 from tests.support.raw_client import RawClient, send_fields
 
 pytestmark = pytest.mark.timing
@@ -31,6 +37,17 @@ FILE_LIMIT = 200
 )
 def test_room_for_files_is_kept(wanted: int, file_limit: int, servers: int, possible: int) -> None:
     assert connections_possible(wanted, file_limit, servers) == possible
+
+
+def test_the_collector_is_set_for_a_daemon() -> None:
+    before = gc.get_threshold()
+    collect_rarely()
+    try:
+        assert gc.get_threshold() == GC_THRESHOLDS
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
 
 
 async def test_more_connections_than_descriptors_do_not_end_the_store(tmp_path: Path) -> None:

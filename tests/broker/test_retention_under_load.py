@@ -31,7 +31,7 @@ class Reader:
 
     def __init__(self, client: RawClient, controller: BrokerController) -> None:
         self._client = client
-        self._store = controller.state.store
+        self._store = controller.parts.store
         self.places: list[int] = []  # where each message is in the log, by its queue offset
         self.offset = 0
         self.read_count = 0
@@ -85,7 +85,7 @@ async def _rounds(root: Path, count: int, *, cold: bool, follows: bool = True) -
         "flush_consume_queue_least_pages": 0,
     }
     async with live_broker(root, **sizes, **rules) as controller:
-        store = controller.state.store
+        store = controller.parts.store
         if cold:
             store._reader._memory_span = 0
         sender = await RawClient.open(controller.listen_address)

@@ -81,7 +81,7 @@ async def test_both_roads_store_the_same_record(
     plain = await client.call(SEND, fields, b"body")
     full = await client.call(SEND_V1, long, b"body")
     records = [
-        broker.state.store.look_message(decode_offset_message_id(answer.ext_fields["msgId"])[1])
+        broker.parts.store.look_message(decode_offset_message_id(answer.ext_fields["msgId"])[1])
         for answer in (plain, full)
     ]
     first, second = records
@@ -175,12 +175,12 @@ async def test_a_held_pull_is_woken_by_the_message_that_it_wants(
     opaque = client.send(PULL, hold)
     other = await RawClient.open(broker.listen_address)
     await other.call(SEND, send_fields("T", 0, "TAGS\x01B"), b"unwanted")
-    assert broker.state.holding.count == 1
+    assert broker.parts.holding.count == 1
     await other.call(SEND, send_fields("T", 0, "TAGS\x01A"), b"wanted")
     answer = await client.answer(opaque)
     assert [message.body for message in decode_messages(answer.body)] == [b"wanted"]
     assert answer.ext_fields["nextBeginOffset"] == "3"
-    assert broker.state.holding.count == 0
+    assert broker.parts.holding.count == 0
     await other.close()
 
 
@@ -191,9 +191,9 @@ async def test_a_held_pull_goes_with_its_connection(
     other = await RawClient.open(broker.listen_address)
     other.send(PULL, pull_fields("T", 0, 1, sysFlag="6"))
     await other.call(9999)
-    assert broker.state.holding.count == 1
+    assert broker.parts.holding.count == 1
     await other.close()
-    await until(lambda: broker.state.holding.count == 0)
+    await until(lambda: broker.parts.holding.count == 0)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ async def test_a_bad_frame_costs_its_connection_only(broker: BrokerController) -
     assert (await bad.answer(opaque)).code == 3, "what stood before the bad frame is served"
     await bad.closed()
     assert (await good.call(SEND, send_fields("T"), b"x")).code == 0
-    assert broker.state.stats.protocol_errors["too_large"] == 1
+    assert broker.parts.stats.protocol_errors["too_large"] == 1
     await good.close()
 
 

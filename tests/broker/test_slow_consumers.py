@@ -114,7 +114,7 @@ async def test_pulls_of_a_slow_group_are_refused(tmp_path: Path) -> None:
         fast = pull_fields("T", 0, 4, sysFlag="4", consumerGroup="fast")
         for fields in (slow, fast):
             assert (await client.call(11, fields)).code == 0
-        broker.state.slow_consumers.scan()
+        broker.parts.slow_consumers.scan()
         assert [(await client.call(11, fields)).code for fields in (slow, fast)] == [16, 0]
         await client.close()
         await advance_async(clock, 2)

@@ -124,7 +124,7 @@ async def test_filters_are_off_unless_the_key_says_otherwise(tmp_path: Path) -> 
                 "The broker does not support consumer to filter message by SQL92"
             )
             assert "enablePropertyFilter" in (answer.remark or "")
-        assert broker.state.filters.count == 0
+        assert broker.parts.filters.count == 0
         await client.close()
 
 
@@ -139,7 +139,7 @@ async def test_a_filter_that_is_none_or_old(tmp_path: Path) -> None:
         await _subscribe(client, "n > 8", version=5)
         answer = await client.call(RequestCode.PULL_MESSAGE, _by_heartbeat(version=6))
         assert answer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
-        data = broker.state.filters.get(TOPIC, GROUP)
+        data = broker.parts.filters.get(TOPIC, GROUP)
         assert data is not None
         data.client_version = 4
         answer = await client.call(RequestCode.PULL_MESSAGE, _by_heartbeat(version=5))
@@ -156,14 +156,14 @@ async def test_a_held_pull_wakes_for_what_it_wants(tmp_path: Path) -> None:
         alike = client.send(RequestCode.PULL_MESSAGE, _by_request("n > 8", 1, sysFlag="6"))
         other = client.send(RequestCode.PULL_MESSAGE, _by_request("n = 9", 1, sysFlag="6"))
         await _send(client, "n=2", "n=3")
-        assert broker.state.holding.count == 3
-        assert broker.state.store.stats.filter_examined == 4, "once for those that filter alike"
+        assert broker.parts.holding.count == 3
+        assert broker.parts.store.stats.filter_examined == 4, "once for those that filter alike"
         await _send(client, "n=10")
         for opaque in (held, alike):
             answer = await client.answer(opaque)
             assert answer.code == ResponseCode.SUCCESS
             assert [message.body for message in decode_messages(answer.body)] == [b"n=10"]
-        assert broker.state.holding.count == 1
+        assert broker.parts.holding.count == 1
         await _send(client, "n=9")
         assert (await client.answer(other)).code == ResponseCode.SUCCESS
         await client.close()
@@ -175,7 +175,7 @@ async def test_the_sweep_moves_a_held_pull_on(tmp_path: Path) -> None:
         await _send(client, "n=1")
         held = client.send(RequestCode.PULL_MESSAGE, _by_request("n > 8", 1, sysFlag="6"))
         await _send(client, "n=2")
-        broker.state.holding.sweep()
+        broker.parts.holding.sweep()
         answer = await client.answer(held)
         assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
         assert answer.ext_fields["nextBeginOffset"] == "2"
@@ -186,9 +186,9 @@ async def test_old_messages_are_filtered_off_the_loop(tmp_path: Path) -> None:
     async with live_broker(tmp_path, **_on()) as broker:
         client = await RawClient.open(broker.listen_address)
         await _send(client, *["n=1", "n=9"] * 6)
-        broker.state.store._reader._memory_span = 0
+        broker.parts.store._reader._memory_span = 0
         assert await _pull(client, _by_request("n > 8")) == (0, ["n=9"] * 6, 12)
-        assert broker.state.store.stats.cold_reads == 1
+        assert broker.parts.store.stats.cold_reads == 1
         await client.close()
 
 
@@ -237,7 +237,7 @@ async def test_figures(tmp_path: Path) -> None:
             assert line in text
         gone = {"clientID": "c1", "consumerGroup": GROUP}
         assert (await client.call(RequestCode.UNREGISTER_CLIENT, gone)).code == 0
-        assert broker.state.filters.counts() == {"live": 0, "dead": 1}
+        assert broker.parts.filters.counts() == {"live": 0, "dead": 1}
         await client.close()
 
 
@@ -272,7 +272,7 @@ async def test_a_client_asks_first(
         }
         answer = await client.call(RequestCode.CHECK_CLIENT_CONFIG, body=json.dumps(body).encode())
         assert answer.code == code and why in (answer.remark or "")
-        assert broker.state.filters.count == 0
+        assert broker.parts.filters.count == 0
         await client.close()
 
 

@@ -135,7 +135,7 @@ async def site_on(root: Path, road: str) -> AsyncIterator[Site]:
 @pytest.mark.parametrize("road", ["plain", "mapped", "sync"])
 async def test_a_write_that_stalls_holds_up_the_sends_alone(tmp_path: Path, road: str) -> None:
     async with site_on(tmp_path, road) as site:
-        log, writer = site.broker.state.store.commit_log, site.broker.state.store.writer
+        log, writer = site.broker.parts.store.commit_log, site.broker.parts.store.writer
         assert (await site.send(b"0")).code == 0
         if road == "mapped":  # a store that was slow, which no disk of a test can be
             writer._slow = True

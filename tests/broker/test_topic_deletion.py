@@ -198,7 +198,7 @@ async def test_over_the_wire(tmp_path: Path) -> None:
             assert (await client.call(310, keyed, body)).code == 0
         held = client.send(11, pull_fields("T", offset=2, sysFlag="6"))
         await client.call(30, {"topic": "T", "queueId": "0"})
-        assert broker.state.holding.count == 1
+        assert broker.parts.holding.count == 1
         assert (await names.call(105, {"topic": "T"})).code == 0
         assert (await client.call(215, {"topic": "T"})).code == 0
         assert (await client.answer(held)).code == 17
@@ -269,20 +269,20 @@ async def _check_crashed(disk: CrashDisk, is_acked: bool) -> tuple[bool, bool, b
 async def test_a_deleted_topic_leaves_nothing_in_memory_nor_in_metrics(tmp_path: Path) -> None:
     """Else every topic is counted as `__other__` after so many were ever made."""
     async with live_broker(tmp_path) as broker:
-        stats, topics = broker.state.stats, [f"passing{number}" for number in range(6)]
+        stats, topics = broker.parts.stats, [f"passing{number}" for number in range(6)]
         stats.series_limit = 3
         client = await RawClient.open(broker.listen_address)
         for topic in topics:
             assert (await client.call(310, send_fields(topic), b"x")).code == 0
             assert (await client.call(11, pull_fields(topic))).code == 0
             assert (topic, "normal") in stats.topics_in
-            broker.state.rates.sample()
+            broker.parts.rates.sample()
             assert (await client.call(215, {"topic": topic})).code == 0
         assert stats.topics_in == stats.topics_out == {}
         assert stats.series_dropped == {"messages_in": 0, "messages_out": 0}
-        assert broker.state.traffic.now().transferred == len(topics), "the sum stays"
-        broker.state.rates.sample()
-        assert broker.state.rates.per_second(topics[0], "g") == 0
+        assert broker.parts.traffic.now().transferred == len(topics), "the sum stays"
+        broker.parts.rates.sample()
+        assert broker.parts.rates.per_second(topics[0], "g") == 0
         await client.close()
         counted = [each._counters for each in gc.get_objects() if isinstance(each, SendProcessor)]
         assert counted

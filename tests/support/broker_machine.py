@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, cast
 
-from skylarkmq.broker.components import BrokerState, make_server
+from skylarkmq.broker.components import BrokerParts, make_server
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.protocol.codes import RequestCode
@@ -116,11 +116,11 @@ class BrokerMachine(Applications):
         self.workers = manual_store_workers()
         self.disk.before_step = self._before_step if watch else None
         config = self._config()
-        self.state = BrokerState(config, self.disk, self.clock, self.workers.workers, MEMORY_SIZE)
-        self.state.load()
-        self.state.store.start()
-        self.server, self.router = make_server(self.state, self.clock, HOST, Random(1))
-        self.state.start_services()
+        self.parts = BrokerParts(config, self.disk, self.clock, self.workers.workers, MEMORY_SIZE)
+        self.parts.load()
+        self.parts.store.start()
+        self.server, self.router = make_server(self.parts, self.clock, HOST, Random(1))
+        self.parts.start_services()
         self._waiting.clear()
         self.peer = self._connect()
         self.call(RequestCode.HEART_BEAT, body=heartbeat(), done=lambda answer: None)
@@ -161,11 +161,11 @@ class BrokerMachine(Applications):
         await self.boot()
 
     async def _stop(self) -> None:
-        await self.state.topics.flush()
-        self.state.holding.stop()
-        self.state.housekeeping.stop()
-        await self.state.stop_services()
-        store = self.state.store
+        await self.parts.topics.flush()
+        self.parts.holding.stop()
+        self.parts.housekeeping.stop()
+        await self.parts.stop_services()
+        store = self.parts.store
         store.stop_writing()
         for worker in self.workers.all():
             worker.stop()
@@ -264,7 +264,7 @@ class BrokerMachine(Applications):
     def messages(self, topic: str, queues: int) -> list[Any]:
         """All visible messages of a topic, queue by queue."""
         found: list[Any] = []
-        store = self.state.store
+        store = self.parts.store
         for queue_id in range(queues):
             offset = store.min_offset(topic, queue_id)
             while offset < store.max_offset(topic, queue_id):

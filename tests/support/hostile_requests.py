@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from skylarkmq.broker.components import BrokerState, make_server
+from skylarkmq.broker.components import BrokerParts, make_server
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.namesrv.processor import NamesrvProcessor
 from skylarkmq.broker.namesrv.route_info import RouteInfoManager
@@ -86,7 +86,7 @@ def broker_requests() -> dict[int, Shape]:
     """A sound request of each code of a broker."""
     config = BrokerConfig(store=store_config(CrashDisk().root), broker_name="broker-a")
     clock = ManualClock()
-    state = BrokerState(config, CrashDisk(), clock, manual_store_workers().workers, 1 << 33)
+    state = BrokerParts(config, CrashDisk(), clock, manual_store_workers().workers, 1 << 33)
     _, router = make_server(state, clock, HOST, Random(1))
     known = {int(code): Shape(dict(KNOWN[code]), None) for code in router.codes & set(KNOWN)}
     return dict(sorted({**shapes_of(router.handlers), **known}.items()))

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any, cast
 
-from skylarkmq.broker.components import BrokerState, make_server
+from skylarkmq.broker.components import BrokerParts, make_server
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.namesrv.processor import NamesrvProcessor
@@ -73,7 +73,7 @@ class HostileRig:
             enable_property_filter=True,
             **settings,
         )
-        self.state = BrokerState(config, self.disk, self.clock, self.workers.workers, 1 << 33)
+        self.parts = BrokerParts(config, self.disk, self.clock, self.workers.workers, 1 << 33)
         self.routes = RouteInfoManager(self.clock)
         self.handled = 0
         self._rounds = 0
@@ -81,8 +81,8 @@ class HostileRig:
         self._loop = asyncio.new_event_loop()
 
     def __enter__(self) -> HostileRig:
-        self.state.load()
-        self.state.store.start()
+        self.parts.load()
+        self.parts.store.start()
         self._run(self._start())
         return self
 
@@ -98,12 +98,12 @@ class HostileRig:
         await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _start(self) -> None:
-        self.server, self.router = make_server(self.state, self.clock, HOST, Random(1))
+        self.server, self.router = make_server(self.parts, self.clock, HOST, Random(1))
         stats = BrokerStats()
         handlers = NamesrvProcessor(self.routes).handlers()
         self.namesrv_router = Router(handlers, stats, self.clock)
         self._namesrv = RemotingServer(self.namesrv_router, self.clock, stats)
-        self.state.start_services()
+        self.parts.start_services()
 
     def _run(self, coroutine: Any) -> None:
         """Run to the end, and note defects that are logged meanwhile: of this rig, not another."""
@@ -197,7 +197,7 @@ class HostileRig:
 
     def census(self) -> dict[str, int]:
         """How many things each container holds that can be reached from the broker's state."""
-        return dict(_count(("state", self.state), ("server", self.server), ("ns", self.routes)))
+        return dict(_count(("state", self.parts), ("server", self.server), ("ns", self.routes)))
 
 
 def _count(*roots: tuple[str, object]) -> Iterator[tuple[str, int]]:

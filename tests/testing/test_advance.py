@@ -124,7 +124,7 @@ async def nacked(broker: RunningBroker, client: Client, rounds: int) -> list[int
             message = await consumer.getone()
             seen.append(message.reconsume_times)
             await message.nack(delay_level=18)
-            await until(lambda: broker.controller.state.schedule.waiting_count > 0)
+            await until(lambda: broker.controller.parts.schedule.waiting_count > 0)
             await broker.advance(2 * 3600 + 1)
         message = await consumer.getone()
         seen.append(message.reconsume_times)
@@ -140,7 +140,7 @@ async def test_retries_come_after_hours_and_the_consumer_is_still_there() -> Non
     ):
         await producer.send(Message(TOPIC, b"try again"))
         assert await nacked(broker, client, 3) == [0, 1, 2, 3]
-        opened = broker.controller.state.stats.connections_opened
+        opened = broker.controller.parts.stats.connections_opened
         assert opened <= 4, "no connection was taken for idle"
 
 

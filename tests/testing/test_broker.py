@@ -117,7 +117,7 @@ async def test_a_kill_keeps_what_was_acknowledged_and_loses_what_was_in_memory()
         await take(broker, 1)
         assert await broker.lag(GROUP) == 0
         await broker.restart(kill=True)
-        assert broker.controller.state.store.stats.recovery_mode == "abnormal"
+        assert broker.controller.parts.store.stats.recovery_mode == "abnormal"
         assert bodies(await broker.messages(TOPIC)) == [b"before"]
         assert await broker.lag(GROUP) is None, "offsets are written every 5 s, or at a clean stop"
         await producer.send(Message(TOPIC, b"after"))
@@ -204,7 +204,7 @@ async def test_a_larger_profile_syncs_what_it_acknowledges(tmp_path: Path) -> No
         assert broker.disk().syncs
         async with Producer(namesrv_addr=broker.namesrv_addr, send_timeout=LIMIT_S) as producer:
             await producer.send(Message(TOPIC, b"durable"))
-        log = broker.controller.state.store.commit_log
+        log = broker.controller.parts.store.commit_log
         assert log.flushed_offset == log.max_offset > 0
 
 

@@ -138,7 +138,7 @@ async def test_a_sync_that_hangs_is_told_after_the_broker_s_time() -> None:
     async with setting(keys={"flushDiskType": "SYNC_FLUSH"}) as (broker, _, producer):
         with broker.faults.pause_flush():
             sending = producer.send_nowait(Message(TOPIC, b"slow"))
-            await until(lambda: broker.controller.state.store.writer.waiting > 0)
+            await until(lambda: broker.controller.parts.store.writer.waiting > 0)
             assert await stored(broker) == [b"first"], "not shown before it is durable"
             await broker.advance(6)
             assert (await sending).status is SendStatus.FLUSH_DISK_TIMEOUT
@@ -159,10 +159,10 @@ async def test_a_broken_disk_ends_the_writing_until_a_restart() -> None:
 
 async def test_connections_are_cut_once_or_until_healed() -> None:
     async with setting(retries=3) as (broker, _, producer):
-        opened = broker.controller.state.stats.connections_opened
+        opened = broker.controller.parts.stats.connections_opened
         broker.faults.close_connections()
         await producer.send(Message(TOPIC, b"over a new connection"))
-        assert broker.controller.state.stats.connections_opened > opened
+        assert broker.controller.parts.stats.connections_opened > opened
         with (
             broker.faults.refuse_connections(),
             pytest.raises((ConnectionFailed, RequestTimeout)),

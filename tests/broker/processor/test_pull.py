@@ -35,12 +35,12 @@ async def test_a_held_pull_that_fails_costs_no_sender_its_answer(
         held = reader.send(PULL, pull_fields("T", offset=1, sysFlag=str(SUSPEND | SUBSCRIPTION)))
         other = reader.send(30, {"topic": "T", "queueId": "0"})
         await reader.answer(other)
-        assert broker.state.holding.count == 1
+        assert broker.parts.holding.count == 1
 
         def unreadable(*_: object) -> GetMessageResult:
             raise OSError("the disk can not read this")
 
-        monkeypatch.setattr(broker.state.store, "get_message", unreadable)
+        monkeypatch.setattr(broker.parts.store, "get_message", unreadable)
         answer = await sender.call(SEND, send_fields("T"), b"1")
         assert (answer.code, answer.ext_fields["queueOffset"]) == (0, "1")
         pulled = await reader.answer(held)
@@ -79,9 +79,9 @@ async def client(broker: BrokerController) -> AsyncIterator[RawClient]:
 
 
 def set_group(broker: BrokerController, **changes: Any) -> None:
-    group = broker.state.groups.find("cg")
+    group = broker.parts.groups.find("cg")
     assert group is not None
-    broker.state.groups.update(msgspec.structs.replace(group, **changes))
+    broker.parts.groups.update(msgspec.structs.replace(group, **changes))
 
 
 async def heartbeat(
@@ -156,7 +156,7 @@ async def test_the_brokers_permission(tmp_path: Path, permission: int, code: int
 async def test_the_topics_permission(
     broker: BrokerController, client: RawClient, permission: int, code: int
 ) -> None:
-    broker.state.topics.update(
+    broker.parts.topics.update(
         TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4, perm=permission)
     )
     assert (await client.call(PULL, pull_fields("T"))).code == code
@@ -217,7 +217,7 @@ async def test_a_one_way_pull_is_neither_answered_nor_held(
     count = len(client.frames)
     await client.call(9999)
     assert len(client.frames) == count + 1
-    assert broker.state.holding.count == 0
+    assert broker.parts.holding.count == 0
 
 
 async def test_a_held_pull_commits_its_offset_at_once(
@@ -227,7 +227,7 @@ async def test_a_held_pull_commits_its_offset_at_once(
     client.send(PULL, pull_fields("T", 0, 3, sysFlag=flags, commitOffset="2"))
     where = {"consumerGroup": "cg", "topic": "T", "queueId": "0"}
     assert (await client.call(QUERY_OFFSET, where)).ext_fields["offset"] == "2"
-    assert broker.state.holding.count == 1
+    assert broker.parts.holding.count == 1
 
 
 @pytest.mark.parametrize(
@@ -246,9 +246,9 @@ async def test_how_long_a_pull_is_held(
         opaque = client.send(PULL, fields)
         await client.call(9999)
         clock.advance(answered_s - 0.1)
-        assert broker.state.holding.count == 1
+        assert broker.parts.holding.count == 1
         clock.advance(0.2)
-        assert broker.state.holding.count == 0
+        assert broker.parts.holding.count == 0
         answer = await client.answer(opaque)
         assert (answer.code, answer.remark) == (
             ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE"
@@ -272,7 +272,7 @@ async def test_a_consumer_is_carried_over_what_it_does_not_want(tmp_path: Path) 
         fields = pull_fields("T", 0, 1, sysFlag=flags, subscription="A")
         held = client.send(PULL, fields)
         await client.call(SEND, send_fields("T", 0, "TAGS\x01B"), b"x")
-        assert broker.state.holding.count == 1
+        assert broker.parts.holding.count == 1
         clock.advance(5)
         answer = await client.answer(held)
         assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -291,7 +291,7 @@ async def test_a_held_pull_follows_changes(tmp_path: Path) -> None:
         held = client.send(PULL, {**by_heartbeat(), **suspend, "queueOffset": "2"})
         await heartbeat(client, "B", version=2)
         await client.call(SEND, send_fields("T", 0, "TAGS\x01B"), b"wanted now")
-        assert broker.state.holding.count == 1  # the sweep, as in RocketMQ, follows the new one
+        assert broker.parts.holding.count == 1  # the sweep, as in RocketMQ, follows the new one
         clock.advance(5)
         answer = await client.answer(held)
         assert [message.body for message in decode_messages(answer.body)] == [b"wanted now"]

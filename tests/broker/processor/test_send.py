@@ -60,11 +60,11 @@ async def test_a_delayed_send_is_parked_and_its_answer_names_the_parking_place(
     assert answer.code == 0
     assert await read(client, "T", 1) == []
     _, offset = decode_offset_message_id(answer.ext_fields["msgId"])
-    parked = broker.state.store.look_message(offset)
+    parked = broker.parts.store.look_message(offset)
     assert parked is not None
     assert (parked.topic, parked.queue_id) == ("SCHEDULE_TOPIC_XXXX", 2)
     assert (parked.properties["REAL_TOPIC"], parked.properties["REAL_QID"]) == ("T", "1")
-    (unit,) = broker.state.store.queue_units("SCHEDULE_TOPIC_XXXX", 2, 0, 1)
+    (unit,) = broker.parts.store.queue_units("SCHEDULE_TOPIC_XXXX", 2, 0, 1)
     assert unit.tags_code == parked.store_timestamp + 10_000
 
 
@@ -155,7 +155,7 @@ async def test_every_message_of_a_batch_has_its_own_id(
     answer = await client.call(BATCH, send_fields("T", m="true"), encode_batch(messages))
     ids = answer.ext_fields["msgId"].split(",")
     places = [decode_offset_message_id(each)[1] for each in ids]
-    found = [broker.state.store.look_message(place) for place in places]
+    found = [broker.parts.store.look_message(place) for place in places]
     assert [message.body for message in found if message is not None] == [
         b"%d" % number for number in range(10)
     ]
@@ -188,7 +188,7 @@ async def test_a_delayed_message_counts_under_the_topic_it_was_sent_to(tmp_path:
             assert answer.code == 0, answer.remark
         counted = {
             key: (traffic.count, traffic.bytes)
-            for key, traffic in broker.state.stats.topics_in.items()
+            for key, traffic in broker.parts.stats.topics_in.items()
         }
         assert counted == {
             ("T", "normal"): (1, 4),
@@ -215,7 +215,7 @@ async def test_over_ipv6_records_and_ids_carry_long_hosts(tmp_path: Path) -> Non
                 answer = await client.call(SEND, send_fields("T"), b"x")
                 host, place = decode_offset_message_id(answer.ext_fields["msgId"])
                 assert (host.ip, len(answer.ext_fields["msgId"])) == ("::1", 56)
-                assert broker.state.store.look_message(place) is not None
+                assert broker.parts.store.look_message(place) is not None
             for offset in range(count):
                 pulled = await client.call(PULL, pull_fields("T", 0, offset))
                 message = decode_messages(pulled.body)[0]

@@ -48,7 +48,7 @@ async def test_no_message_is_acknowledged_while_its_topic_is_not_on_the_disk(
         for _ in range(3):  # the first makes the topic; a later one must not pass for durable
             answer = await client.call(SEND, send_fields("T"), b"body")
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert "T" in controller.state.topics.table
+        assert "T" in controller.parts.topics.table
 
         files.is_full = False
         answer = await client.call(SEND, send_fields("T"), b"body")
@@ -94,7 +94,7 @@ async def test_all_sends_to_a_new_topic_wait_for_its_table_and_no_others(
         for peer in (client, other):
             assert (await peer.call(SEND, send_fields("Old"), b"y")).code == 0
         assert len(client.frames) == 3
-        assert broker.state.store.max_offset("New", 0) == 4, "stored and readable all the same"
+        assert broker.parts.store.max_offset("New", 0) == 4, "stored and readable all the same"
         files.writing.set()
         answers = [await peer.answer(opaque) for peer, opaque in waiting]
         assert [answer.code for answer in answers] == [0] * 5
@@ -146,7 +146,7 @@ async def test_answers_are_counted_with_their_bytes(tmp_path: Path) -> None:
         client = await RawClient.open(broker.listen_address)
         for _ in range(3):
             await client.call(SEND, send_fields("T"), b"x")
-        out = broker.state.stats.frames_out[SerializeType.JSON]
+        out = broker.parts.stats.frames_out[SerializeType.JSON]
         assert out.count == 3
         assert out.bytes == sum(8 + len(each.header) + len(each.body) for each in client.frames)
         await client.close()

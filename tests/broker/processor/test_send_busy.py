@@ -27,7 +27,7 @@ async def test_no_buffer_is_answered_busy_until_there_is_one(tmp_path: Path, flu
     async with live_broker(tmp_path, flush_disk_type=flush, **pool) as broker:
         client = await RawClient.open(broker.listen_address)
         assert (await client.call(SEND, send_fields("T"), b"first")).code == 0
-        buffers = broker.state.store.commit_log.pool
+        buffers = broker.parts.store.commit_log.pool
         assert buffers is not None
         taken = buffers.borrow()
         assert taken is not None and buffers.is_deficient
@@ -38,7 +38,7 @@ async def test_no_buffer_is_answered_busy_until_there_is_one(tmp_path: Path, flu
                 "[REJECTREQUEST]system busy, start flow control for a while, every buffer of the "
                 "transient pool is in use; transientStorePoolSize=2"
             )
-        assert broker.state.store.stats.busy_refusals["pool_exhausted"] == 3
+        assert broker.parts.store.stats.busy_refusals["pool_exhausted"] == 3
         buffers.give_back(taken)
         assert (await client.call(SEND, send_fields("T"), b"second")).code == 0
         found: list[bytes] = []
@@ -54,7 +54,7 @@ async def test_an_append_under_way_for_long_refuses_sends(tmp_path: Path) -> Non
     async with live_broker(tmp_path, files=files, clock=clock) as broker:
         client = await RawClient.open(broker.listen_address)
         assert (await client.call(SEND, send_fields("T"), b"first")).code == 0
-        broker.state.store.writer._slow = True  # so that the next append leaves the loop
+        broker.parts.store.writer._slow = True  # so that the next append leaves the loop
         files.writing.clear()
         opaque = client.send(SEND, send_fields("T"), b"stalls")
         assert (await client.call(PULL, pull_fields("T"))).code == 0
@@ -67,7 +67,7 @@ async def test_an_append_under_way_for_long_refuses_sends(tmp_path: Path) -> Non
                 "under way for 1200 ms with "
             )
             assert (answer.remark or "").endswith("osPageCacheBusyTimeOutMills=1000")
-        assert broker.state.store.stats.busy_refusals["page_cache_busy"] == 3
+        assert broker.parts.store.stats.busy_refusals["page_cache_busy"] == 3
         assert (await client.call(PULL, pull_fields("T"))).code == 0, "reads go on"
         files.writing.set()
         assert (await client.answer(opaque)).code == 0
@@ -100,7 +100,7 @@ async def test_sends_that_wait_for_the_disk_are_bounded_over_all_connections(
         )
         offsets = [int(answer.ext_fields["queueOffset"]) for answer in answers[:50]]
         assert offsets == list(range(1, 51))
-        assert broker.state.stats.rejections == {("send", "queue_full"): 100}
+        assert broker.parts.stats.rejections == {("send", "queue_full"): 100}
         assert (await clients[0].call(SEND, send_fields("T"), b"last")).code == 0
         for client in clients:
             await client.close()

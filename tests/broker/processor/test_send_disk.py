@@ -36,7 +36,7 @@ class Rig:
 
     @property
     def state(self) -> StoreState:
-        return self.broker.state.store.state
+        return self.broker.parts.store.state
 
     async def handled(self) -> None:
         """Return when the broker has looked at everything sent so far."""
@@ -104,7 +104,7 @@ async def test_who_does_not_wait_is_answered_before_the_sync_and_shown_after_it(
         assert await rig.bodies() == [b"first"]
         held = rig.client.send(PULL, pull_fields("T", 0, 1, **HELD))
         await rig.handled()
-        assert rig.broker.state.holding.count == 1
+        assert rig.broker.parts.holding.count == 1
         rig.files.syncing.set()
         found = decode_messages((await rig.client.answer(held)).body)
         assert [message.body for message in found] == [b"quick"]
@@ -203,7 +203,7 @@ async def test_no_room_for_queues_refuses_until_there_is(tmp_path: Path) -> None
     async with rig_of(tmp_path, "ASYNC_FLUSH") as rig:
         rig.files.fail("allocate", path="consumequeue", error=errno.ENOSPC, times=ALWAYS)
         rig.clock.advance(1.1)
-        while not rig.broker.state.store.queues.disk_full:
+        while not rig.broker.parts.store.queues.disk_full:
             await rig.handled()
         answer = await rig.send()
         assert answer.code == REFUSED
@@ -211,6 +211,6 @@ async def test_no_room_for_queues_refuses_until_there_is(tmp_path: Path) -> None
         assert await rig.bodies() == [b"first"]
         rig.files.heal()
         rig.clock.advance(1.1)
-        while rig.broker.state.store.queues.disk_full:
+        while rig.broker.parts.store.queues.disk_full:
             await rig.handled()
         assert (await rig.send()).ext_fields["queueOffset"] == "1"

@@ -45,7 +45,7 @@ async def test_a_timed_message_wakes_a_held_pull(tmp_path: Path) -> None:
             assert answer.ext_fields["queueId"] == "1"
             assert answer.ext_fields["queueOffset"] == str(offset)  # of the timer topic
             _, place = decode_offset_message_id(answer.ext_fields["msgId"])
-            parked = broker.state.store.look_message(place)
+            parked = broker.parts.store.look_message(place)
             assert parked is not None and parked.topic == WHEEL
             (message,) = await delivered(client, offset, codec)
             assert (message.body, message.topic, message.queue_id) == (b"later", "T", 1)
@@ -66,11 +66,11 @@ async def test_a_restart_in_between_delivers_it_once(tmp_path: Path) -> None:
         client = await RawClient.open(broker.listen_address)
         (message,) = await delivered(client)
         assert message.body == b"later"
-        assert broker.state.timer.waiting_count == 0
+        assert broker.parts.timer.waiting_count == 0
         await client.close()
     async with live_broker(tmp_path) as broker:
-        assert broker.state.timer.delivered_count == 0
-        assert broker.state.store.max_offset("T", 1) == 1
+        assert broker.parts.timer.delivered_count == 0
+        assert broker.parts.store.max_offset("T", 1) == 1
 
 
 async def test_what_is_not_to_be_had_is_refused(tmp_path: Path) -> None:
@@ -86,10 +86,10 @@ async def test_what_is_not_to_be_had_is_refused(tmp_path: Path) -> None:
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
         answer = await client.call(SEND, send_fields(WHEEL, 0, "TIMER_OUT_MS\x011"), b"x")
         assert answer.code == ResponseCode.NO_PERMISSION
-        assert WHEEL not in broker.state.topics.table
+        assert WHEEL not in broker.parts.topics.table
         pulled = await client.call(PULL, pull_fields(WHEEL, 0))
         assert pulled.code == ResponseCode.TOPIC_NOT_EXIST
-        assert broker.state.store.max_offset(WHEEL, 0) == 0
+        assert broker.parts.store.max_offset(WHEEL, 0) == 0
         # Its place is in the answer of its send: nobody may have it before its time by that.
         sent = await client.call(SEND, send_fields("T", 0, "TIMER_DELAY_SEC\x0150"), b"later")
         _, place = decode_offset_message_id(sent.ext_fields["msgId"])
