@@ -22,6 +22,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from skylarkmq.client.errors import RocketMQError
@@ -44,7 +45,7 @@ class Column:
     @property
     def arrow(self) -> pa.DataType:
         """Its Arrow type. Loads pyarrow."""
-        return _arrow_type(self.ddl)
+        return _arrow_types()[self.ddl]
 
 
 COLUMNS: Final[tuple[Column, ...]] = (
@@ -188,10 +189,11 @@ def _unknown(name: str, columns: Sequence[Column]) -> SchemaError:
     return SchemaError(f"there is no column {name[:64]!a}", hint=hint)
 
 
-def _arrow_type(ddl_type: str) -> pa.DataType:
+@cache
+def _arrow_types() -> dict[str, pa.DataType]:
     import pyarrow as pa
 
-    types: dict[str, pa.DataType] = {
+    return {
         "string": pa.string(),
         "int": pa.int32(),
         "bigint": pa.int64(),
@@ -200,4 +202,3 @@ def _arrow_type(ddl_type: str) -> pa.DataType:
         "timestamp": pa.timestamp("us", tz="UTC"),
         "map<string,string>": pa.map_(pa.string(), pa.string()),
     }
-    return types[ddl_type]

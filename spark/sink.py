@@ -32,6 +32,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.writing import batch_writes
 from skylarkmq.spark.writing.batch_writes import BatchWrite
@@ -40,7 +41,6 @@ from skylarkmq.spark.writing.sink_columns import RowPlan, plan_rows
 from skylarkmq.spark.writing.sink_options import SinkOptions
 from skylarkmq.spark.writing.sink_task import QueueTotal, SinkTask, task_window
 from skylarkmq.spark.writing.unique_keys import PlaceKeys
-from skylarkmq.spark.writing.window import Queue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +64,7 @@ class SendReceipt(WriterCommitMessage):
     """Bytes of bodies as stored."""
     resent: int
     """Tries without an answer: each may have left a copy of its messages."""
-    queues: dict[Queue, QueueTotal]
+    queues: dict[MessageQueue, QueueTotal]
     batch_writes: frozenset[BatchWrite] = frozenset()
     """One for each topic whose rows got keys by their place."""
 

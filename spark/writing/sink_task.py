@@ -20,10 +20,11 @@ from typing import Final
 from skylarkmq.client.config import MIB
 from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.protocol.batch import MIN_BATCH_ITEM_SIZE
+from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark.cluster import BlockingClient, client_for, patiently
 from skylarkmq.spark.writing.rows import Addressed, RowError
 from skylarkmq.spark.writing.sink_options import SinkOptions
-from skylarkmq.spark.writing.window import Outgoing, Queue, Receipt, SendWindow
+from skylarkmq.spark.writing.window import Outgoing, Receipt, SendWindow
 
 OPEN_SIZE_MAX: Final = 8 * MIB
 """Bytes of all batches that are being filled; beyond it the largest goes as it is."""
@@ -58,8 +59,8 @@ class QueueTotal:
 class _Open:
     """A batch that is being filled."""
 
-    queue: Queue
-    others: tuple[Queue, ...] = ()
+    queue: MessageQueue
+    others: tuple[MessageQueue, ...] = ()
     size: int = 0
     messages: list[Outgoing] = field(default_factory=list[Outgoing])
 
@@ -70,7 +71,7 @@ class SinkTask:
     def __init__(
         self,
         window: SendWindow,
-        write_queues: Callable[[str], list[Queue]],
+        write_queues: Callable[[str], list[MessageQueue]],
         options: SinkOptions,
         error: Errors,
         partition: int = 0,
@@ -82,15 +83,15 @@ class SinkTask:
                 topic.
             partition: where tasks start in a topic's queues, so that they do not all start at one.
         """
-        self.totals: dict[Queue, QueueTotal] = {}
+        self.totals: dict[MessageQueue, QueueTotal] = {}
         self._window = window
         self._write_queues = write_queues
         self._options = options
         self._error = error
         self._turn = partition
-        self._queues: dict[str, tuple[Queue, ...]] = {}
-        self._places: dict[tuple[str, int, str | None], Queue] = {}
-        self._open: dict[Queue | str, _Open] = {}
+        self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+        self._places: dict[tuple[str, int, str | None], MessageQueue] = {}
+        self._open: dict[MessageQueue | str, _Open] = {}
         self._open_size = 0
         self._request_count = 0
 
@@ -127,7 +128,7 @@ class SinkTask:
             if self._open_size > OPEN_SIZE_MAX:
                 self._go(max(self._open, key=lambda each: self._open[each].size))
 
-    def finish(self) -> dict[Queue, QueueTotal]:
+    def finish(self) -> dict[MessageQueue, QueueTotal]:
         """Send what is left and wait for every answer; return what each queue got.
 
         Raises:
@@ -140,7 +141,7 @@ class SinkTask:
 
     # Inside
 
-    def _key(self, item: Addressed) -> Queue | str:
+    def _key(self, item: Addressed) -> MessageQueue | str:
         """Return the queue of a message, or its topic when any of the topic's queues will do."""
         if item.queue_id is not None:
             return self._named_queue(item, item.queue_id)
@@ -148,13 +149,13 @@ class SinkTask:
             return by_hash(self._topic_queues(item.topic), item.sharding_key)
         return item.topic
 
-    def _topic_queues(self, topic: str) -> tuple[Queue, ...]:
+    def _topic_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         queues = self._queues.get(topic)
         if queues is None:
             queues = self._queues[topic] = tuple(self._write_queues(topic))
         return queues
 
-    def _named_queue(self, item: Addressed, queue_id: int) -> Queue:
+    def _named_queue(self, item: Addressed, queue_id: int) -> MessageQueue:
         place = (item.topic, queue_id, item.broker_name)
         found = self._places.get(place)
         if found is not None:
@@ -183,7 +184,7 @@ class SinkTask:
         self._places[place] = queues[0]
         return queues[0]
 
-    def _target(self, key: Queue | str) -> tuple[Queue, tuple[Queue, ...]]:
+    def _target(self, key: MessageQueue | str) -> tuple[MessageQueue, tuple[MessageQueue, ...]]:
         """Return the queue for a new request, and those that will do as well."""
         if not isinstance(key, str):
             return key, ()
@@ -192,12 +193,14 @@ class SinkTask:
         self._turn += 1
         return queues[place], queues[place + 1 :] + queues[:place]
 
-    def _go(self, key: Queue | str) -> None:
+    def _go(self, key: MessageQueue | str) -> None:
         batch = self._open.pop(key)
         self._open_size -= batch.size
         self._put(batch.queue, batch.messages, batch.others)
 
-    def _put(self, queue: Queue, messages: list[Outgoing], others: tuple[Queue, ...]) -> None:
+    def _put(
+        self, queue: MessageQueue, messages: list[Outgoing], others: tuple[MessageQueue, ...]
+    ) -> None:
         self._window.send(queue, messages, others=others)
         self._request_count += 1
         if self._request_count % REQUESTS_PER_FLUSH == 0:
@@ -211,7 +214,7 @@ class SinkTask:
             total.add(receipt)
 
 
-def _shown(queues: Iterable[Queue]) -> str:
+def _shown(queues: Iterable[MessageQueue]) -> str:
     ids: dict[str, list[int]] = {}
     for queue in queues:
         ids.setdefault(queue.broker_name, []).append(queue.queue_id)
@@ -220,7 +223,7 @@ def _shown(queues: Iterable[Queue]) -> str:
     )
 
 
-def task_window(options: SinkOptions) -> tuple[SendWindow, Callable[[str], list[Queue]]]:
+def task_window(options: SinkOptions) -> tuple[SendWindow, Callable[[str], list[MessageQueue]]]:
     """Return what a task of the sink, or of the job replay, sends with, and what finds queues.
 
     That is a window over the worker's client, and a function that returns the queues of a topic.
@@ -239,7 +242,7 @@ def task_window(options: SinkOptions) -> tuple[SendWindow, Callable[[str], list[
     return window, lambda topic: lasting_write_queues(client, topic)
 
 
-def lasting_write_queues(client: BlockingClient, topic: str) -> list[Queue]:
+def lasting_write_queues(client: BlockingClient, topic: str) -> list[MessageQueue]:
     """Return the queues of a topic, trying again while no name server answers."""
     return patiently(
         lambda: client.write_queues(topic),

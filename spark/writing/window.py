@@ -10,7 +10,8 @@
 A request that was refused for a reason that passes, that has no answer, or whose status is not
 accepted, is sent again: to the same queue, or to one of `others` on another broker. A broker that
 refuses or is away is left alone for a doubling time, for all requests. What was sent again after no
-answer may be stored twice, under the same unique keys. A request that finds no place for
+answer may be stored twice, under the same unique keys. Topics are the application's, without the
+namespace. A request that finds no place for
 `retry_timeout_s` fails, and with it the window: Spark repeats the task. A topic that is not there
 or may not be written to is tried at other brokers, `retries` times in all, and not for that long.
 
@@ -39,11 +40,9 @@ from skylarkmq.client.errors import (
     broker_error,
 )
 from skylarkmq.client.producer.send_result import STORED_CODES, SendStatus
-from skylarkmq.client.wire.api_send import stored_fields
+from skylarkmq.client.wire.api_send import SendRequest, SendTemplate, stored_fields
 from skylarkmq.protocol.batch import BatchItem, encode_batch
-from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.flags import AUTO_CREATE_TOPIC_KEY_TOPIC
-from skylarkmq.protocol.headers.send import SendMessageRequestHeader, encode_send_header_v2
+from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark.cluster import BlockingClient
@@ -69,10 +68,6 @@ ELSEWHERE_CODES: Final = frozenset(
 ILLEGAL_HINT: Final = "See maxMessageSize of the broker and the message's topic, keys and tags"
 
 
-Queue = MessageQueue
-"""Its topic as the application knows it, without the namespace."""
-
-
 class Outgoing(NamedTuple):
     """One message ready for the wire."""
 
@@ -89,7 +84,7 @@ class Outgoing(NamedTuple):
 class Receipt:
     """What one acknowledged request stored; all its messages lie in a row in `queue`."""
 
-    queue: Queue
+    queue: MessageQueue
     """Where they are: one of `others` when the first queue's broker was away."""
     count: int
     size: int
@@ -101,6 +96,7 @@ class Receipt:
     """Tries before without an answer: each may have left a copy with the same unique keys."""
 
 
+@dataclass(slots=True, eq=False)
 class _Unsent:
     """One request that has no acknowledgement yet, encoded once.
 
@@ -108,64 +104,64 @@ class _Unsent:
     (310), which is the only way for compressed and delayed ones.
     """
 
-    __slots__ = (
-        "batch",
-        "body",
-        "body_size",
-        "count",
-        "failed_s",
-        "first_unique_key",
-        "flag",
-        "index",
-        "last_unique_key",
-        "others",
-        "properties",
-        "queue",
-        "refused",
-        "resent",
-        "sys_flag",
-        "unconfirmed",
-    )
-
-    def __init__(
-        self, index: int, queue: Queue, messages: Sequence[Outgoing], others: Sequence[Queue]
-    ) -> None:
-        """Encode the messages.
-
-        Raises:
-            ValueError: there is none.
-        """
-        if not messages:
-            raise ValueError("a request has at least one message")
-        first = messages[0]
-        self.index = index
-        self.queue = MessageQueue(*queue)
-        self.others = tuple(MessageQueue(*other) for other in others)
-        self.count = len(messages)
-        self.body_size = sum(len(message.body) for message in messages)
-        self.first_unique_key = first.unique_key
-        self.last_unique_key = messages[-1].unique_key
-        self.batch = len(messages) > 1
-        self.flag, self.sys_flag = (0, 0) if self.batch else (first.flag, first.sys_flag)
-        self.properties = "" if self.batch else first.properties.decode()
-        self.body = (
-            encode_batch([BatchItem(it.flag, it.body, it.properties) for it in messages])
-            if self.batch
-            else first.body
-        )
-        self.resent = 0
-        """Tries that may have stored it without saying so."""
-        self.unconfirmed = 0
-        """How often it was stored with a status that is not accepted."""
-        self.refused = 0
-        """How often a broker refused it for a reason that waiting does not change."""
-        self.failed_s: float | None = None
-        """When it first failed."""
+    index: int
+    queue: MessageQueue
+    others: tuple[MessageQueue, ...]
+    count: int
+    body_size: int
+    """Of the messages' bodies."""
+    first_unique_key: str
+    last_unique_key: str
+    body: bytes
+    properties: str = ""
+    flag: int = 0
+    sys_flag: int = 0
+    resent: int = 0
+    """Tries that may have stored it without saying so."""
+    unconfirmed: int = 0
+    """How often it was stored with a status that is not accepted."""
+    refused: int = 0
+    """How often a broker refused it for a reason that waiting does not change."""
+    failed_s: float | None = None
+    """When it first failed."""
 
     @property
     def size(self) -> int:
         """Bytes that it holds in memory."""
         return len(self.body) + len(self.properties)
+
+
+def _encoded(
+    index: int,
+    queue: MessageQueue,
+    messages: Sequence[Outgoing],
+    others: Sequence[MessageQueue],
+) -> _Unsent:
+    """Return the request that sends the messages.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not messages:
+        raise ValueError("a request has at least one message")
+    first, last = messages[0], messages[-1]
+    request = _Unsent(
+        index,
+        MessageQueue(*queue),
+        tuple(MessageQueue(*other) for other in others),
+        len(messages),
+        sum(len(message.body) for message in messages),
+        first.unique_key,
+        last.unique_key,
+        first.body,
+    )
+    if len(messages) > 1:
+        items = [BatchItem(it.flag, it.body, it.properties) for it in messages]
+        request.body = encode_batch(items)
+    else:
+        request.properties = first.properties.decode()
+        request.flag, request.sys_flag = first.flag, first.sys_flag
+    return request
 
 
 class _Quiet:
@@ -213,17 +209,22 @@ class SendWindow:
         self._accepted = accepted
         # Invariant: a request is in _lines from `send` to its receipt when it has no others, in
         # _due while it is to be sent, in _under_way while it waits for its answer.
-        self._lines: dict[Queue, deque[_Unsent]] = {}
+        self._lines: dict[MessageQueue, deque[_Unsent]] = {}
         self._due: deque[_Unsent] = deque()
         self._under_way: dict[_Unsent, Pending] = {}
         self._count = self._size = 0
+        self._templates: dict[MessageQueue, SendTemplate] = {}
         self._receipts: list[tuple[int, Receipt]] = []
         self._sent_count = 0
         self._quiet: dict[str, _Quiet] = {}
         self._failure: SendFailed | None = None
 
     def send(
-        self, queue: Queue, messages: Sequence[Outgoing], *, others: Sequence[Queue] = ()
+        self,
+        queue: MessageQueue,
+        messages: Sequence[Outgoing],
+        *,
+        others: Sequence[MessageQueue] = (),
     ) -> None:
         """Put one request on its way: a batch, or a single send when there is one message.
 
@@ -235,7 +236,7 @@ class SendWindow:
             SendFailed: one of the requests has failed for good; no more can be sent.
             ValueError: no message.
         """
-        request = _Unsent(self._sent_count, queue, messages, others)
+        request = _encoded(self._sent_count, queue, messages, others)
         self._sent_count += 1
         while self._count and (
             self._count >= self._count_max or self._size + request.size > self._size_max
@@ -296,21 +297,23 @@ class SendWindow:
 
     def _command(self, request: _Unsent) -> RemotingCommand:
         """Return the command of one try, to the queue that the request stands at."""
-        header = SendMessageRequestHeader(
-            producer_group=self._group,
-            topic=self._client.wire_name(request.queue.topic),
-            default_topic=AUTO_CREATE_TOPIC_KEY_TOPIC,
-            default_topic_queue_nums=self._default_queue_count,
-            queue_id=request.queue.queue_id,
-            sys_flag=request.sys_flag,
-            born_timestamp=self._client.clock.now_ms(),
-            flag=request.flag,
-            properties=request.properties,
-            batch=request.batch,
-            broker_name=request.queue.broker_name,
+        template = self._templates.get(request.queue)
+        if template is None:
+            wire = self._client.namespace.wrap_queue(request.queue)
+            template = SendTemplate(self._group, wire, self._default_queue_count)
+            self._templates[request.queue] = template
+        return template.command(
+            SendRequest(
+                topic=template.queue.topic,
+                body=request.body,
+                properties=request.properties,
+                unique_key=request.first_unique_key,
+                born_timestamp=self._client.clock.now_ms(),
+                flag=request.flag,
+                sys_flag=request.sys_flag,
+                batch=request.count > 1,
+            )
         )
-        code = RequestCode.SEND_BATCH_MESSAGE if request.batch else RequestCode.SEND_MESSAGE_V2
-        return RemotingCommand(code, ext_fields=encode_send_header_v2(header), body=request.body)
 
     def _choose(self, request: _Unsent, now_s: float) -> None:
         """Turn to another of the queues when the request's own is on a broker left alone."""

@@ -24,7 +24,7 @@ from skylarkmq.spark.sink import BatchSink, SendReceipt, StreamSink, batch_sink,
 from skylarkmq.spark.writing.rows import RowError
 from skylarkmq.spark.writing.sink_task import QueueTotal
 from skylarkmq.spark.writing.unique_keys import PlaceKeys
-from skylarkmq.spark.writing.window import Queue
+from skylarkmq.spark.writing.window import MessageQueue
 from skylarkmq.testing.threaded import SyncBroker
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def test_what_the_driver_refuses() -> None:
 
 
 def test_what_the_driver_logs(caplog: pytest.LogCaptureFixture) -> None:
-    queue = Queue("T", "a", 0)
+    queue = MessageQueue("T", "a", 0)
     receipts = [
         SendReceipt(0, 0, 5, 50, 0, {queue: QueueTotal(5, 50, "a", "e")}),
         SendReceipt(1, 2, 3, 30, 1, {queue: QueueTotal(3, 30, "f", "h", 1)}),
@@ -222,7 +222,7 @@ def test_through_spark(spark: SparkSession, broker: SyncBroker, topic: str, tmp_
     rows.write.format("skylarkmq").options(**options).mode("append").save()
     stored = {message.flag: message for message in broker.messages(topic)}
     assert sorted(stored) == list(range(300))
-    queues = [Queue(topic, "broker-a", number) for number in range(4)]
+    queues = [MessageQueue(topic, "broker-a", number) for number in range(4)]
     for number, message in stored.items():
         assert message.body == f"body {number}".encode()
         assert message.keys == f"k{number} all"

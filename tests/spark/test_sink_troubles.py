@@ -13,17 +13,17 @@ from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.protocol.batch import split_batch
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import encode_command
+from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark import cluster
 from skylarkmq.spark.sink import batch_sink
-from skylarkmq.spark.writing.window import Queue
 from tests.spark.support.scripted_brokers import scripted_brokers
 from tests.spark.support.scripted_peer import CLOSE, Said
 
 ROWS = 400
 BROKERS = ("broker-a", "broker-b")
-QUEUES = [Queue("T", broker, number) for broker in BROKERS for number in range(2)]
+QUEUES = [MessageQueue("T", broker, number) for broker in BROKERS for number in range(2)]
 SCHEMA = StructType([StructField("body", BinaryType()), StructField("shardingKey", StringType())])
 
 
@@ -37,7 +37,7 @@ class Troubled:
     """Stores what it is sent, and answers amiss now and then."""
 
     def __init__(self, seed: int) -> None:
-        self.stored: dict[Queue, list[tuple[int, str]]] = {}
+        self.stored: dict[MessageQueue, list[tuple[int, str]]] = {}
         self._random = random.Random(seed)
 
     def __call__(self, request: RemotingCommand) -> Said | list[Said]:
@@ -66,7 +66,7 @@ class Troubled:
             items = [(item.body, item.properties.decode()) for item in split_batch(request.body)]
         else:
             items = [(request.body, fields["i"])]
-        queue = self.stored.setdefault(Queue("T", fields["n"], int(fields["e"])), [])
+        queue = self.stored.setdefault(MessageQueue("T", fields["n"], int(fields["e"])), [])
         queue += [(int(bytes(body)), decode_properties(text)["UNIQ_KEY"]) for body, text in items]
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from skylarkmq.client.errors import ConnectionFailed
+from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.spark.jobs import replay_task as replay_task_module
 from skylarkmq.spark.jobs.replay_ledger import Done, Ledger, RunEndedError
@@ -28,14 +29,14 @@ from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.spark.writing.rows import RowError
 from skylarkmq.spark.writing.sink_options import SinkOptions
 from skylarkmq.spark.writing.unique_keys import key_of_values
-from skylarkmq.spark.writing.window import Outgoing, Queue, Receipt
+from skylarkmq.spark.writing.window import Outgoing, Receipt
 
 SCHEMA = arrow_schema([name for name, _ in COLUMNS])
 OPTIONS = SinkOptions(
     ConnectionSettings(name_servers=("127.0.0.1:9876",)), topic="again", batch_count=7
 )
-SOURCES = [Queue("T", "a", 0), Queue("T", "a", 1), Queue("T", "b", 0)]
-TARGETS = [Queue("again", "x", 0), Queue("again", "x", 1)]
+SOURCES = [MessageQueue("T", "a", 0), MessageQueue("T", "a", 1), MessageQueue("T", "b", 0)]
+TARGETS = [MessageQueue("again", "x", 0), MessageQueue("again", "x", 1)]
 
 
 class Clock:
@@ -60,14 +61,20 @@ class Clock:
 class Window:
     """Stores at once; acknowledges at `flush`; may fail after so many requests."""
 
-    def __init__(self, stored: dict[Queue, list[Outgoing]], fail_after: int | None = None) -> None:
+    def __init__(
+        self, stored: dict[MessageQueue, list[Outgoing]], fail_after: int | None = None
+    ) -> None:
         self.stored = stored
         self.receipts: list[Receipt] = []
         self.sizes: list[int] = []
         self._left = fail_after
 
     def send(
-        self, queue: Queue, messages: Sequence[Outgoing], *, others: Sequence[Queue] = ()
+        self,
+        queue: MessageQueue,
+        messages: Sequence[Outgoing],
+        *,
+        others: Sequence[MessageQueue] = (),
     ) -> None:
         assert not others
         if self._left is not None:
@@ -84,7 +91,7 @@ class Window:
         return found
 
 
-def row(source: Queue, offset: int, body: bytes | None = None) -> dict[str, object]:
+def row(source: MessageQueue, offset: int, body: bytes | None = None) -> dict[str, object]:
     return {
         **dict(zip(("topic", "brokerName", "queueId"), source, strict=True)),
         "queueOffset": offset, "msgId": f"{source.broker_name}{source.queue_id}-{offset}",
@@ -118,7 +125,7 @@ def run(
 
 
 def test_all_of_a_message(tmp_path: Path) -> None:
-    stored: dict[Queue, list[Outgoing]] = defaultdict(list)
+    stored: dict[MessageQueue, list[Outgoing]] = defaultdict(list)
     found = run(setup_in(tmp_path), Window(stored), [row(SOURCES[2], 17)])
     assert found == [(2, Done(18, 1, len(str(SOURCES[2])) + 3))]
     ((queue, (message,)),) = stored.items()
@@ -131,7 +138,7 @@ def test_all_of_a_message(tmp_path: Path) -> None:
 
 
 def test_ids_may_be_kept(tmp_path: Path) -> None:
-    stored: dict[Queue, list[Outgoing]] = defaultdict(list)
+    stored: dict[MessageQueue, list[Outgoing]] = defaultdict(list)
     run(setup_in(tmp_path, keep_ids=True), Window(stored), [row(SOURCES[0], 4)])
     assert stored[TARGETS[0]][0].unique_key == "a0-4"
 
@@ -147,14 +154,14 @@ def test_every_queue_is_written_down(tmp_path: Path) -> None:
 def test_an_earlier_runs_messages_are_passed_over(tmp_path: Path) -> None:
     setup = setup_in(tmp_path)
     setup.ledger.record(0, Done(7, 3, 30))
-    stored: dict[Queue, list[Outgoing]] = defaultdict(list)
+    stored: dict[MessageQueue, list[Outgoing]] = defaultdict(list)
     found = run(setup, Window(stored), [row(SOURCES[0], offset, b"12") for offset in range(10)])
     assert [message.flag for message in stored[TARGETS[0]]] == [7, 8, 9]
     assert found == [(0, Done(10, 6, 36))]
     assert run(setup, Window(stored), [row(SOURCES[0], 9)]) == found
 
 
-def body_of(source: Queue, offset: int) -> bytes:
+def body_of(source: MessageQueue, offset: int) -> bytes:
     return f"{source} {offset}".encode()
 
 
@@ -169,7 +176,7 @@ def test_whenever_it_ends_the_next_run_sends_the_rest(tmp_path: Path, seed: int)
         for offset in sorted(chance.sample(range(200), chance.randrange(1, 60)))
     ]
     rows = [row(source, offset) for source, offset in places]
-    stored: dict[Queue, list[Outgoing]] = defaultdict(list)
+    stored: dict[MessageQueue, list[Outgoing]] = defaultdict(list)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replay_task_module, "RECORD_ROWS", chance.randrange(5, 30))
         for _ in range(3):
@@ -203,7 +210,7 @@ def test_the_ledger_follows_the_acknowledgements(tmp_path: Path) -> None:
 
 def test_a_task_does_not_outlive_its_run(tmp_path: Path) -> None:
     setup = setup_in(tmp_path)
-    stored: dict[Queue, list[Outgoing]] = defaultdict(list)
+    stored: dict[MessageQueue, list[Outgoing]] = defaultdict(list)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replay_task_module, "RECORD_ROWS", 10)
         task = ReplayTask(setup, Window(stored), lambda topic: TARGETS, Clock())

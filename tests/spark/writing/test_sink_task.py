@@ -11,19 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq.client.producer.lanes import by_hash
+from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.spark.writing import sink_task as sink_task_module
 from skylarkmq.spark.writing.rows import Addressed, RowError
 from skylarkmq.spark.writing.sink_options import SinkOptions
 from skylarkmq.spark.writing.sink_task import SinkTask
-from skylarkmq.spark.writing.window import Outgoing, Queue, Receipt
+from skylarkmq.spark.writing.window import Outgoing, Receipt
 
 OPTIONS = SinkOptions(
     ConnectionSettings(name_servers=("127.0.0.1:9876",)), batch_size=300, batch_count=4
 )
 QUEUES = {
-    "T": [Queue("T", broker, number) for broker in ("a", "b") for number in range(3)],
-    "U": [Queue("U", "a", number) for number in range(2)],
+    "T": [MessageQueue("T", broker, number) for broker in ("a", "b") for number in range(3)],
+    "U": [MessageQueue("U", "a", number) for number in range(2)],
 }
 
 
@@ -31,12 +32,16 @@ class FakeWindow:
     """Takes every request; keeps what came."""
 
     def __init__(self) -> None:
-        self.requests: list[tuple[Queue, list[Outgoing], Sequence[Queue]]] = []
+        self.requests: list[tuple[MessageQueue, list[Outgoing], Sequence[MessageQueue]]] = []
         self.receipts: list[Receipt] = []
         self.flush_count = 0
 
     def send(
-        self, queue: Queue, messages: Sequence[Outgoing], *, others: Sequence[Queue] = ()
+        self,
+        queue: MessageQueue,
+        messages: Sequence[Outgoing],
+        *,
+        others: Sequence[MessageQueue] = (),
     ) -> None:
         self.requests.append((queue, list(messages), others))
         size = sum(len(message.body) for message in messages)
@@ -125,7 +130,10 @@ def test_a_named_queue() -> None:
     window = sent(
         [addressed("0", queue_id=1, broker_name="b"), addressed("1", topic="U", queue_id=1)]
     )
-    assert [queue for queue, _, _ in window.requests] == [Queue("T", "b", 1), Queue("U", "a", 1)]
+    assert [queue for queue, _, _ in window.requests] == [
+        MessageQueue("T", "b", 1),
+        MessageQueue("U", "a", 1),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +203,7 @@ def test_whatever_comes(messages: list[Addressed], partition: int) -> None:
     task = task_with(window, partition=partition)
     task.send(named)
     totals = task.finish()
-    placed: dict[Queue, list[int]] = defaultdict(list)
+    placed: dict[MessageQueue, list[int]] = defaultdict(list)
     for queue, batch, others in window.requests:
         assert len(batch) <= OPTIONS.batch_count
         for message in batch:
@@ -204,7 +212,7 @@ def test_whatever_comes(messages: list[Addressed], partition: int) -> None:
             assert queue.topic == item.topic
             assert len(batch) == 1 or not item.alone
             if item.queue_id is not None:
-                assert queue == Queue(item.topic, "a", item.queue_id)
+                assert queue == MessageQueue(item.topic, "a", item.queue_id)
             elif item.sharding_key is not None:
                 assert queue == by_hash(QUEUES[item.topic], item.sharding_key)
             else:
