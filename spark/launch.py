@@ -13,8 +13,8 @@ import sys
 from collections.abc import MutableMapping, Sequence
 from typing import Final
 
-from skylarkmq.spark import java, requirements
-from skylarkmq.spark.submit import Exec, SubmitError, spark_home, start
+from skylarkmq.spark import requirements
+from skylarkmq.spark.submit import Exec, SubmitError, ready_home, spark_home, start
 
 NAME: Final = "python -m skylarkmq.spark.launch"
 
@@ -54,9 +54,7 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     if not arguments or arguments[0] not in programs:
         named = f"Spark has no program {arguments[0]!r}" if arguments else "no program is named"
         raise SubmitError(named, hint=f"There are {', '.join(programs)}")
-    java.ensure(environment)
-    environment["SPARK_HOME"] = str(home)
-    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    ready_home(environment)
     return [str(home / "bin" / arguments[0]), *arguments[1:]]
 
 

@@ -8,7 +8,7 @@ name goes by its id, which stays over restarts.
 
     watch(spark, port=9464)         every query of the session, scraped at :9464/metrics
 
-    skylarkmq_spark_lag_messages{query,topic}            behind the end of the topic
+    skylarkmq_spark_lag_messages{query,topic}            messages before the end of the topic
     skylarkmq_spark_rows_total{query}                    rows read
     skylarkmq_spark_batches_total{query}                 batches finished
     skylarkmq_spark_batch_seconds_total{query}           time they took
@@ -29,7 +29,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -190,7 +190,7 @@ class ProgressMetrics:
     def collect(self) -> Iterator[Metric]:
         """Yield the families, as prometheus_client asks for them."""
         with self._lock:
-            rows = [(query, _copy(figures)) for query, figures in self._figures.items()]
+            rows = [(query, replace(figures)) for query, figures in self._figures.items()]
             running = set(self._active.values())
             active = len(self._active)
         yield GaugeMetricFamily(
@@ -202,11 +202,6 @@ class ProgressMetrics:
                 counter.add_metric([query], value(figures))
             yield counter
         yield from _gauges([(query, f.last) for query, f in rows if f.last and query in running])
-
-
-def _copy(figures: _Figures) -> _Figures:
-    f = figures
-    return _Figures(f.last, f.rows, f.batches, f.batch_ms, f.late_rows, f.failures)
 
 
 _COUNTERS: Final[tuple[tuple[str, str, Callable[[_Figures], float]], ...]] = (

@@ -42,7 +42,7 @@ SPARK_DECIDES: Final = frozenset({UNDER_SUBMIT, "SPARK_HOME", "SPARK_CONF_DIR"})
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 LOG_FILE: Final = Path(__file__).with_name("log4j2.properties").absolute()
 LOGGING: Final = f"-Dlog4j2.configurationFile={LOG_FILE.as_uri()}"
-"""For a JVM that nobody has configured: Spark's own default warns four times of nothing."""
+"""For a JVM without a configuration: Spark's own default warns four times without a cause."""
 
 SETTINGS: Final[dict[str, str]] = {
     # The bar of a job would be written over our own lines.
@@ -142,7 +142,7 @@ def prepare() -> None:
 
 
 def is_local(master: str | None) -> bool:
-    """Whether driver and executors are one process on this machine, or all on this machine."""
+    """Return whether driver and executors are all on this machine."""
     return master is not None and master.startswith("local")
 
 

@@ -111,10 +111,7 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     requirements.check_packages()
     requirements.check_bash(environment)
     command = with_module(arguments)
-    java.ensure(environment)
-    home = spark_home(environment)
-    environment["SPARK_HOME"] = str(home)
-    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    home = ready_home(environment)
     if _option(command, "--deploy-mode") != "cluster":  # else the driver runs on another machine
         _check_packed(command, environment)
         environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -142,7 +139,7 @@ def _check_packed(command: Sequence[str], environment: MutableMapping[str, str])
 
 
 def with_module(arguments: Sequence[str]) -> list[str]:
-    """Put our runner of modules in the place of `-m`; what stands behind the program is its own.
+    """Put our runner of modules in the place of `-m`; what follows the program is its own.
 
     Raises:
         SubmitError: there is no such module.
@@ -189,6 +186,18 @@ def _option(arguments: Sequence[str], name: str) -> str:
         elif word.startswith(f"{name}="):
             value = word.partition("=")[2]
     return value
+
+
+def ready_home(environment: MutableMapping[str, str]) -> Path:
+    """Return where Spark lies, and set Java, Spark and the workers' Python for its programs.
+
+    Raises what `java.ensure` and `spark_home` do.
+    """
+    java.ensure(environment)
+    home = spark_home(environment)
+    environment["SPARK_HOME"] = str(home)
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    return home
 
 
 def spark_home(environment: MutableMapping[str, str]) -> Path:

@@ -16,7 +16,7 @@ viewMessage, queryMessageByUniqKey), broker/.../processor/SendMessageProcessor.j
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, Self
@@ -465,11 +465,7 @@ class MessageAdmin(AdminBase):
             masters = await self._masters(brokers=[broker])
             return MessageQueue(target, broker, 0), masters[broker]
         key = letter.stored.properties.get(names.SHARDING_KEY)
-        if key is not None:
-            queue = by_hash(queues, key)
-        else:
-            near = [queue for queue in queues if queue.broker_name == letter.queue.broker_name]
-            queue = (near or queues)[letter.queue_offset % len(near or queues)]
+        queue = queue_of_copy(queues, key, letter.queue.broker_name, letter.queue_offset)
         return queue, place.masters[queue.broker_name]
 
     async def _send_copy(self, letter: StoredMessage, queue: MessageQueue, address: str) -> None:
@@ -480,17 +476,12 @@ class MessageAdmin(AdminBase):
         if queue.topic == properties.get(names.RETRY_TOPIC):
             del properties[names.RETRY_TOPIC]
             properties.pop(names.ORIGIN_MESSAGE_ID, None)
-        header = SendMessageRequestHeader(
-            producer_group=DEFAULT_PRODUCER_GROUP,
-            topic=queue.topic,
-            default_topic=AUTO_CREATE_TOPIC_KEY_TOPIC,
-            default_topic_queue_nums=RETRY_QUEUES,
-            queue_id=queue.queue_id,
-            sys_flag=stored.sys_flag & KEPT_FLAGS,
-            born_timestamp=stored.born_timestamp,
+        header = header_of_copy(
+            queue,
+            properties,
+            born_ms=stored.born_timestamp,
             flag=stored.flag,
-            properties=encode_properties(properties),
-            broker_name=queue.broker_name,
+            sys_flag=stored.sys_flag & KEPT_FLAGS,
         )
         await self._api.call(
             address,
@@ -576,6 +567,37 @@ class MessageAdmin(AdminBase):
             record.state,
             record.from_check,
         )
+
+
+def queue_of_copy(
+    queues: Sequence[MessageQueue], sharding_key: str | None, broker_name: str, queue_offset: int
+) -> MessageQueue:
+    """Return where the copy of a dead letter goes, of a topic's writable queues, at least one.
+
+    By its sharding key, as its producer chose; else on the letter's own broker, in turn.
+    """
+    if sharding_key is not None:
+        return by_hash(queues, sharding_key)
+    near = [queue for queue in queues if queue.broker_name == broker_name] or queues
+    return near[queue_offset % len(near)]
+
+
+def header_of_copy(
+    queue: MessageQueue, properties: Mapping[str, str], *, born_ms: int, flag: int, sys_flag: int
+) -> SendMessageRequestHeader:
+    """Return the header with which the copy of a dead letter is sent to a queue."""
+    return SendMessageRequestHeader(
+        producer_group=DEFAULT_PRODUCER_GROUP,
+        topic=queue.topic,
+        default_topic=AUTO_CREATE_TOPIC_KEY_TOPIC,
+        default_topic_queue_nums=RETRY_QUEUES,
+        queue_id=queue.queue_id,
+        sys_flag=sys_flag,
+        born_timestamp=born_ms,
+        flag=flag,
+        properties=encode_properties(properties),
+        broker_name=queue.broker_name,
+    )
 
 
 def _stored_ms(message: StoredMessage) -> int:

@@ -62,7 +62,7 @@ class DataFile(NamedTuple):
     """A file of messages as a commit names it."""
 
     name: str
-    """Its path below the table, parted by slashes."""
+    """Its path below the table, separated by slashes."""
     rows: int
     size: int
     """Bytes."""
@@ -156,7 +156,7 @@ class Commit:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArchiveError(
                 f"{where} is damaged: {type(error).__name__}: {error}",
-                hint="Restore it from a backup: without it nobody knows which files count",
+                hint="Restore it from a backup: without it, which files count is not known",
             ) from error
 
 
@@ -275,7 +275,7 @@ def staged_name(stage: str, name: str) -> str:
 
 
 def load(files: DurableFolder) -> TableState:
-    """Return what the commits add up to; waits for nobody.
+    """Return what the commits add up to; waits for no writer.
 
     Raises:
         ArchiveError: no archive, a damaged one, one of a later release.
@@ -290,7 +290,7 @@ def load(files: DurableFolder) -> TableState:
 
 
 def table_hourly(files: DurableFolder) -> bool:
-    """Return whether the table is parted by hour too.
+    """Return whether the table is divided by hour too.
 
     Raises:
         ArchiveError: no archive, or one of a later release.
@@ -367,7 +367,7 @@ class ArchiveWriter:
     """The one writer of a table; a context manager. Makes the table where there is none.
 
     Args:
-        hourly: part a new table by hour too; None takes it as it is.
+        hourly: divide a new table by hour too; None takes it as it is.
         now_ms: the time of day, for the record alone.
     """
 
@@ -388,7 +388,7 @@ class ArchiveWriter:
         """Lock the table and end what a killed writer left half done.
 
         Raises:
-            ArchiveError: it is in use or damaged, or parted otherwise than asked for.
+            ArchiveError: it is in use or damaged, or not divided as asked for.
         """
         files = self.files
         if files.size(TABLE) is None and set(files.names("")) - {META}:
@@ -429,8 +429,8 @@ class ArchiveWriter:
     def begin(self, start: Mapping[QueueKey, int]) -> None:
         """Note where the archive begins in queues that are new to it.
 
-        Without this, a queue that is empty now would begin at `latest` again with the next run,
-        behind what came between the two.
+        Without this, a queue that is empty now would begin at `latest` again with the next run, and
+        what came between the two runs would be missing.
         """
         new = {key: at for key, at in start.items() if self.state.next_offset(key) is None}
         if new:
@@ -571,6 +571,6 @@ class ArchiveWriter:
         self.hourly = table_hourly(self.files)
         if self._asked_hourly is not None and self.hourly != self._asked_hourly:
             raise ArchiveError(
-                f"the archive {self.files.root} is parted by {'hour' if self.hourly else 'date'}",
+                f"the archive {self.files.root} is divided by {'hour' if self.hourly else 'date'}",
                 hint="Leave the choice out, or archive into another folder",
             )

@@ -124,7 +124,7 @@ class Spans:
         return list(zip(self._starts.get(key, ()), self._ends.get(key, ()), strict=True))
 
     def end(self, key: QueueKey) -> int | None:
-        """Return the offset behind a queue's last one."""
+        """Return the offset after a queue's last one."""
         ends = self._ends.get(key)
         return ends[-1] if ends else None
 

@@ -21,7 +21,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Final, NamedTuple, Self, cast
 
 import pyarrow as pa
@@ -56,7 +55,7 @@ class WritePlan:
     """What every task of a batch is told; picklable."""
 
     stage_folder: str
-    """Absolute; made by whoever comes first."""
+    """Absolute; the first task makes it."""
     commit_number: int
     hourly: bool = False
     file_bytes: int = FILE_BYTES
@@ -97,12 +96,7 @@ class StagedWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for file in self._open.values():
             file.abandon()
         self._open.clear()
@@ -115,7 +109,7 @@ class StagedWriter:
         """
         batch = self._without_known(batch)
         self._note(batch)
-        for folder, rows in self._parted(batch):
+        for folder, rows in self._by_folder(batch):
             self._file(folder).add(rows)
         while sum(file.buffered for file in self._open.values()) > BUFFER_BYTES:
             max(self._open.values(), key=lambda file: file.buffered).write_group()
@@ -187,7 +181,7 @@ class StagedWriter:
                 hint="Archive into another folder from here on",
             )
 
-    def _parted(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def _by_folder(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield the rows of each partition with its folder, in their order."""
         if not batch.num_rows:
             return
@@ -282,7 +276,7 @@ class StagedFile:
         return DataFile(self._name, self._rows, size, self._first_ms or 0, self._last_ms)
 
     def abandon(self) -> None:
-        """Let go of the file of a task that fails; it stays where it is, as rubbish."""
+        """Let go of the file of a task that fails; the next writer removes it."""
         self._batches.clear()
         self._file.close()
 
@@ -315,10 +309,10 @@ def _stretches(batch: pa.RecordBatch) -> Iterator[_Rows]:
         follows = pc.and_(follows, pc.equal(column.slice(1), column.slice(0, count - 1)))
     breaks = cast("list[int]", pc.indices_nonzero(pc.invert(follows)).to_pylist())
     places = [0, *(place + 1 for place in breaks), count]
-    for place, behind in pairwise(places):
+    for place, end in pairwise(places):
         key = QueueKey(*(column[place].as_py() for column in columns))
         start = offsets[place].as_py()
-        yield _Rows(key, place, start, start + behind - place)
+        yield _Rows(key, place, start, start + end - place)
 
 
 def _first_ms(rows: pa.RecordBatch) -> int:

@@ -3,9 +3,9 @@
     topic(s) --stream--> batches --> staged files --> commit --> TABLE/topic=.../date=.../*.parquet
 
 The table itself knows which offsets of each queue it has (see `archive_table`), so the job keeps no
-checkpoint from one run to the next: after a kill at any moment, or a month later, it goes on where
-the table ends, and a reader that lists the folder finds each message once. It waits for enough
-messages, or long enough, before it writes a file, and makes one file of many small ones.
+checkpoint from one run to the next: after a kill at any moment, or a month later, it continues
+where the table ends, and a reader that lists the folder finds each message once. It waits for
+enough messages, or long enough, before it writes a file, and makes one file of many small ones.
 
     python -m skylarkmq.spark.jobs.archive orders /data/archive
     skylarkmq-spark-submit -m skylarkmq.spark.jobs.archive orders refunds /data/archive
@@ -47,13 +47,15 @@ from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.durable_folder import DurableFolder
 from skylarkmq.spark.jobs.common import (
     Duration,
-    JobError,
     JobSettings,
+    UsageError,
     argument,
+    batch_option,
+    follow_option,
     job_command,
     option,
 )
-from skylarkmq.spark.jobs.reporting import USAGE, Cell, Progress, Summary, Table
+from skylarkmq.spark.jobs.reporting import Cell, Progress, Summary, Table
 from skylarkmq.spark.jobs.running import open_session, run_batches
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.spark.options import SourceOptions, Subject
@@ -95,12 +97,7 @@ class ArchiveOptions:
         help="Where a topic that is new to the table starts: earliest, latest, or a time, as "
         "2026-01-31T08:00Z.",
     )
-    follow_ms: int | None = option(
-        "--follow",
-        type=Duration(low=100),
-        metavar="TIME",
-        help="Go on with a batch every TIME. Default: what is there now, then end.",
-    )
+    follow_ms: int | None = follow_option()
     min_messages: int | None = option(
         "--min-messages",
         type=click.IntRange(min=1),
@@ -114,12 +111,7 @@ class ArchiveOptions:
         metavar="TIME",
         help="... but no longer than TIME.",
     )
-    batch_messages: int = option(
-        "--batch-messages",
-        type=click.IntRange(min=1),
-        default=500_000,
-        help="Messages of one batch at most.",
-    )
+    batch_messages: int = batch_option(500_000)
     hourly: bool | None = option("--hourly/--daily", help="Divide a new table by hour too.")
     file_mib: int = option(
         "--file-mib",
@@ -223,7 +215,7 @@ def compact_alone(options: ArchiveOptions, settings: JobSettings) -> Summary:
         return Summary("archive", figures, dry_run=True)
     # Only a table that is there: compaction makes none.
     if files.size(TABLE) is None:
-        raise JobError(f"there is no archive in {files.root}", exit_code=USAGE)
+        raise UsageError(f"there is no archive in {files.root}")
     with ArchiveWriter(files, hourly=options.hourly, now_ms=SystemClock().now_ms) as writer:
         chosen = groups(writer.state, file_bytes=options.file_bytes)
         before = len(writer.state.files)
@@ -253,26 +245,22 @@ def check(options: ArchiveOptions, settings: JobSettings) -> None:
     refused = {name.lower(): why for name, why in REFUSED.items()}
     for name in settings.options:
         if name.lower() in refused:
-            raise JobError(f"--option {name}: {refused[name.lower()]}", exit_code=USAGE)
+            raise UsageError(f"--option {name}: {refused[name.lower()]}")
     if options.only_compact:
         if options.topics or options.pattern:
-            raise JobError("--compact takes the table alone, no topics", exit_code=USAGE)
+            raise UsageError("--compact takes the table alone, no topics")
         return
     if bool(options.topics) == bool(options.pattern):
-        raise JobError("name topics, or --pattern: one of the two", exit_code=USAGE)
+        raise UsageError("name topics, or --pattern: one of the two")
     if options.min_messages is not None and options.follow_ms is None:
-        raise JobError("--min-messages goes with --follow: a run that ends does not wait",
-                       exit_code=USAGE)  # fmt: skip
+        raise UsageError("--min-messages goes with --follow: a run that ends does not wait")
     if options.min_messages is not None and options.min_messages > options.batch_messages:
-        raise JobError(
-            "--min-messages is above --batch-messages: no batch could have as many",
-            exit_code=USAGE,
-        )
+        raise UsageError("--min-messages is above --batch-messages: no batch could have as many")
     if options.pattern:
         try:
             re.compile(options.pattern)
         except re.error as error:
-            raise JobError(f"--pattern: {error}", exit_code=USAGE) from error
+            raise UsageError(f"--pattern: {error}") from error
     starting(options.starting)
     # Before anything is asked or made: a misspelled option is not found out by a query later.
     SourceOptions.from_options(options.source_options(settings, QueueOffsets()), streaming=True)
@@ -304,12 +292,12 @@ class Survey:
         return max(0, self.begins[key] - self.start[key])
 
     def remade(self, key: QueueKey) -> bool:
-        """Whether a queue ends before the table does: its offsets are used anew."""
+        """Return whether a queue ends before the table does: its offsets are used again."""
         return self.ends[key] < self.start[key]
 
 
 def view_of(options: ArchiveOptions, settings: JobSettings) -> QueueView:
-    """Return the queues that the job reads; asks nobody yet."""
+    """Return the queues that the job reads; asks no broker yet."""
     connection = ConnectionSettings.from_options(settings.connector_options())
     client = BlockingClient(connection)
     subject = Subject(topics=options.topics, pattern=options.pattern or "")
@@ -328,9 +316,7 @@ def starting(text: str) -> Position:
     try:
         return Position("time", instant_ms(text), option="--starting")
     except ValueError as error:
-        raise JobError(
-            f"--starting {text[:40]!r}: earliest, latest, or {error}", exit_code=USAGE
-        ) from error
+        raise UsageError(f"--starting {text[:40]!r}: earliest, latest, or {error}") from error
 
 
 def survey(options: ArchiveOptions, state: TableState, view: QueueView) -> Survey:
@@ -390,7 +376,7 @@ def _warnings(found: Survey) -> Iterator[str]:
     if any(found.expired(key) for key in found.start):
         yield (
             "Messages have expired before they were archived: the job fails on them, or with "
-            "--allow-data-loss goes on behind them."
+            "--allow-data-loss continues after them."
         )
     if any(found.remade(key) for key in found.start):
         yield (
@@ -446,7 +432,7 @@ class Archiving:
             reader.options(**options.source_options(self._settings, found.start)).load(),
             "archive",
             self.take,
-            # Gone with the run: where to go on is the table's to say.
+            # Removed with the run: the table says where the next run continues.
             checkpoint=f"file://{self._writer.files.root}/{RUNS}/{self._writer.run}",
             follow_ms=options.follow_ms,
         )

@@ -8,7 +8,10 @@
     duplicate   the right side has it more than once
     differing   both have it, and they differ in what the column `what` names
 
-    gone, unreadable, stray    files of an archive: see `audit_files`
+    gone          a commit names the file, and it is not there
+    unreadable    the file is there, and its footer is not that of a Parquet file
+    stray         the file lies among the others, and no commit names it: a reader that lists the
+                  folder, and does not read the commits, takes its messages for the archive's
 
 Exit code 1 when anything is found. Nothing is changed. Spark compares; neighbouring offsets with
 the same fault are one line, and only these lines come to the driver.
@@ -26,24 +29,27 @@ the same fault are one line, and only these lines come to the driver.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from skylarkmq.protocol.flags import RMQ_SYS_TRANS_HALF_TOPIC
 from skylarkmq.spark import archive_table
-from skylarkmq.spark.archive.commits import ArchiveError, TableState
+from skylarkmq.spark.archive.commits import META, ArchiveError, DataFile, TableState, open_files
 from skylarkmq.spark.archive.spans import Spans, gaps
+from skylarkmq.spark.archive_table import ArchivedFile
 from skylarkmq.spark.cluster import BlockingClient
-from skylarkmq.spark.jobs.audit_files import CheckedFiles, check_files
-from skylarkmq.spark.jobs.common import JobError, JobSettings, argument, job_command
-from skylarkmq.spark.jobs.reporting import DIFFERENCES, DONE, USAGE, Summary, Table
+from skylarkmq.spark.durable_folder import DurableFolder
+from skylarkmq.spark.jobs.common import JobError, JobSettings, UsageError, argument, job_command
+from skylarkmq.spark.jobs.reporting import DIFFERENCES, DONE, Cell, Summary, Table
 from skylarkmq.spark.jobs.running import by_queue, open_session
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets, describe
-from skylarkmq.spark.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -81,9 +87,8 @@ def audit_topic(options: TopicOptions, settings: JobSettings) -> Summary:
     """
     table = options.table
     state = archive_table.state(table)
-    client = BlockingClient(ConnectionSettings.from_options(settings.connector_options()))
-    plan = plan_archive(state, options.topics, client)
-    client.close()
+    with closing(settings.client()) as client:
+        plan = plan_archive(state, options.topics, client)
     with (
         open_session("skylarkmq audit", settings) as spark,
         settings.progress("comparing") as progress,
@@ -299,11 +304,11 @@ class ArchivePlan:
     holes: list[Hole]
     """What neither has: messages that expired without being archived."""
     ahead: int
-    """Messages behind the archive's end."""
+    """Messages after the archive's end."""
     rows: int
     """Messages in the archive's files of these topics, by its commits."""
     stops: dict[QueueKey, int]
-    """The archive's end in each queue that it knows: what came behind it later is not compared."""
+    """The archive's end in each queue that it knows: what came after it is not compared."""
     notes: list[str]
 
 
@@ -320,9 +325,8 @@ def plan_archive(state: TableState, topics: Sequence[str], brokers: BlockingClie
         raise ArchiveError("the archive is empty: there is nothing to compare")
     unknown = sorted(set(topics) - set(known))
     if unknown:
-        raise JobError(
-            f"the archive does not have {', '.join(unknown)}; it has {', '.join(known)}",
-            exit_code=USAGE,
+        raise UsageError(
+            f"the archive does not have {', '.join(unknown)}; it has {', '.join(known)}"
         )
     chosen = tuple(topics) or tuple(known)
     live, expired, notes = Spans(), Spans(), list[str]()
@@ -457,6 +461,99 @@ def counts(found: Sequence[Run]) -> dict[str, int]:
     for run in found:
         counter[run.kind] += run.messages
     return dict(sorted(counter.items()))
+
+
+SUFFIX: Final = ".parquet"
+
+
+class FileFault(NamedTuple):
+    """A file with which something is wrong."""
+
+    kind: str
+    name: str
+    """Below the table."""
+    rows: int | None
+    """Messages that the commits say it has; None of a file that none names."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFiles:
+    """An archive's files of some topics."""
+
+    sound: list[ArchivedFile]
+    faults: list[FileFault]
+
+    def tables(self) -> tuple[Table, ...]:
+        """Return the faults for a summary; nothing when there are none."""
+        rows: list[tuple[Cell, ...]] = []
+        for fault in self.faults:
+            folder, _, file = fault.name.rpartition("/")
+            rows.append((fault.kind, folder, file, fault.rows))
+        return (Table("files", ("kind", "folder", "file", "messages"), rows),) if rows else ()
+
+    def notes(self) -> Iterator[str]:
+        """Yield what to do about them."""
+        kinds = {fault.kind for fault in self.faults}
+        if kinds & {"gone", "unreadable"}:
+            yield "Messages of files that are gone or unreadable count as missing: restore them."
+        if "stray" in kinds:
+            yield (
+                "Stray files are no part of the archive, but a reader that lists the folder reads "
+                "them: remove them."
+            )
+
+
+def check_files(path: str | Path, topics: Collection[str]) -> CheckedFiles:
+    """Look at all files of these topics; opens each for its footer.
+
+    Raises:
+        ArchiveError: no archive there, or a damaged one.
+    """
+    table = open_files(path)
+    # Listed first: a file that a writer has put there has its commit already.
+    listed = set(_listed(table))
+    found, gone = archive_table.whereabouts(path)
+    faults = [
+        FileFault("gone", file.name, file.rows) for file in gone if file.value("topic") in topics
+    ]
+    sound: list[ArchivedFile] = []
+    for file in found:
+        name = Path(file.path).relative_to(table.root).as_posix()
+        listed.discard(name)
+        if file.topic not in topics:
+            continue
+        if _is_parquet(file.path):
+            sound.append(file)
+        else:
+            faults.append(FileFault("unreadable", name, file.rows))
+    faults += [
+        FileFault("stray", name, None)
+        for name in listed
+        if (DataFile(name, 0, 0, 0, 0).value("topic") or "") in {*topics, ""}
+        and table.size(name) is not None  # else compaction has taken it away
+    ]
+    return CheckedFiles(sound, sorted(faults, key=lambda fault: fault[:2]))
+
+
+def _listed(table: DurableFolder) -> Iterator[str]:
+    """Yield what readers that list the folder take for data."""
+    for folder in table.names(""):
+        if (table.root / folder).is_dir() and folder != META:
+            yield from filter(_is_data, table.files_below(folder))
+        elif _is_data(folder):
+            yield folder
+
+
+def _is_data(name: str) -> bool:
+    return name.endswith(SUFFIX) and not any(part[0] in "._" for part in name.split("/"))
+
+
+def _is_parquet(path: str) -> bool:
+    try:
+        pq.read_metadata(path)
+    except (OSError, pa.ArrowInvalid):
+        return False
+    return True
 
 
 main = click.Group(

@@ -32,18 +32,24 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 
 import click
 
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.reporting import FAILED, INTERRUPTED, USAGE, Progress, Summary
 from skylarkmq.spark.option_reading import OptionError, OptionReader
+from skylarkmq.spark.settings import ConnectionSettings
 
 NAME_SERVER_VARIABLE: Final = "NAMESRV_ADDR"
 
 
 class JobError(Exception):
-    """A job cannot go on; the text says why and what to do. `exit_code` is USAGE or FAILED."""
+    """A job cannot go on; the text says why and what to do."""
 
-    def __init__(self, text: str, *, exit_code: int = FAILED) -> None:
-        super().__init__(text)
-        self.exit_code = exit_code
+    exit_code = FAILED
+
+
+class UsageError(JobError):
+    """The command line asks for what cannot be done; the text says which option, and why."""
+
+    exit_code = USAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +80,17 @@ class JobSettings:
             found["nameServer"] = self.name_server
         return {**found, **self.options}
 
+    def client(self) -> BlockingClient:
+        """Return a client of the cluster that was named; it connects when it is first used."""
+        return BlockingClient(ConnectionSettings.from_options(self.connector_options()))
+
     def progress(self, what: str, unit: str = "messages") -> Progress:
         """Return the job's progress, to be used with `with`."""
         return Progress(what, shown=self.shows_progress, unit=unit)
 
     @property
     def names_cluster(self) -> bool:
-        """Whether name servers or brokers were given."""
+        """Return whether name servers or brokers were given."""
         given = {name.lower() for name in self.options}
         return bool(self.name_server or given & {"nameserver", "brokers"})
 
@@ -147,6 +157,28 @@ def option(*flags: str, default: Any = None, **more: Any) -> Any:
     return field(default=() if more.get("multiple") else value, metadata={_PARAMETER: parameter})
 
 
+def follow_option() -> Any:
+    """Return the field of --follow: ms between two batches, None to end with what is there."""
+    return option(
+        "--follow",
+        type=Duration(low=100),
+        metavar="TIME",
+        help="Go on with a batch every TIME. Default: what is there now, then end.",
+    )
+
+
+def batch_option(default: int) -> Any:
+    """Return the field of --batch-messages."""
+    help_ = "Messages of one batch at most."
+    return option("--batch-messages", type=click.IntRange(min=1), default=default, help=help_)
+
+
+def rate_option(help_: str) -> Any:
+    """Return the field of --rate: so many a second at most, None without a limit."""
+    positive = click.FloatRange(min=0, min_open=True)
+    return option("--rate", type=positive, metavar="N", help=help_)
+
+
 def job_command(
     job: str,
     options: type[Options],
@@ -164,7 +196,7 @@ def job_command(
     """
 
     def command(**given: Any) -> None:
-        settings = settings_of({option.name: given.pop(str(option.name)) for option in shared})
+        settings = settings_of({str(each.name): given.pop(str(each.name)) for each in shared})
         run_job(job, settings, lambda: work(options(**given), settings))
 
     shared = shared_options()
@@ -208,23 +240,17 @@ def shared_options() -> list[click.Option]:
     ]  # fmt: skip
 
 
-def settings_of(given: Mapping[str | None, Any]) -> JobSettings:
-    """Return the settings that the options of all jobs make."""
-    path = given["options_file"]
+def settings_of(given: dict[str, Any]) -> JobSettings:
+    """Return the settings that the options of all jobs, by their names, make."""
+    path = given.pop("options_file")
     from_file = {} if path is None else read_options_file(path)
-    return JobSettings(
-        name_server=given["name_server"],
-        options=from_file | _pairs(given["options"], "--option"),
-        master=given["master"],
-        conf=_pairs(given["conf"], "--conf"),
-        as_json=given["as_json"],
-        show_progress=given["show_progress"],
-        verbose=given["verbose"],
-    )
+    given["options"] = from_file | _pairs(given["options"], "--option")
+    given["conf"] = _pairs(given["conf"], "--conf")
+    return JobSettings(**given)
 
 
 def read_options_file(path: str) -> dict[str, str]:
-    """Return the options of a file of `NAME=VALUE` lines; blank ones and those with # are none."""
+    """Return the options of a file of `NAME=VALUE` lines; lines that begin with # are comments."""
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     kept = [line.strip() for line in lines]
     return _pairs([line for line in kept if line and not line.startswith("#")], path)
@@ -235,7 +261,7 @@ def _pairs(texts: tuple[str, ...] | list[str], where: str) -> dict[str, str]:
     for number, text in enumerate(texts, 1):
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            # Not the text itself: it may be a secret whose name was forgotten.
+            # The text itself is not shown: it may be a secret whose name was forgotten.
             raise click.UsageError(f"{where}: entry {number} has to be NAME=VALUE")
         found[name.strip()] = value.strip()
     return found
@@ -292,13 +318,13 @@ def explain(error: BaseException) -> str:
     """
     text = str(error).strip()
     if "Traceback (most recent call last)" in text:
-        behind = text.partition("Traceback (most recent call last)")[2].splitlines()[1:]
-        ends = [number for number, line in enumerate(behind) if _END_OF_TRACEBACK.match(line)]
+        lines = text.partition("Traceback (most recent call last)")[2].splitlines()[1:]
+        ends = [number for number, line in enumerate(lines) if _END_OF_TRACEBACK.match(line)]
         # Spark's runner may fail again while it cleans up, which says nothing about the cause.
-        ours = [number for number in ends if behind[number].startswith(_OWN_ERRORS)]
+        ours = [number for number in ends if lines[number].startswith(_OWN_ERRORS)]
         for number in (ours or ends)[-1:]:
-            first = behind[number].partition(": ")[2]
-            more = _END_OF_MESSAGE.split("\n".join(["", *behind[number + 1 :]]))[0]
+            first = lines[number].partition(": ")[2]
+            more = _END_OF_MESSAGE.split("\n".join(["", *lines[number + 1 :]]))[0]
             return " ".join([first, *more.split()]).strip()
     text = " ".join(_PY4J.sub("", _END_OF_MESSAGE.split(text)[0]).split())
     return text or type(error).__name__

@@ -5,8 +5,8 @@
 
 A letter stays in its topic, %DLQ%GROUP, until it expires there: the ledger says which were sent
 back. A redrive never sends a letter again whose copy is known to be stored. A run that was killed
-or got no answer leaves some of which nobody knows: the next run looks for their copies, and says
-so of those for which it cannot tell.
+or got no answer leaves letters with an unknown outcome. The next run looks for their copies, and
+says for which of them it cannot tell.
 
     python -m skylarkmq.spark.jobs.dlq report billing
     python -m skylarkmq.spark.jobs.dlq redrive billing --filter "tags = 'invoice'" --send
@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,16 +37,17 @@ from skylarkmq.spark.durable_folder import make_folder
 from skylarkmq.spark.jobs.common import (
     JobError,
     JobSettings,
+    UsageError,
     argument,
     explain,
     job_command,
     option,
+    rate_option,
 )
 from skylarkmq.spark.jobs.redrive import COLUMNS, Letter, RedriveCounts, Redriver, age_of, letter_of
 from skylarkmq.spark.jobs.redrive_ledger import RedriveLedger
-from skylarkmq.spark.jobs.reporting import DIFFERENCES, DONE, USAGE, Cell, Summary, Table
+from skylarkmq.spark.jobs.reporting import DIFFERENCES, DONE, Cell, Summary, Table, instant
 from skylarkmq.spark.jobs.running import open_session
-from skylarkmq.spark.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,12 +76,7 @@ class ReportOptions:
 class RedriveOptions(ReportOptions):
     """What to send back, and how."""
 
-    rate: float | None = option(
-        "--rate",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="N",
-        help="Letters a second at most. Default: as fast as it goes.",
-    )
+    rate: float | None = rate_option("Letters a second at most. Default: as fast as it goes.")
     ledger: str | None = option(
         "--ledger",
         metavar="FILE",
@@ -102,7 +97,7 @@ class RedriveOptions(ReportOptions):
 
 def run_report(options: ReportOptions, settings: JobSettings) -> Summary:
     """Return the report. Raises what `check_readable` does."""
-    with closing(_client(settings)) as client:
+    with closing(settings.client()) as client:
         if not check_readable(client, options.group):
             return _nothing("dlq report", options.group)
     with open_session("skylarkmq dlq", settings) as spark:
@@ -152,8 +147,8 @@ def summarise_report(rows: Sequence[dict[str, Any]], group: str) -> Summary:
         "group": group,
         "letters": sum(row["letters"] for row in rows),
         "stored_bytes": sum(row["bytes"] for row in rows),
-        "oldest": _instant(min((row["oldest"] for row in rows), default=None)),
-        "newest": _instant(max((row["newest"] for row in rows), default=None)),
+        "oldest": instant(min((row["oldest"] for row in rows), default=None), "seconds"),
+        "newest": instant(max((row["newest"] for row in rows), default=None), "seconds"),
     }
     titles = {"topic": "by first topic", "tag": "by tag", "tries": "by tries", "age": "by age"}
     tables = tuple(
@@ -172,7 +167,7 @@ def run_redrive(options: RedriveOptions, settings: JobSettings) -> Summary:
     Raises:
         JobError: the topic cannot be read, the ledger cannot be used, the filter is no SQL.
     """
-    with closing(_client(settings)) as client, ExitStack() as stack:
+    with closing(settings.client()) as client, ExitStack() as stack:
         if not check_readable(client, options.group):
             return _nothing("dlq redrive", options.group)
         path = ledger_path(client, options)
@@ -206,19 +201,17 @@ def ledger_path(client: BlockingClient, options: RedriveOptions) -> Path:
     known = client.clusters()
     names = sorted({known.get(name, "") for name in client.route(dlq_topic(options.group)).brokers})
     if len(names) != 1:
-        raise JobError(
+        raise UsageError(
             f"the dead letters lie in several clusters ({', '.join(names)}): name a --ledger for "
-            "this group of them, and the same one each time",
-            exit_code=USAGE,
+            "this group of them, and the same one each time"
         )
     group = client.wire_name(options.group)
     path = state_folder("redrive") / file_name(names[0]) / f"{file_name(group)}.jsonl"
     former = Path(f"redrive-{options.group.replace('%', '_')}.jsonl")
     if former.exists() and not path.exists():
-        raise JobError(
+        raise UsageError(
             f"here is a ledger of an earlier release, {former}: name it with --ledger, or move it "
-            f"to {path}",
-            exit_code=USAGE,
+            f"to {path}"
         )
     return path
 
@@ -277,7 +270,7 @@ def check_readable(client: BlockingClient, group: str) -> bool:
     """
     fault = validate_group(group)
     if fault is not None:
-        raise JobError(fault, exit_code=USAGE)
+        raise UsageError(fault)
     topic = dlq_topic(group)
     try:
         if client.read_queues(topic):
@@ -314,7 +307,7 @@ def letters(spark: SparkSession, group: str, where: str | None, settings: JobSet
     try:
         return frame if where is None else frame.where(where)
     except (AnalysisException, ParseException) as error:
-        raise JobError(f"--filter: {explain(error)}", exit_code=USAGE) from error
+        raise UsageError(f"--filter: {explain(error)}") from error
 
 
 def fetched(frame: DataFrame) -> Iterator[Letter]:
@@ -327,23 +320,12 @@ def fetched(frame: DataFrame) -> Iterator[Letter]:
         yield letter_of(row.asDict())
 
 
-def _client(settings: JobSettings) -> BlockingClient:
-    return BlockingClient(ConnectionSettings.from_options(settings.connector_options()))
-
-
 def _nothing(job: str, group: str) -> Summary:
     note = (
         f"Group {group} has no dead letters: there is no topic {dlq_topic(group)}. Brokers make it "
         "with the first letter."
     )
     return Summary(job, {"group": group, "letters": 0}, notes=(note,))
-
-
-def _instant(ms: int | None) -> str | None:
-    if ms is None:
-        return None
-    text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
-    return text.replace("+00:00", "Z")
 
 
 main = click.Group(help="Dead letters of a consumer group: report them, or send them back.")

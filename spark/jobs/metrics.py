@@ -3,8 +3,8 @@
     topic(s) --stream--> sums of a batch --> windows --> Parquet files, and on request a topic
 
 Windows are final once: a watermark closes them, and what comes later is a row of its own, so that
-nothing is dropped (see `windows`); a run that was killed goes on with the same windows (see
-`window_files`). Delay is from a message's birth at its producer to its store at the broker.
+nothing is dropped. A run that was killed goes on with the same windows (see `windows`). Delay is
+from a message's birth at its producer to its store at the broker.
 
     python -m skylarkmq.spark.jobs.metrics orders --output /data/metrics
     skylarkmq-spark-submit -m skylarkmq.spark.jobs.metrics orders --output /data/metrics
@@ -16,7 +16,6 @@ Spark sums up what its tasks read, and only a row for each window comes to the d
 and extremes alone: a batch that is read again gives the same numbers, however its tasks are cut.
 Driver process. Batches come on a thread of Spark's, one after the other.
 """
-# pyright: reportUnknownMemberType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
@@ -28,7 +27,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,19 +47,22 @@ from skylarkmq.spark.jobs.common import (
     JobError,
     JobSettings,
     argument,
+    batch_option,
+    follow_option,
     job_command,
     option,
 )
-from skylarkmq.spark.jobs.reporting import Cell, Progress, Summary, Table
+from skylarkmq.spark.jobs.reporting import Cell, Progress, Summary, Table, instant
 from skylarkmq.spark.jobs.running import open_session, run_batches
-from skylarkmq.spark.jobs.window_files import WindowFiles, row_values
 from skylarkmq.spark.jobs.windows import (
     DELAY_BOUNDS_MS,
     Partial,
     Tally,
     WindowBook,
+    WindowFiles,
     WindowKey,
     WindowRow,
+    row_values,
 )
 from skylarkmq.spark.options import SourceOptions
 from skylarkmq.spark.progress import last_progress, watch
@@ -117,18 +118,8 @@ class MetricsOptions:
         metavar="OFFSETS",
         help="Where the first run starts: earliest, latest, or the source's JSON.",
     )
-    batch_messages: int = option(
-        "--batch-messages",
-        type=click.IntRange(min=1),
-        default=200_000,
-        help="Messages of one batch at most.",
-    )
-    follow_ms: int | None = option(
-        "--follow",
-        type=Duration(low=100),
-        metavar="TIME",
-        help="Go on with a batch every TIME. Default: what is there now, then end.",
-    )
+    batch_messages: int = batch_option(200_000)
+    follow_ms: int | None = follow_option()
     metrics_port: int | None = option(
         "--metrics-port",
         type=click.IntRange(0, 65535),
@@ -248,7 +239,7 @@ class Counting:
             last = last_progress(query)
             behind = None if last is None else last.behind
             known = None if behind is None else self._messages + behind
-            watermark = _instant(self._book.watermark_ms)
+            watermark = instant(self._book.watermark_ms)
             progress.show(self._messages, known, f"watermark {watermark}" if watermark else "")
 
         run_batches(
@@ -324,7 +315,7 @@ class Counting:
             "messages_ahead_of_time": counts["ahead"],
             "windows_open": len(book.open),
             "messages_in_open_windows": sum(tally.rows for tally in book.open.values()),
-            "watermark": _instant(book.watermark_ms),
+            "watermark": instant(book.watermark_ms),
             "output": self._options.output,
         }
         opened = sorted(book.open.items())[-SHOWN_WINDOWS:]
@@ -398,7 +389,7 @@ SUMMARY_COLUMNS: Final = (
 def _table_rows(windows: Iterable[tuple[WindowKey, str, Tally]]) -> list[tuple[Cell, ...]]:
     return [
         (
-            _instant(key.start_ms),
+            instant(key.start_ms),
             key.topic,
             key.tag,
             kind,
@@ -417,19 +408,8 @@ def row_text(row: WindowRow, window_ms: int, *, body_bytes: bool) -> str:
     """Return a row as the JSON object that goes to a topic."""
     values = row_values(row, window_ms, body_bytes=body_bytes)
     for name in ("windowStart", "windowEnd"):
-        values[name] = _instant(values[name] // 1000)
+        values[name] = instant(values[name] // 1000)
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
-
-
-def _instant(ms: int | None) -> str | None:
-    """Return a time as ISO 8601 in UTC; one beyond the calendar as milliseconds."""
-    if ms is None:
-        return None
-    try:
-        text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (OverflowError, ValueError, OSError):
-        return f"{ms} ms"
-    return text.replace("+00:00", "Z").replace(".000Z", "Z")
 
 
 _COLUMNS: Final = (

@@ -27,9 +27,8 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
-from skylarkmq.client.admin.messages import DROPPED_NAMES
+from skylarkmq.client.admin.messages import DROPPED_NAMES, header_of_copy, queue_of_copy
 from skylarkmq.client.errors import BrokerError, ConnectionFailed, RocketMQError, broker_error
-from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.client.producer.send_result import STORED_CODES
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -41,13 +40,11 @@ from skylarkmq.protocol.compression import (
 )
 from skylarkmq.protocol.compression import compression_flags as flags_of
 from skylarkmq.protocol.flags import (
-    AUTO_CREATE_TOPIC_KEY_TOPIC,
-    DEFAULT_PRODUCER_GROUP,
     MessageSysFlag,
 )
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader, encode_send_header_v2
 from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.protocol.properties import UNIQ_KEY, encode_properties
+from skylarkmq.protocol.properties import UNIQ_KEY
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark.cluster import BlockingClient
@@ -297,7 +294,7 @@ class Redriver:
         status = STORED_CODES.get(answer.code)
         if status is None:
             refusal = broker_error(answer.code, answer.remark, step.address)
-            # A broker says SYSTEM_ERROR of whatever went wrong, before its store and behind it.
+            # A broker answers SYSTEM_ERROR for any fault, before its store and after it.
             open_yet = type(refusal) is BrokerError and answer.code == ResponseCode.SYSTEM_ERROR
             return self._ended(step, "unknown" if open_yet else "failed", str(refusal))
         offset = (answer.ext_fields or {}).get("queueOffset", "-1")
@@ -322,7 +319,7 @@ class Redriver:
 
 
 class _CannotTellError(Exception):
-    """Whether a copy is there cannot be found out."""
+    """It cannot be found out whether a copy is there."""
 
 
 COLUMNS: Final = (
@@ -382,15 +379,9 @@ def copied_properties(letter: Letter) -> dict[str, str]:
 
 
 def choose_queue(letter: Letter, queues: Sequence[MessageQueue]) -> MessageQueue:
-    """Return where the copy goes, of the topic's writable queues, which are not none.
-
-    By its sharding key, as its producer chose; else on the letter's own broker, in turn.
-    """
+    """Return where the copy goes, of the topic's writable queues, at least one."""
     key = letter.properties.get(names.SHARDING_KEY)
-    if key is not None:
-        return by_hash(queues, key)
-    near = [queue for queue in queues if queue.broker_name == letter.key.broker_name] or queues
-    return near[letter.key.queue_offset % len(near)]
+    return queue_of_copy(queues, key, letter.key.broker_name, letter.key.queue_offset)
 
 
 def copy_of(letter: Letter, queue: MessageQueue) -> tuple[SendMessageRequestHeader, bytes]:
@@ -411,17 +402,12 @@ def copy_of(letter: Letter, queue: MessageQueue) -> tuple[SendMessageRequestHead
         # The bits stay as they were: old releases know no number.
         sys_flag = flags_of(kind) if number else MessageSysFlag.COMPRESSED_FLAG
         body = compress(body, kind)
-    header = SendMessageRequestHeader(
-        producer_group=DEFAULT_PRODUCER_GROUP,
-        topic=queue.topic,
-        default_topic=AUTO_CREATE_TOPIC_KEY_TOPIC,
-        default_topic_queue_nums=1,
-        queue_id=queue.queue_id,
-        sys_flag=sys_flag,
-        born_timestamp=letter.born_ms,
+    header = header_of_copy(
+        queue,
+        copied_properties(letter),
+        born_ms=letter.born_ms,
         flag=letter.flag,
-        properties=encode_properties(copied_properties(letter)),
-        broker_name=queue.broker_name,
+        sys_flag=sys_flag,
     )
     return header, body
 

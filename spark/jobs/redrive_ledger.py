@@ -165,7 +165,7 @@ class RedriveLedger:
             except (ValueError, KeyError, TypeError) as error:
                 raise JobError(
                     f"line {number} of the ledger {self.path} is damaged ({error}). Without it "
-                    "letters may be sent twice: mend the line, or take the file away if that is "
+                    "letters may be sent twice: fix the line, or remove the file if that is "
                     "acceptable."
                 ) from error
             self.entries[entry.key] = entry

@@ -39,14 +39,16 @@ from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.common import (
     JobError,
     JobSettings,
+    UsageError,
     argument,
     explain,
     job_command,
     option,
+    rate_option,
 )
 from skylarkmq.spark.jobs.replay_ledger import Done, Ledger, ReplayPlan, Selection, assign
 from skylarkmq.spark.jobs.replay_task import COLUMNS, RECORD_S, ReplaySetup, send_rows
-from skylarkmq.spark.jobs.reporting import DONE, INTERRUPTED, USAGE, Summary, Table
+from skylarkmq.spark.jobs.reporting import DONE, INTERRUPTED, Summary, Table
 from skylarkmq.spark.jobs.running import (
     EACH_QUEUE,
     POLL_S,
@@ -109,12 +111,7 @@ class ReplayOptions:
         metavar="SQL",
         help="A condition on the archive's columns, as \"tags = 'paid'\".",
     )
-    rate: float | None = option(
-        "--rate",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="N",
-        help="At most N messages a second, all tasks together.",
-    )
+    rate: float | None = rate_option("At most N messages a second, all tasks together.")
     keep_ids: bool = option(
         "--keep-ids",
         is_flag=True,
@@ -173,19 +170,18 @@ def selection_of(options: ReplayOptions) -> Selection:
     unknown = [topic for topic in topics if topic not in known]
     if unknown:
         has = ", ".join(known) or "none yet"
-        raise JobError(f"the archive has no topic {unknown[0]}; it has {has}", exit_code=USAGE)
+        raise UsageError(f"the archive has no topic {unknown[0]}; it has {has}")
     if not options.topics and len(known) != 1:
         has = ", ".join(known) or "none yet"
-        raise JobError(f"say with --topic what to replay: the archive has {has}", exit_code=USAGE)
+        raise UsageError(f"say with --topic what to replay: the archive has {has}")
     if options.target in topics and not options.force:
-        raise JobError(
+        raise UsageError(
             f"the messages come from topic {options.target}: replayed into it, all its consumers "
-            "would get them again. Name another topic, or use --force",
-            exit_code=USAGE,
+            "would get them again. Name another topic, or use --force"
         )
     start_ms, end_ms = options.start_ms, options.end_ms
     if start_ms is not None and end_ms is not None and start_ms >= end_ms:
-        raise JobError("--start is not before --end: nothing lies between", exit_code=USAGE)
+        raise UsageError("--start is not before --end: nothing lies between")
     return Selection(
         str(Path(options.archive).absolute()),
         topics,
@@ -219,10 +215,9 @@ def extended(
     if plan is None:
         return ReplayPlan(selection, assign(list(sources), targets))
     if plan.selection != selection:
-        raise JobError(
+        raise UsageError(
             "the ledger belongs to another replay: other topics, target, times, condition or "
-            "--keep-ids. Name another --ledger, or use --restart",
-            exit_code=USAGE,
+            "--keep-ids. Name another --ledger, or use --restart"
         )
     gone = sorted(set(plan.targets.values()) - set(targets))
     if gone:
@@ -248,9 +243,7 @@ class _Replay:
         """Send what is left, and tell."""
         rows = select(self.spark, self.selection)
         plan = self.ledger.plan()
-        before = (
-            {queue: self.ledger.done(at) for at, queue in enumerate(plan.targets)} if plan else {}
-        )
+        before = self.ledger.all_done(plan)
         next_offsets = {queue: done.next_offset for queue, done in before.items()}
         left = count(rows, next_offsets, with_sizes=False)
         plan = extended(plan, self.selection, left, targets)
@@ -279,7 +272,7 @@ class _Replay:
             except Exception as error:  # whatever a task failed with, the ledger knows the rest
                 raise JobError(
                     f"{explain(error)} ({self._sent(plan) - sent_before:,} of {total:,} messages "
-                    "are sent; the same command goes on behind them)"
+                    "are sent; the same command continues after them)"
                 ) from error
             if not complete:  # tasks live on for a moment: let them write down what they have done
                 SystemClock().sleep(RECORD_S)
@@ -288,7 +281,7 @@ class _Replay:
         return self._summary(plan, before, left, DONE if complete else INTERRUPTED)
 
     def _sent(self, plan: ReplayPlan) -> int:
-        return sum(self.ledger.done(number).sent for number in range(len(plan.targets)))
+        return sum(done.sent for done in self.ledger.all_done(plan).values())
 
     def _summary(
         self,
@@ -297,7 +290,7 @@ class _Replay:
         left: Mapping[MessageQueue, Selected],
         exit_code: int,
     ) -> Summary:
-        after = {queue: self.ledger.done(at) for at, queue in enumerate(plan.targets)}
+        after = self.ledger.all_done(plan)
         table = [
             (*source, f"{target.broker_name} {target.queue_id}",
              after[source].sent - before.get(source, Done()).sent,
@@ -315,7 +308,7 @@ class _Replay:
         }
         notes: list[str] = []
         if exit_code == INTERRUPTED:
-            notes.append("Not all are sent: the same command goes on behind them.")
+            notes.append("Not all are sent: the same command continues after them.")
         elif not left and sent_before:
             notes.append("Earlier runs have sent all of it. --restart sends all again.")
         elif not left:
@@ -336,7 +329,7 @@ def _dry_run(
 ) -> Summary:
     """Tell what would be sent."""
     plan = None if restart else ledger.plan()
-    before = {queue: ledger.done(at) for at, queue in enumerate(plan.targets)} if plan else {}
+    before = ledger.all_done(plan)
     next_offsets = {queue: done.next_offset for queue, done in before.items()}
     left = count(select(spark, selection), next_offsets, with_sizes=True)
     plan = extended(plan, selection, left, targets)
@@ -402,10 +395,9 @@ def select(spark: SparkSession, selection: Selection) -> DataFrame:
         try:
             rows = rows.where(selection.where)
         except (AnalysisException, ParseException) as error:
-            raise JobError(
+            raise UsageError(
                 f"--where {selection.where!r} is no condition on the columns of the archive: "
-                f"{explain(error)}",
-                exit_code=USAGE,
+                f"{explain(error)}"
             ) from error
     return rows
 
@@ -438,7 +430,7 @@ def count(
 
 
 def from_on(rows: DataFrame, from_offsets: Mapping[MessageQueue, int]) -> DataFrame:
-    """Return the rows at these offsets and behind; of queues that are not named all."""
+    """Return the rows from these offsets on; of queues that are not named, all rows."""
     from pyspark.sql import functions as f
 
     known = {queue: offset for queue, offset in from_offsets.items() if offset}

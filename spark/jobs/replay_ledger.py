@@ -1,4 +1,4 @@
-"""What a replay has done, so that the same command goes on where an earlier run ended.
+"""What a replay has done, so that the same command continues where an earlier run ended.
 
     <ledger>/
       plan.json       what is replayed where; written before the first message is sent
@@ -8,13 +8,14 @@
 
 Each file is replaced whole and synced: {"v":1,"next":120,"sent":118,"size":90112}: all selected
 messages of the source queue below offset 120 are acknowledged by the target's broker, 118 of them,
-with bodies of 90,112 bytes. It is written behind the acknowledgements, never before; killed between
-the two, the messages since the last write are sent again, with the same unique keys.
+with bodies of 90,112 bytes. It is written after the acknowledgements, never before. When a run is
+killed between the two, the next one sends the messages since the last write again, with the same
+unique keys.
 
-A task may outlive its run by a while, as when the driver was killed. It looks for its run's id
-whenever it writes, and stops when there is none or another's, so that two runs do not mix.
+A task may outlive its run for a while, as when the driver was killed. It looks for the id of its
+run whenever it writes, and stops when there is none or another one, so that two runs do not mix.
 
-The plan fixes the target queue of each source queue, since its order would be lost by another one.
+The plan fixes the target queue of each source queue: a change would lose the order.
 The folder lies where driver and executors see it, as the archive does.
 """
 
@@ -164,15 +165,15 @@ class Ledger:
             self._lock = None
 
     def begin_run(self, run_id: str) -> None:
-        """Let tasks of this run write, and those of earlier ones no more."""
+        """Let tasks of this run write, and tasks of earlier runs no longer."""
         self._files.replace(RUN, run_id.encode())
 
     def end_run(self) -> None:
-        """Let no task write."""
+        """Let no task write any longer."""
         self._files.remove(RUN)
 
     def require_run(self, run_id: str) -> None:
-        """See that a run is still the one at work.
+        """Check that a run is still the one at work.
 
         Raises:
             RunEndedError: it has ended.
@@ -229,6 +230,11 @@ class Ledger:
             return Done(int(document["next"]), int(document["sent"]), int(document["size"]))
         except (KeyError, TypeError, ValueError) as error:
             raise self._damaged(name, error) from error
+
+    def all_done(self, plan: ReplayPlan | None) -> dict[MessageQueue, Done]:
+        """Return how far each source queue of a plan is; nothing without a plan."""
+        sources = plan.targets if plan else ()
+        return {queue: self.done(number) for number, queue in enumerate(sources)}
 
     def record(self, number: int, done: Done) -> None:
         """Keep how far a source queue is; durable when it returns. One task per queue."""

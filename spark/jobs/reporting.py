@@ -19,7 +19,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
+from datetime import UTC, datetime
 from typing import Any, Final, Self, TextIO
 
 from skylarkmq.spark.clock import BlockingClock, SystemClock
@@ -67,12 +67,7 @@ class Progress:
             self._bar = _RichBar.open(self.what, self._unit, self._out)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -82,10 +77,10 @@ class Progress:
         self.show(self.done + count, self.total, note)
 
     def show(self, done: int, total: int | None = None, note: str = "") -> None:
-        """Say that `done` of `total` are done; `note` stands behind, as "lag 12".
+        """Say that `done` of `total` are done; `note` follows, as "lag 12".
 
         Args:
-            total: None while nobody knows it.
+            total: None while it is not known.
         """
         self.done, self.total = done, total
         if not self._shown:
@@ -112,8 +107,8 @@ class Progress:
         of = f" of {self.total:,} ({_percent(self.done, self.total)})" if self.total else ""
         elapsed = now - self._started_s
         rate = f", {self.done / elapsed:,.0f}/s" if self.done and elapsed > 0 else ""
-        behind = f", {note}" if note else ""
-        self._out.write(f"{self.what}: {self.done:,}{of} {self._unit}{rate}{behind}\n")
+        tail = f", {note}" if note else ""
+        self._out.write(f"{self.what}: {self.done:,}{of} {self._unit}{rate}{tail}\n")
         self._out.flush()
 
 
@@ -245,7 +240,7 @@ class Summary:
 
 
 def show(value: object) -> str:
-    """Return a cell or figure as people read it: thousands parted, nothing as a dash."""
+    """Return a cell or figure as people read it: thousands separated, None and "" as a dash."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -257,6 +252,17 @@ def show(value: object) -> str:
     text = str(value)
     text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= CELL_MAX else text[: CELL_MAX - 3] + "..."
+
+
+def instant(ms: int | None, timespec: str = "milliseconds") -> str | None:
+    """Return a time as ISO 8601 in UTC; one beyond the calendar as milliseconds."""
+    if ms is None:
+        return None
+    try:
+        text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=timespec)
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"
+    return text.replace("+00:00", "Z").replace(".000Z", "Z")
 
 
 def _label(name: str) -> str:

@@ -164,7 +164,7 @@ def run_job(command: Command, capsys: pytest.CaptureFixture[str], *words: object
     with pytest.raises(SystemExit) as ended:
         command.main([*map(str, words), "--json"])
     summary = json.loads(capsys.readouterr().out)
-    assert ended.value.code == 0, summary
+    assert ended.value.code == 0, json.dumps(summary)  # a text is printed whole
     return summary
 
 

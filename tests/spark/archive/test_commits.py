@@ -210,7 +210,7 @@ def test_hourly_is_fixed(tmp_path: Path) -> None:
         pass
     with open_writer(tmp_path) as writer:
         assert writer.hourly
-    with pytest.raises(ArchiveError, match="is parted by hour"):
+    with pytest.raises(ArchiveError, match="is divided by hour"):
         open_writer(tmp_path, hourly=False).__enter__()
     assert archive_table.dataset(tmp_path).schema.names[-2:] == ["date", "hour"]
 

@@ -17,8 +17,7 @@ from skylarkmq.spark.archive.commits import STAGING
 from skylarkmq.spark.archive.writer import StagedFile
 from skylarkmq.spark.jobs import archive, audit
 from skylarkmq.spark.jobs.archive import ArchiveOptions
-from skylarkmq.spark.jobs.audit import StoreOptions, TopicOptions
-from skylarkmq.spark.jobs.audit_files import check_files
+from skylarkmq.spark.jobs.audit import StoreOptions, TopicOptions, check_files
 from skylarkmq.spark.jobs.common import JobSettings
 from skylarkmq.testing.threaded import SyncBroker, run_broker_sync
 from tests.spark.support.archives import append, batch, open_writer

@@ -13,7 +13,7 @@ from skylarkmq.spark.archive import commits as archive_commits
 from skylarkmq.spark.archive.commits import ArchiveWriter, TableState
 from skylarkmq.spark.archive.compaction import compact, groups
 from skylarkmq.spark.durable_folder import DurableFolder
-from skylarkmq.spark.jobs.audit_files import CheckedFiles, FileFault, check_files
+from skylarkmq.spark.jobs.audit import CheckedFiles, FileFault, check_files
 from tests.spark.support.archives import append, open_writer, run_of
 
 

@@ -16,6 +16,7 @@ from skylarkmq.spark.jobs.common import (
     Duration,
     JobError,
     JobSettings,
+    UsageError,
     argument,
     explain,
     job_command,
@@ -134,7 +135,7 @@ def test_progress_is_off_with_json_and_where_there_is_no_terminal() -> None:
     ("error", "code"),
     [
         (JobError("no"), 3),
-        (JobError("no", exit_code=2), 2),
+        (UsageError("no"), 2),
         (OptionError("unknown option topick"), 2),
         (RuntimeError("no"), 3),
         (RuntimeError("x.option_reading.OptionError: unknown option topick"), 2),

@@ -18,8 +18,7 @@ from skylarkmq.spark.durable_folder import DurableFolder
 from skylarkmq.spark.jobs import metrics
 from skylarkmq.spark.jobs.common import JobError, JobSettings
 from skylarkmq.spark.jobs.metrics import Counting, MetricsOptions, WindowMetrics, row_text
-from skylarkmq.spark.jobs.window_files import WindowFiles
-from skylarkmq.spark.jobs.windows import Partial, Tally, WindowKey, WindowRow
+from skylarkmq.spark.jobs.windows import Partial, Tally, WindowFiles, WindowKey, WindowRow
 from tests.spark.support.archives import open_writer
 
 WINDOW_MS = 100
@@ -138,7 +137,7 @@ def test_killed_anywhere_the_result_is_the_same(
     monkeypatch.setattr("os.fsync", lambda descriptor: None)  # the disk outlives a killed process
     run(tmp_path / "whole", range(5))
     expected = rows_in(tmp_path / "whole")
-    monkeypatch.setattr("skylarkmq.spark.jobs.window_files.DurableFolder", DyingFolder)
+    monkeypatch.setattr("skylarkmq.spark.jobs.windows.DurableFolder", DyingFolder)
     DyingFolder.after = after
     died = 0
     for last in range(1, 100):

@@ -18,8 +18,7 @@ from skylarkmq.client.sync import Client, Consumer, Producer
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.spark.jobs.dlq import main as dlq
 from skylarkmq.spark.jobs.metrics import main as metrics
-from skylarkmq.spark.jobs.window_files import SCHEMA
-from skylarkmq.spark.jobs.windows import DELAY_BOUNDS_MS
+from skylarkmq.spark.jobs.windows import DELAY_BOUNDS_MS, SCHEMA
 from skylarkmq.spark.progress import watch
 from skylarkmq.testing.threaded import SyncBroker
 

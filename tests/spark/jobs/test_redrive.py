@@ -17,6 +17,7 @@ from skylarkmq.protocol.flags import dlq_topic
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.spark.cluster import BlockingClient
+from skylarkmq.spark.durable_folder import make_folder
 from skylarkmq.spark.jobs.common import JobError
 from skylarkmq.spark.jobs.dlq import (
     RedriveOptions,
@@ -25,7 +26,7 @@ from skylarkmq.spark.jobs.dlq import (
     summarise_redrive,
 )
 from skylarkmq.spark.jobs.redrive import GIVE_UP_AFTER, Letter, RedriveCounts, Redriver
-from skylarkmq.spark.jobs.redrive_ledger import Entry, LetterKey, RedriveLedger, make_folder
+from skylarkmq.spark.jobs.redrive_ledger import Entry, LetterKey, RedriveLedger
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker, run_broker_sync
 
