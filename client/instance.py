@@ -1,6 +1,6 @@
-"""The client: connections and names that producers and consumers share; services.py is its inside.
+"""Client: what producers and consumers share. `services.py` has the connections and the tasks.
 
-It runs in the caller's loop only; it makes no loop, no thread, and no signal handler.
+It runs in the caller's loop. It makes no loop, no thread and no signal handler.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Started(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """Stop, and close what is its own."""
+        """Stop, and stop the client too unless it is shared."""
 
 
 class Client(Started):
@@ -80,7 +80,7 @@ class Client(Started):
         request_timeout, route_refresh, heartbeat_interval: seconds.
         address_map: the address to dial for one that a broker advertises, as a mapping or a
             function; for containers, NAT and tunnels.
-        metrics: a registry of prometheus-client that takes this client's metrics.
+        metrics: the registry of prometheus-client for this client's metrics.
         tracer_provider: makes OpenTelemetry spans of sends, receives and handlers; needs
             `pip install 'skylarkmq[otel]'`.
         network, clock, random: taken from the system unless a test hands them in.
@@ -109,7 +109,7 @@ class Client(Started):
         self._namespace = Namespace(self._config.namespace).name
         self._services: Services | None = None
         self._starting = asyncio.Lock()
-        self._closed = False
+        self._stopped = False
         self._client_id = ""
 
     async def start(self) -> None:
@@ -117,19 +117,19 @@ class Client(Started):
 
         Raises:
             ConnectionFailed: no name server can be reached; a TlsError when a check of TLS is why.
-            IllegalState: closed before.
+            IllegalState: stopped before.
         """
         async with self._starting:
-            if self._closed:
-                raise IllegalState("the client is closed")
+            if self._stopped:
+                raise IllegalState("the client has stopped")
             if self._services is not None:
                 return
             clock = self._clock or SystemClock(asyncio.get_running_loop())
             services = Services(self._config, self._network, clock, self._random)
             try:
                 await services.connect()
-                if self._closed:  # while it connected
-                    raise IllegalState("the client is closed")
+                if self._stopped:  # while it connected
+                    raise IllegalState("the client has stopped")
                 services.hooks += _hooks_of(services, *self._observers)
             except BaseException:
                 await services.remoting.stop()
@@ -139,8 +139,8 @@ class Client(Started):
             self._services = services
 
     async def stop(self) -> None:
-        """End the tasks and close all connections. Stop producers and consumers before."""
-        self._closed = True
+        """End the tasks and close all connections. Stop its producers and consumers before."""
+        self._stopped = True
         services, self._services = self._services, None
         if services is not None:
             await services.stop()
@@ -162,17 +162,17 @@ def services_of(client: Client) -> Services:
     Raises:
         IllegalState: not started, or stopped.
     """
-    services, closed = client._services, client._closed  # pyright: ignore[reportPrivateUsage]
+    services, stopped = client._services, client._stopped  # pyright: ignore[reportPrivateUsage]
     if services is None:
-        raise IllegalState(f"the client is {'closed' if closed else NOT_STARTED}")
+        raise IllegalState("the client has stopped" if stopped else f"the client is {NOT_STARTED}")
     return services
 
 
 class OnClient(Started):
-    """A producer, a consumer and their like: they share a client, or have one of their own."""
+    """Base of Producer, Consumer, PeekReader and Admin, which have a client or share one."""
 
     def __init__(self, client: Client | None, namesrv_addr: str | None) -> None:
-        """Take a shared client, or name server addresses (default as for Client) for an own one.
+        """Take a client to share, or name servers (default as for Client) for one of its own.
 
         Raises:
             TypeError: `client` is no Client.

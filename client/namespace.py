@@ -1,8 +1,8 @@
-"""Namespaces: tenants of one cluster, told apart by a prefix of their topics and groups.
+"""Namespaces: tenants of one cluster, each with a prefix for its topics and groups.
 
     orders            ->  shop%orders
-    %RETRY%billing    ->  %RETRY%shop%billing        dead letters likewise
-    TBW102, rmq_sys_* ->  as they are: the brokers' own names belong to nobody
+    %RETRY%billing    ->  %RETRY%shop%billing        and so dead letters
+    TBW102, rmq_sys_* ->  unchanged: these names belong to the brokers
 
 Names are wrapped where they come from the application and unwrapped where they go back to it; the
 inside of the SDK knows wrapped names only. An empty namespace changes nothing.
@@ -43,7 +43,7 @@ class Namespace:
         if self.name:
             fault = validate_topic(self.name)
             if fault is None and SEPARATOR in self.name:
-                fault = f"it contains {SEPARATOR}, which parts it from the topic"
+                fault = f"it contains {SEPARATOR}, which separates it from the topic"
             if fault is None and len(self.name) > NAMESPACE_SIZE_MAX:
                 fault = f"it is longer than {NAMESPACE_SIZE_MAX} characters"
             if fault is not None:
@@ -91,7 +91,7 @@ class Namespace:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return the mark of a retry or dead-letter topic, and what stands behind it."""
+    """Return the prefix of a retry or dead-letter topic, and the rest of the name."""
     for kind in (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX):
         if name.startswith(kind):
             return kind, name.removeprefix(kind)

@@ -1,4 +1,4 @@
-"""The inside of a started client, which its producers and consumers share.
+"""Services: the connections, routes and tasks of a started client.
 
 One connection to each broker, one route table, one heartbeat for all groups, one client id. Three
 tasks run: heartbeats, the refresh of all routes, and the search for routes that are still missing.
@@ -56,9 +56,9 @@ MEMBER_CODES: Final = (
 """What brokers ask one member of a group for."""
 JITTER: Final = 0.1
 HEARTBEAT_DELAY_S: Final = 0.2
-"""A wish for a heartbeat waits that long for others to join it."""
+"""A wanted heartbeat waits that long, so that several wishes become one."""
 REFUSED_S: Final = 10.0
-"""A broker that starts, or reads its access control again, has that long to change its mind."""
+"""How long a broker may refuse heartbeats, as while it starts or reads its access control again."""
 REFUSALS_MIN: Final = 3
 LATER_CODES: Final[frozenset[int]] = frozenset(
     {
@@ -67,7 +67,7 @@ LATER_CODES: Final[frozenset[int]] = frozenset(
         ResponseCode.FLOW_CONTROL,
     }
 )
-"""Answers about the state of the broker, not about the client."""
+"""Refusals because of the state of the broker, not of the client."""
 
 
 class Member(Protocol):
@@ -111,7 +111,7 @@ class Services:
         self.beat_wanted = asyncio.Event()
         self.hooks: list[ClientHook] = []
         self.reconnect_listeners: set[Callable[[str], None]] = set()
-        """Told the address when a connection that was lost stands again."""
+        """Told the address when a lost connection was made again."""
         self.pushes = PushRouter()
         self.pushes.on(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._members_changed)
         for code in MEMBER_CODES:
@@ -175,7 +175,7 @@ class Services:
         self._run(self._refresh(MISSING_ROUTE_REFRESH_S, missing_only=True), "missing-routes")
 
     async def stop(self) -> None:
-        """End the tasks and close all connections; cancelled, it has closed all the same."""
+        """End the tasks and close all connections, which are closed even when this is cancelled."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -253,12 +253,12 @@ class Services:
     # Brokers
 
     def known_peer(self, address: str) -> Peer | None:
-        """Return what is known of the broker that is connected there; no I/O."""
+        """Return what is known of the broker at `address`; None without a connection. No I/O."""
         connection = self.remoting.ready(address)
         return None if connection is None else connection.peer
 
     async def peer(self, address: str) -> Peer:
-        """Return what the broker at `address` is, asking it by an empty heartbeat if need be.
+        """Return what the broker at `address` is; if unknown, ask it by an empty heartbeat.
 
         Raises:
             RocketMQError: no connection, or no answer.
@@ -273,16 +273,8 @@ class Services:
             connection.peer = connection.peer or peer_of(answer)
         return connection.peer
 
-    async def broker_version(self, address: str) -> int:
-        """Return the release ordinal that the broker at `address` claims, see `MQVersion`.
-
-        Raises:
-            RocketMQError: no connection, or no answer.
-        """
-        return (await self.peer(address)).version
-
     def _reconnected(self, address: str) -> None:
-        # A broker knows a client by its connection: the new one is nobody before a heartbeat.
+        # A broker knows a client by its connection: the new one needs a heartbeat.
         self.beat_wanted.set()
         for listener in list(self.reconnect_listeners):
             listener(address)
@@ -330,7 +322,7 @@ class Services:
     async def _beat(self) -> None:
         while True:
             if await wait_event(self.clock, self.beat_wanted, self.config.heartbeat_interval):
-                # Several wishes at the same time are one, and somebody may have fulfilled it.
+                # Several wishes become one, and another task may have sent the heartbeat.
                 await sleep(self.clock, HEARTBEAT_DELAY_S)
                 if not self.beat_wanted.is_set():
                     continue
@@ -370,7 +362,7 @@ class Services:
     async def _unregister(self, header: UnregisterClientRequestHeader) -> None:
         """Tell the connected brokers; the others forget the client after a while."""
         if self._closed:
-            return  # its closed connections have told the brokers
+            return  # the end of its connections has told the brokers
         calls = [
             self.consumer_api.unregister(address, header, self.config.request_timeout)
             for broker in self.routes.brokers().values()

@@ -1,14 +1,20 @@
-"""Administration of a cluster, by kind of thing; `Admin` is all of it.
+"""Admin: topics, groups, offsets, messages and brokers of a cluster.
 
-What its calls answer stands in `results`, `stored_message`, `scan`, `dead_letters` and `traces`.
+    async with Admin(namesrv_addr="127.0.0.1:9876") as admin:
+        await admin.create_topic("orders", queues=4)
+        print((await admin.progress("billing")).lag)
+
+It works on SkylarkMQ and on Apache RocketMQ. Every call asks the name server which brokers have the
+topic now, and speaks to masters. It caches nothing and joins no group. Its parts are `topics`,
+`groups` and `messages`; `results` has what the calls return.
 """
 
-from skylarkmq.client.admin.admin import Admin
-from skylarkmq.client.admin.groups import Edge
+from skylarkmq.client.admin.groups import Edge, GroupAdmin
 from skylarkmq.client.admin.messages import (
     DeadLetterReplay,
     DeliveryTrace,
     EndTrace,
+    MessageAdmin,
     MessageTrace,
     ReplayOutcome,
     ReplayTarget,
@@ -36,6 +42,15 @@ from skylarkmq.client.admin.results import (
     TopicDescription,
     TopicSettings,
 )
+
+
+class Admin(GroupAdmin, MessageAdmin):
+    """Administers a cluster. One loop; any number of tasks may use it at the same time.
+
+    Calls over several brokers end with the first error once those under way have ended. Cancelled,
+    a call that changes something may have changed it on some of the brokers.
+    """
+
 
 __all__ = [
     "Admin",

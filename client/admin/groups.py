@@ -428,7 +428,7 @@ class GroupAdmin(TopicAdmin):
     async def consume_directly(
         self, group: str, client_id: str, offset_msg_id: str
     ) -> ConsumedDirectly:
-        """Let one member consume one message now, whatever the group's offsets are.
+        """Let one member consume one message now; the group's offsets do not matter.
 
         Args:
             offset_msg_id: names the broker that keeps the message and its place there.
@@ -483,17 +483,17 @@ class GroupAdmin(TopicAdmin):
         offset: int | Mapping[MessageQueue, int] | None = None,
         dry_run: bool = False,
     ) -> OffsetReset:
-        """Let a group go on elsewhere in a topic, whether it has members now or not.
+        """Move a group to another place in a topic, with or without members at work.
 
         Nothing stored at `when` or later is skipped. Members that are told by their broker may get
         one message from before `when` as well, take some seconds (on 5.x up to twenty), and drop
         what they hold. On RocketMQ 4.9, and on ours by time, a group with members must have
-        committed in every queue before.
-        When a broker of several fails, those before it have moved; the same call again is right.
+        committed in every queue before. When one of several brokers fails, those before it have
+        moved; repeat the call then.
 
         Args:
             when: to the first message stored then or later, or to the queues'
-                first message ("begin") or behind their last ("end").
+                first message ("begin") or after their last one ("end").
             offset: to that offset of every queue, or of those given; moved into the queue's
                 bounds.
             dry_run: tell from where to where each queue would go, and change nothing.
@@ -540,7 +540,7 @@ class GroupAdmin(TopicAdmin):
     async def skip_accumulated(
         self, group: str, topic: str, *, dry_run: bool = False
     ) -> OffsetReset:
-        """Let a group go on with the next message to be stored; what waits is never consumed.
+        """Move a group to the end of a topic: it never consumes the messages that wait now.
 
         Raises:
             RouteNotFound: there is no such topic.
@@ -548,7 +548,7 @@ class GroupAdmin(TopicAdmin):
         return await self.reset_offset(group, topic, when="end", dry_run=dry_run)
 
     async def clone_offsets(self, source: str, target: str, topic: str | None = None) -> None:
-        """Let group `target` stand where `source` stands, in one topic or in all it has consumed.
+        """Give group `target` the offsets of `source`, in one topic or in all it has consumed.
 
         The members of `target`, if it has any, commit over it: stop them before.
 

@@ -1,12 +1,11 @@
-"""Messages: by key, id, place and time; dead letters, and giving them back; traces.
+"""Messages by key, id, place and time; dead letters and their replay; traces.
 
 A replay of a dead letter sends a copy, under the message's own id: to the group's retry topic, from
 which this group alone gets it, or to the topic that it was sent to first, where all groups get it.
-The dead letter itself stays, as nothing in a log goes before its time; the caller keeps how far a
-replay has come.
+The dead letter itself stays in the log. The caller keeps how far a replay has come.
 
-A trace holds what clients with tracing on have written, some moments later. A broker needs
-`traceTopicEnable` for it, or the clients a topic of their own.
+Clients with tracing on write a trace some moments after the event. They need a broker with
+`traceTopicEnable`, or a trace topic of their own.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/MQAdminImpl.java (queryMessage,
 viewMessage, queryMessageByUniqKey), broker/.../processor/SendMessageProcessor.java
@@ -205,7 +204,7 @@ class MessageAdmin(AdminBase):
         """Return messages of a topic, the oldest first, `limit` at most: of many, the newest ones
         by key or id, the first ones by time alone.
 
-        Keys and ids come from the brokers' index, which forgets old ones and is a moment behind;
+        Keys and ids come from the brokers' index, which forgets old ones and is a moment late;
         by time alone the queues are read, so `scan` is better for many.
 
         Args:
@@ -279,7 +278,8 @@ class MessageAdmin(AdminBase):
 
         Raises:
             RouteNotFound: there is no such topic; at the first message.
-            NotFound: a queue of `after` is not there, as while its broker is away; likewise.
+            NotFound: a queue of `after` is not there, for instance while its broker is away; at the
+                first message.
         """
         return self._scan(self._topic(topic), start, stop, after)
 
@@ -381,7 +381,7 @@ class MessageAdmin(AdminBase):
         Raises:
             NotFound: a queue of `after` is not there, as while its broker is away; at the first
                 letter.
-            RouteNotFound: no broker is registered with the name server; likewise.
+            RouteNotFound: no broker is registered with the name server; at the first letter.
         """
         topic = dlq_topic(self._group(group))
         return self._scan(topic, start, stop, after, may_be_absent=True)

@@ -1,8 +1,8 @@
-"""Dividing a topic's queues among the members of a group: the same table on every member.
+"""Strategies that divide a topic's queues among the members of a group.
 
-Each member computes the whole division by itself, so all must sort alike and divide alike. These
-are the strategies of the Java client, queue for queue, so Java members may share a group with ours
-when both name the same strategy:
+Each member computes the whole division by itself, so all must sort and divide in the same way. The
+strategies give the same queues as those of the Java client, so Java members may be in a group with
+ours when both name the same strategy:
 
     ours                          Java's class                            its getName()
     "average" (default)           AllocateMessageQueueAveragely           AVG
@@ -31,7 +31,7 @@ from skylarkmq.protocol.message import MessageQueue
 
 Allocation = Callable[[Sequence[MessageQueue], Sequence[str], str], Sequence[MessageQueue]]
 """A strategy: all queues of one topic and all client ids, both sorted, and the client whose share
-is wanted. It must give every queue to one member at most, whichever member asks."""
+is wanted. It must give every queue to one member at most, on whichever member it runs."""
 
 AllocationName = Literal["average", "circle", "consistent_hash"]
 Assignment = AllocationName | Allocation
@@ -77,7 +77,7 @@ def find_allocation(assignment: Assignment) -> Allocation:
 def allocate_averagely(
     queues: Sequence[MessageQueue], client_ids: Sequence[str], client_id: str
 ) -> Sequence[MessageQueue]:
-    """Give a run of neighbours to each; the first members get one more."""
+    """Give each member neighbouring queues; the first members get one more."""
     index = client_ids.index(client_id)
     share, rest = divmod(len(queues), len(client_ids))
     start = index * share + min(index, rest)
@@ -95,7 +95,7 @@ def allocate_in_circle(
 class ConsistentHash:
     """Places members and queues on a ring: a member that comes or goes moves few queues.
 
-    Shares may differ much in size; more virtual nodes even them out.
+    Shares may differ much in size; more virtual nodes make them more even.
     """
 
     virtual_nodes: int = 10
@@ -122,10 +122,10 @@ class ConsistentHash:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Configured:
-    """This member owns these queues and no others; nobody checks that all are owned once.
+    """This member owns these queues and no others; that each has one owner is not checked.
 
-    Unlike RocketMQ: the group's retry topic is divided by averages all the same, or nobody would
-    receive what was handed back for another try.
+    Unlike RocketMQ: the group's retry topic is divided by averages, because otherwise no member
+    would receive the messages that were handed back for another try.
     """
 
     queues: frozenset[MessageQueue]
@@ -159,7 +159,7 @@ class MachineRooms:
         index = client_ids.index(client_id)
         share, rest = divmod(len(here), len(client_ids))
         mine = here[index * share : (index + 1) * share]
-        # Not as in averaging: what does not divide evenly is dealt out from the end.
+        # Unlike `allocate_averagely`: the queues that remain are dealt out from the end.
         return mine + ([here[share * len(client_ids) + index]] if index < rest else [])
 
     def _has(self, broker_name: str) -> bool:
@@ -169,7 +169,7 @@ class MachineRooms:
 
 @dataclass(frozen=True, slots=True)
 class NearbyRooms:
-    """Gives a queue to members of its broker's machine room; to all where no member is there.
+    """Gives a queue to the members in the machine room of its broker, or to all if there are none.
 
     Attributes:
         broker_room: the room of a queue's broker, for instance from the broker's name.
@@ -184,7 +184,7 @@ class NearbyRooms:
     def __call__(
         self, queues: Sequence[MessageQueue], client_ids: Sequence[str], client_id: str
     ) -> Sequence[MessageQueue]:
-        """Divide.
+        """Return the share of `client_id`.
 
         Raises:
             ValueError: a queue or a client has no room.

@@ -6,8 +6,8 @@
         async for message in consumer: ...     # or: ack by asking for the next one
 
 The group's members divide the queues among them; its offsets live on the brokers. Delivery is at
-least once: a message whose ack was not committed comes again, for instance the last one of a loop
-that is left by `break`, unless `message.ack()` or `consumer.commit()` was awaited for it.
+least once: a message whose ack was not committed comes again, for instance the last one before a
+`break` out of the loop, unless `message.ack()` or `consumer.commit()` was awaited for it.
 
     orderly=True             a queue's messages one after another, on one member at a time
     model="broadcasting"     every member gets every message, and keeps its offsets on its own disk
@@ -72,7 +72,8 @@ class Consumer(OnClient):
         batch_size: messages a pull asks for.
         prefetch, prefetch_bytes: messages held here, handed out ones included, over all queues.
             The last answer for a queue may go beyond the bytes, by one message or 256 KiB.
-        max_span: how far the lowest unacknowledged message of a queue may lie behind.
+        max_span: how far the lowest unacknowledged message of a queue may be from the newest one
+            here, in offsets.
         retry_delays: seconds (or timedelta) before the first retry of a message whose handler
             failed, the second, and so on; the last one for all that follow. Brokers delay by
             levels, so each is rounded up to the next: 1, 5, 10, 30 s, 1 m, ... 2 h. Default:
@@ -82,14 +83,14 @@ class Consumer(OnClient):
         ack: with "manual" messages are acknowledged by `message.ack()` alone; with "none"
             they are when they are handed out, so one that fails is lost.
         commit_interval: seconds between commits.
-        consume_timeout: seconds after which a message that is still with its handler is named
-            in the log, once. It stays with the handler, and is not delivered again.
+        consume_timeout: seconds after which the log names, once, a message that is still with its
+            handler. It stays with the handler, and is not delivered again.
         on_assigned, on_revoked: called, and awaited if need be, with the queues, before new
             ones are pulled and before old ones are given up. What is acknowledged when
             `on_revoked` ends is committed.
         offsets_folder: where a broadcasting consumer keeps its offsets, in a file by the
             client's `instance_name` and the group; default: the user's folder for state.
-        trace: tell RocketMQ's trace topic what `run` consumes; a text names another topic.
+        trace: write traces of `run` to RocketMQ's trace topic; a text names another topic.
 
     Raises:
         ValueError: a setting, a topic or the group cannot be used.
@@ -180,7 +181,7 @@ class Consumer(OnClient):
         """Leave the group: end the handlers, commit, tell the brokers, close.
 
         It goes on when it is cancelled, then without the handlers' drain; called again, it waits
-        for its end. A handler may call it, and is not waited for.
+        for its end. A handler may call it; it does not wait for that handler.
 
         Args:
             drain: wait for the handlers at work, `timeout` seconds at most; else cancel them.
@@ -191,7 +192,7 @@ class Consumer(OnClient):
             self._stopped = True
             work = self._end(timeout if drain else 0.0, caller)
             self._ending = asyncio.create_task(work, name=f"skylarkmq-{self.group}-stop")
-            self._ending.add_done_callback(_look)
+            self._ending.add_done_callback(_read_result)
         elif caller is self._ending or (workers is not None and workers.has(caller)):
             return  # a callback or a handler, which what is under way waits for
         try:
@@ -288,7 +289,7 @@ class Consumer(OnClient):
             self._selectors[known] = selector
 
     async def unsubscribe(self, topic: str) -> None:
-        """Give a topic up.
+        """Consume a topic no more.
 
         Raises:
             IllegalState: queues were assigned by hand.
@@ -404,7 +405,7 @@ class Consumer(OnClient):
         return self._running.rebalance.held(self._wrapped(queue)).position
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at `offset`; what was prefetched or given of the queue before counts no more.
+        """Go on at `offset`; forget what was prefetched or given of the queue before.
 
         Raises:
             RebalanceInProgress: the queue is not assigned.
@@ -434,8 +435,8 @@ class Consumer(OnClient):
     async def seek_to_time(self, where: MessageQueue | str, when: datetime) -> None:
         """Go on with the first message that was stored at `when` or later.
 
-        No such message is passed over, and none of before comes, unless very many were stored in
-        the millisecond before, or the broker's clock was set back meanwhile.
+        It skips no such message. It gives none from before `when` either, unless very many were
+        stored in the millisecond before, or the broker's clock was set back.
 
         Args:
             where: a queue, or a topic: all its queues that are assigned.
@@ -494,7 +495,7 @@ class Consumer(OnClient):
     async def assign(
         self, queues: Iterable[MessageQueue], selector: Selector | None = None
     ) -> None:
-        """Take these queues, in place of all others, without a division among members.
+        """Read these queues and no others, outside the division among the members.
 
         For a started consumer that was given no topics and has not subscribed to any. It is no
         member of its group then: it takes no share from those that are, and what their handlers
@@ -613,7 +614,7 @@ class Consumer(OnClient):
             message._finish()
 
     def _give(self, messages: list[ReceivedMessage]) -> None:
-        # Should several tasks wait at the same time, none's message is forgotten.
+        # Several tasks may wait at the same time: no message of theirs is forgotten.
         self._given = [*self._given, *messages] if self._config.ack != "manual" else []
         if self._config.ack == "none":
             self._ack_given()
@@ -630,8 +631,8 @@ class Consumer(OnClient):
                 self._running.buffer.offer(message._process_queue)
 
 
-def _look(ending: asyncio.Task[None]) -> None:
-    """Look at how a stop ended, in case nobody waits for it any more."""
+def _read_result(ending: asyncio.Task[None]) -> None:
+    """Read the result of a stop, in case no caller waits for it any more."""
     if not ending.cancelled():
         ending.exception()
 

@@ -1,4 +1,4 @@
-"""A started consumer's part in its group, from joining to leaving, and what it is made of.
+"""Membership: the parts of a started consumer, from joining its group to leaving it.
 
     clustering            offsets on the brokers; a share of the queues; failures go to the broker
     clustering, ordered   also: queues are locked, failed messages wait here
@@ -65,13 +65,13 @@ from skylarkmq.remoting.waiting import sleep
 log = logging.getLogger(__name__)
 
 COMMIT_ANEW_S: Final = 60.0
-"""How often offsets are committed that did not move: without it a late commit of a queue's last
-owner, or a broker that lost some, would stand until the queue moves on. RocketMQ's client does so
-each time."""
+"""How often offsets are committed that did not move. Without that a late commit of a queue's former
+owner, or the loss of offsets on a broker, would last until the queue moves on. RocketMQ's client
+commits them each time."""
 
 
 class Membership:
-    """The inside of one started consumer. It implements `Member` of services.py."""
+    """The parts of one started consumer. It implements `Member` of services.py."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class Membership:
         self.pulls.halt()
 
     async def leave(self) -> None:
-        """Give everything up, and tell the brokers."""
+        """Give up all queues, and tell the brokers."""
         self.services.reconnect_listeners.discard(self._reconnected)
         await _cancel(self._tasks)
         self.retries.cancel()

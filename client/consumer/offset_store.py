@@ -149,11 +149,6 @@ class OffsetStore:
         """Drop what is remembered of a queue that somebody else owns now, or that was moved."""
         self._committed.pop(queue, None)
 
-    def close(self) -> None:
-        """Let go of the local file."""
-        if self._local is not None:
-            self._local.close()
-
     def _changed(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         known = self._committed
         return {queue: offset for queue, offset in offsets.items() if known.get(queue) != offset}

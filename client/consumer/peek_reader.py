@@ -1,10 +1,10 @@
-"""PeekReader: reads a topic without being anybody to the brokers.
+"""PeekReader: reads a topic and leaves no trace on the brokers.
 
     async with PeekReader("orders", client=client, start=StartFrom.FIRST, stop="now") as reader:
         async for message in reader: ...
 
-It joins no group, takes no share of one, commits nothing and acknowledges nothing: what it reads
-stays as it is for everybody. One task a queue pulls, a batch ahead of what was given; the messages
+It joins no group, commits nothing and acknowledges nothing, so it changes nothing for the groups
+that consume the topic. Each queue has a task that pulls a batch ahead of the reader. The messages
 of one queue come in their order.
 """
 
@@ -50,24 +50,24 @@ LOW_COUNT: Final = 16
 """The next batch is asked for when that many messages of a queue wait."""
 RETRY_S: Final = 1.0
 EMPTY_DELAY_S: Final = 0.05
-"""The wait after an answer that brought the reader no further."""
-PATIENCE_S: Final = 30.0
-"""For how long after its first failure the broker of a queue may be away: then the reader ends."""
+"""The wait after an answer without any progress."""
+AWAY_MAX_S: Final = 30.0
+"""How long the broker of a queue may be away before the reader ends."""
 
 
 class PeekedMessage(StoredView):
-    """A message as it lies in its queue; reading it changed nothing."""
+    """A message as it is stored in its queue; reading it changes nothing."""
 
     __slots__ = ("queue",)
 
     def __init__(self, message: MessageExt, queue: MessageQueue) -> None:
         super().__init__(message, queue.topic)
         self.queue = queue
-        """The queue that it lies in."""
+        """The queue that holds it."""
 
 
 class _Feed:
-    """One queue: where to go on, where to end, and what was read and not given yet."""
+    """One queue: the next offset, the end, and messages that were read and not given yet."""
 
     def __init__(self, queue: MessageQueue, offset: int, end: int | None) -> None:
         self.queue = queue
@@ -84,7 +84,7 @@ class _Feed:
 
 
 class PeekReader(OnClient):
-    """Reads the messages of a topic in passing. One loop; several tasks may iterate."""
+    """Reads the messages of a topic outside of any group. One loop; several tasks may iterate."""
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class PeekReader(OnClient):
             client: shared with others.
             namesrv_addr: in place of `client`: name servers (default as for Client) for a client
                 of its own.
-            start: where to begin; with offsets by queue these queues alone are read.
-            stop: where to end: "now" is behind what lies there at the start, a time is before the
-                first message stored at it or later, offsets are not read themselves; at the latest
-                where a queue ends. Without it the reader goes on for ever, and takes in queues that
-                are made meanwhile.
+            start: where to begin. With offsets by queue it reads these queues alone.
+            stop: where to end. "now": after the last message that is there at the start. A time:
+                before the first message stored then or later. Offsets by queue: before them. A
+                queue that ends earlier is read to its end. None: the reader goes on for ever, and
+                also reads queues that are made meanwhile.
             selector: which messages; default all. `Sql92` must be enabled on the broker.
         """
         super().__init__(client, namesrv_addr)
@@ -168,7 +168,7 @@ class PeekReader(OnClient):
             self._begin(feed)
 
     async def stop(self) -> None:
-        """End; who iterates gets no more."""
+        """End the reading; iterations end too."""
         self._stopped = True
         self._changed.set()
         tasks = [feed.task for feed in self._feeds.values() if feed.task is not None]
@@ -269,7 +269,7 @@ class PeekReader(OnClient):
             self._changed.set()
 
     async def _patient_pull(self, feed: _Feed, sources: PullSources) -> PullResult:
-        """Pull; try again for a while when the broker is away or busy.
+        """Pull; while the broker is away or busy, try again for AWAY_MAX_S.
 
         Raises:
             RocketMQError: the last failure.
@@ -287,8 +287,8 @@ class PeekReader(OnClient):
                 result = await pull(services.remoting, address, wish, PULL_TIMEOUT_S)
             except RocketMQError as error:
                 now_s = services.clock.monotonic()
-                give_up_s = now_s + PATIENCE_S if give_up_s is None else give_up_s
-                if not _passes(error) or now_s >= give_up_s:
+                give_up_s = now_s + AWAY_MAX_S if give_up_s is None else give_up_s
+                if not _may_succeed_later(error) or now_s >= give_up_s:
                     raise
                 log.debug("peeking into %s: %s", queue, error)
                 sources.forget(queue)
@@ -320,7 +320,7 @@ class PeekReader(OnClient):
             self._changed.set()
 
     def _look_for_new_queues(self) -> None:
-        """Take in queues that were made meanwhile, from their beginning."""
+        """Read queues that were made meanwhile, from their beginning."""
         route = services_of(self._client).routes.known(self._subscription.data.topic)
         if self._stop is not None or not isinstance(self._start, StartFrom) or route is None:
             return
@@ -331,7 +331,7 @@ class PeekReader(OnClient):
                 self._begin(_Feed(queue, 0, None))
 
 
-def _passes(error: RocketMQError) -> bool:
+def _may_succeed_later(error: RocketMQError) -> bool:
     """Return whether the same pull may succeed later."""
     if isinstance(error, BrokerError):
         return error.code in (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)

@@ -4,11 +4,11 @@
     refused or failed -> a pause by the kind of failure -> again
 
 The limits of count and bytes hold for the whole consumer; each queue has an equal share of them.
-One pull a queue is under way, those of all queues side by side on the connections: where to go on
-in a queue stands in the answer, and a guess would be wrong behind every filtered message.
-What a group has done travels with the pulls to masters of ours, which take requests in their order.
-Unlike RocketMQ's client, which tells it with every pull: the Java broker's threads may take a pull
-after a commit that was sent behind it, and so move the group back.
+Each queue has one pull under way: the answer says where to go on, and a guess would be wrong after
+every filtered message. Pulls of all queues share the connections.
+A pull to a SkylarkMQ master carries the group's offset, because it takes requests in their order.
+Unlike RocketMQ's client, which sends the offset with every pull: the threads of a Java broker may
+take a pull after a commit that was sent later, and so move the group back.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/DefaultMQPushConsumerImpl.java
 (pullMessage), PullMessageService.java, PullAPIWrapper.java (pullKernelImpl,
@@ -183,12 +183,12 @@ class PullService:
             task.cancel()
 
     def keep(self, process_queue: ProcessQueue) -> None:
-        """Let a queue that was about to go stay after all."""
+        """Keep a queue that was about to be given up."""
         process_queue.on_drained = None
         self._buffer.offer(process_queue)
 
     def wake(self, process_queue: ProcessQueue) -> None:
-        """Pull for a queue again that was paused."""
+        """Pull again for a queue that was paused."""
         event = self._room_events.get(process_queue)
         if event is not None:
             event.set()

@@ -5,16 +5,16 @@
     held   --30 s without an answer of the broker--> asleep: nothing is handed out
     asleep --granted--> held again      --refused--> lost: another member has the queue
 
-The broker forgets a lock 60 s after it was last asked for, and all of them when it restarts. So a
-member that cannot reach its broker stops 30 s before another member may begin; and after a lost
-connection is back, held locks are asked for at once and wanted ones 10 s later. (A member
-that first starts within those seconds knows of no restart, and may be given a queue that its owner
-is still at work with.)
+The broker forgets a lock 60 s after it was last asked for, and all locks when it restarts. So a
+member that cannot reach its broker stops 30 s before another member may begin. After a lost
+connection was made again, a member asks at once for the locks that it held, and 10 s later for the
+others. (A member that starts within those seconds knows of no restart, and may get a queue whose
+owner is still at work.)
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/RebalanceImpl.java (lock,
 lockAll, unlock), ProcessQueue.java (isLockExpired)
-Unlike RocketMQ: a queue whose lock another member got meanwhile is dropped, not kept for the day
-that the lock comes back, because its messages may have been handled by then.
+Unlike RocketMQ: a queue is dropped when another member has got its lock. It is not kept until the
+lock comes back, because its messages may have been handled by then.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class QueueLocks:
     async def _ask(
         self, queues: Collection[MessageQueue]
     ) -> tuple[set[MessageQueue], set[MessageQueue]]:
-        """Ask the brokers; return what is granted, and what nobody answered for."""
+        """Ask the brokers; return the granted queues, and those of brokers that did not answer."""
         by_address = self._by_address(queues)
         answers = await asyncio.gather(
             *(self._lock(address, mine) for address, mine in by_address.items())
@@ -188,8 +188,7 @@ class QueueLocks:
             self._until_s[queue] = asked_s + LOCK_LOST_S
 
     def _reconnected(self, address: str) -> None:
-        """The broker may have forgotten all locks: renew what is held, and leave others the time
-        to do so, too."""
+        """Renew held locks, which the broker may have forgotten; let other owners do the same."""
         self._grace_s[address] = self._clock.monotonic() + LOCK_GRACE_S
         self._in_a_hurry = True
         self._changed.set()

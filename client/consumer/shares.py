@@ -76,7 +76,7 @@ class Shares:
         return await self._share_of(topic, route)
 
     async def _share_of(self, topic: str, route: TopicRoute) -> set[MessageQueue] | None:
-        """Ask for the members and divide; a strategy that fails leaves things as they are."""
+        """Ask for the members and divide; None after a strategy that failed."""
         services = self._services
         ids = await self._member_ids(route)
         if ids is None:
@@ -86,7 +86,7 @@ class Shares:
             await services.send_heartbeats()
             ids = await self._member_ids(route) or ids
         if client_id not in ids:
-            # As in Java: a client that is not listed owns nothing: the others divide without it.
+            # As in Java, a client that is not listed owns no queues: the others divide without it.
             log.warning("group %s: the broker does not list this client", self._group)
             self.settled = False
         former = self._former.get(topic, set(ids) - {client_id})

@@ -1,11 +1,13 @@
-"""What metrics, spans and traces are told: a hook overrides the methods that it needs.
+"""Hooks: how metrics, spans and traces learn of sends and handlers.
+
+A hook overrides the methods that it needs.
 
     send       before_send -> (send_retried)* -> after_send        one-way: after_send with neither
     consume    received -> before_consume -> the handler -> after_consume
 
-Without hooks (the default) each place costs one truth test. Hooks are called on the loop thread, in
-the order in which they were added, `after_*` in the opposite order. They must not block. What a
-hook raises is logged and changes nothing else.
+Without hooks (the default) each place costs one truth test. The loop thread calls the hooks in the
+order in which they were added, `after_*` in the opposite order. They must not block. An error of a
+hook is logged and changes nothing else.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class TransactionEnd:
 
 
 class ClientHook:
-    """Base of all hooks: it is told everything and does nothing."""
+    """Base of all hooks; its methods do nothing."""
 
     def before_send(self, context: SendContext) -> None:
         """A send begins; nothing is encoded yet."""
@@ -84,16 +86,16 @@ class ClientHook:
     def after_send(
         self, context: SendContext, result: SendResult | None, error: BaseException | None
     ) -> None:
-        """A send has ended: stored, failed (or cancelled), or gone one-way without a word."""
+        """A send has ended: stored, failed (or cancelled), or sent one-way without an answer."""
 
     def send_retried(self, topic: str, reason: str) -> None:
-        """A try came to nothing and another follows; `reason` is an error's class name."""
+        """A try failed and another one follows; `reason` is the name of the error's class."""
 
     def received(self, group: str, messages: Sequence[ReceivedMessage]) -> None:
         """Messages of one queue have been pulled and are wanted."""
 
     def before_consume(self, context: ConsumeContext) -> None:
-        """A handler is called next, in this very task: context variables reach it."""
+        """A handler is called next, in this task, so context variables reach it."""
 
     def after_consume(
         self, context: ConsumeContext, outcome: ConsumeOutcome, error: BaseException | None
@@ -104,7 +106,7 @@ class ClientHook:
         """The broker was told how a transaction ended."""
 
     def reconnected(self, peer_kind: Literal["broker", "namesrv"]) -> None:
-        """A connection that was lost stands again."""
+        """A lost connection was made again."""
 
     def rebalanced(self, group: str, topic: str) -> None:
         """This member's queues of a topic have changed."""

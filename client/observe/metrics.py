@@ -82,7 +82,7 @@ class Families:
             "consumer_group",
         )
         self.send_retries = _counter(
-            registry, "send_retries", "Tries of sends that came to nothing", "reason"
+            registry, "send_retries", "Tries of sends that failed", "reason"
         )
         self.reconnects = _counter(
             registry, "reconnects", "Lost connections that stand again", "peer_kind"

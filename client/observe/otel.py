@@ -1,13 +1,13 @@
 """OpenTelemetry: spans of sends, receives and handlers, and the context that joins them.
 
     span              kind       parent
-    send <topic>      PRODUCER   what runs in the caller; its context goes into the message
+    send <topic>      PRODUCER   the caller's current span; its context goes into the message
     receive <topic>   CLIENT     none; links to the messages' contexts
     process <topic>   CONSUMER   the message's context, for one message; a batch has links instead
 
-Context travels in the message properties `traceparent` and `tracestate`, as the propagator of the
-program writes them. A property of that name that the program set itself is left alone. All messages
-of one send carry the context of its one span.
+The context travels in the message properties `traceparent` and `tracestate`, as the propagator of
+the program writes them. A property that the program has set itself is not changed. All messages of
+one send carry the context of its one span.
 
 Needs the extra `otel` (opentelemetry-api); loaded only when a Client is given a tracer provider.
 Source: OpenTelemetry semantic conventions, messaging spans and messaging/rocketmq
@@ -40,7 +40,7 @@ from skylarkmq.protocol.message import Message
 SCOPE: Final = "skylarkmq.client"
 PREFIX: Final = "messaging.rocketmq."
 STABLE_PREFIX: Final = "rocketmq."
-"""What newer revisions of the conventions shorten PREFIX to."""
+"""The prefix in newer revisions of the conventions."""
 OPT_IN_VARIABLE: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
 
 Value = str | int | Sequence[str]
@@ -69,7 +69,7 @@ class OpenTelemetryHook(ClientHook):
     def after_send(
         self, context: SendContext, result: SendResult | None, error: BaseException | None
     ) -> None:
-        """End the span with what became of the send."""
+        """End the span with the outcome of the send."""
         span: Span | None = context.state.pop(self, None)
         if span is None:
             return
@@ -92,7 +92,7 @@ class OpenTelemetryHook(ClientHook):
     # Receives
 
     def received(self, group: str, messages: Sequence[ReceivedMessage]) -> None:
-        """Note that messages have arrived: they wait for a handler from now on."""
+        """Make a span for messages that have arrived and wait for a handler from now on."""
         first = messages[0]
         links = [link for message in messages if (link := _link(message)) is not None]
         span = self._tracer.start_span(
@@ -206,7 +206,7 @@ def error_type(error: BaseException) -> str:
 
 
 def _of_message(context: SendContext) -> dict[str, Value]:
-    """RocketMQ's own attributes of a send, without prefix."""
+    """Return RocketMQ's own attributes of a send, without prefix."""
     found: dict[str, Value] = {"client_group": context.group}
     if len(context.messages) != 1:
         return found
@@ -234,7 +234,7 @@ def _message_type(context: SendContext, message: Message) -> MessageType:
 
 
 def _of_properties(properties: Mapping[str, str]) -> dict[str, Value]:
-    """RocketMQ's own attributes of a stored message, without prefix."""
+    """Return RocketMQ's own attributes of a stored message, without prefix."""
     found: dict[str, Value] = {}
     if names.TAGS in properties:
         found["message.tag"] = properties[names.TAGS]
@@ -246,7 +246,7 @@ def _of_properties(properties: Mapping[str, str]) -> dict[str, Value]:
 
 
 def _context_of(message: ReceivedMessage) -> Context:
-    """Return the context that travelled with the message, an empty one without."""
+    """Return the context that travelled with the message, or an empty one."""
     return propagate.extract(message.properties, context=Context())
 
 

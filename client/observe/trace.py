@@ -1,4 +1,12 @@
-"""Records of RocketMQ's message trace: what happened to a message, as lines of text.
+"""RocketMQ's message trace: records of what this client sends and consumes, in the trace topic.
+
+    a send, a handler, the end of a transaction --> records --> one message with many of them
+        as soon as they fill BATCH_SIZE or KEYS_SIZE, or the first of them is WAIT_S old
+
+A record costs no task, delays nothing and fails nothing: records that cannot be sent are dropped
+and counted. A broker that answers `TRACE_ON=false` gets no records of its messages, and trace
+messages are not traced. The topic is RMQ_SYS_TRACE_TOPIC (`traceTopicEnable` on the broker) or
+another one. `mqadmin queryMsgTraceById`, RocketMQ's dashboard and `Admin.trace` read it.
 
     body of a trace message = record*          UTF-8
     record                  = field (0x01 field)* 0x02
@@ -12,28 +20,14 @@
 
 Times are milliseconds since the epoch, costs milliseconds, sizes bytes. A field without a value is
 the text `null`: Java's reader drops empty fields at the end of a record and then fails on the rest.
-The trace message's index keys are the ids and keys of the messages it tells of.
+The index keys of a trace message are the ids and keys of the messages in its records.
 
-Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../trace/TraceDataEncoder.java,
-TraceContext.java, TraceBean.java, client/.../consumer/listener/ConsumeReturnType.java,
-common/.../message/MessageType.java
-
-RocketMQ's own message trace: what this client sends and consumes is told to the trace topic.
-
-    a send, a handler, the end of a transaction --> records --> one message about many of them
-        as soon as they fill BATCH_SIZE or KEYS_SIZE, or the first of them is WAIT_S old
-
-Telling costs no task a record, waits for nobody and fails nothing: what cannot be sent is dropped
-and counted. A broker that answers `TRACE_ON=false` is told nothing of its messages, and no trace
-message is traced itself. The topic (RMQ_SYS_TRACE_TOPIC: `traceTopicEnable` on the broker) may be
-another one. The readers are RocketMQ's: `mqadmin queryMsgTraceById`, the dashboard; and
-`Admin.trace`.
-
-Unlike RocketMQ: each message of a batch has a record of its own, under its own id; and a message of
-records ends also where its index keys would not fit into the properties any more.
-Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../trace/AsyncTraceDispatcher.java,
-client/.../trace/hook/SendMessageTraceHookImpl.java, ConsumeMessageTraceHookImpl.java,
-EndTransactionTraceHookImpl.java
+Unlike RocketMQ: each message of a batch has a record of its own, under its own id; and a trace
+message also ends where its index keys would no longer fit into the properties.
+Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../trace/ (AsyncTraceDispatcher.java,
+TraceDataEncoder.java, TraceContext.java, TraceBean.java, hook/SendMessageTraceHookImpl.java,
+hook/ConsumeMessageTraceHookImpl.java, hook/EndTransactionTraceHookImpl.java),
+client/.../consumer/listener/ConsumeReturnType.java, common/.../message/MessageType.java
 """
 
 from __future__ import annotations
@@ -75,7 +69,7 @@ FIELD_SEPARATOR: Final = "\x01"
 RECORD_SEPARATOR: Final = "\x02"
 NULL: Final = "null"
 PUB_FIELDS_WITHOUT_ID: Final = 12
-"""What old clients wrote: no offset id before `success`."""
+"""Fields of old clients, which wrote no offset id before `success`."""
 
 TransactionStateName = Literal["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
 
@@ -117,7 +111,7 @@ class PubTrace:
     offset_msg_id: str
     success: bool
     client_host: str = ""
-    """Written by 5.x only."""
+    """Only clients of 5.x write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +157,7 @@ class EndTransactionTrace:
     message_type: int
     transaction_id: str
     state: str
-    """A `TransactionStateName`, unless somebody else's client knows more of them."""
+    """A `TransactionStateName`; another client may write other names."""
     from_check: bool
 
 
@@ -180,7 +174,7 @@ def encode_trace(record: TraceRecord) -> str:
 
 
 def decode_traces(body: bytes) -> list[TraceRecord]:
-    """Return the records of a trace message's body; what is no record is passed over."""
+    """Return the records in the body of a trace message; skip text that is no record."""
     records: list[TraceRecord] = []
     for line in body.decode("utf-8", "replace").split(RECORD_SEPARATOR):
         word, *fields = line.split(FIELD_SEPARATOR)
@@ -200,7 +194,7 @@ def trace_keys(record: TraceRecord) -> list[str]:
 
 
 def _text(value: str | int | bool) -> str:
-    """A field; separators inside it, which only a foreign peer sends, become blanks."""
+    """Return the text of a field; separators in it, as other clients may send, become blanks."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -225,7 +219,7 @@ class _Layout:
     """How one kind of record is written: its word, then the fields of its class in their order."""
 
     def __init__(self, word: str, kind: type[TraceRecord], needed: int) -> None:
-        """Of the fields, `needed` stand in every client's records; the others may be missing."""
+        """Take the layout: every client writes the first `needed` fields, maybe not the others."""
         self.word = word
         self.names = tuple(field.name for field in dataclasses.fields(kind))
         self._kind = kind
@@ -320,7 +314,7 @@ class TraceSink:
             self._timer = clock.call_at(clock.monotonic() + WAIT_S, self.send)
 
     def send(self) -> None:
-        """Send what there is, now."""
+        """Send the records that wait, now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -348,7 +342,7 @@ class TraceSink:
         self._pipeline.begin(request, None, None).future.add_done_callback(ended)
 
     async def stop(self) -> None:
-        """Send what there is, wait for its end for a while, and end."""
+        """Send the records that wait, and wait for the end of all sends, STOP_TIMEOUT_S at most."""
         self.send()
         try:
             await within(self._services.clock, STOP_TIMEOUT_S, self._pipeline.in_flight.idle())
@@ -358,7 +352,7 @@ class TraceSink:
             await self._pipeline.stop()
 
     def _dropped(self, count: int, why: str) -> None:
-        """Count; say so the first time, and each time the number has doubled."""
+        """Count dropped records; log the first time, and each time the number has doubled."""
         before = self.dropped_count
         self.dropped_count += count
         if before.bit_length() != self.dropped_count.bit_length():
@@ -366,7 +360,7 @@ class TraceSink:
 
 
 class _Handled(NamedTuple):
-    """What is kept between the begin and the end of a handler."""
+    """What a tracer keeps from the begin of a handler to its end."""
 
     began_ms: int
     request_id: str
@@ -395,7 +389,7 @@ class Tracer(ClientHook):
 
     @property
     def dropped_count(self) -> int:
-        """Records that did not get to the trace topic."""
+        """Records that did not reach the trace topic."""
         return self._sink.dropped_count
 
     @classmethod
@@ -407,9 +401,9 @@ class Tracer(ClientHook):
         kind: TracedKind,
         topic: str = TRACE_TOPIC,
     ) -> Tracer:
-        """Return the tracer of that group, which looks on from now on; `leave` it at the end.
+        """Return the tracer of that group, a hook from now on; `leave` it at the end.
 
-        Producers of one client and group have one together, so that nothing is told twice.
+        Producers of one client and group share one, so that no record is written twice.
         """
         for hook in services.hooks:
             if isinstance(hook, Tracer) and (hook._group, hook._kind) == (group, kind):
@@ -421,7 +415,7 @@ class Tracer(ClientHook):
         return tracer
 
     async def leave(self) -> None:
-        """Undo one `join`; the last one sends what was seen, and ends."""
+        """Undo one `join`; the last one sends the remaining records."""
         self._users -= 1
         if self._users == 0:
             self._services.hooks.remove(self)
@@ -548,7 +542,7 @@ _MESSAGE_TYPES: Final = {
 
 
 def trace_topic(trace: bool | str) -> str | None:
-    """Return the topic that the argument `trace` asks for: True the system's, a text that one."""
+    """Return the topic that the argument `trace` asks for; True is RMQ_SYS_TRACE_TOPIC."""
     if isinstance(trace, str):
         return trace
     return TRACE_TOPIC if trace else None

@@ -1,14 +1,14 @@
-"""Which queue a message goes to, and the way there: queue, broker, frames made ready for it.
+"""Lanes: which queue a message goes to, the broker of that queue, and a template for its frames.
 
-Queues take turns unless a key, a selector or the caller chooses. With `latency_fault`, slow and
-failing brokers are left alone for a while:
+Queues take turns unless a key, a selector or the caller chooses. With `latency_fault` the producer
+avoids slow and failing brokers for a while:
 
     the try took at least, ms    50  100    550   1000    2000    3000   15000
     the broker is avoided for, s  0    0     30     60     120     180     600
 
-A try that failed counts as one of 30 s. While every broker of a topic is avoided, the quicker half
-of those known takes turns. Unlike the switch to another broker after a failed try, which concerns
-one message, this concerns all messages of the producer; keyed and chosen queues stay as they are.
+A failed try counts as one of 30 s. While every broker of a topic is avoided, the quicker half of
+those known takes turns. This holds for all messages of the producer, while the switch to another
+broker after a failed try holds for one message. Keyed and chosen queues stay as they are.
 
 Loop thread. Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/producer/
 TopicPublishInfo.java (selectOneMessageQueue), client/.../producer/selector/
@@ -57,7 +57,7 @@ class RoundRobin:
         queues: Sequence[MessageQueue],
         accepts: Callable[[MessageQueue], bool],
     ) -> MessageQueue:
-        """Return the next queue that `accepts` takes, or the next one when it takes none."""
+        """Return the next queue that `accepts` takes, or the next one when it accepts none."""
         index = self._next.get(topic)
         if index is None:
             if len(self._next) >= TOPICS_MAX:
@@ -98,7 +98,7 @@ class LatencyFaults:
         return fault is None or now_s >= fault.until_s
 
     def least_bad(self, broker_names: Iterable[str], now_s: float) -> str | None:
-        """Return one of these brokers to go to all the same; None when nothing is known of them.
+        """Return the broker to use when all are avoided; None when no try at them is known.
 
         Available ones first, then by latency, then by the end of their time.
         """
@@ -173,7 +173,7 @@ class Lanes:
 
         Args:
             route: has queues.
-            failed_broker: where the last try of this message came to nothing.
+            failed_broker: where the last try of this message failed.
 
         Raises:
             RouteNotFound: the broker of the chosen queue has no master.

@@ -1,4 +1,4 @@
-"""What of messages goes onto the wire: the text of their properties, compressions, batches.
+"""Encoding of messages: the text of their properties, compression, batches.
 
 A batch is several messages of one topic in one request, stored together or not at all.
 Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../message/MessageBatch.java (generateFromList)
@@ -41,7 +41,7 @@ assert (NAME_SEPARATOR, PROPERTY_SEPARATOR) == ("\x01", "\x02"), "written out be
 
 
 def require_compression(name: str) -> None:
-    """See that the library of a compression is here.
+    """Check that the library of a compression is installed.
 
     Raises:
         NotSupported: it is not; the text says what to install.
@@ -63,7 +63,7 @@ def properties_text(
 ) -> str:
     """Return the text of the message's properties with its id; plain messages without a map.
 
-    What is added never replaces what the message says itself.
+    A property of the message wins over an added one of the same name.
     """
     if (
         added is not None
@@ -87,7 +87,7 @@ def properties_text(
 
 
 def check_properties(text: str) -> None:
-    """See that the text fits into a record.
+    """Check that the text of the properties fits into a record.
 
     Raises:
         MessageTooLarge: it does not.
@@ -98,7 +98,7 @@ def check_properties(text: str) -> None:
 
 
 def check_batch(messages: Sequence[Message]) -> None:
-    """See that the messages may stand in one batch.
+    """Check that the messages may be one batch.
 
     Raises:
         IllegalState: they may not.

@@ -3,8 +3,8 @@
     async with Producer(namesrv_addr="127.0.0.1:9876") as producer:
         result = await producer.send(Message("orders", b"..."))
 
-Sends of one loop turn leave in one write per broker, so many small sends in flight are the quick
-way; `await` each only where the order of two messages matters.
+The sends of one loop turn leave in one write for each broker. So many small sends in flight are
+fast; `await` each of them only where the order of two messages matters.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What a started producer has beside its sender."""
+    """What a started producer has in addition to its sender."""
 
     brokers: EveryBroker
     transactions: Transactions
@@ -65,13 +65,13 @@ class Producer(OnClient):
         default_topic_queues: queues of a topic that this producer's send creates.
         max_in_flight, max_in_flight_bytes: messages under way; `send` waits beyond that.
         strict: raise NotDurableError for a message that is stored but not confirmed durable.
-        latency_fault: leave slow and failing brokers alone for a while, all messages that may
-            go elsewhere; without it, a message that failed is tried at another broker.
+        latency_fault: avoid slow and failing brokers for a while, with all messages that may go
+            elsewhere; without it, only a message that failed goes to another broker.
         try_timeout: seconds for one try, so that a broker that does not answer leaves time for
             another; its message may then be stored twice. Default: all of `send_timeout`.
         check: says how a transaction of this group ended, see `transaction`; with it the producer
             is asked by every broker, also about transactions that other processes began.
-        trace: tell RocketMQ's trace topic what is sent; a text names another topic.
+        trace: write traces of sends to RocketMQ's trace topic; a text names another topic.
     """
 
     @shows(ProducerConfig)
@@ -209,7 +209,7 @@ class Producer(OnClient):
     ) -> asyncio.Future[SendResult]:
         """Start sending a message; the future has what `send` would return or raise.
 
-        A large body is compressed in this very call, which holds the loop; `send` does it aside.
+        A large body is compressed in this call, on the loop; `send` uses a thread for that.
         Messages started one after the other to one queue are stored in that order unless a try
         fails and is repeated; for strict order await each send of a key before the next. Await
         `room()` before it to stay within the producer's limits.
@@ -234,7 +234,7 @@ class Producer(OnClient):
         Raises:
             MessageTooLarge: over `max_in_flight_bytes`.
         """
-        await self._running.room(size)
+        await self._running.pipeline.in_flight.room(size)
 
     async def send_oneway(
         self,
@@ -244,7 +244,7 @@ class Producer(OnClient):
         key: str | None = None,
         selector: QueueSelector | None = None,
     ) -> None:
-        """Send a message once, without an answer: it may be lost without a word.
+        """Send a message once and ask for no answer: it may be lost, and no error tells of it.
 
         Raises:
             RocketMQError: no route, or no connection.
@@ -279,11 +279,11 @@ class Producer(OnClient):
         selector: QueueSelector | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> list[Outcome]:
-        """Send any messages in as few requests as may be; return what became of each, in order.
+        """Send any messages in as few requests as possible; return the outcome of each, in order.
 
-        They are grouped by topic, and by queue where a sharding key or the selector decides; the
-        groups are cut into batches of at most 256 KiB and 256 messages. What no batch takes
-        (delayed or compressed messages) goes alone. Each batch is stored whole or not at all, but
+        They are grouped by topic, and by queue where a sharding key or the selector decides. The
+        groups are cut into batches of at most 256 KiB and 256 messages. A message that may not be
+        in a batch (delayed or compressed) goes alone. Each batch is stored whole or not at all, but
         one batch may fail while another is stored. Messages of one key keep their order unless a
         try fails and is repeated. Cancelled, each message may be stored or not.
 
@@ -310,7 +310,7 @@ class Producer(OnClient):
         return [services.namespace.unwrap_queue(queue) for queue in route.publish_queues]
 
     async def flush(self) -> None:
-        """Wait until everything started before has ended, well or not."""
+        """Wait until all sends that were started before have ended, with or without an error."""
         await self._running.pipeline.in_flight.idle()
 
     def transaction(self, message: Message, *, check: Check | None = None) -> Transaction:
@@ -321,7 +321,7 @@ class Producer(OnClient):
 
         The block's normal end commits: consumers get the message. An exception rolls back. When
         the block is cancelled, or the process dies, the broker asks the producer group how it
-        ended, and a check answers from what the local transaction left behind.
+        ended, and a check answers from what the local transaction has stored.
 
         Args:
             check: asked about this transaction, as long as this process lives; default: the
@@ -336,8 +336,8 @@ class Producer(OnClient):
     async def request(self, message: Message, timeout: float = 3.0) -> Reply:  # noqa: ASYNC109
         """Send a message that asks for a reply, and return what its consumer replied.
 
-        Waits first while too much is in flight. Cancelled, the request may be answered all the
-        same; nobody waits for that.
+        Waits first while too much is in flight. Cancelled, the request may still be answered; the
+        reply is dropped.
 
         Args:
             timeout: seconds for all of it.
@@ -369,7 +369,7 @@ class Producer(OnClient):
 
         Raises:
             IllegalState: not started, or the message waits for no time of its own.
-            NotFound: its broker's store has it no more, or is away.
+            NotFound: its broker is away, or has the message no more.
             RocketMQError: no answer; it may be taken back or not, and another try does no harm.
         """
         sender = self._running
@@ -407,7 +407,7 @@ class Producer(OnClient):
     # Inside
 
     async def _end(self, pipeline: SendPipeline) -> None:
-        """End all parts, each also when one before it was cancelled."""
+        """End all parts, also when the end of one was cancelled."""
         parts, self._parts = self._parts, None
         async with AsyncExitStack() as ends:  # the last one first
             if self._services is not None:

@@ -2,7 +2,7 @@
 
     request sent --> waits here --> reply pushed by the broker    its future has the reply
                                 --> its time is up                ReplyTimeout
-    a reply that nobody waits for is counted, and taken all the same: its sender did nothing wrong
+    a reply that comes too late is counted and answered as taken: its sender did nothing wrong
 
 One timer stands at the earliest deadline: a request costs a table entry and no task. Loop thread.
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/ClientRemotingProcessor.java
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 REQUESTS_MAX: Final = 65_536
 """Requests of one client that wait for their replies at the same time."""
 STALE_MAX: Final = 1024
-"""Deadlines of requests that have ended are swept out once they are that many, and the most."""
+"""Deadlines of ended requests are removed once there are that many, and more than of others."""
 NOWHERE: Final = HostAddress("0.0.0.0", 0)
 """A host that the broker did not name."""
 
@@ -79,9 +79,9 @@ class ReplyTable:
     """The waiting requests of one client."""
 
     def __init__(self, clock: Clock, unwrap: Callable[[str], str]) -> None:
-        """Take what makes a topic's name the application's."""
+        """Take the function that removes the namespace from a topic's name."""
         self.late_count = 0
-        """Replies that nobody waited for any more."""
+        """Replies that came after their request had ended."""
         self._clock = clock
         self._unwrap = unwrap
         self._waiting: dict[str, WaitingRequest] = {}
@@ -95,7 +95,7 @@ class ReplyTable:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more requests may wait."""
+        """True when no more requests may wait."""
         return len(self._waiting) >= REQUESTS_MAX
 
     def add(self, correlation_id: str, topic: str, timeout_s: float) -> WaitingRequest:

@@ -89,7 +89,7 @@ class _Asking:
         self.owner.forget(self)
         in_vain = future.cancelled() or future.exception() is not None
         if in_vain and self.send is not None and not self.send.future.done():
-            self.owner.sender.abandon(self.send)
+            self.owner.sender.pipeline.abandon(self.send)
 
 
 class Requests:
@@ -128,7 +128,7 @@ class Requests:
     async def _begin_with_room(self, message: Message, deadline_s: float) -> asyncio.Future[Reply]:
         while True:
             await self._services.replies.room()
-            await self.sender.room(len(message.body))
+            await self.sender.pipeline.in_flight.room(len(message.body))
             try:
                 return self.begin(message, deadline_s - self._services.clock.monotonic())
             except TooManyInFlight:  # others were quicker
@@ -188,7 +188,8 @@ class Requests:
             names.REPLY_TO_CLIENT: self._services.client_id,
             names.TTL: str(round(waiting.timeout_s * 1000)),
         }
-        asking.send = self.sender.begin_request(asking.message, properties, remaining_s)
+        choice = self.sender.choice(asking.message, None, None, None)
+        asking.send = self.sender.start(asking.message, choice, remaining_s, properties, "request")
         asking.send.future.add_done_callback(asking.sent)
 
     async def _introduce(self) -> None:
@@ -205,7 +206,7 @@ class Requests:
             future = asking.waiting.future
             try:
                 if not future.done():
-                    await self.sender.room(len(asking.message.body))
+                    await self.sender.pipeline.in_flight.room(len(asking.message.body))
                 if not future.done():
                     self._send(asking)
             except Exception as error:

@@ -1,4 +1,4 @@
-"""Sends under way: each from its call to its result, over retries, without a task of its own.
+"""Sends under way, each from its call to its result, retries included, without a task of its own.
 
     begin: route and connection known?  yes -> on the wire, in the same call
                                         no  -> waits in WaitingSends, on the wire as soon as
@@ -91,7 +91,7 @@ RETRY_MAX_S: Final = 1.0
 
 @dataclass(slots=True)
 class SendStats:
-    """What happened so far; plain counters."""
+    """Counters of one producer."""
 
     sent_count: int = 0
     failed_count: int = 0
@@ -120,7 +120,7 @@ class Send(msgspec.Struct, eq=False):
     queue: MessageQueue | None = None
     opaque: int = 0
     began_s: float = 0.0
-    """When the try under way began; kept only where somebody wants to know."""
+    """When the try under way began; kept only where it is needed."""
     try_count: int = 0
     """Tries that ended on the wire."""
     failed_count: int = 0
@@ -129,7 +129,7 @@ class Send(msgspec.Struct, eq=False):
     off_wire_count: int = 0
     place: dict[Send, None] | None = None
     error: RocketMQError | None = None
-    """Why the last try came to nothing."""
+    """Why the last try failed."""
     left: bool = False
 
     def answered(self, answer: RemotingCommand) -> None:
@@ -224,7 +224,7 @@ class WaitingSends:
             self._spawn(self._connect(address), f"connect-{address}")
 
     def await_peer(self, send: Send, address: str) -> None:
-        """Let the send go on when it is known what kind of broker is at `address`."""
+        """Let the send go on when the kind of the broker at `address` is known."""
         if self._park(send, self._unknown, address):
             self._spawn(self._ask(address), f"ask-{address}")
 
@@ -351,7 +351,7 @@ class WaitingSends:
             self._pipeline.dispatch(send)
 
     def _taken(self, parked: dict[Send, None]) -> Iterable[Send]:
-        """Give the sends of a place that is no more, those excepted that end meanwhile."""
+        """Yield the sends that waited at one place, except those that end meanwhile."""
         for send in list(parked):
             if send.place is not parked:
                 continue
@@ -530,7 +530,7 @@ class SendPipeline:
         self._plain = False
 
     async def stop(self) -> None:
-        """End what is not on the wire; what is there ends with its answer or its connection."""
+        """End the sends that are not on the wire; the others end with answer or connection."""
         self.close()
         self._stopped = True
         await self._waiting.stop()
@@ -561,7 +561,7 @@ class SendPipeline:
         self._leave(send, None, error)
 
     def try_ended(self, send: Send, error: RocketMQError, *, unknown: bool) -> None:
-        """A try has come to nothing, or to nothing known: again, or the end."""
+        """A try has failed, or its outcome is unknown: try again, or end the send."""
         send.connection = None
         if isinstance(error, ConnectionFailed) and not error.reached:
             self.not_sent(send, error)
@@ -589,7 +589,7 @@ class SendPipeline:
     # For the waiting room
 
     def dispatch(self, send: Send) -> None:
-        """Choose a queue and put the send on the wire, or where it waits for the way there."""
+        """Choose a queue and put the send on the wire, or let it wait for a route or connection."""
         topic = send.request.topic
         route = self._known_route(topic)
         if route is None or not route.publish_queues:
@@ -668,7 +668,7 @@ class SendPipeline:
             self.end(send, IllegalState(f"the message cannot be sent: {error}"))
 
     def _may_wait_there(self, send: Send, address: str, connection: Connection | None) -> bool:
-        """Return whether the broker keeps a message until its time; else the send is seen to."""
+        """Return whether the broker keeps a message until its time; else park or end the send."""
         peer = None if connection is None else connection.peer
         if peer is None:
             self._waiting.await_peer(send, address)

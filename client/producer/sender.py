@@ -135,7 +135,7 @@ class Sender:
         sys_flag: int = 0,
         kind: SendKind = "normal",
     ) -> Send:
-        """Start a send once there is room for it; who awaits its future sees to `abandon`.
+        """Start a send once there is room for it; the caller awaits its future, or calls `abandon`.
 
         Args:
             properties: added to the message's own; reserved names are allowed.
@@ -149,15 +149,6 @@ class Sender:
             await self._in_flight.room(len(body))
         return self._start(message, body, flags | sys_flag, choice, timeout_s, properties, kind)
 
-    async def begin_half(
-        self, message: Message, properties: Mapping[str, str], sys_flag: int
-    ) -> Send:
-        """Start the send of a transaction's half message."""
-        choice = self.choice(message, None, None, None)
-        return await self.begin(
-            message, choice, properties=properties, sys_flag=sys_flag, kind="half"
-        )
-
     async def result(self, send: Send) -> SendResult:
         """Wait for the end of a send; cancelled, nobody waits for it any more."""
         try:
@@ -165,10 +156,6 @@ class Sender:
         except asyncio.CancelledError:
             self.pipeline.abandon(send)
             raise
-
-    def abandon(self, send: Send) -> None:
-        """Forget a send that nobody waits for any more."""
-        self.pipeline.abandon(send)
 
     async def post(self, message: Message, choice: Choice | None) -> None:
         """Send one way.
@@ -195,21 +182,6 @@ class Sender:
             if context is not None:
                 known = context
                 each(self._hooks[::-1], lambda hook: hook.after_send(known, None, error))
-
-    def begin_request(
-        self, message: Message, properties: Mapping[str, str], timeout_s: float
-    ) -> Send:
-        """Start the send of a message that asks for a reply.
-
-        Raises:
-            TooManyInFlight: there is no room.
-        """
-        choice = self.choice(message, None, None, None)
-        return self.start(message, choice, timeout_s, properties, "request")
-
-    async def room(self, size: int = 0) -> None:
-        """Wait until a message of `size` bytes may be started."""
-        await self._in_flight.room(size)
 
     async def begin_batch(
         self, messages: Sequence[Message], choice: Choice | None, timeout_s: float | None
@@ -267,7 +239,7 @@ class Sender:
         key: str | None,
         selector: QueueSelector | None,
     ) -> Choice | None:
-        """Return what picks the queue of `message`, None for the next one in turn.
+        """Return the function that picks the queue of `message`; None: the next queue in turn.
 
         Raises:
             TypeError: it is no message.
@@ -313,7 +285,7 @@ class Sender:
     # Inside
 
     def _ended_early(self, context: SendContext, error: BaseException) -> None:
-        """Tell the hooks that a send has failed before it was one."""
+        """Tell the hooks that a send failed before it was started."""
         each(self._hooks[::-1], lambda hook: hook.after_send(context, None, error))
 
     def _start(
@@ -367,7 +339,7 @@ class Sender:
             raise MessageTooLarge(len(message.body), self._config.max_message_size)
 
     async def _compressed_aside(self, body: bytes) -> tuple[bytes, int]:
-        """Do that, a large body in a thread."""
+        """Compress the body, a large one in a thread."""
         if len(body) < THREAD_OVER:
             return self._compressed(body)
         return await asyncio.to_thread(self._compressed, body)
@@ -433,9 +405,9 @@ class SendMany:
         except BaseException:
             for _, send in self._sends:
                 if send.future.done() and not send.future.cancelled():
-                    send.future.exception()  # seen: nobody else will look
+                    send.future.exception()  # read here, because no other code will
                 else:
-                    self._sender.abandon(send)
+                    self._sender.pipeline.abandon(send)
             raise
         return [outcome for outcome in self._outcomes if outcome is not None]
 
@@ -478,7 +450,7 @@ class SendMany:
         batch.size += size
 
     async def _queue(self, message: Message) -> MessageQueue | None:
-        """Return the queue of a message that may not go to any; it stays there in every try."""
+        """Return the queue of a message that is bound to one, in every try; else None."""
         choice = self._sender.choice(message, None, None, self._selector)
         if choice is None:
             return None
@@ -534,6 +506,6 @@ def _always(queue: MessageQueue) -> Choice:
 
 
 def _item_size(message: Message) -> int:
-    """Return at least the bytes that the message takes in a batch."""
+    """Return an upper bound for the bytes of the message in a batch."""
     item = BatchItem.of(message)
     return MIN_BATCH_ITEM_SIZE + len(item.body) + len(item.properties) + ID_RESERVE

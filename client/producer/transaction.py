@@ -78,7 +78,7 @@ log = logging.getLogger(__name__)
 CHECKS_AT_ONCE: Final = 16
 """Checks of the application that run at the same time, for each producer."""
 WAITING_MAX: Final = 2000
-"""Questions that wait for one of them; those on top are left for the broker's next round."""
+"""Questions that wait for a check; more than that are left for the broker's next round."""
 CHECK_TIMEOUT_S: Final = 60.0
 """A check that takes longer is cancelled: by then the broker asks anew."""
 END_TIMEOUT_S: Final = 3.0
@@ -161,7 +161,7 @@ class Checks:
 
     @property
     def has_check(self) -> bool:
-        """Whether it can answer for any transaction of its group."""
+        """True when it can answer for any transaction of its group."""
         return self.check is not None
 
     def knows(self, unique_id: str) -> bool:
@@ -390,7 +390,13 @@ class Transaction:
         owner = self._owner
         properties = {TRAN_MSG: "true", PGROUP: owner.checks.group}
         prepared = MessageSysFlag.TRANSACTION_PREPARED_TYPE
-        send = await owner.sender.begin_half(self._message, properties, prepared)
+        send = await owner.sender.begin(
+            self._message,
+            owner.sender.choice(self._message, None, None, None),
+            properties=properties,
+            sys_flag=prepared,
+            kind="half",
+        )
         self._unique_id = send.request.unique_key
         owner.begin(send, self._check)
         try:
@@ -398,7 +404,7 @@ class Transaction:
         except BaseException as error:
             self._decide(TransactionState.ROLLBACK)
             if isinstance(error, asyncio.CancelledError):
-                owner.sender.abandon(send)
+                owner.sender.pipeline.abandon(send)
             elif isinstance(error, NotDurableError) and isinstance(error.result, SendResult):
                 self._result = error.result
                 await self._tell(TransactionState.ROLLBACK)

@@ -83,7 +83,7 @@ class Admin:
         """
 
     def clone_offsets(self, source: str, target: str, topic: str | None = None) -> None:
-        """Let group `target` stand where `source` stands, in one topic or in all it has consumed.
+        """Give group `target` the offsets of `source`, in one topic or in all it has consumed.
 
         Raises:
             RouteNotFound: there is no such topic.
@@ -94,7 +94,7 @@ class Admin:
         """Return the brokers that are registered."""
 
     def consume_directly(self, group: str, client_id: str, offset_msg_id: str) -> ConsumedDirectly:
-        """Let one member consume one message now, whatever the group's offsets are.
+        """Let one member consume one message now; the group's offsets do not matter.
 
         Args:
             offset_msg_id: names the broker that keeps the message and its place there.
@@ -177,7 +177,7 @@ class Admin:
         Raises:
             NotFound: a queue of `after` is not there, as while its broker is away; at the first
                 letter.
-            RouteNotFound: no broker is registered with the name server; likewise.
+            RouteNotFound: no broker is registered with the name server; at the first letter.
         """
 
     def delete_group(
@@ -321,11 +321,11 @@ class Admin:
         offset: int | Mapping[MessageQueue, int] | None = None,
         dry_run: bool = False,
     ) -> OffsetReset:
-        """Let a group go on elsewhere in a topic, whether it has members now or not.
+        """Move a group to another place in a topic, with or without members at work.
 
         Args:
             when: to the first message stored then or later, or to the queues'
-                first message ("begin") or behind their last ("end").
+                first message ("begin") or after their last one ("end").
             offset: to that offset of every queue, or of those given; moved into the queue's
                 bounds.
             dry_run: tell from where to where each queue would go, and change nothing.
@@ -355,7 +355,8 @@ class Admin:
 
         Raises:
             RouteNotFound: there is no such topic; at the first message.
-            NotFound: a queue of `after` is not there, as while its broker is away; likewise.
+            NotFound: a queue of `after` is not there, for instance while its broker is away; at the
+                first message.
         """
 
     def set_broker_config(self, broker: str, changes: Mapping[str, str]) -> None:
@@ -368,7 +369,7 @@ class Admin:
         """
 
     def skip_accumulated(self, group: str, topic: str, *, dry_run: bool = False) -> OffsetReset:
-        """Let a group go on with the next message to be stored; what waits is never consumed.
+        """Move a group to the end of a topic: it never consumes the messages that wait now.
 
         Raises:
             RouteNotFound: there is no such topic.
@@ -445,7 +446,7 @@ class Client:
         with Producer(client=client) as producer: ...
 
     After a fork the child's client is another one: it connects anew when it is used, under another
-    client id, and what stands on it starts anew likewise. One that is not stopped is stopped at the
+    client id, and its producers and consumers start anew. One that is not stopped is stopped at the
     end of the program, which waits five seconds for that at most.
     """
 
@@ -482,11 +483,11 @@ class Client:
 
         Raises:
             ConnectionFailed: no name server can be reached; a TlsError when a check of TLS is why.
-            IllegalState: closed before.
+            IllegalState: stopped before.
         """
 
     def stop(self) -> None:
-        """End the tasks and close all connections. Stop producers and consumers before."""
+        """End the tasks and close all connections. Stop its producers and consumers before."""
 
 class Consumer:
     """Receives messages as a member of a group; `skylarkmq.client.Consumer` without await.
@@ -524,7 +525,7 @@ class Consumer:
     def __iter__(self) -> Self: ...
     def __next__(self) -> ReceivedMessage: ...
     def assign(self, queues: Iterable[MessageQueue], selector: Selector | None = None) -> None:
-        """Take these queues, in place of all others, without a division among members.
+        """Read these queues and no others, outside the division among the members.
 
         Args:
             queues: none gives all up.
@@ -649,7 +650,7 @@ class Consumer:
         """
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at `offset`; what was prefetched or given of the queue before counts no more.
+        """Go on at `offset`; forget what was prefetched or given of the queue before.
 
         Raises:
             RebalanceInProgress: the queue is not assigned.
@@ -708,7 +709,7 @@ class Consumer:
         """
 
     def unsubscribe(self, topic: str) -> None:
-        """Give a topic up.
+        """Consume a topic no more.
 
         Raises:
             IllegalState: queues were assigned by hand.
@@ -737,7 +738,7 @@ class MessageScan:
         """Leave out the rest of the queue that the last message was of."""
 
 class PeekReader:
-    """Reads the messages of a topic in passing; `skylarkmq.client.PeekReader` without await.
+    """Reads a topic outside of any group; `skylarkmq.client.PeekReader` without await.
 
     with PeekReader("orders", namesrv_addr="127.0.0.1:9876", stop="now") as reader:
         for message in reader: ...
@@ -775,7 +776,7 @@ class PeekReader:
         """
 
     def stop(self) -> None:
-        """End; who iterates gets no more."""
+        """End the reading; iterations end too."""
 
 class Producer:
     """Sends messages to any topic; `skylarkmq.client.Producer` without await. Any thread.
@@ -808,12 +809,12 @@ class Producer:
 
         Raises:
             IllegalState: not started, or the message waits for no time of its own.
-            NotFound: its broker's store has it no more, or is away.
+            NotFound: its broker is away, or has the message no more.
             RocketMQError: no answer; it may be taken back or not, and another try does no harm.
         """
 
     def flush(self) -> None:
-        """Wait until everything started before has ended, well or not."""
+        """Wait until all sends that were started before have ended, with or without an error."""
 
     @property
     def in_flight_count(self) -> int:
@@ -915,7 +916,7 @@ class Producer:
         selector: QueueSelector | None = None,
         timeout: float | None = None,
     ) -> list[Outcome]:
-        """Send any messages in as few requests as may be; return what became of each, in order.
+        """Send any messages in as few requests as possible; return the outcome of each, in order.
 
         Args:
             timeout: seconds for each batch, instead of the producer's `send_timeout`.
@@ -948,7 +949,7 @@ class Producer:
         key: str | None = None,
         selector: QueueSelector | None = None,
     ) -> None:
-        """Send a message once, without an answer: it may be lost without a word.
+        """Send a message once and ask for no answer: it may be lost, and no error tells of it.
 
         Raises:
             RocketMQError: no route, or no connection.

@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false
-"""The classes of the facade: here stands only what differs from their asynchronous twins."""
+"""The classes of the facade, with what differs from their asynchronous twins."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Client(Started):
         with Producer(client=client) as producer: ...
 
     After a fork the child's client is another one: it connects anew when it is used, under another
-    client id, and what stands on it starts anew likewise. One that is not stopped is stopped at the
+    client id, and its producers and consumers start anew. One that is not stopped is stopped at the
     end of the program, which waits five seconds for that at most.
     """
 
@@ -64,7 +64,7 @@ class Client(Started):
 
 
 class OnClient(Started):
-    """What stands on a blocking client: its own one or a shared one."""
+    """Base of the classes that have a blocking client or share one."""
 
     def _make_twin(self, twin: Any, args: Sequence[Any], settings: dict[str, Any]) -> None:
         client, namesrv_addr = settings.pop("client", None), settings.pop("namesrv_addr", None)
@@ -217,7 +217,7 @@ class Consumer(OnClient):
 
 @blocking(AsyncPeekReader)
 class PeekReader(OnClient):
-    """Reads the messages of a topic in passing; `skylarkmq.client.PeekReader` without await.
+    """Reads a topic outside of any group; `skylarkmq.client.PeekReader` without await.
 
     with PeekReader("orders", namesrv_addr="127.0.0.1:9876", stop="now") as reader:
         for message in reader: ...

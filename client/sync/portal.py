@@ -1,15 +1,15 @@
-"""The loop thread behind the blocking facade, and the way of a call into it and back.
+"""The loop thread of a blocking client, and how other threads call into it.
 
-One thread a client: started with the first call, ended by `close`. Any thread may call, except the
-loop thread itself. A call that is interrupted (Ctrl-C) cancels what it waits for, waits a moment
-for its end, so that nothing is left half done, and lets the interruption through.
+Each client has one such thread: the first call starts it, `close` ends it. Any thread may call,
+except the loop thread itself. A call that is interrupted (Ctrl-C) cancels its work and waits a
+moment for the end of it, so that nothing is left half done. Then it lets the interruption through.
 
-After a fork the child has no loop thread and other people's locks in any state. So there the portal
-begins anew: no thread, new locks, the next `generation`; the objects on it make their inside again
-when they are used next. What the parent's loop held is kept and never touched, because its sockets
-and its selector are the parent's as well.
+After a fork the child has no loop thread, and locks may be held by threads that it does not have.
+So the portal begins anew there: no thread, new locks, the next `generation`. The objects on it make
+their twins again when they are used next. What the parent's loop held is kept and never touched,
+because its sockets and its selector are the parent's as well.
 
-At the end of the program the clients that are still open are closed, EXIT_TIMEOUT_S at most each.
+At the end of the program it stops the clients that are still open, each for EXIT_TIMEOUT_S at most.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PROGRAM_ENDS: Final = "cannot schedule new futures after interpreter shutdown"
 
 _portals: weakref.WeakSet[Portal] = weakref.WeakSet()
 _begun: dict[int, Portal] = {}
-"""Those with a loop thread; they live until they are closed, at the program's end at the latest."""
+"""Portals with a loop thread; each is here until `close`, at the program's end at the latest."""
 _inherited: list[object] = []
 
 
@@ -76,12 +76,12 @@ class Portal:
         """
         call = _Call(work, take_back)
         try:
-            with self.lock:  # behind `close` nothing is begun any more
+            with self.lock:  # after `close` nothing begins any more
                 call.loop = self._running()
                 call.loop.call_soon_threadsafe(call.begin)
             return call.result()
         except concurrent.futures.CancelledError:
-            raise IllegalState("the client was closed under the call") from None
+            raise IllegalState("the client was stopped during the call") from None
         except BaseException:
             # Interrupted here, wherever that was; else it is the call's own error, and it is over.
             call.abandon()
@@ -142,12 +142,12 @@ class Portal:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called, here or in the parent process."""
+        """True after `close`, here or in the parent process."""
         return self._closed
 
     @property
     def begun(self) -> bool:
-        """Whether this process has a loop thread."""
+        """True when this process has a loop thread."""
         return self._loop is not None
 
     def keep(self, inherited: object) -> None:
@@ -159,7 +159,7 @@ class Portal:
     def _running(self) -> asyncio.AbstractEventLoop:
         with self.lock:
             if self._closed:
-                raise IllegalState("the client is closed")
+                raise IllegalState("the client has stopped")
             if self._thread is not None and threading.current_thread() is self._thread:
                 raise IllegalState(
                     "a blocking call in the client's own loop thread would wait for itself",
@@ -176,7 +176,7 @@ class Portal:
             return self._loop
 
     def forked(self) -> None:
-        """This is the child now."""
+        """Begin anew in the child of a fork."""
         if self._loop is not None:
             self.keep((self._loop, self._thread))
         self.lock = threading.RLock()
@@ -186,7 +186,7 @@ class Portal:
         _begun.pop(id(self), None)
 
     def exit(self) -> None:
-        """The program ends."""
+        """Stop the client at the end of the program."""
         close, self._at_exit = self._at_exit, None
         if close is None or self._loop is None or self._closed:
             return
@@ -244,7 +244,7 @@ class _Call(Generic[T]):
             self._over.set()
 
     def _untaken(self) -> None:
-        """The result stood ready, and did not come into the caller's hands."""
+        """Take back a result that was ready but did not reach the caller."""
         if self._take_back is not None:
             self._take_back(self._future.result())
 
@@ -271,7 +271,7 @@ class _Call(Generic[T]):
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    """Let the loop call something soon; one that has ended needs no telling."""
+    """Let the loop call something soon; do nothing when the loop has ended."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(callback)
 
@@ -281,7 +281,7 @@ async def _started(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Be the loop thread."""
+    """Run the loop until it is stopped; the body of the loop thread."""
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()

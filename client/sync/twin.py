@@ -1,10 +1,10 @@
-"""Blocking twins: what every object of the facade stands on, and how its methods come about.
+"""Blocking twins: the base of the facade's classes, and how their methods are made.
 
 A class of the facade has an asynchronous twin, which does the work in the loop thread. `blocking`
-gives it the twin's public methods, each as one that waits: with the twin's arguments, its docstring
-without what concerns tasks, and its results, in which asynchronous objects are replaced by theirs.
-What must differ stands in the class itself. Type checkers and editors read `__init__.pyi`, which is
-generated from the same classes.
+gives the class a method for each public method of the twin. Such a method waits for the twin's. It
+has the same arguments, the docstring without what is about tasks, and the same result, except that
+an asynchronous object is replaced by its blocking twin. The class itself has what must differ. Type
+checkers and editors read `__init__.pyi`, which is generated from the same classes.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Started(Blocking):
         raise NotImplementedError
 
     def _hold(self, portal: Portal, make: Callable[[], Startable]) -> None:
-        """Make the twin now; an argument that is no good is refused here and not at `start`."""
+        """Make the twin now, so that a bad argument is refused here and not at `start`."""
         self._own_portal = portal
         self._make = make
         self._object: Any = make()
@@ -147,7 +147,7 @@ class Started(Blocking):
     def _live(self) -> Any:
         """Return the twin, started if it was started before a fork."""
         if self._stopped and self._portal.closed:
-            raise type(self)._when_stopped("it has stopped, and its client is closed")
+            raise type(self)._when_stopped("it has stopped, and so has its client")
         current = self._current()
         if self._start_again and not in_callback.get():
             self._portal.run(self._start_once)
@@ -174,7 +174,7 @@ class Started(Blocking):
             except IllegalState:
                 if not portal.closed:
                     raise
-                # Another thread has closed the client meanwhile, and all on it with that.
+                # Another thread has stopped the client meanwhile, and with it this object.
 
     def _run(
         self,
@@ -382,9 +382,9 @@ def blocking_signature(member: Callable[..., Any]) -> inspect.Signature:
 
 
 def blocking_doc(text: str) -> str:
-    """Return a docstring's first line, and what it says about arguments and errors.
+    """Return the first line of a docstring, and its parts about arguments and errors.
 
-    Between them it tells of tasks, which a blocking method has none of.
+    The rest is about tasks, which a blocking method does not have.
     """
     first, *others = text.replace("`async ", "`").split("\n\n")
     return "\n\n".join([first, *(part for part in others if part.startswith(SECTIONS))])

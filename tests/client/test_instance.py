@@ -154,7 +154,7 @@ async def test_start_may_be_tried_again_and_close_is_final() -> None:
     await asyncio.gather(client.start(), client.start())
     await client.stop()
     await client.stop()
-    with pytest.raises(IllegalState, match="closed"):
+    with pytest.raises(IllegalState, match="has stopped"):
         await client.start()
     assert clock.pending_count == 0
     assert cluster.name_server.streams == []

@@ -63,12 +63,12 @@ async def test_a_producer_that_is_stopped_while_it_starts_does_not_start() -> No
     assert await it.is_clean()
 
 
-async def test_a_client_that_is_closed_while_it_starts_does_not_start() -> None:
+async def test_a_client_that_is_stopped_while_it_starts_does_not_start() -> None:
     it = Place()
     starting = asyncio.create_task(it.client.start())
     await asyncio.sleep(0)
     await it.client.stop()
-    with pytest.raises(IllegalState, match="closed"):
+    with pytest.raises(IllegalState, match="has stopped"):
         await starting
     assert await it.is_clean()
 

@@ -69,7 +69,7 @@ async def test_a_broker_is_asked_what_it_is(
         assert peer == Peer(version, ours)
         assert (peer.has_timers, peer.release) == (has_timers, release)
         assert services.known_peer(broker.address) == peer
-        assert await services.broker_version(broker.address) == version
+        assert (await services.peer(broker.address)).version == version
         (asked,) = broker.requests
         assert asked.serialize_type == SerializeType.JSON, "which brokers of ours look for"
         (question,) = broker.heartbeats

@@ -109,7 +109,7 @@ def test_close_cancels_what_runs_and_ends_the_thread() -> None:
     portal.close()
     assert ended.is_set()
     assert all(thread.name != "skylarkmq-client-loop" for thread in threading.enumerate())
-    with pytest.raises(IllegalState, match="closed"):
+    with pytest.raises(IllegalState, match="has stopped"):
         portal.run(lambda: double(1))
     portal.close()
 
