@@ -9,7 +9,7 @@ import logging
 import random
 
 from skylarkmq.broker.config.live_config import LiveConfig
-from skylarkmq.broker.config.settings import BrokerConfig, share_of_connections
+from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
@@ -320,7 +320,7 @@ def make_server(
         stats,
         idle_limit_s=config.server_channel_max_idle_time_seconds,
         max_connections=config.max_connections,
-        address_share=share_of_connections(config),
+        address_share=config.connections_per_address,
         gate=parts.fast_failure,
         inbound=InboundBuffers(config.max_inbound_buffered, give_memory_back),
         outbound=OutboundBuffers(config.max_outbound_buffered, give_memory_back),

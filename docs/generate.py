@@ -21,6 +21,7 @@ import tokenize
 import types
 import typing
 from collections.abc import Iterable, Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -87,6 +88,7 @@ class Source(typing.NamedTuple):
 
 def sources_of(cls: type) -> dict[str, Source]:
     """Return for each field its default as written, its comment and the heading above it."""
+    found = sources_of(cls.__base__) if cls.__base__ and is_dataclass(cls.__base__) else {}
     text = textwrap.dedent(inspect.getsource(cls))
     comments = {
         token.start[0]: (token.start[1], token.string.lstrip("# "))
@@ -96,7 +98,6 @@ def sources_of(cls: type) -> dict[str, Source]:
     headings = {line: word for line, (column, word) in comments.items() if is_heading(text, line)}
     (tree,) = ast.parse(text).body
     assert isinstance(tree, ast.ClassDef)
-    found: dict[str, Source] = {}
     for node in tree.body:
         if not isinstance(node, ast.AnnAssign):
             continue
@@ -183,7 +184,10 @@ def key_tables(cls: type, title: str) -> Iterator[str]:
     sources, keys = sources_of(cls), keys_of(cls)
     attributes = [key.attribute for key in keys.values()]
     groups: dict[str, list[list[str]]] = {}
-    for name, key in keys.items():
+    shared_last = sorted(
+        keys.items(), key=lambda item: item[1].attribute not in cls.__annotations__
+    )
+    for name, key in shared_last:
         source = sources[key.attribute]
         unit = UNITS.match(source.comment)
         comment = source.comment[unit.end() :] if unit else source.comment

@@ -87,7 +87,45 @@ JAVA_ONLY: Final = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerConfig:
+class ServerConfig:
+    """Values of the keys that brokers and name servers share, checked."""
+
+    # Connections
+    bind_address: str = "127.0.0.1"
+    max_connections: Positive = 10_000  # ours
+    max_connections_per_address: Count = 0  # ours; 0: half of max_connections
+    server_channel_max_idle_time_seconds: Positive = 120  # s
+
+    # Routes
+    order_message_enable: bool = False  # routes carry the queues of ordered topics
+
+    # Threads and buffers of the Java server
+    server_worker_threads: Unused[Count] = 8
+    server_selector_threads: Unused[Count] = 3
+    server_callback_executor_threads: Unused[Count] = 0
+    server_oneway_semaphore_value: Unused[Positive] = 256
+    server_async_semaphore_value: Unused[Positive] = 64
+    server_socket_snd_buf_size: Unused[Bytes | None] = None  # None: the system's
+    server_socket_rcv_buf_size: Unused[Bytes | None] = None  # None: the system's
+    use_epoll_native_selector: Unused[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check all values.
+
+        Raises:
+            ConfigError: a value is outside of its limits.
+        """
+        check_values(self)
+        _check_word("bindAddress", self.bind_address)
+
+    @property
+    def connections_per_address(self) -> int:
+        """How many connections one address may have, so that others find room."""
+        return self.max_connections_per_address or (self.max_connections + 1) // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerConfig(ServerConfig):
     """Values of a broker's keys, checked; those of its store are in `store`."""
 
     store: StoreConfig
@@ -102,17 +140,12 @@ class BrokerConfig:
     broker_permission: Live[Permission] = READ_WRITE  # 4 read + 2 write
 
     # Where it listens; 0 picks a free port
-    bind_address: str = "127.0.0.1"
     listen_port: Port = 10911  # the fast port is 2 below
     namesrv_listen_port: Port = 9876  # of the built-in name server
-    order_message_enable: bool = False  # its routes carry the queues of ordered topics
     metrics_prom_exporter_port: Port = 5557
     metrics_prom_exporter_host: str | None = None  # None: as bindAddress
-    max_connections: Positive = 10_000  # ours
-    max_connections_per_address: Count = 0  # ours; 0: half of max_connections
     max_inbound_buffered: BufferTotal = 256 << 20  # ours; bytes that came and were not handled
     max_outbound_buffered: BufferTotal = 256 << 20  # ours; bytes that peers leave unread
-    server_channel_max_idle_time_seconds: Positive = 120  # s
 
     # Name servers
     namesrv_addr: str | None = None  # `host:port`, several separated by `;`
@@ -184,14 +217,6 @@ class BrokerConfig:
     send_thread_pool_queue_capacity: Positive = 10_000
     pull_thread_pool_queue_capacity: Positive = 100_000
     query_thread_pool_queue_capacity: Positive = 20_000
-    server_worker_threads: Unused[Count] = 8
-    server_selector_threads: Unused[Count] = 3
-    server_callback_executor_threads: Unused[Count] = 0
-    server_oneway_semaphore_value: Unused[Positive] = 256
-    server_async_semaphore_value: Unused[Positive] = 64
-    server_socket_snd_buf_size: Unused[Bytes | None] = None  # None: the system's
-    server_socket_rcv_buf_size: Unused[Bytes | None] = None  # None: the system's
-    use_epoll_native_selector: Unused[bool] = False
 
     def __post_init__(self) -> None:
         """Check all values.
@@ -199,10 +224,9 @@ class BrokerConfig:
         Raises:
             ConfigError: a value is outside of its limits.
         """
-        check_values(self)
+        super().__post_init__()
         _check_word("brokerName", self.broker_name)
         _check_word("brokerClusterName", self.broker_cluster_name)
-        _check_word("bindAddress", self.bind_address)
         if 0 < self.listen_port <= FAST_PORT_DISTANCE:
             raise ConfigError(
                 "listenPort", self.listen_port, "use 0 or at least 3: the fast port is 2 below"
@@ -216,43 +240,15 @@ class BrokerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamesrvConfig:
+class NamesrvConfig(ServerConfig):
     """Values of a name server's keys, checked."""
 
-    bind_address: str = "127.0.0.1"
+    # Address and files
     listen_port: Port = 9876  # 0 picks a free one
-    max_connections: Positive = 10_000  # ours
-    max_connections_per_address: Count = 0  # ours; 0: half of max_connections
-    server_channel_max_idle_time_seconds: Positive = 120  # s
-    order_message_enable: bool = False
     cluster_test: NotBuilt[bool] = False
     product_env_name: Unused[str] = "center"
     kv_config_path: Path | None = None  # None: in memory alone; the loader gives a default
     config_store_path: Unused[str | None] = None
-
-    # Threads and buffers of the Java name server
-    server_worker_threads: Unused[Count] = 8
-    server_selector_threads: Unused[Count] = 3
-    server_callback_executor_threads: Unused[Count] = 0
-    server_oneway_semaphore_value: Unused[Positive] = 256
-    server_async_semaphore_value: Unused[Positive] = 64
-    server_socket_snd_buf_size: Unused[Bytes | None] = None  # None: the system's
-    server_socket_rcv_buf_size: Unused[Bytes | None] = None  # None: the system's
-    use_epoll_native_selector: Unused[bool] = False
-
-    def __post_init__(self) -> None:
-        """Check all values.
-
-        Raises:
-            ConfigError: a value is outside of its limits.
-        """
-        check_values(self)
-        _check_word("bindAddress", self.bind_address)
-
-
-def share_of_connections(config: BrokerConfig | NamesrvConfig) -> int:
-    """Return how many connections one address may have, so that others find room."""
-    return config.max_connections_per_address or (config.max_connections + 1) // 2
 
 
 def parse_namesrv_addresses(text: str | None) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig, share_of_connections
+from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.namesrv.kv_config import KVConfig
 from skylarkmq.broker.namesrv.processor import NamesrvProcessor
@@ -52,7 +52,7 @@ class NamesrvController:
             stats,
             idle_limit_s=config.server_channel_max_idle_time_seconds,
             max_connections=config.max_connections,
-            address_share=share_of_connections(config),
+            address_share=config.connections_per_address,
             connect=connect,
         )
 
