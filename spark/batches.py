@@ -89,7 +89,7 @@ class CorruptRecordError(RocketMQError):
         super().__init__(
             f"corrupt record ({place or 'of an unknown place'}): {why}",
             hint=hint
-            or f"{DISK}; to read on without this record start behind its offset (startingOffsets; "
+            or f"{DISK}; to read on without this record start after its offset (startingOffsets; "
             "a stream with a new checkpoint)",
         )
         self.broker_name = broker_name
@@ -146,7 +146,7 @@ class BatchBuilder:
         self._gathered = Gathered()
         self._size = 0  # bytes of the batch in hand
         self._topic_name: Final = topic_name
-        self._topic = b"\0"  # the last topic behind its size byte
+        self._topic = b"\0"  # the last topic, after its size byte
         self._topic_text = ""
         self._on_corruption: Final = on_corruption
         self.rows = 0
@@ -167,7 +167,7 @@ class BatchBuilder:
         Args:
             records: whole records back to back.
             start: queue offset of the first record wanted.
-            end: queue offset behind the last one wanted.
+            end: queue offset after the last one wanted.
             tags: when given, records with any other tag are left out, and those without one.
 
         Raises:
@@ -198,7 +198,7 @@ class BatchBuilder:
     def _walk(self, block: _Block, position: int) -> int:
         """Gather records from `position` on until the batch is full.
 
-        Returns the place behind the last record gathered or passed over.
+        Returns the place after the last record gathered or passed over.
         """
         data, view, _, start, end, wanted = block
         rows, stop, with_body = self._gathered, len(data), self._with_body

@@ -5,8 +5,8 @@
     the SDK's parts   connections, routes, name servers, signatures and back-off, on that loop
 
 A queue is asked at its master; while that cannot be reached, reading goes to a slave. Questions
-that are safe to repeat are repeated, `retries` times after a short wait that doubles. Errors that
-come out name the peer, and the cause as far as it is known.
+that are safe to repeat are repeated up to `retries` times, after a short wait that doubles. Errors
+name the peer, and the cause as far as it is known.
 
 One thread at a time, and none in which an event loop runs already, as in a notebook's cell; nothing
 is connected before the first call. A process that was forked leaves what its parent opened alone
@@ -69,9 +69,9 @@ Ask = Callable[[str, MessageQueue, float], Awaitable[T]]
 log = logging.getLogger(__name__)
 
 TOOLS_GROUP: Final = TOOLS_CONSUMER_GROUP
-"""In its name everybody may pull: every broker has it."""
+"""Every client may pull in its name, and every broker has it."""
 FILTER_CLIENT_ID: Final = "spark-skylarkmq"
-"""A reader is no member of its group; the name shows in refusals alone."""
+"""A reader is no member of its group; the name shows only in refusals."""
 DEFAULT_QUEUE_COUNT: Final = 4
 PAGE_MESSAGES: Final = 32
 PAGE_BYTES: Final = 256 * 1024
@@ -81,8 +81,8 @@ ROUTE_MAX_AGE_S: Final = 30.0
 ROUTE_RETRY_AGE_S: Final = 1.0
 """How old after a failure: the broker may have moved."""
 ASKING_SHARE: Final = 10
-"""While nobody answers, a known route is good for this many times as long as asking took, up to
-ROUTE_MAX_AGE_S: a broker may have moved while its name server hung."""
+"""While no name server answers, a known route is good for this many times as long as asking took,
+at most ROUTE_MAX_AGE_S: a broker may have moved while its name server hung."""
 TIMEOUTS_MAX: Final = 2
 """Time-outs that one call lasts, however many further tries are allowed."""
 RETRY_FIRST_S: Final = 0.1
@@ -91,7 +91,7 @@ RETRY_MAX_S: Final = 2.0
 
 IDLE_MAX_S: Final = 60.0
 """Connections of a client that did nothing for so long are made anew: brokers close theirs after
-120 s, and firewalls without a word."""
+120 s, and firewalls drop them silently."""
 UNLOOKED_S: Final = 0.5
 """After so long without a turn of the loop, what has come in is looked at before a request."""
 CLIENTS_MAX: Final = 16
@@ -154,14 +154,14 @@ def patiently(
 
 
 _of_parents: Final[list[OwnLoop]] = []
-"""What was inherited over a fork: kept and not touched, for its loop shares the parent's epoll."""
+"""What a fork inherited: kept and not touched, because its loop shares the parent's epoll."""
 
 
 class BlockingClient:
     """Calls name servers and brokers, each over one connection; one thread at a time."""
 
     def __init__(self, settings: ConnectionSettings, clock: BlockingClock | None = None) -> None:
-        """Connect to nobody yet."""
+        """Connect at the first call."""
         self.settings = settings
         self.clock: BlockingClock = clock or SystemClock()
         self.namespace = Namespace(settings.namespace)
@@ -193,14 +193,14 @@ class BlockingClient:
 
         Raises:
             RouteNotFound: no broker has it.
-            RocketMQError: nobody answered; or one of the brokers named by hand did not, whose
-                queues nobody should take for missing.
+            RocketMQError: no name server answered; or one of the brokers named by hand did not,
+                and its queues must not be taken for missing.
         """
         name, opened = self.wire_name(topic), self._opened
         route = opened.routes.fresh(name, max_age_s) or self._fetch(name)
         if isinstance(opened.source, NamedBrokers) and opened.source.silent is not None:
             raise opened.source.silent
-        return _there(name, route)
+        return _existing(name, route)
 
     def read_queues(self, topic: str, *, max_age_s: float = 0.0) -> list[MessageQueue]:
         """Return the queues that can be read, by broker and id; raises as `route`."""
@@ -220,8 +220,8 @@ class BlockingClient:
         creates topics on demand.
 
         Raises:
-            RouteNotFound: nobody takes messages of this topic.
-            RocketMQError: nobody answered, and nothing is remembered.
+            RouteNotFound: no broker takes messages of this topic.
+            RocketMQError: no name server answered, and no route is remembered.
         """
         name = self.wire_name(topic)
         route = self._lasting(name, max_age_s)
@@ -239,7 +239,7 @@ class BlockingClient:
         Raises:
             RouteNotFound: no broker has the topic.
             ConnectionFailed: this broker is not registered (any more).
-            RocketMQError: nobody answered, and nothing is remembered.
+            RocketMQError: no name server answered, and no route is remembered.
         """
         return self._members(self.namespace.wrap_queue(queue), max_age_s)
 
@@ -247,9 +247,9 @@ class BlockingClient:
         """Return the address that messages of a queue are sent to.
 
         Raises:
-            RouteNotFound: nobody takes messages of the topic.
+            RouteNotFound: no broker takes messages of the topic.
             ConnectionFailed: this broker's master is not registered (any more).
-            RocketMQError: nobody answered, and nothing is remembered.
+            RocketMQError: no name server answered, and no route is remembered.
         """
         return self._master(self.namespace.wrap_queue(queue), max_age_s)
 
@@ -278,8 +278,8 @@ class BlockingClient:
         """Return the first offset of each queue; all are asked at once, each broker its own.
 
         Args:
-            failed: takes the queues that nobody answered for; None: the first error is raised.
-            master_only: no slave is asked while a master is away: it may lag behind, or have
+            failed: takes the queues that no broker answered for; None: the first error is raised.
+            master_only: no slave is asked while a master is away: it may lag, or have
                 expired more.
 
         Raises:
@@ -517,7 +517,7 @@ class BlockingClient:
 
     @property
     def _opened(self) -> OwnLoop:
-        """What is open in this process, looked at when nobody did for a while."""
+        """What is open in this process, looked at when no call was made for a while."""
         if asyncio._get_running_loop() is not None:
             raise IllegalState(INSIDE_A_LOOP, hint=INSIDE_A_LOOP_HINT)
         now_s = self.clock.monotonic()
@@ -575,12 +575,12 @@ class BlockingClient:
         return self._named(lambda: routes.refresh(topic))
 
     def _borrowed(self, topic: str, queue_count: int) -> TopicRoute:
-        """Return a route to write to; a topic that nobody has borrows that of TBW102."""
+        """Return a route to write to; a topic that no broker has borrows that of TBW102."""
         routes = self._opened.routes
         return self._named(lambda: routes.for_publish(topic, queue_count))
 
     def _lasting(self, topic: str, max_age_s: float) -> TopicRoute | None:
-        """Return a topic's route; while nobody answers, what was found before goes on to count."""
+        """Return a topic's route; while no name server answers, the one found before."""
         routes = self._opened.routes
         route = routes.fresh(topic, max_age_s)
         if route is not None:
@@ -604,10 +604,10 @@ class BlockingClient:
         known = self._lasting(queue.topic, max_age_s)
         if known is not None and known.borrowed:  # its first message may have created the topic
             known = self._lasting(queue.topic, 0.0)
-        route = _there(queue.topic, known)
+        route = _existing(queue.topic, known)
         members = route.brokers.get(queue.broker_name)
         if not members and max_age_s > ROUTE_RETRY_AGE_S:
-            route = _there(queue.topic, self._lasting(queue.topic, ROUTE_RETRY_AGE_S))
+            route = _existing(queue.topic, self._lasting(queue.topic, ROUTE_RETRY_AGE_S))
             members = route.brokers.get(queue.broker_name)
         if not members:
             why = f"this broker of topic {queue.topic} is not registered"
@@ -636,8 +636,8 @@ class BlockingClient:
     ) -> dict[MessageQueue, T]:
         """Ask one question for each queue, all at once, each at its queue's broker.
 
-            round 0      every queue is asked at its master; one connection a broker, nobody waits
-                         for another's answer
+            round 0      every queue is asked at its master; one connection a broker, and no
+                         queue waits for the answer of another
             round n      those without an answer again, after a short wait: at the next member of
                          the broker's set, with a route that is fresh
 
@@ -745,7 +745,7 @@ async def _all_of(questions: Iterable[Awaitable[T]]) -> list[T | BaseException]:
     return await asyncio.gather(*questions, return_exceptions=True)
 
 
-def _there(topic: str, route: TopicRoute | None) -> TopicRoute:
+def _existing(topic: str, route: TopicRoute | None) -> TopicRoute:
     if route is None or route.borrowed:
         raise RouteNotFound(topic, "topic_missing", MISSING_HINT)
     return route

@@ -87,7 +87,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def check_known(given: Iterable[str], known: Iterable[str], hints: Mapping[str, str]) -> None:
-    """Refuse the first option that nobody knows.
+    """Refuse the first unknown option.
 
     `hints` has what to do instead for names that people are likely to try; keys in lower case.
 
@@ -204,7 +204,7 @@ class OptionReader:
         return found
 
     def json_object(self, name: str, example: str) -> dict[str, Any]:
-        """Return the object of a JSON text; `example` is shown when it is none.
+        """Return the object of a JSON text; `example` is shown when it is not one.
 
         A key that stands twice in one object is refused.
         """

@@ -184,7 +184,7 @@ class SourceOptions:
 
     @classmethod
     def from_options(cls, given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-        """Return the options of a read; nobody is asked yet.
+        """Return the options of a read; no broker is asked yet.
 
         Raises:
             OptionError: unknown, missing, contradicting or wrong options; the text names them.

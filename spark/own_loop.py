@@ -3,8 +3,8 @@
     client's thread   begin: a request is written     ... Spark works ...     wait: the loop runs
     kernel            answers gather in the socket's buffer meanwhile
 
-So nothing here happens by itself: a connection that the peer closed is seen at the next turn, and a
-deadline counts only while somebody waits. One thread at a time.
+So nothing happens between calls: a connection that the peer closed is seen at the next turn, and a
+deadline counts only while a call waits. One thread at a time.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class Pending:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.deadline_s = math.inf
-        """None before somebody waits: the answer may lie there while Spark works on a block."""
+        """Infinite before a call waits: the answer may lie there while Spark works on a block."""
         self.opaque = 0
         self.outcome: RemotingCommand | RocketMQError | None = None
         self.wake: Callable[[], None] | None = None
-        """Called with the outcome, while somebody waits."""
+        """Called when there is an outcome, while a call waits."""
 
     @property
     def address(self) -> str:
-        """Whom it went to."""
+        """The peer that it went to."""
         return self.connection.address
 
     def answered(self, answer: RemotingCommand) -> None:
@@ -82,7 +82,7 @@ class OwnLoop:
     """What a client has open in its process: an event loop, and the SDK's parts on it."""
 
     def __init__(self, settings: ConnectionSettings, clock: BlockingClock) -> None:
-        """Connect to nobody yet; files of certificates are read."""
+        """Read the files of certificates; connect at the first call."""
         tls = client_tls(settings)
         self.process_id = os.getpid()
         # Not uvloop: a write is to leave at once, while the loop stands still.
@@ -126,7 +126,7 @@ class OwnLoop:
 
 
 def _pass_over(*_: object) -> None:
-    """Do nothing: brokers push to members of groups, and this is none."""
+    """Do nothing: brokers push to members of groups, and this client is not one."""
 
 
 def client_tls(settings: ConnectionSettings) -> ClientTls:

@@ -6,7 +6,7 @@
     commit / abort            driver: log what was sent; what a failed batch sent stays sent
 
 A repeated task or batch sends its rows again, with the same unique keys (see `unique_keys`); so
-consumers may get a row more than once and can tell. Exactly once it is not.
+consumers may get a row more than once and can tell. The sink does not send exactly once.
 
 Save modes. `append` alone: a topic is never overwritten. Spark itself refuses its default mode
 (errorifexists) and `ignore` for Python sources, so a batch write says `.mode("append")`.

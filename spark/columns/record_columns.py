@@ -65,7 +65,7 @@ class Gathered:
         brokers: runs: a broker's name and how many rows in a row have it.
         bodies: what the column is to show; empty when it is not asked for.
         properties: encoded texts; empty when no column of them is asked for.
-        extra: further columns by name, made by whoever gathered.
+        extra: further columns by name, made by the one that gathered the records.
     """
 
     __slots__ = ("bodies", "brokers", "extra", "heads", "long_hosts", "properties", "topics")

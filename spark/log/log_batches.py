@@ -6,7 +6,7 @@ What comes to a place of a file, and what is done:
     a sound record             a row, when topic and time are asked for
     the blank rest of a file   its end
     zeros or a torn record,    the end of the log, where a broker writes or was killed
-      nothing sound behind
+      nothing sound after it
     a hole between two files   damage, as
     anything else              damage: fail, skip to the next sound record, or stop
 
@@ -62,7 +62,7 @@ _WALK: Final = struct.Struct(">iii16xqi16xq20xi")
 assert _WALK.size == FIXED_IPV4_SIZE
 _fields: Final[Callable[[bytes, int], tuple[int, ...]]] = _WALK.unpack_from
 _TOPICS_MAX: Final = 10_000
-_UNKNOWN: Final = "\0"  # stands for a topic that is none
+_UNKNOWN: Final = "\0"  # stands for bytes that are not a topic
 _QUIET: Final = (RecordStatus.UNWRITTEN, RecordStatus.TORN)
 KINDS: Final = ("message", "prepared", "commit", "rollback")
 """By the transaction's two bits of the system flag."""
@@ -108,7 +108,7 @@ class LogBatches:
     Attributes:
         rows: records given so far.
         damages: what was passed over; under `stop` the one that ended it.
-        stopped: damage was met under `stop`, so nothing behind counts.
+        stopped: damage was met under `stop`, so nothing after it counts.
     """
 
     def __init__(self, names: Sequence[str], options: LogOptions) -> None:
@@ -176,7 +176,7 @@ class LogBatches:
     ) -> int:
         """Gather the plainly sound records that begin before `limit`, until the batch is full.
 
-        Returns the place behind the last one gathered or passed over. With `lenient` zeros in
+        Returns the place after the last one gathered or passed over. With `lenient` zeros in
         topic or properties are no reason to stop: somebody has looked at them.
         """
         topics, start_ms, end_ms = self._topics, self._options.start_ms, self._options.end_ms
@@ -214,9 +214,9 @@ class LogBatches:
         return position
 
     def _learn(self, key: bytes, lenient: bool) -> str | None:
-        """Return the topic behind its size byte, None when it is not asked for.
+        """Return the topic that follows its size byte, None when it is not asked for.
 
-        `_UNKNOWN` when it is none.
+        `_UNKNOWN` when the bytes are not a topic.
         """
         if len(key) > MAX_TOPIC_SIZE + 1 or (key.find(0, 1) >= 0 and not lenient):
             return _UNKNOWN
@@ -291,7 +291,7 @@ class LogBatches:
         return end
 
     def _retake(self, found: Look, file: SegmentFile, place: int) -> int:
-        """Gather the one record that `read_record` took for sound; return the place behind it."""
+        """Gather the one record that `read_record` took for sound; return the place after it."""
         at = place - found.begin
         base = file.base + found.begin
         return found.begin + self._walk(found.data, at, base, at + 1, lenient=True)

@@ -39,12 +39,12 @@ HINTS: Final = {
     "subscribe": "here it is topic",
 }
 MIN_PARTITION_BYTES: Final = 1024
-_TIME_MIN, _TIME_MAX = -(2**63), 2**63  # an int64, and behind it
+_TIME_MIN, _TIME_MAX = -(2**63), 2**63  # the range of an int64, its end exclusive
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What is read of a commit log, and how. Times are ms; `end_ms` is behind the last one."""
+    """What is read of a commit log, and how. Times are ms, the end exclusive."""
 
     path: str
     topics: frozenset[str] = special("topic", frozenset(), "these alone; else all", "a list")

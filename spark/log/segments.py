@@ -67,7 +67,7 @@ class SegmentRange:
         path: of the file.
         base: physical offset of the file's first byte.
         is_cut: `end` is the begin of a record, which another range has.
-        is_last: nothing was written behind `end`.
+        is_last: nothing was written after `end`.
         next_file: where the next file begins, a byte place as `end` is; None when none follows.
     """
 
@@ -115,7 +115,7 @@ class SegmentFile:
         begin = place - place % SECTOR_SIZE
         stop = place + size
         stop += -stop % SECTOR_SIZE
-        # Behind the end is what a range still has that was planned before the file was cut short.
+        # A range that was planned before the file was cut short reaches beyond its end.
         return self._pread(max(0, min(stop, self.size) - begin), begin), begin
 
     def look(self, place: int, *, check_crc: bool) -> Look:

@@ -5,7 +5,7 @@
 Reads a stopped store, a copy, a dead broker's disk, also the store of a broker that runs, ours or
 RocketMQ's, in the columns of the live source, of which brokerName is missing and segment, position,
 crcOk and recordKind are added. Files are cut at records, and each piece is a task; under
-`onCorruption=stop` one task reads all, for what counts behind damage cannot be known elsewhere.
+`onCorruption=stop` one task reads all, because no other task can know what counts after damage.
 
 The folder must be visible on every executor under the same path. Nothing is ever written to it: no
 lock, no mark.

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def shares(backlogs: Mapping[K, int], limit: int) -> dict[K, int]:
-    """Share out `limit` by the size of each backlog; nobody gets more than he has.
+    """Divide `limit` by the size of each backlog; no queue gets more than it has.
 
     Each backlog above 0 gets at least 1, so that a short one beside a long one never starves: with
     more backlogs than `limit` the sum is their number. Else it is `limit`, or all there is. Equal
@@ -112,7 +112,7 @@ class BatchPlanner:
     def __init__(
         self, brokers: BlockingClient, options: SourceOptions, clock: BlockingClock
     ) -> None:
-        """Ask nobody yet."""
+        """Ask no broker yet."""
         self._options = options
         self._view = QueueView(
             brokers,
@@ -126,7 +126,7 @@ class BatchPlanner:
         """Return the ranges to read, cut as the options say.
 
         Raises:
-            NotFound, OptionError: see `queue_view`, `positions`; a start lies behind its end.
+            NotFound, OptionError: see `queue_view`, `positions`; a start lies after its end.
             DataLost: with failOnDataLoss, when exact offsets are not there (any more).
             RocketMQError: brokers did not answer for `retryTimeoutMs`.
         """
@@ -162,7 +162,7 @@ class BatchPlanner:
         name = options.ending.option or options.starting.option
         return OptionError(
             f"{describe(key)} starts at {start} and ends at {end}: "
-            f"option {options.starting.option} lies behind the end; correct it"
+            f"option {options.starting.option} lies after the end; correct it"
             + (f", or option {options.ending.option}" if options.ending.option else ""),
             name,
         )
@@ -259,7 +259,7 @@ class StreamPlanner:
         clock: BlockingClock,
         write_back: OffsetWriteBack | None = None,
     ) -> None:
-        """Ask nobody yet."""
+        """Ask no broker yet."""
         self._options = options
         self._clock = clock
         self._write_back = write_back
@@ -299,7 +299,7 @@ class StreamPlanner:
         if self._began is None:
             self._began = self._resolved()
             target = self._target
-            if target is not None:  # frozen before; what came in between is behind the start
+            if target is not None:  # frozen before; what came in between lies after the start
                 late = {key: at for key, at in self._began.items() if at > target.get(key, at)}
                 self._target = target.updated(late)
         return NOWHERE if self._options.starting.moves else self._began
@@ -319,7 +319,7 @@ class StreamPlanner:
 
         Raises:
             DataLost: with failOnDataLoss.
-            RocketMQError: nothing is known yet and nobody answers, or a broker refuses.
+            RocketMQError: nothing is known yet and no broker answers, or one refuses.
         """
         if not start:
             return self._first()
@@ -339,7 +339,7 @@ class StreamPlanner:
         return end
 
     def report(self) -> QueueOffsets | None:
-        """Return where the queues end, for the query's progress; asks nobody."""
+        """Return where the queues end, for the query's progress; asks no broker."""
         return self._target or self._view.last_ends()
 
     def plan(self, start: QueueOffsets, end: QueueOffsets) -> list[OffsetRange]:
@@ -437,7 +437,7 @@ class StreamPlanner:
         """Return whether what there is makes a batch now; expired messages count.
 
         A run to a target ignores the minimum: it might never be reached. So does a queue that went
-        back: it may grow beyond `start` again, and then nobody could tell.
+        back: it may grow beyond `start` again, and then the loss could not be seen.
         """
         gains = [until - start.get(key, 0) for key, until in ends.items()]
         enough = limit.min_rows is None or sum(gains) >= limit.min_rows

@@ -183,7 +183,7 @@ def resolve(
 def instant_ms(text: str) -> int:
     """Return milliseconds since the epoch: a number of them, or an ISO 8601 time with its zone.
 
-    A fraction of a millisecond counts as the millisecond behind it.
+    A fraction of a millisecond counts as the next millisecond.
 
     Raises:
         ValueError: it is neither; the text says what is wrong.
@@ -286,9 +286,9 @@ def _exact(
     earliest = [key for key, offset in wanted.items() if offset == EARLIEST_MARK]
     if earliest:
         found.update(calls.min_offsets(earliest))
-    behind = [key for key, offset in found.items() if offset > ends[key]]
-    if behind and position.option == "startingOffsets":
-        key = min(behind)
+    too_far = [key for key, offset in found.items() if offset > ends[key]]
+    if too_far and position.option == "startingOffsets":
+        key = min(too_far)
         raise OptionError(
             f"option {position.option}: {describe(key)} ends at {ends[key]}, and {found[key]} is "
             "asked for: correct it, or use -1 for latest",
@@ -303,11 +303,11 @@ def _at_times(
     found = {key: calls.offset_at(key, time_ms) for key, time_ms in times.items()}
     if position.missing == "error":
         ends = calls.max_offsets(times)
-        behind = [key for key, offset in found.items() if offset >= ends[key]]
-        if behind:
+        too_late = [key for key, offset in found.items() if offset >= ends[key]]
+        if too_late:
             raise OptionError(
                 f"option {position.option}: no message is stored at that time or later in "
-                f"{listed(behind)}: choose an earlier time, or set "
+                f"{listed(too_late)}: choose an earlier time, or set "
                 "startingOffsetsByTimestampStrategy=latest",
                 position.option,
             )

@@ -5,7 +5,7 @@
 Spark asks for the ends of an idle query some ninety times a second, so they are kept; for longer
 when asking takes long, so that asking never takes more than a tenth of the time. A broker that is
 away keeps its last ends, is asked again less and less often, and its queues stay. Only masters are
-asked: a slave that lags behind, or has expired more, would look like a loss of messages.
+asked: a slave that lags, or has expired more, would look like a loss of messages.
 
 Driver process, one thread. Imports no pyspark.
 """
@@ -55,8 +55,8 @@ class Away:
         self.delay_s = AWAY_FIRST_S
         self.until_s = now_s + self.delay_s
 
-    def again(self, now_s: float) -> None:
-        """It has failed once more."""
+    def failed_again(self, now_s: float) -> None:
+        """Leave it alone for twice as long, because it has failed once more."""
         self.delay_s = min(self.delay_s * 2, AWAY_MAX_S)
         self.until_s = now_s + self.delay_s
 
@@ -74,7 +74,7 @@ class QueueView:
         cache_s: float = 0.1,
         patience_s: float = 60.0,
     ) -> None:
-        """Ask nobody yet.
+        """Ask no broker yet.
 
         Args:
             patience_s: how long `patiently` goes on trying.
@@ -133,7 +133,7 @@ class QueueView:
         return QueueOffsets({key: self._ends[key] for key in asked if key in self._ends})
 
     def last_ends(self) -> QueueOffsets | None:
-        """Return the ends as they were last heard, None before; asks nobody."""
+        """Return the ends as they were last heard, None before; asks no broker."""
         return QueueOffsets(self._ends) if self._ends else None
 
     def ends_now(self) -> QueueOffsets:
@@ -276,7 +276,7 @@ class QueueView:
             if away is None:
                 away = self._away[place] = Away(now_s)
             else:
-                away.again(now_s)
+                away.failed_again(now_s)
             log.warning(
                 "%s does not answer: its queues stay where they are, asked again in %.0f s: %s",
                 _place_text(place),
@@ -307,7 +307,7 @@ class FilterCheck:
     """
 
     def __init__(self, brokers: BlockingClient, reading: ReadSettings) -> None:
-        """Ask nobody yet."""
+        """Ask no broker yet."""
         self._brokers = brokers
         self._reading = reading
         self._willing: set[str] = set()

@@ -8,7 +8,7 @@ Queue offsets are dense, so pulls at o, o+n, o+2n ... can be under way together 
 
 A broker has caps of its own (RocketMQ's 32 messages and 256 KiB from memory, 8 and 64 KiB from
 disk). An answer that is short is followed up from where it ended, and n becomes what it brought;
-after a row of full answers a larger n is tried again. With a filter only the broker knows where
+after several full answers a larger n is tried again. With a filter only the broker knows where
 its answer ends, so one pull is under way at a time, the next one while a block is worked on.
 
 Nothing is left out silently. An answer without messages, in the middle of messages that are known
@@ -113,7 +113,7 @@ class RangeReader:
             batch_size: messages of one pull at most; brokers have caps of their own.
             max_bytes: of one pull; above 256 KiB it lifts the caps of our broker and of 5.x.
             in_flight: pulls under way at most.
-            on_data_loss: told what is lost, and reading goes on behind; None: raised.
+            on_data_loss: told what is lost, and reading goes on after it; None: raised.
         """
         self._client = client
         self._queue = MessageQueue(*queue)
@@ -212,7 +212,9 @@ class RangeReader:
                 records = cut(records, slot.at, slot.end)
                 span = span_of(records)
         except SpanError as error:
-            raise ProtocolError(f"{pending.address} sent records that are none: {error}") from error
+            raise ProtocolError(
+                f"{pending.address} sent something that is no record: {error}"
+            ) from error
         if self._filters:
             self._take_filtered(slot, answer, records, span)
         elif span is None or span.first > slot.at:
@@ -263,7 +265,7 @@ class RangeReader:
             DataLost: it is gone.
             NoProgress: this has gone on for too long.
         """
-        said = f"the broker answered {_said(answer)}"
+        said = f"the broker answered {_answer_text(answer)}"
         if not front.of_master:
             if not self._source.back_to_master():
                 self._pause(self._no_progress(f"its master is away, and of a slave {said}"))
@@ -279,8 +281,10 @@ class RangeReader:
             self._lose(front.at, available, self._end)
 
     def _available(self, at: int, answer: PulledRecords) -> int | None:
-        """Return where messages can be had again: behind `at`, or at an end that is not; None
-        when the answer does not say."""
+        """Return where messages can be had again; None when the answer does not say.
+
+        That is after `at`, or the end of a queue that ends before `at`.
+        """
         if answer.min_offset > at:
             return answer.min_offset
         span = span_of(answer.records)
@@ -364,7 +368,7 @@ def is_closed_queue(error: BrokerError) -> bool:
     return error.code == ResponseCode.SYSTEM_ERROR and _CLOSED.match(error.remark) is not None
 
 
-def _said(answer: PulledRecords) -> str:
+def _answer_text(answer: PulledRecords) -> str:
     return (
         f"{answer.status.name} {answer.remark}".strip()
         + f" (next {answer.next_offset}, first {answer.min_offset}, end {answer.max_offset})"
@@ -375,7 +379,7 @@ class PullSource:
     """The broker that one queue is read from: the master, a slave that it suggests, or any other.
 
     A broker whose memory no longer holds what is read suggests another member of its set. That one
-    may lag behind: when it has not what is asked for, the master is asked again, and suggestions
+    may lag: when it does not have what is asked for, the master is asked again, and suggestions
     count no more. After a failure the next member is tried, with a fresh route; a route that was
     known stays good while the name servers are away or have lost it, because the broker may be
     restarting.
@@ -416,11 +420,11 @@ class PullSource:
             self._broker_id = broker_id
 
     def back_to_master(self) -> bool:
-        """Ask the master from now on, because a slave has not what is asked for; return whether
-        that is news."""
+        """Ask the master from now on, because a slave does not have what is asked for; return
+        whether that is news."""
         news, self._slave_lags = not self._slave_lags, True
         if news:
-            log.info("%s: a slave lags behind, going on at the master", describe(self._queue))
+            log.info("%s: a slave lags, going on at the master", describe(self._queue))
         self._broker_id = MASTER_ID
         self._refresh()
         return news

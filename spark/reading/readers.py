@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -46,14 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 OnLoss = Callable[[DataLost], None] | None
-
-
-class Open(Protocol):
-    """Opens a range: blocks in order that together cover it."""
-
-    def __call__(
-        self, wanted: OffsetRange, settings: ReadSettings, on_loss: OnLoss
-    ) -> Iterable[Block]: ...
+Open = Callable[[OffsetRange, ReadSettings, OnLoss], Iterable[Block]]
 
 
 def read_range(
@@ -68,6 +61,7 @@ def read_range(
     Args:
         wanted: None for the one task of a read that has nothing to read.
         tags: compared as text, beside those of the settings; None: no more than those.
+        open_range: returns blocks in order that together cover the range; None: pulls them.
 
     Raises:
         DataLost: with failOnDataLoss, when messages are gone.
@@ -136,7 +130,7 @@ def _check_count(wanted: OffsetRange, count: int) -> None:
 
 
 class BatchReader(DataSourceReader):
-    """Reads what lies between two positions of each queue. Picklable; connected to nobody."""
+    """Reads what lies between two positions of each queue. Picklable; not connected."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         self._options = options
@@ -173,7 +167,7 @@ class FilteringBatchReader(BatchReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One query's source. Picklable; connected to nobody before the first question."""
+    """One query's source. Picklable; connected at the first question."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         self._options = options

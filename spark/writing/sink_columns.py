@@ -3,7 +3,7 @@
     column          type                     message
     body            binary or string         required; text becomes UTF-8
     topic           string                   required without option `topic`, which goes before it
-    keys            string or array<string>  index keys, parted by blanks
+    keys            string or array<string>  index keys, separated by blanks
     tags            string                   its tag
     properties      map<string,string>       properties; see `rows`
     queueId         a whole number           the queue it goes to; with brokerName that broker's

@@ -82,7 +82,7 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one acknowledged request stored; all its messages lie in a row in `queue`."""
+    """What one acknowledged request stored; its messages follow one another in `queue`."""
 
     queue: MessageQueue
     """Where they are: one of `others` when the first queue's broker was away."""
@@ -267,7 +267,7 @@ class SendWindow:
     # Inside
 
     def _turn(self) -> None:
-        """Get one step further: an answer taken, or a broker's pause waited for."""
+        """Take an answer, or wait for the end of a broker's pause."""
         self._start_due()
         if not self._under_way:
             now_s = self._client.clock.monotonic()
@@ -368,7 +368,7 @@ class SendWindow:
         )
 
     def _failed(self, request: _Unsent, error: RocketMQError) -> None:
-        """Plan to send it again; note the window's failure when that helps no more."""
+        """Plan to send it again; raise the window's failure when that no longer helps."""
         client, settings = self._client, self._client.settings
         now_s = client.clock.monotonic()
         if request.failed_s is None:
