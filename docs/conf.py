@@ -31,7 +31,6 @@ autodoc_default_options = {
     "member-order": "bysource",
 }
 autodoc_typehints = "signature"
-autodoc_preserve_defaults = True
 # `Client` in a signature may be that of asyncio or the blocking one; the link leads to the first.
 suppress_warnings = ["ref.python"]
 python_use_unqualified_type_names = True
