@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from skylarkmq.spark import java, requirements
+from skylarkmq.spark import requirements
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -136,7 +136,7 @@ def prepare() -> None:
     requirements.check_packages()
     if UNDER_SUBMIT not in os.environ:
         requirements.check_bash()
-        java.ensure()
+        requirements.ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 

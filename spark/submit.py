@@ -3,7 +3,7 @@
     skylarkmq-spark-submit --master local[2] -m skylarkmq.spark.jobs.archive --help
     skylarkmq-spark-submit --master spark://host:7077 job.py ...
 
-It sets JAVA_HOME where needed (`skylarkmq.spark.java`), SPARK_HOME to the installed pyspark
+It sets JAVA_HOME where needed (`skylarkmq.spark.requirements`), SPARK_HOME to the installed pyspark
 and both PYSPARK variables to the Python it runs on, each unless it is set already, and then becomes
 spark-submit. `-m` in the place of the program runs a module.
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from skylarkmq.client.errors import RocketMQError
-from skylarkmq.spark import java, requirements
+from skylarkmq.spark import requirements
 from skylarkmq.spark.session import LOOPBACK, is_local
 
 NAME: Final = "skylarkmq-spark-submit"
@@ -191,9 +191,9 @@ def _option(arguments: Sequence[str], name: str) -> str:
 def ready_home(environment: MutableMapping[str, str]) -> Path:
     """Return where Spark lies, and set Java, Spark and the workers' Python for its programs.
 
-    Raises what `java.ensure` and `spark_home` do.
+    Raises what `requirements.ensure_java` and `spark_home` do.
     """
-    java.ensure(environment)
+    requirements.ensure_java(environment)
     home = spark_home(environment)
     environment["SPARK_HOME"] = str(home)
     environment.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -77,7 +77,7 @@ ALLOWED = {
     ("skylarkmq/testing/profiles.py", "opentelemetry"): "the type of an argument alone",
     ("skylarkmq/testing/profiles.py", "prometheus_client"): "the type of an argument alone",
     ("skylarkmq/testing/plugin.py", "pytest"): "the plug-in, which pytest itself loads",
-    ("spark/java.py", "subprocess"): "asks a Java for its version",
+    ("spark/requirements.py", "subprocess"): "asks a Java for its version",
 }
 
 

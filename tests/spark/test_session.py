@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.spark import java, session
+from skylarkmq.spark import requirements, session
 from tests.support.patience import JVM_LIMIT_S
 
 ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -71,7 +71,7 @@ def test_a_session_starts_without_warnings(tmp_path: Path) -> None:
 
 
 def test_workers_run_the_python_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "ensure", lambda: None)
+    monkeypatch.setattr(requirements, "ensure_java", lambda: None)
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.setenv(name, "as it was")
         monkeypatch.delenv(name)
