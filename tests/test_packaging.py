@@ -15,7 +15,16 @@ pytest.importorskip("setuptools", minversion="77", reason="pyproject.toml needs 
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml")
-ROOMS = ("broker/", "client/", "common/", "protocol/", "spark/", "store/", "tools/")
+ROOMS = (
+    "broker/",
+    "client/",
+    "common/",
+    "protocol/",
+    "remoting/",
+    "spark/",
+    "store/",
+    "tools/",
+)
 TOP = ("skylarkmq/", "pyspark_skylarkmq")
 BUILD = "from setuptools import build_meta as b; print(b.build_{kind}({folder!r}))"
 
