@@ -20,7 +20,7 @@ COMMANDS: Final = {
         "consume",
         "Print a topic's messages as JSON lines.",
     ),
-    "store": ("skylarkmq.tools.store.cli", "store", "Look at, check and mend stopped stores."),
+    "store": ("skylarkmq.tools.store.cli", "store", "Look at, check and repair stopped stores."),
 }
 
 

@@ -93,7 +93,7 @@ class StoreConfig:
     sync_flush_timeout: OfSyncFlush[Interval] = 5000  # ms until FLUSH_DISK_TIMEOUT
     slave_timeout: Unused[Interval] = 3000  # ms
 
-    # Write roads
+    # Ways to write the log
     transient_store_pool_enable: bool = False
     transient_store_pool_size: OfPool[Positive] = 5  # buffers of a log file's size
     fast_fail_if_no_buffer_in_store_pool: OfPool[bool] = False

@@ -38,7 +38,7 @@ async def test_a_held_pull_that_fails_costs_no_sender_its_answer(
         assert broker.parts.holding.count == 1
 
         def unreadable(*_: object) -> GetMessageResult:
-            raise OSError("the disk can not read this")
+            raise OSError("the disk cannot read this")
 
         monkeypatch.setattr(broker.parts.store, "get_message", unreadable)
         answer = await sender.call(SEND, send_fields("T"), b"1")
