@@ -1,7 +1,9 @@
 """The SDK: an asyncio client of SkylarkMQ and Apache RocketMQ.
 
-async with Producer(namesrv_addr="127.0.0.1:9876") as producer:
-    await producer.send(Message("orders", b"hello"))
+A producer sends, a consumer receives; `async with` starts and stops each:
+
+    async with Producer(namesrv_addr="127.0.0.1:9876") as producer:
+        await producer.send(Message("orders", b"hello"))
 """
 
 from skylarkmq.client.admin import Admin

@@ -58,8 +58,8 @@ class Started(ABC):
 class Client(Started):
     """A connection to a RocketMQ or SkylarkMQ cluster, shared by producers and consumers.
 
-    async with Client("127.0.0.1:9876") as client:
-        async with Producer(client=client) as producer: ...
+        async with Client("127.0.0.1:9876") as client:
+            async with Producer(client=client) as producer: ...
 
     Args:
         namesrv_addr: name servers, separated by semicolons; default: environment NAMESRV_ADDR,

@@ -442,8 +442,8 @@ class Admin:
 class Client:
     """A connection to a cluster; `skylarkmq.client.Client` without await. Any thread.
 
-    with Client("127.0.0.1:9876") as client:
-        with Producer(client=client) as producer: ...
+        with Client("127.0.0.1:9876") as client:
+            with Producer(client=client) as producer: ...
 
     After a fork the child's client is another one: it connects anew when it is used, under another
     client id, and its producers and consumers start anew. One that is not stopped is stopped at the
@@ -492,9 +492,9 @@ class Client:
 class Consumer:
     """Receives messages as a member of a group; `skylarkmq.client.Consumer` without await.
 
-    with Consumer("orders", group="billing", namesrv_addr="127.0.0.1:9876") as consumer:
-        consumer.run(handle)              # handlers in threads: ack by returning, retry by raising
-        for message in consumer: ...      # or: ack by asking for the next one
+        with Consumer("orders", group="billing", namesrv_addr="127.0.0.1:9876") as consumer:
+            consumer.run(handle)           # handlers in threads: ack by returning, retry by raising
+            for message in consumer: ...   # or: ack by asking for the next one
 
     Any thread. `getone`, `getmany` and iteration acknowledge what they gave before (with
     `ack="auto"`), so one thread uses them; several threads use `run`, or `ack="manual"`.
@@ -740,8 +740,8 @@ class MessageScan:
 class PeekReader:
     """Reads a topic outside of any group; `skylarkmq.client.PeekReader` without await.
 
-    with PeekReader("orders", namesrv_addr="127.0.0.1:9876", stop="now") as reader:
-        for message in reader: ...
+        with PeekReader("orders", namesrv_addr="127.0.0.1:9876", stop="now") as reader:
+            for message in reader: ...
 
     Any thread. After a fork the child's reader begins at its beginning again.
     """
