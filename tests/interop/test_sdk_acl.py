@@ -86,7 +86,7 @@ async def topics(secured: Broker) -> AsyncIterator[None]:
 
 
 @pytest.mark.usefixtures("topics")
-@pytest.mark.parametrize(("codec", "topic"), zip(CODECS, ALL_KINDS, strict=True))
+@pytest.mark.parametrize(("codec", "topic"), list(zip(CODECS, ALL_KINDS, strict=True)))
 async def test_what_is_allowed(secured: Broker, codec: str, topic: str) -> None:
     """Every kind of request that is signed: sends of all kinds, pulls, commits, heartbeats."""
     async with client_of(secured, ALICE, codec=codec) as client:
