@@ -44,7 +44,7 @@ from examples.pipeline_figures import (
 )
 from skylarkmq.client import Client
 from skylarkmq.spark import archive_table
-from skylarkmq.spark.archive.state import ArchiveError
+from skylarkmq.spark.archive.commits import ArchiveError
 from skylarkmq.spark.jobs.reporting import Progress
 
 if TYPE_CHECKING:

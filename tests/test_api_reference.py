@@ -89,5 +89,6 @@ def test_the_site_is_built_without_warnings_and_names_everything(tmp_path: Path)
         names = {name for name, _ in public_parts(module)} | inherited_parts(module)
         missing = sorted(name for name in names if f'id="{module}.{name}"' not in text)
         assert missing == [], module
-    spark = (site / API / "spark.html").read_text(encoding="utf-8")
+    pages = [site / API / "spark.html", site / "reference" / "spark-options.html"]
+    spark = "".join(page.read_text(encoding="utf-8") for page in pages)
     assert [mark for mark in SPARK_MARKS if mark not in spark] == []

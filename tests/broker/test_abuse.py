@@ -118,7 +118,7 @@ def _queue(topic: str) -> dict[str, str]:
 async def test_a_storm_of_clients_that_vanish_leaves_nothing(tmp_path: Path) -> None:
     """Members of groups with held pulls and requests half sent, half of them reset."""
     async with live_broker(tmp_path) as broker:
-        state, server = broker.state, broker._server
+        parts, server = broker.parts, broker._server
         assert server is not None and broker._router is not None
         canary = await Canary.open(broker.listen_address)
         await canary.sing()
@@ -126,17 +126,17 @@ async def test_a_storm_of_clients_that_vanish_leaves_nothing(tmp_path: Path) -> 
         for number in range(60):
             peer = socket.create_connection(broker.listen_address)
             peer.sendall(_registered(number) + _held_pull() + _held_pull()[: 1 + number])
-            await until(lambda: state.holding.count > 0 and state.consumers.client_count > 0)
+            await until(lambda: parts.holding.count > 0 and parts.consumers.client_count > 0)
             if number % 2:
                 _reset(peer)
             else:
                 peer.shutdown(socket.SHUT_WR)
                 peer.close()
-        opened = state.stats  # some are accepted after they have gone
+        opened = parts.stats  # some are accepted after they have gone
         await until(lambda: opened.connections_opened == 61 and len(server.connections) == 1)
         await until(lambda: not broker._router._tasks)  # type: ignore[union-attr]
-        assert state.holding.count == 0
-        assert (state.consumers.client_count, state.producers.client_count) == (0, 0)
+        assert parts.holding.count == 0
+        assert (parts.consumers.client_count, parts.producers.client_count) == (0, 0)
         assert (server.inbound.size, server.outbound.size) == (0, 0)
         assert _socket_count() <= sockets
         await canary.sing()

@@ -107,13 +107,13 @@ def written_offsets(disk: CrashDisk) -> dict[tuple[str, int], int]:
 
 def check_tables(machine: BrokerMachine, written: dict[tuple[str, int], int]) -> None:
     """I7, I8: what was acknowledged of groups, topics and offsets is there right after a start."""
-    state, ledger = machine.state, machine.ledger
-    ledger.check_written_offsets(written, {key: state.store.max_offset(*key) for key in written})
-    assert ledger.groups.keys() <= state.groups.table.keys(), "I8: a group is lost"
-    assert ledger.topics.keys() <= state.topics.table.keys(), "I8: a topic is lost"
+    parts, ledger = machine.parts, machine.ledger
+    ledger.check_written_offsets(written, {key: parts.store.max_offset(*key) for key in written})
+    assert ledger.groups.keys() <= parts.groups.table.keys(), "I8: a group is lost"
+    assert ledger.topics.keys() <= parts.topics.table.keys(), "I8: a topic is lost"
     ledger.check_offsets(
         {
-            (group, queue_id): max(0, state.offsets.query(group, TOPIC, queue_id))
+            (group, queue_id): max(0, parts.offsets.query(group, TOPIC, queue_id))
             for group, queue_id in ledger.offsets
         }
     )
