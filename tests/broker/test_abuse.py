@@ -49,6 +49,15 @@ def _open_files(process: BrokerProcess) -> int:
     return len(os.listdir(f"/proc/{process.process.pid}/fd"))
 
 
+def _socket_count(pid: int | str) -> int:
+    """Count a process's sockets; its files are the store's business, which makes them ahead."""
+    count = 0
+    for descriptor in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # another thread has closed it
+            count += os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith("socket:")
+    return count
+
+
 def _reset(peer: socket.socket) -> None:
     """Hang up with a reset."""
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -62,20 +71,21 @@ def _reset(peer: socket.socket) -> None:
 async def test_idle_connections_cost_little_and_nothing_once_gone(
     tmp_path: Path, count: int
 ) -> None:
-    async with _broker(tmp_path) as process:
+    async with _broker(tmp_path, maxConnectionsPerAddress=count + 1) as process:
+        pid = process.process.pid
         canary = await Canary.open(process.address)
         await canary.sing()
-        files, before = _open_files(process), process.resident_size
+        sockets, before = _socket_count(pid), process.resident_size
         peers: list[socket.socket] = []
         for number in range(count):
             peers.append(socket.create_connection(process.address))
             if number % 100 == 0:
                 await canary.sing()
-        await until(lambda: _open_files(process) == files + count)
+        await until(lambda: _socket_count(pid) == sockets + count)
         assert process.resident_size - before < max(count * 20_480, 8 * MIB)
         for peer in peers:
             peer.close()
-        await until(lambda: _open_files(process) == files)
+        await until(lambda: _socket_count(pid) == sockets)
         await canary.sing()
         await canary.close()
 
@@ -102,15 +112,6 @@ async def test_connections_leave_the_store_its_descriptors(tmp_path: Path) -> No
         await process.kill()
 
 
-def _socket_count() -> int:
-    """Count this process's sockets; its files are the store's business, which makes them ahead."""
-    count = 0
-    for descriptor in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # another thread has closed it
-            count += os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")
-    return count
-
-
 def _queue(topic: str) -> dict[str, str]:
     return {"topic": topic, "queueId": "0"}
 
@@ -122,7 +123,7 @@ async def test_a_storm_of_clients_that_vanish_leaves_nothing(tmp_path: Path) -> 
         assert server is not None and broker._router is not None
         canary = await Canary.open(broker.listen_address)
         await canary.sing()
-        sockets = _socket_count()
+        sockets = _socket_count("self")
         for number in range(60):
             peer = socket.create_connection(broker.listen_address)
             peer.sendall(_registered(number) + _held_pull() + _held_pull()[: 1 + number])
@@ -138,7 +139,7 @@ async def test_a_storm_of_clients_that_vanish_leaves_nothing(tmp_path: Path) -> 
         assert parts.holding.count == 0
         assert (parts.consumers.client_count, parts.producers.client_count) == (0, 0)
         assert (server.inbound.size, server.outbound.size) == (0, 0)
-        assert _socket_count() <= sockets
+        assert _socket_count("self") <= sockets
         await canary.sing()
         await canary.close()
 
