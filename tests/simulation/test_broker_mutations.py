@@ -22,7 +22,7 @@ from skylarkmq.store.timer.checkpoint import CHECKPOINT_NAME
 from tests.simulation.test_broker_simulator import explore
 from tests.support.crash_explorer import CrashFailure
 
-SEEDS = 300
+SEEDS = 1000  # the first that notices a checkpoint ahead of the disk is number 358
 Patch = pytest.MonkeyPatch
 
 
