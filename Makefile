@@ -10,6 +10,7 @@
 #   make bench     how fast, beside an echo server on the same machine
 #   make bench-store  how fast the store alone is: growth, recovery, reads, the key index
 #   make bench-broker  filters, many topics, groups and queues, a million timers, connections
+#   make bench-peers  the same load on RocketMQ's own broker, in turns; needs Java and Maven
 #   make bench-spark  source, sink, commit-log reader and triggers, beside the same without Spark
 #   make spark-oldest  the tests of the Spark connector on the oldest PySpark it works with
 #   make faults    kills, crashes and disk errors at their full amounts; power cuts when root
@@ -26,7 +27,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 
-.PHONY: run test test-spark test-busy faults check demo pipeline-demo bench bench-store bench-broker bench-spark spark-oldest interop docs docs-reference clean
+.PHONY: run test test-spark test-busy faults check demo pipeline-demo bench bench-store bench-broker bench-peers bench-spark spark-oldest interop docs docs-reference clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve --dev $(ARGS)
@@ -69,6 +70,9 @@ bench-store: $(VENV)/.core
 
 bench-broker: $(VENV)/.core
 	$(BIN)/python -m tests.bench.semantics $(ARGS)
+
+bench-peers: $(VENV)/.core
+	$(BIN)/python -m tests.bench.rocketmq $(ARGS)
 
 bench-spark: $(VENV)/.core $(VENV)/.spark
 	$(BIN)/python -m tests.bench.spark $(ARGS)

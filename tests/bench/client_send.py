@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import struct
 import tempfile
@@ -202,11 +201,9 @@ def compare(measure: Measure, about: str, count: int, floor: str, aims: dict[str
     factory = uvloop.new_event_loop if options.loop == "uvloop" else asyncio.new_event_loop
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        with peers.broker(root, "ASYNC_FLUSH"), asyncio.Runner(loop_factory=factory) as runner:
-            log = (root / "broker.log").read_text().splitlines()
-            ready = next(line for line in log if '"event":"ready"' in line)
-            namesrv = json.loads(ready)["namesrvAddr"]
-            costs = runner.run(measure(namesrv, options.count, options.size))
+        started = peers.broker(root, "ASYNC_FLUSH")
+        with started as server, asyncio.Runner(loop_factory=factory) as runner:
+            costs = runner.run(measure(server.namesrv, options.count, options.size))
     for name, values in costs.items():
         ratio = statistics.median(a / b for a, b in zip(values, costs[floor], strict=True))
         aim = f", target <= {aims[name]:g}" if name in aims else ""

@@ -111,10 +111,16 @@ def batch_ring(topic: str, body_size: int, codec: SerializeType, messages: int) 
     return ring_of(frames, messages)
 
 
-def pull_ring(topic: str, codec: SerializeType) -> Ring:
-    """Pulls of 32 messages of one queue, each from its own offset."""
+def pull_ring(
+    topic: str,
+    codec: SerializeType,
+    expression: str = "*",
+    begin: int = PULL_FROM,
+    end: int = PULL_UP_TO,
+) -> Ring:
+    """Pulls of 32 messages of one queue, each from its own offset; all have as many digits."""
     frames: list[bytes] = []
-    for index, offset in enumerate(range(PULL_FROM, PULL_UP_TO, PULL_COUNT)):
+    for index, offset in enumerate(range(begin, end, PULL_COUNT)):
         header = PullMessageRequestHeader(
             consumer_group=GROUP,
             topic=topic,
@@ -124,7 +130,7 @@ def pull_ring(topic: str, codec: SerializeType) -> Ring:
             sys_flag=PullSysFlag.FLAG_SUBSCRIPTION,
             commit_offset=0,
             suspend_timeout_millis=0,
-            subscription="*",
+            subscription=expression,
             sub_version=BORN_MS,
             expression_type="TAG",
         )
@@ -133,11 +139,11 @@ def pull_ring(topic: str, codec: SerializeType) -> Ring:
 
 
 def fill_ring(topic: str, body_size: int, codec: SerializeType) -> Ring:
-    """Single sends that all go into queue 0, for the pulls to read."""
+    """Single sends that all go into queue 0, for the pulls to read; one in ten has the tag t3."""
     frames = [
         request(
             RequestCode.SEND_MESSAGE_V2,
-            send_header(topic, 0, "TAGS\x01bench", batch=False),
+            send_header(topic, 0, f"TAGS\x01t{index % 10}", batch=False),
             b"x" * body_size,
             codec,
             index,

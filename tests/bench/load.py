@@ -21,6 +21,8 @@ import uvloop
 
 from skylarkmq.protocol.frame import SerializeType
 from tests.bench.frames import (
+    PULL_FROM,
+    PULL_UP_TO,
     Ring,
     batch_ring,
     fill_ring,
@@ -57,6 +59,9 @@ class Job:
     limit_s: float = STALL_S  # that those may take
     topics: int = 1  # of kind spread
     queues: int = 1  # of kind spread
+    expression: str = "*"  # of kind pull: the tags asked for
+    begin_offset: int = PULL_FROM  # of kind pull: the first that is asked for
+    end_offset: int = PULL_UP_TO  # of kind pull
     begin_ms: int = 0  # of kind timer: when the first is due
     span_ms: int = 0  # of kind timer: until the last is due
 
@@ -253,7 +258,7 @@ def percentile(latencies: list[tuple[float, int]], share: float) -> float:
 def ring_for(job: Job) -> Ring:
     codec = SerializeType[job.codec]
     if job.kind == "pull":
-        return pull_ring(job.topic, codec)
+        return pull_ring(job.topic, codec, job.expression, job.begin_offset, job.end_offset)
     if job.kind == "fill":
         return fill_ring(job.topic, job.body_size, codec)
     if job.kind == "spread":
@@ -271,7 +276,7 @@ def main() -> None:
         job = Job(**json.loads(line))
         key = (
             job.kind, job.topic, job.body_size, job.batch, job.codec, job.topics, job.queues,
-            job.begin_ms,
+            job.begin_ms, job.expression, job.begin_offset, job.end_offset,
         )  # fmt: skip
         ring = rings.get(key)
         if ring is None:

@@ -28,6 +28,7 @@ class Server:
 
     pid: int
     port: int
+    namesrv: str = ""
     ready_s: float = 0.0  # from the start of the process
 
 
@@ -74,17 +75,20 @@ def broker(root: Path, flush: str, settings: dict[str, object] | None = None) ->
     with path.open("w") as log:
         started = time.perf_counter()
         with process(command, stdout=log, stderr=log) as child:
-            port = wait_until_ready(child, path)
-            yield Server(child.pid, port, time.perf_counter() - started)
+            ready = wait_until_ready(child, path)
+            port = int(str(ready["listenAddr"]).rpartition(":")[2])
+            took_s = time.perf_counter() - started
+            yield Server(child.pid, port, str(ready["namesrvAddr"]), took_s)
 
 
-def wait_until_ready(child: subprocess.Popen[str], log: Path) -> int:
-    """Wait for the line that tells the address, and return its port."""
+def wait_until_ready(child: subprocess.Popen[str], log: Path) -> dict[str, object]:
+    """Wait for the line that tells the addresses, and return its fields."""
     deadline = time.monotonic() + START_LIMIT_S
     while True:
         for line in log.read_text().splitlines():
             if '"event":"ready"' in line and line.endswith("}"):
-                return int(json.loads(line)["listenAddr"].rpartition(":")[2])
+                fields: dict[str, object] = json.loads(line)
+                return fields
         if child.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"the broker does not start:\n{log.read_text()}")
         time.sleep(POLL_S)

@@ -22,6 +22,8 @@ from tests.bench.frames import (
 )
 from tests.bench.load import Figures, Job, percentile
 from tests.bench.report import Report, Row
+from tests.bench.rocketmq import OURS, Measured, pulls, sends
+from tests.bench.rocketmq import Row as PeerRow
 from tests.bench.scenarios import ASYNC, SYNC, Scenario, all_scenarios
 
 
@@ -112,3 +114,23 @@ def test_every_scenario_has_its_own_name() -> None:
     for quick in (False, True):
         keys = [scenario.key for scenario in all_scenarios("JSON", quick=quick)]
         assert len(keys) == len(set(keys))
+
+
+def test_ratios_beside_a_peer_are_taken_round_by_round() -> None:
+    measured = Measured(PeerRow("send", ASYNC))
+    measured.rounds[OURS] = [Figures(100, 1.0, us / 1e4) for us in (10, 20, 40)]
+    measured.rounds["RocketMQ"] = [Figures(100, 1.0, us / 1e4) for us in (30, 30, 30)]
+    assert measured.figures(OURS)["cpu_us"] == 20
+    assert measured.ratios("RocketMQ") == [0.75, 1.5, 3.0]
+
+
+def test_every_row_beside_a_peer_has_its_own_name() -> None:
+    rows = [*sends(ASYNC), *sends(SYNC), *pulls()]
+    assert len({(row.name, row.flush) for row in rows}) == len(rows)
+
+
+def test_pulls_of_a_span_have_one_size() -> None:
+    ring = pull_ring("t", SerializeType.JSON, "t3", 100_000, 116_000)
+    (last,) = commands(ring, ring.count - 1, 1)
+    header = decode_fields(PullMessageRequestHeader, last.ext_fields)
+    assert (ring.count, header.queue_offset, header.subscription) == (500, 115_968, "t3")

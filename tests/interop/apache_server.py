@@ -17,7 +17,7 @@ from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder
 from tests.interop.children import Child, Children, free_broker_port, free_ports
-from tests.interop.java import APACHE, APACHE_5, java
+from tests.interop.java import APACHE, APACHE_5, JVM, java
 from tests.interop.servers import Broker
 from tests.support.patience import LIMIT_S
 
@@ -28,7 +28,7 @@ OPENED = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
 )
-MEMORY = ("-Xmx192m", "-XX:MaxDirectMemorySize=512m")
+SMALL_JVM = (*JVM, "-Xmx192m", "-XX:MaxDirectMemorySize=512m")
 LOGGING = """<configuration>
   <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
     <encoder><pattern>%d{HH:mm:ss.SSS} %-5level %logger{0} %msg%n</pattern></encoder>
@@ -52,6 +52,7 @@ class ApacheBroker(Broker):
         super().__init__(children, folder, joins, **keys)
         self.options: tuple[str, ...] = ()
         """Of both JVMs, to be set before `start`."""
+        self.broker_jvm: tuple[str, ...] = SMALL_JVM
         self._running: list[Child] = []
         (self.namesrv_port,) = [joins.namesrv_port] if joins else free_ports(1)
         self.port = free_broker_port()
@@ -59,8 +60,8 @@ class ApacheBroker(Broker):
 
     def start(self) -> None:
         if not self.joins:
-            self._start("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup")
-        self._start("broker", "org.apache.rocketmq.broker.BrokerStartup")
+            self._start("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", SMALL_JVM)
+        self._start("broker", "org.apache.rocketmq.broker.BrokerStartup", self.broker_jvm)
 
     def stop(self) -> None:
         while self._running:
@@ -74,12 +75,19 @@ class ApacheBroker(Broker):
         for child in self.children.all:  # a clean stop takes ten seconds
             child.kill()
 
-    def _start(self, name: str, main: str) -> None:
+    @property
+    def pid(self) -> int:
+        """The broker's process."""
+        return self._running[-1].pid
+
+    def _start(self, name: str, main: str, jvm: tuple[str, ...]) -> None:
         home = self.folder / "home"
         log = home / "conf" / self.logging_file.format(name)
-        options = (*OPENED, *MEMORY, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}")
+        options = (*OPENED, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}")
         options = (*options, f"-Drmq.logback.configurationFile={log}", *self.options)
-        command = java(self.project, main, "-c", str(home / f"{name}.conf"), options=options)
+        command = java(
+            self.project, main, "-c", str(home / f"{name}.conf"), options=options, jvm=jvm
+        )
         child = self.children.start(f"apache-{name}", command, one_stream=True)
         self._running.append(child)
         child.wait_for("its start", lambda: any("boot success" in line for line in child.lines))

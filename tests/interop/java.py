@@ -61,10 +61,12 @@ def archive(project: Path) -> tuple[str, ...]:
     return (f"-XX:SharedArchiveFile={path}",) if path.exists() else ()
 
 
-def java(project: Path, main: str, *args: str, options: tuple[str, ...] = ()) -> list[str]:
+def java(
+    project: Path, main: str, *args: str, options: tuple[str, ...] = (), jvm: tuple[str, ...] = JVM
+) -> list[str]:
     """The command that runs a class of a project."""
     shared = archive(project) if project == CLIENT else ()
-    return ["java", *JVM, *shared, *options, "-cp", class_path(project), main, *args]
+    return ["java", *jvm, *shared, *options, "-cp", class_path(project), main, *args]
 
 
 def _run(*command: str) -> None:
