@@ -22,6 +22,7 @@ import itertools
 import json
 import logging
 import os
+import random
 import shutil
 import signal
 import socket
@@ -157,17 +158,19 @@ class BrokerProcess:
 
 
 def _free_ports() -> tuple[int, int]:
-    """A listen port whose fast port below is free too, and one for the name server."""
+    """A listen port whose fast port below is free too, and one for the name server.
+
+    They lie below those that the system gives to connections: while the broker is away, nobody
+    gets one of them by chance.
+    """
     while True:
-        with socket.socket() as first, socket.socket() as second, socket.socket() as third:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port - 2))
-            except OSError:
-                continue
-            third.bind(("127.0.0.1", 0))
-            return port, third.getsockname()[1]
+        port, namesrv_port = random.randrange(10_000, 20_000), random.randrange(20_000, 30_000)
+        try:
+            for each in (port, port - 2, namesrv_port):
+                socket.create_server(("127.0.0.1", each)).close()
+        except OSError:
+            continue
+        return port, namesrv_port
 
 
 @dataclass

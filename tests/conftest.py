@@ -5,17 +5,28 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Generator, Iterator
+from dataclasses import replace
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from skylarkmq.client.clock import SystemClock
+from skylarkmq.client.config import ClientConfig, ProducerConfig
+from skylarkmq.client.producer.send_pipeline import SendPipeline
+from skylarkmq.client.producer.sender import Sender
+from skylarkmq.client.services import Services
 from tests.support.busy import busy_processes
+from tests.support.patience import LIMIT_S
 
 # How long an example takes says how busy the machine is. A failure prints how to see it again.
 settings.register_profile(
     "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("suite")
+
+REQUEST_TIMEOUT_S: Final = ClientConfig("any:1").request_timeout
+SEND_TIMEOUT_S: Final = ProducerConfig().send_timeout
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,6 +38,45 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     is_worker = hasattr(session.config, "workerinput")  # of xdist: they share the machine
     with busy_processes(0 if is_worker else session.config.getoption("--busy")):
         return (yield)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_clients() -> Iterator[None]:
+    """Clients on the real clock wait LIMIT_S where they would wait the default 3 s.
+
+    Beside ten busy processes a sound call takes longer than that. A test of a limit hands a clock
+    in, or names the limit.
+    """
+
+    def with_patience(config: Any, services: Services) -> Any:
+        if isinstance(services.clock, SystemClock) and config.send_timeout == SEND_TIMEOUT_S:
+            return replace(config, send_timeout=LIMIT_S)
+        return config
+
+    make_services, make_sender, make_pipeline = (
+        Services.__init__,
+        Sender.__init__,
+        SendPipeline.__init__,
+    )
+
+    def services(
+        self: Services, config: ClientConfig, network: Any, clock: Any, *rest: Any
+    ) -> None:
+        if isinstance(clock, SystemClock) and config.request_timeout == REQUEST_TIMEOUT_S:
+            config = replace(config, request_timeout=LIMIT_S)
+        make_services(self, config, network, clock, *rest)
+
+    def sender(self: Sender, config: ProducerConfig, its: Services, *rest: Any) -> None:
+        make_sender(self, with_patience(config, its), its, *rest)
+
+    def pipeline(self: SendPipeline, config: ProducerConfig, its: Services, *rest: Any) -> None:
+        make_pipeline(self, with_patience(config, its), its, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Services, "__init__", services)
+        patch.setattr(Sender, "__init__", sender)
+        patch.setattr(SendPipeline, "__init__", pipeline)
+        yield
 
 
 @pytest.fixture(autouse=True)

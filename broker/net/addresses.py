@@ -137,6 +137,19 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
+def listen(bound: socket.socket, backlog: int) -> None:
+    """Listen on a bound socket.
+
+    Raises:
+        OSError: another socket listens on the address; its text names it.
+    """
+    try:
+        bound.listen(backlog)
+    except OSError as error:
+        host, port = bound.getsockname()[:2]
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+
+
 def port_of(bound: socket.socket) -> int:
     """Return the port that a socket is bound to."""
     port: int = bound.getsockname()[1]

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.addresses import listen
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.net.connection import Connection, FrameHandler, Gate
 from skylarkmq.common.clock import Clock
@@ -80,13 +81,19 @@ class RemotingServer:
         self._refused_share: Counter[str] = Counter()  # those of addresses with their share
 
     async def serve(self, *sockets: socket.socket) -> None:
-        """Accept connections on bound sockets, which are then this server's."""
+        """Accept connections on bound sockets, which are then this server's.
+
+        Raises:
+            OSError: another program listens there. The address could be bound all the same while
+                neither listened.
+        """
         loop = asyncio.get_running_loop()
         for bound in sockets:
+            listen(bound, BACKLOG)  # here, because uvloop would not tell that it failed
             server = await loop.create_server(
                 lambda: self._connect(self._handler, self), sock=bound, backlog=ACCEPTS_PER_TURN
             )
-            bound.listen(BACKLOG)
+            bound.listen(BACKLOG)  # again: the loop's own backlog is ACCEPTS_PER_TURN
             self._servers.append(server)
         self._scan.start()
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import uvloop
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.addresses import bind, port_of
@@ -221,6 +224,24 @@ def test_without_descriptors_it_waits_and_serves_those_it_has(loop: str) -> None
     child = [sys.executable, "-m", descriptors_child.__name__, loop]
     ended = subprocess.run(child, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_port_that_another_program_listens_on_since_it_was_bound_is_named(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    bound = bind("127.0.0.1", 0)
+    port = port_of(bound)
+
+    async def serve() -> None:
+        server = RemotingServer(cast(FrameHandler, None), ManualClock(), BrokerStats())
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: ") as caught:
+            await server.serve(bound)
+        assert caught.value.errno == errno.EADDRINUSE
+
+    with bind("127.0.0.1", port) as other, bound, asyncio.Runner(loop_factory=loop) as runner:
+        other.listen()
+        runner.run(serve())
 
 
 async def test_after_the_stop_nobody_is_let_in() -> None:

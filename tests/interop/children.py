@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import signal
 import socket
 import subprocess
@@ -166,13 +168,18 @@ class Children:
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that are free now; a moment of danger until they are taken."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Loopback ports that are free now; a moment of danger until they are taken.
+
+    They lie below those that the system gives to connections, so a server that is started again
+    finds its port free.
+    """
+    free: list[int] = []
+    while len(free) < count:
+        port = random.randrange(10_000, 30_000)
+        with contextlib.suppress(OSError):
+            socket.create_server(("127.0.0.1", port)).close()
+            free.append(port)
+    return free
 
 
 def free_broker_port() -> int:
