@@ -79,7 +79,6 @@ class Row:
     flush: str
     job: Job | None = None
     kind: str = "load"
-    unit: str = "message"
 
 
 @dataclass
@@ -101,7 +100,6 @@ class Measured:
         return {
             "name": self.row.name,
             "flush": self.row.flush,
-            "unit": self.row.unit,
             "brokers": {
                 name: {**self.figures(name), "ratios": [round(one, 3) for one in self.ratios(name)]}
                 for name in self.rounds
@@ -208,10 +206,12 @@ class Bench:
             begin = COLD_BEGIN + number * COLD_PULLS * PULL_COUNT
             end = begin + COLD_PULLS * PULL_COUNT
             job = replace(row.job, begin_offset=begin, end_offset=end, messages=COLD_PULLS)
-            return self.load(name, job)
+            figures = self.load(name, job)
+            return replace(figures, messages=figures.messages * PULL_COUNT)
         return self.load(name, replace(row.job, seconds=self.seconds))
 
     def _wake(self, server: Server) -> Figures:
+        self.others.run(Work("topics", server.port, 1, "bench-wake"))
         cpu_s, started = cpu_seconds(server.pid), time.perf_counter()
         work = Work("wake", server.port, WAKE_COUNT, "bench-wake")
         times = self.others.run(work)
@@ -274,9 +274,9 @@ def sends(flush: str) -> list[Row]:
 def pulls() -> list[Row]:
     job = Job("pull", 0, 0, "bench-pull", window=4, body_size=1024)
     return [
-        Row("pull of 32, 1 KiB", ASYNC, job, unit="pull"),
-        Row("pull of 32 by a tag of one in ten", ASYNC, replace(job, expression="t3"), unit="pull"),
-        Row("pull of 32 not in memory", ASYNC, job, "cold", "pull"),
+        Row("pull of 32, 1 KiB", ASYNC, job),
+        Row("pull of 32 by a tag of one in ten", ASYNC, replace(job, expression="t3")),
+        Row("pull of 32 not in memory", ASYNC, job, "cold"),
     ]
 
 
@@ -365,10 +365,10 @@ def text_of(rows: list[Measured], resident: dict[str, float]) -> str:
             if name != OURS:
                 ratios = measured.ratios(name)
                 ratio = f"  x {median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
+            waits = f"p50 {figures['p50_ms']:8.3f} ms  p99 {figures['p99_ms']:8.3f} ms"
             lines.append(
-                f"    {name:<14}{figures['cpu_us']:>10.2f} us CPU a {measured.row.unit:<8}"
-                f"{figures['per_s']:>10,}/s  p50 {figures['p50_ms']:>8.3f} ms"
-                f"  p99 {figures['p99_ms']:>8.3f} ms{ratio}"
+                f"    {name:<14}{figures['cpu_us']:>10.2f} us CPU a message"
+                f"{figures['per_s']:>10,}/s  {waits if figures['p50_ms'] else '':<32}{ratio}"
             )
     lines += ["", *(f"resident, {name}: {mib:,.0f} MiB" for name, mib in resident.items())]
     return "\n".join(lines)
