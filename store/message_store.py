@@ -162,7 +162,7 @@ class MessageStore:
 
     @property
     def has_cold(self) -> bool:
-        """Whether the log is longer than what memory is taken to hold."""
+        """True while the log is longer than what memory is taken to hold."""
         return self._reader.has_cold
 
     # Life cycle
@@ -389,7 +389,7 @@ class MessageStore:
 
     @property
     def is_busy(self) -> bool:
-        """Whether producers must wait because the disk cannot keep up."""
+        """True while producers must wait because the disk cannot keep up."""
         return self.writer.busy.is_busy
 
     def why_busy(self) -> Busy | None:

@@ -70,7 +70,7 @@ class BusyGauge:
 
     @property
     def is_busy(self) -> bool:
-        """Whether producers must wait. An append that waits for the commit thread is under way."""
+        """True while producers must wait. An append that waits for the commit thread counts."""
         if self._log.later and (self._age_s > self._limit_s or self._size > LATER_MAX_SIZE):
             return True
         return self._log.pool is not None and self._log.pool.is_deficient
@@ -132,7 +132,7 @@ PutDone = Callable[[list[PutMessageResult]], None]
 OnPublished = Callable[[list[Unit]], None]
 
 
-def _nobody(_: list[Unit]) -> None:
+def _ignore(_: list[Unit]) -> None:
     """Do nothing: the hook before one is set."""
 
 
@@ -157,7 +157,7 @@ class MessageWriter:
         self.failure: BaseException | None = None
         self.busy = BusyGauge(env, commit_log)
         self.published_offset = 0
-        self.on_published: OnPublished = _nobody
+        self.on_published: OnPublished = _ignore
         self._listeners: list[ArrivalListener] = []  # of every topic
         self._listeners_of: dict[
             str, list[ArrivalListener]

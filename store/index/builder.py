@@ -132,7 +132,7 @@ class IndexBuilder:
         self._halted = False
         self._last_name = ""  # names of later files are greater
         self._damaged: IndexFile | None = None
-        self._mending: Iterator[None] | None = None
+        self._repairing: Iterator[None] | None = None
         self.files: tuple[IndexFile, ...] = ()
         self.next_offset = 0
         self.skip_keys = 0
@@ -144,7 +144,7 @@ class IndexBuilder:
         self._damaged = loaded.damaged
         self.next_offset, self.skip_keys = loaded.next_offset, loaded.skip_keys
 
-    def mend(self) -> bool:
+    def repair_some(self) -> bool:
         """Repair a slice of the damaged file; return whether nothing more is left to repair.
 
         Raises:
@@ -154,24 +154,24 @@ class IndexBuilder:
         if file is None:
             return True
         try:
-            if self._mending is None:
+            if self._repairing is None:
                 file.map()
-                self._mending = repair(file)
-            for _ in self._mending:
+                self._repairing = repair(file)
+            for _ in self._repairing:
                 return False
         except BaseException:
-            self._mending = None
+            self._repairing = None
             raise
-        self._damaged = self._mending = None
+        self._damaged = self._repairing = None
         return True
 
-    def mend_now(self) -> bool:
+    def repair_all(self) -> bool:
         """Repair all that is left. False when that failed and the file was removed.
 
         The start after a clean stop does not check the slots.
         """
         try:
-            while not self.mend():
+            while not self.repair_some():
                 pass
         except OSError as error:
             damaged = self.files[-1]

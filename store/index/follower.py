@@ -1,6 +1,6 @@
 """How the key index keeps up with the log: live by what is published, else by reading it again.
 
-    mending   slots that a crash left damaged are repaired (`file.py`)
+    repairing slots that a crash left damaged are repaired (`file.py`)
     behind    the log is read in slices, one after the other, up to what is published
     live      published units wait here and go to the index thread in batches, a little later
 
@@ -8,7 +8,7 @@ A start is behind by what the last checkpoint did not cover. The index falls beh
 more is published than may wait, or when the disk was full. Then what waits is dropped, because the
 log has it all.
 
-One job mends, reads or builds at a time, and the loop has its turn between two jobs, so that none
+One job repairs, reads or builds at a time, and the loop has its turn between two jobs, so that none
 keeps the interpreter for more than a millisecond or two.
 """
 
@@ -54,8 +54,8 @@ class IndexFollower:
         self._enabled = env.config.message_index_enable
         self._retry = IntervalTimer(env.clock, RETRY_S, self._try_again)
         self._running = False
-        self._jobs = 0  # of mending, reading or building that are under way
-        self._mended = True
+        self._jobs = 0  # of repairing, reading or building that are under way
+        self._repaired = True
         self._why_halted = ""  # until the next try
         # Invariant: while `_live`, or on the way to it with `_join_offset`, `_waiting` holds all
         # units that are published and were not handed to the index thread; else it is empty.
@@ -68,11 +68,11 @@ class IndexFollower:
         self.published_offset = 0
         self.disk_full = False
 
-    def begin_at(self, indexed_offset: int, *, mended: bool) -> None:
+    def begin_at(self, indexed_offset: int, *, repaired: bool) -> None:
         """Take over what a start found; all of the log is published."""
         self.indexed_offset = indexed_offset
         self.published_offset = max(self._log.max_offset, indexed_offset)
-        self._mended = mended
+        self._repaired = repaired
 
     def start(self) -> None:
         """Begin to follow."""
@@ -100,7 +100,7 @@ class IndexFollower:
             return "the key index is not kept up (messageIndexEnable is false)"
         if self._live:
             return ""
-        if not self._mended:
+        if not self._repaired:
             return "the key index is being repaired after an unclean stop, ask again later"
         why = f" ({self._why_halted})" if self._why_halted else ""
         return (
@@ -146,9 +146,9 @@ class IndexFollower:
         """Start the next job when there is one and none is under way."""
         if not self._running or self._jobs or self._why_halted:
             return
-        if not self._mended:
+        if not self._repaired:
             self._jobs += 1
-            self._worker.submit(self._builder.mend, self._slice_mended)
+            self._worker.submit(self._builder.repair_some, self._slice_repaired)
         elif not self._enabled:
             return
         elif not self._live:
@@ -158,13 +158,13 @@ class IndexFollower:
         elif self._waiting and self._linger is None:
             self._wait_for_more()
 
-    def _slice_mended(self, done: bool | None, error: BaseException | None) -> None:
+    def _slice_repaired(self, done: bool | None, error: BaseException | None) -> None:
         self._jobs -= 1
         if error is not None:
             self._halt(error)
         else:
             self.disk_full = False
-            self._mended = bool(done)
+            self._repaired = bool(done)
             self._go_on()
 
     def _read_slice(self) -> None:

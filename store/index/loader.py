@@ -244,7 +244,7 @@ class IndexLoader:
             return False
         if begin_offset == end_offset or file.is_empty or end_offset < self._log.min_offset:
             return True
-        return self._with_keys_behind(end_offset) in (None, begin_offset)
+        return self._with_keys_after(end_offset) in (None, begin_offset)
 
     def _is_first(self, file: IndexFile) -> bool:
         """Return whether no file is missing before this one."""
@@ -254,7 +254,7 @@ class IndexLoader:
         record = self._record(start)
         if record is not None and record.status is RecordStatus.MESSAGE and record_entries(record):
             return False
-        return self._with_keys_behind(start) in (None, file.header.begin_offset)
+        return self._with_keys_after(start) in (None, file.header.begin_offset)
 
     # The log
 
@@ -280,7 +280,7 @@ class IndexLoader:
             return -1
         return record.store_timestamp
 
-    def _with_keys_behind(self, offset: int) -> int | None:
+    def _with_keys_after(self, offset: int) -> int | None:
         """Return the next record after `offset` that has entries; None when it is far."""
         for number in range(LOOK_AHEAD):
             record = self._record(offset)

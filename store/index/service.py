@@ -220,7 +220,7 @@ class IndexService:
         """
         loaded = self._loader.load(marks, unclean=unclean)
         self._builder.take(loaded)
-        self._follower.begin_at(loaded.next_offset, mended=loaded.damaged is None)
+        self._follower.begin_at(loaded.next_offset, repaired=loaded.damaged is None)
         self.point, self.full_timestamp = loaded.point, loaded.full_timestamp
         if self.enabled and (loaded.removed or loaded.damaged or self.behind_bytes):
             log.info(
@@ -247,13 +247,13 @@ class IndexService:
         Raises:
             OSError: the disk failed. A full one is no error: the next start reads the log again.
         """
-        if not self._builder.mend_now():
+        if not self._builder.repair_all():
             self.point = None  # the next start looks at the files
         elif self.enabled:
             self._follower.build_rest()
             self._synced(self._sync_job()())
-            if behind := self.behind_bytes:
-                log.info("the key index ends %d bytes before the log; a start goes on", behind)
+            if missing := self.behind_bytes:
+                log.info("the key index ends %d bytes before the log; a start goes on", missing)
 
     def close(self) -> None:
         """Let all files go."""
@@ -261,7 +261,7 @@ class IndexService:
 
     @property
     def disk_full(self) -> bool:
-        """Whether the index cannot grow; it tries again by itself."""
+        """True while the index cannot grow. It tries again by itself."""
         return self._follower.disk_full
 
     @property

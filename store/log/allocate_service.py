@@ -41,7 +41,7 @@ class _Request:
     def __init__(self, start_offset: int, asked_s: float) -> None:
         self.start_offset = start_offset
         self.asked_s = asked_s  # monotonic, s
-        self.ended = threading.Event()  # set by the thread, behind the results
+        self.ended = threading.Event()  # set by the thread, after the results
         self.ended_s = 0.0  # monotonic, s
         self.late = False  # a roll came before it had ended
         self.mapped: MappedFile | None = None

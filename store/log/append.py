@@ -230,7 +230,7 @@ class AppendBatch:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to write; the rest of a file that became blank is something."""
+        """True when there is nothing to write, not even the blank rest of a file."""
         return not (self._parts or self._segments)
 
     def drop(self) -> None:

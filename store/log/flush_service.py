@@ -72,7 +72,7 @@ class FlushService:
 
     @property
     def idle(self) -> bool:
-        """Whether no sync is under way."""
+        """True while no sync is under way."""
         return not self._running
 
     def end(self) -> None:

@@ -42,7 +42,7 @@ class _Parked:
     ) -> None:
         self.end_offset = end_offset
         self.units = units
-        self.done = done  # None: nobody waits, or the waiter was told that it is late
+        self.done = done  # None: no one waits, or the waiter was told that it is late
         self.since = since
         self.deadline = since + limit
 

@@ -192,10 +192,10 @@ def _walked(record: RecordView) -> WalkedRecord:
     )
 
 
-def bytes_behind(files: MappedFileQueue, offset: int) -> int:
+def bytes_after(files: MappedFileQueue, offset: int) -> int:
     """Return the bytes from `offset` up to the last one that is not zero."""
     last = offset
-    for begin, data in _slices_behind(files, offset):
+    for begin, data in _slices_after(files, offset):
         stripped = len(data.rstrip(b"\0"))
         if stripped:
             last = max(last, begin + stripped)
@@ -204,7 +204,7 @@ def bytes_behind(files: MappedFileQueue, offset: int) -> int:
 
 def next_record(files: MappedFileQueue, offset: int) -> RecordView | None:
     """Return the first sound record that begins after a place that holds none."""
-    for begin, data in _slices_behind(files, offset + 1):
+    for begin, data in _slices_after(files, offset + 1):
         mapped = files.find(begin)
         at = data.find(_MAGIC_BYTES)
         while at >= 0 and mapped is not None:
@@ -219,7 +219,7 @@ def next_record(files: MappedFileQueue, offset: int) -> RecordView | None:
     return None
 
 
-def _slices_behind(files: MappedFileQueue, offset: int) -> Iterator[tuple[int, bytes]]:
+def _slices_after(files: MappedFileQueue, offset: int) -> Iterator[tuple[int, bytes]]:
     """Yield what was written from `offset` on, a few bytes of it twice, with its place."""
     zeros = bytes(SLICE_SIZE + len(_MAGIC_BYTES))
     for mapped in files.mapped:

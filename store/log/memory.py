@@ -115,7 +115,7 @@ class TransientStorePool:
 
     @property
     def is_deficient(self) -> bool:
-        """Whether no buffer is left, so that producers must wait."""
+        """True while no buffer is left, so that producers must wait."""
         return self._open and not self._free
 
     def open(self, memory_size: int) -> None:

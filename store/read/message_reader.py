@@ -256,7 +256,7 @@ class MessageReader:
 
     @property
     def has_cold(self) -> bool:
-        """Whether the log is longer than what memory is taken to hold."""
+        """True while the log is longer than what memory is taken to hold."""
         return self._log.max_offset - self._log.min_offset > self._memory_span
 
     @property

@@ -364,7 +364,7 @@ class StoppedStore:
 
     @property
     def is_unclean(self) -> bool:
-        """Whether the last stop left the mark of a running broker."""
+        """True when the mark of a running broker is there: the last stop was not clean."""
         return self.files.exists(self.paths.abort)
 
 

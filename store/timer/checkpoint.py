@@ -84,7 +84,7 @@ class TimerState:
 
     @property
     def is_again(self) -> bool:
-        """Whether what is read next was read before a crash."""
+        """True while what is read next was read before a crash already."""
         return self.queue_offset < self.known_below
 
     def take_number(self) -> int:

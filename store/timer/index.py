@@ -172,7 +172,7 @@ class TimerIndex:
 
     @property
     def has_room(self) -> bool:
-        """Whether more may be inserted now."""
+        """True while more may be inserted."""
         return len(self._memory) < MEMORY_MAX
 
     def must_freeze(self, queue_offset: int) -> bool:

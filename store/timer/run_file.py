@@ -200,7 +200,7 @@ class _Source:
 
     @property
     def has_more(self) -> bool:
-        """Whether more follows what is in memory."""
+        """True while more follows what is in memory."""
         return self._next < self._part.entry_count
 
     def fill(self) -> None:

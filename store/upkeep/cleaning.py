@@ -84,7 +84,7 @@ class Spaces(NamedTuple):
 
     @property
     def is_shared(self) -> bool:
-        """Whether both lie on one partition, as far as its size tells."""
+        """True when both lie on one partition, as far as its size tells."""
         return self.log is None or self.queues is None or sum(self.log) == sum(self.queues)
 
 

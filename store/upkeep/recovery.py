@@ -46,7 +46,7 @@ from skylarkmq.protocol.record import RecordStatus, read_record
 from skylarkmq.store.checkpoint import UNKNOWN, Marks
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.log.commit_log import CommitLog
-from skylarkmq.store.log.log_walk import LogWalk, bytes_behind, next_record
+from skylarkmq.store.log.log_walk import LogWalk, bytes_after, next_record
 from skylarkmq.store.log.mapped_file import MappedFile, file_name
 from skylarkmq.store.progress import Progress
 from skylarkmq.store.queue.consume_queue import UNIT, ConsumeQueue, is_valid_unit
@@ -144,24 +144,25 @@ class Recovery:
         if self._queues.lacking:
             return None
         report = RecoveryReport(clean=True, keeps_queues=True)
-        behind = max(
+        queued_end = max(
             (queue.max_physical_offset for queue in self._queues.queues.values()), default=0
         )
-        if not self._walk(self._clean_begin(), report, dispatch_from=None, check_to=behind):
+        if not self._walk(self._clean_begin(), report, dispatch_from=None, check_to=queued_end):
             log.warning("the log ends in damaged bytes after a clean stop; recovering in full")
             return None
         if self._queues.lacking:
             return None
         self.has_changed = True
-        if behind > report.end_offset:
+        if queued_end > report.end_offset:
             self._queues.cut(report.end_offset, self._is_sound)
             self._check_totals()
             if self._queues.lacking:
                 return None
-        behind = max(behind, self._point or 0)  # what lies below it has its units, or is removed
-        if behind < report.end_offset:
+        # What lies below it has its units, or is removed.
+        queued_end = max(queued_end, self._point or 0)
+        if queued_end < report.end_offset:
             rebuild = RecoveryReport(clean=True)
-            self._walk(max(behind, self._log.min_offset), rebuild, dispatch_from=behind)
+            self._walk(max(queued_end, self._log.min_offset), rebuild, dispatch_from=queued_end)
             report.rebuilt = rebuild.rebuilt
         self._files.truncate(report.end_offset)
         return report
@@ -217,7 +218,7 @@ class Recovery:
             self._queues.checkpoint.save(Marks(self._marks.physic_timestamp))
             self._queues.clear(begin)
             self._rebuild_from(begin, begin, report)
-        report.truncated_bytes = bytes_behind(self._files, report.end_offset)
+        report.truncated_bytes = bytes_after(self._files, report.end_offset)
         if report.truncated_bytes:
             log.warning(
                 "cutting the log at offset %d: the %d bytes after it do not go on with a "
@@ -234,10 +235,10 @@ class Recovery:
 
     def _keep_broken(self, report: RecoveryReport) -> str:
         """Keep what is about to be cut off if it holds sound records; what to say about it."""
-        behind = next_record(self._files, report.end_offset)
-        if behind is None or self._broken_folder is None:
+        following = next_record(self._files, report.end_offset)
+        if following is None or self._broken_folder is None:
             return ""
-        told = f"; after the damage sound messages begin at offset {behind.physical_offset}"
+        told = f"; after the damage sound messages begin at offset {following.physical_offset}"
         try:
             path = self._files.copy_out(
                 report.end_offset, report.truncated_bytes, self._broken_folder
@@ -368,12 +369,12 @@ class Recovery:
             if walk.reached < self._durable:
                 raise self._damage(walk, f"the log was on the disk up to offset {self._durable}")
         elif walk.stop is not None:
-            behind = next_record(self._files, walk.end_offset)
-            if behind is not None and behind.store_timestamp < self._marks.physic_timestamp:
+            following = next_record(self._files, walk.end_offset)
+            if following is not None and following.store_timestamp < self._marks.physic_timestamp:
                 raise self._damage(
                     walk,
                     "messages after it are sound and were on the disk "
-                    f"(the next one is at offset {behind.physical_offset})",
+                    f"(the next one is at offset {following.physical_offset})",
                 )
 
     def _damage(self, walk: LogWalk, but: str) -> CorruptFileError:

@@ -298,8 +298,8 @@ def index_believed_after_a_crash(patch: Patch) -> None:
 def index_not_read_again(patch: Patch) -> None:
     begin_at = index_follower.IndexFollower.begin_at
 
-    def broken(self: Any, _: int, *, mended: bool) -> None:
-        begin_at(self, self._log.max_offset, mended=mended)
+    def broken(self: Any, _: int, *, repaired: bool) -> None:
+        begin_at(self, self._log.max_offset, repaired=repaired)
 
     patch.setattr(index_follower.IndexFollower, "begin_at", broken)
 

@@ -1,4 +1,4 @@
-"""What a start believes of the key index: crashes, damage, other brokers; and that it mends itself.
+"""What a start believes of the key index after crashes, damage and other brokers, and what it repairs.
 
 Whatever was found, once the index has caught up every message is found by its keys, once, and each
 file keeps RocketMQ's rules.
@@ -231,7 +231,7 @@ WIDE_SLOTS, WIDE_ITEMS = 2500, 1200  # of several pages each
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_mixture_of_a_files_pages_is_mended(seed: int) -> None:
+def test_any_mixture_of_a_files_pages_is_repaired(seed: int) -> None:
     shape = {"max_hash_slot_num": WIDE_SLOTS, "max_index_num": WIDE_ITEMS}
     rng = Random(seed)
     rig = IndexRig(**shape)

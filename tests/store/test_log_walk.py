@@ -10,7 +10,7 @@ import pytest
 
 from skylarkmq.protocol.record import RecordStatus, encode_blank, encode_record, read_record
 from skylarkmq.store.log import log_walk
-from skylarkmq.store.log.log_walk import LogWalk, WalkedRecord, bytes_behind, next_record
+from skylarkmq.store.log.log_walk import LogWalk, WalkedRecord, bytes_after, next_record
 from skylarkmq.store.log.mapped_file import MappedFile
 from skylarkmq.store.log.mapped_file_queue import MappedFileQueue
 from tests.support.crash_disk import CrashDisk
@@ -184,10 +184,10 @@ def test_progress_tells_the_bytes_from_the_begin_on() -> None:
 def test_what_lies_behind_the_end() -> None:
     queue, places = filled(100)
     end = places[40]
-    assert bytes_behind(queue, walked(queue, 0)[1].end_offset) == 0
+    assert bytes_after(queue, walked(queue, 0)[1].end_offset) == 0
     last = queue.mapped[-1]
     last.file.pwrite(b"x", SIZE - 1)
-    assert bytes_behind(queue, end) == last.start_offset + SIZE - end
+    assert bytes_after(queue, end) == last.start_offset + SIZE - end
     found = next_record(queue, end)
     assert found is not None
     assert found.physical_offset == places[41]

@@ -65,8 +65,8 @@ def test_only_one_of_them(sample: Sample, only: str) -> None:
     run_json("rebuild", sample.root, "--write", "--only", only)
     after = derived(sample.root)
     for path in after:
-        is_mended = path.startswith("index") == (only == "index")
-        assert after[path] == (before if is_mended else damaged)[path]
+        is_repaired = path.startswith("index") == (only == "index")
+        assert after[path] == (before if is_repaired else damaged)[path]
 
 
 def test_without_write_nothing_changes(sample: Sample) -> None:
