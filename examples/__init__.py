@@ -1,0 +1,1 @@
+"""Programs to read and to run: `make demo`, `make pipeline-demo`. Not part of the wheel."""

@@ -1,7 +1,9 @@
 """The message store: what its users call, its parts put together, and its life cycle.
 
-Users call `MessageStore` and nothing below it. Calls that need no decision here go straight to the
-part that does the work: `begin`, `commit` and `get_message` are methods of log, writer and reader.
+Its parts are open, for looking: the broker finds queues in `queues`, offsets and the batch of a
+read in `commit_log`, keys in `index`. What changes the store is called here, because it may be
+refused when the store stops or has failed. Calls that need no decision go straight to the part that
+does the work: `begin`, `commit` and `get_message` are methods of log, writer and reader.
 
 Threads and locks. All state belongs to the event-loop thread; the loop is the put lock. Workers run
 blocking jobs and hand results back to the loop:
@@ -143,7 +145,6 @@ class MessageStore:
         self.max_offset = reader.max_offset
         self.offset_by_time = reader.offset_by_time
         self.message_time = reader.message_time
-        self.earliest_time = reader.earliest_time
         self.look_message = reader.look_message
         self.is_in_memory = reader.is_in_memory
         # Reading off the loop, of what is_cold or has_cold says that it may wait for the disk
@@ -151,7 +152,6 @@ class MessageStore:
         self.get_message_cold = cold.get_message
         self.offset_by_time_cold = cold.offset_by_time
         self.message_time_cold = cold.message_time
-        self.read_record = cold.read_record
         self.read_records = cold.read_records
         checkpoint_s = config.flush_consume_queue_thorough_interval / 1000
         self._checkpoint_offset = 0

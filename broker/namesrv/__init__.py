@@ -1,1 +1,6 @@
-"""The name server: routes of topics, in the broker process or its own."""
+"""The name server: which brokers have which topics.
+
+It runs inside the broker's process, or alone as `skylarkmq namesrv`. `route_info` holds the routes
+of all brokers that registered, ours or RocketMQ's, and drops those that fall silent. It keeps
+nothing on the disk but its key-value table.
+"""

@@ -1,1 +1,5 @@
-"""Records into Arrow columns, each kind by itself; `batches.py` is the door to them."""
+"""Records and properties into Arrow columns.
+
+Source, archive and log reader share it; `batches` in the folder above is the door. A column that a
+query does not ask for is not made.
+"""

@@ -1,1 +1,5 @@
-"""Jobs to run with `skylarkmq-spark-submit` or `python -m`; each has `--help`."""
+"""Jobs: archive, replay, dead letters, audit, metrics.
+
+Each runs with `skylarkmq-spark-submit` or `python -m`, has `--help`, and can be killed anywhere and
+started again. `common` and `running` have what they share: options, progress, exit codes.
+"""

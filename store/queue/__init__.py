@@ -1,1 +1,6 @@
-"""Consume queues: a unit of 20 bytes a message, by topic and queue, derived from the log."""
+"""Consume queues: for each queue of a topic, a unit of 20 bytes for each message.
+
+Units are derived from the log and shown once their messages may be read. `queue_table` holds all
+queues, keeps the newest units in memory and has them written and synced by the queues thread.
+Recovery builds again what a crash has lost. Nothing here reads a message's body.
+"""

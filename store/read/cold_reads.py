@@ -208,10 +208,6 @@ class ColdReads:
 
     # Records by their place in the log
 
-    def read_record(self, physical_offset: int, done: Callable[[bytes | None], None]) -> None:
-        """Read one whole record; see `read_records`."""
-        self.read_records([physical_offset], lambda records: done(records[0]))
-
     def read_records(self, physical_offsets: list[int], done: GotRecords) -> None:
         """Read whole records by where they start; None where no sound, visible one starts."""
         end_offset = self._reader.visible_end

@@ -288,10 +288,6 @@ class MessageReader:
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
-    def earliest_time(self, topic: str, queue_id: int) -> int:
-        """Return the store time of the first message in ms, -1 when there is none."""
-        return self.message_time(topic, queue_id, self.min_offset(topic, queue_id))
-
     def message_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Return the store time of one message in ms, -1 when it is not there."""
         queue = self._queues.get(topic, queue_id)

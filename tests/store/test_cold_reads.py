@@ -209,11 +209,11 @@ def test_under_sync_flush_a_record_by_place_is_seen_once_it_is_durable() -> None
     rig = StoreRig(flush_disk_type="SYNC_FLUSH").start()
     rig.put("T", 0, b"000000")
     found: list[bytes | None] = []
-    rig.store.read_record(0, found.append)
+    rig.store.read_records([0], found.extend)
     rig.workers.reads.run_all()
     assert found == [None]
     rig.workers.flush.run_all()
-    rig.store.read_record(0, found.append)
+    rig.store.read_records([0], found.extend)
     rig.workers.reads.run_all()
     assert found[1] is not None
 

@@ -1,4 +1,4 @@
-"""What a start believes of the key index after crashes, damage and other brokers, and what it repairs.
+"""What a start believes of the key index after crashes, damage and other brokers; what it repairs.
 
 Whatever was found, once the index has caught up every message is found by its keys, once, and each
 file keeps RocketMQ's rules.

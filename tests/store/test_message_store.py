@@ -133,7 +133,7 @@ def test_unknown_queues_answer_and_allocate_nothing() -> None:
     store = rig.store
     assert store.max_offset("nope", 5) == store.min_offset("nope", 5) == 0
     assert store.offset_by_time("nope", 5, 1) == 0
-    assert store.earliest_time("nope", 5) == -1
+    assert store.message_time("nope", 5, 0) == -1
     assert store.queue_units("nope", 5, 0, 10) == []
     result = store.get_message("nope", 5, 3, 32)
     assert result.status is GetMessageStatus.NO_MESSAGE_IN_QUEUE
@@ -217,7 +217,7 @@ def test_search_by_time_takes_the_nearest() -> None:
     assert find("T", 0, times[2] + 4000) == 2
     assert find("T", 0, times[2] + 5000) == 2, "a tie goes to the earlier one"
     assert find("T", 0, times[2] + 6000) == 3
-    assert rig.store.earliest_time("T", 0) == times[0]
+    assert rig.store.message_time("T", 0, 0) == times[0]
 
 
 def test_store_times_never_go_back() -> None:

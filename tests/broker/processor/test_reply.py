@@ -71,9 +71,8 @@ class Rig(CallsRig):
         count = self.store.max_offset(topic, 0)
         units = self.store.queue_units(topic, 0, 0, count) if count else []
         found: list[bytes | None] = []
-        for unit in units:
-            self.store.read_record(unit.commit_offset, found.append)
-            self.workers.run_all()
+        self.store.read_records([unit.commit_offset for unit in units], found.extend)
+        self.workers.run_all()
         return [decode_message(record) for record in found if record is not None]
 
 
