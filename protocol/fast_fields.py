@@ -1,41 +1,18 @@
-"""The ext fields of the two hottest requests as structs of text, for the quick roads of decoding.
+"""The ext fields of the two hottest requests as structs of text, for quick decoding.
 
-A struct refuses any other field, so that whatever a quick road accepts is all there is: a signed
-request or one that negotiates goes the generic road. Values stay text; `headers/fields.py` reads
-the numbers among them by the same strict rule on both roads. An attribute is None when the field
-is absent or null.
+A struct refuses any other field. So what a quick decoder accepts is all there is; a signed request,
+or one that negotiates, goes to the generic decoder. Values stay text; `headers/fields.py` reads the
+numbers among them, after both, by the same strict rule. An attribute is
+None when the field is absent or null.
 """
 
 import msgspec
 
+from skylarkmq.protocol.headers.send import SEND_V2_NAMES
+
 
 class SendFields(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    gc=False,
-    rename=dict(
-        zip(
-            (
-                "producer_group",
-                "topic",
-                "default_topic",
-                "default_topic_queue_nums",
-                "queue_id",
-                "sys_flag",
-                "born_timestamp",
-                "flag",
-                "properties",
-                "reconsume_times",
-                "unit_mode",
-                "max_reconsume_times",
-                "batch",
-                "broker_name",
-            ),
-            "abcdefghijklmn",
-            strict=True,
-        )
-    ),
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False, rename=SEND_V2_NAMES
 ):
     """The fields of codes 310, 320 and 325, by the names of `SendMessageRequestHeader`."""
 

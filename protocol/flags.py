@@ -13,7 +13,7 @@ The message system flag (sent with a message, stored in its record, field SYSFLA
     8-10   0x700   compression: 0 zlib by old clients, 1 LZ4, 2 ZSTD, 3 zlib
 
 Names are checked where they come in, because a topic becomes a folder on disk and one length byte
-in each record. The same rule for everybody: see `validate_topic`.
+in each record. One rule holds for all: see `validate_topic`.
 Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../sysflag/MessageSysFlag.java, PullSysFlag.java,
 TopicSysFlag.java, common/.../constant/PermName.java, common/.../topic/TopicValidator.java,
 common/.../MixAll.java
@@ -84,15 +84,6 @@ def is_inherited(perm: int) -> bool:
     return perm & PermName.PERM_INHERIT != 0
 
 
-def permission_text(perm: int) -> str:
-    """Return the permission as RocketMQ prints it, for instance `RW-`."""
-    return (
-        ("R" if is_readable(perm) else "-")
-        + ("W" if is_writeable(perm) else "-")
-        + ("X" if is_inherited(perm) else "-")
-    )
-
-
 def transaction_type(sys_flag: int) -> int:
     """Return the transaction bits of a message's system flag."""
     return sys_flag & MessageSysFlag.TRANSACTION_MASK
@@ -139,7 +130,7 @@ SYSTEM_TOPICS: Final = frozenset(
         RMQ_SYS_WHEEL_TIMER_TOPIC,
     }
 )
-"""Topics that nobody may create, change or delete from outside."""
+"""Topics that only the broker itself creates, changes and deletes."""
 
 NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
     {
@@ -158,12 +149,9 @@ assert NOT_ALLOWED_SEND_TOPICS <= SYSTEM_TOPICS
 REPLY_TOPIC_POSTFIX: Final = "REPLY_TOPIC"
 
 DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
-DEFAULT_CONSUMER_GROUP: Final = "DEFAULT_CONSUMER"
 TOOLS_CONSUMER_GROUP: Final = "TOOLS_CONSUMER"
 FILTERSRV_CONSUMER_GROUP: Final = "FILTERSRV_CONSUMER"
-MONITOR_CONSUMER_GROUP: Final = "__MONITOR_CONSUMER"
 CLIENT_INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
-SELF_TEST_PRODUCER_GROUP: Final = "SELF_TEST_P_GROUP"
 SELF_TEST_CONSUMER_GROUP: Final = "SELF_TEST_C_GROUP"
 ONS_HTTP_PROXY_GROUP: Final = "CID_ONS-HTTP-PROXY"
 CID_ONSAPI_PERMISSION_GROUP: Final = "CID_ONSAPI_PERMISSION"
@@ -220,11 +208,6 @@ def reply_topic(cluster: str) -> str:
 def is_retry_topic(topic: str) -> bool:
     """Return whether the topic holds some group's retries."""
     return topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
-
-
-def is_dlq_topic(topic: str) -> bool:
-    """Return whether the topic holds some group's dead letters."""
-    return topic.startswith(DLQ_GROUP_TOPIC_PREFIX)
 
 
 def _validate_name(kind: str, name: str, max_size: int) -> str | None:

@@ -9,17 +9,18 @@ ones are skipped, numbers and booleans in `extFields` become the text that Java'
 make of them, nulls are dropped. Nested values, numbers outside int32 in the fixed fields, broken
 UTF-8 and lone surrogates are refused.
 
-For sends and pulls there are quick roads beside the generic one: structs with all their fields
-instead of a map, and templates for their answers. A quick road gives what the generic one would,
-or nothing.
+Sends and pulls have quick decoders and encoders beside the generic ones: structs with all their
+fields instead of a map, and templates for their answers. A quick decoder returns what the generic
+one would, or nothing.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 remoting/.../protocol/RemotingCommand.java,
 RemotingSerializable.java
 """
 
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from json import dumps
-from typing import Annotated, Any, Final, cast
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -27,6 +28,7 @@ from skylarkmq.protocol.codes import CURRENT_VERSION, PULL_CODES, SEND_V2_CODES,
 from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.fast_fields import PullFields, SendFields
 from skylarkmq.protocol.frame import BadFrameError
+from skylarkmq.protocol.headers.fields import JavaInt
 from skylarkmq.protocol.remoting_command import (
     EXT_FIELDS_MAX,
     LANGUAGE_BY_NAME,
@@ -36,7 +38,6 @@ from skylarkmq.protocol.remoting_command import (
     RemotingCommand,
 )
 
-Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 NUMBER_SIZE_MAX: Final = 400
 EXPONENT_MAX: Final = 2**31 - 1  # BigDecimal keeps the exponent in an int
 
@@ -47,44 +48,35 @@ DECODE_ERRORS: Final = (msgspec.MsgspecError, ValueError, OverflowError, Recursi
 _OTHER: Final = LanguageCode.OTHER
 
 
-class _Header(msgspec.Struct):
-    """The header as every known client writes it: all extra values are strings."""
+F = TypeVar("F")
 
-    code: Int32 = 0
-    ext_fields: dict[str, str] | None = msgspec.field(default=None, name="extFields")
-    flag: Int32 = 0
+
+class _Header(msgspec.Struct, Generic[F]):
+    """The header as known clients write it; `F`, the type of extra values, is nearly always str."""
+
+    code: JavaInt = 0
+    ext_fields: dict[str, F] | None = msgspec.field(default=None, name="extFields")
+    flag: JavaInt = 0
     language: str | int | None = "JAVA"
-    opaque: Int32 = 0
+    opaque: JavaInt = 0
     remark: str | None = None
-    version: Int32 = 0
+    version: JavaInt = 0
 
 
-class _LooseHeader(_Header):
-    ext_fields: Any = msgspec.field(default=None, name="extFields")
+class PlainCommand(msgspec.Struct, Generic[F], frozen=True, forbid_unknown_fields=True, gc=False):
+    """A request with the fields `F` in which everything is plain."""
 
-
-class SendCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A send request (310, 320, 325) in which everything is plain."""
-
-    ext_fields: SendFields = msgspec.field(name="extFields")
-    code: Int32 = 0
-    flag: Int32 = 0
+    ext_fields: F = msgspec.field(name="extFields")
+    code: JavaInt = 0
+    flag: JavaInt = 0
     language: str = "JAVA"
-    opaque: Int32 = 0
-    version: Int32 = 0
+    opaque: JavaInt = 0
+    version: JavaInt = 0
     serialize_type: str = msgspec.field(default="JSON", name="serializeTypeCurrentRPC")
 
 
-class PullCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A pull request (11, 361) in which everything is plain."""
-
-    ext_fields: PullFields = msgspec.field(name="extFields")
-    code: Int32 = 0
-    flag: Int32 = 0
-    language: str = "JAVA"
-    opaque: Int32 = 0
-    version: Int32 = 0
-    serialize_type: str = msgspec.field(default="JSON", name="serializeTypeCurrentRPC")
+SendCommand = PlainCommand[SendFields]
+PullCommand = PlainCommand[PullFields]
 
 
 class _OutHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -113,30 +105,32 @@ def _float_text(literal: str) -> str:
     return str(number)
 
 
-_decode = msgspec.json.Decoder(_Header).decode
-_decode_loose = msgspec.json.Decoder(_LooseHeader, float_hook=_float_text).decode
+_decode = msgspec.json.Decoder(_Header[str]).decode
+_decode_loose = msgspec.json.Decoder(_Header[Any], float_hook=_float_text).decode
 _encode = msgspec.json.Encoder().encode
 _decode_send = msgspec.json.Decoder(SendCommand).decode
 _decode_pull = msgspec.json.Decoder(PullCommand).decode
 
 
-def _loose_ext_fields(value: Any) -> dict[str, str]:
-    """Return `extFields` as text, from whatever scalars stood there."""
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ValueError("extFields is not an object")
-    fields: dict[str, str] = {}
-    for name, item in cast("dict[str, object]", value).items():
-        if isinstance(item, str):
-            fields[name] = item
-        elif isinstance(item, bool):
-            fields[name] = "true" if item else "false"
-        elif isinstance(item, int):
-            fields[name] = str(item)
-        elif item is not None:
-            raise ValueError("extFields holds a nested value")
-    return fields
+def texts_of(fields: dict[str, Any]) -> dict[str, str]:
+    """Return loosely typed fields as text; bytes are UTF-8.
+
+    Raises:
+        ValueError: a value is neither text, bytes, boolean nor integer.
+    """
+    texts: dict[str, str] = {}
+    for name, value in fields.items():
+        if isinstance(value, str):
+            texts[name] = value
+        elif isinstance(value, bytes):
+            texts[name] = value.decode()
+        elif isinstance(value, bool):
+            texts[name] = "true" if value else "false"
+        elif isinstance(value, int):
+            texts[name] = str(value)
+        else:
+            raise ValueError(f"a field holds a {type(value).__name__}")
+    return texts
 
 
 def decode_header(data: bytes) -> RemotingCommand:
@@ -145,14 +139,15 @@ def decode_header(data: bytes) -> RemotingCommand:
     Raises:
         BadFrameError: not a header.
     """
-    ext_fields: dict[str, str] | None
+    header: _Header[str] | _Header[Any]
     try:
-        header = _decode(data)
-        ext_fields = header.ext_fields
+        header = strict = _decode(data)
+        ext_fields = strict.ext_fields
     except DECODE_ERRORS:
         try:
-            header = _decode_loose(data)
-            ext_fields = _loose_ext_fields(header.ext_fields)
+            header = loose = _decode_loose(data)
+            found = loose.ext_fields or {}
+            ext_fields = texts_of({k: v for k, v in found.items() if v is not None})
         except DECODE_ERRORS as error:
             raise BadFrameError("bad_header", f"JSON: {type(error).__name__}") from error
     if ext_fields is not None and len(ext_fields) > EXT_FIELDS_MAX:
@@ -194,7 +189,7 @@ def encode_header(command: RemotingCommand) -> bytes:
 
 
 def decode_send_v2_fast(header: bytes) -> SendCommand | None:
-    """Return the send request in `header`, None when the generic road has to look at it.
+    """Return the send request in `header`, None when the generic way has to look at it.
 
     Worth trying only when `header` starts as Java writes it, `{"code":310,` for example; what
     counts is the `code` of the result.
@@ -209,7 +204,7 @@ def decode_send_v2_fast(header: bytes) -> SendCommand | None:
 
 
 def decode_pull_fast(header: bytes) -> PullCommand | None:
-    """Return the pull request in `header`, None when the generic road has to look at it."""
+    """Return the pull request in `header`, None when the generic way has to look at it."""
     try:
         command = _decode_pull(header)
     except DECODE_ERRORS:
@@ -228,10 +223,6 @@ _PULL_RESPONSE: Final = (
     '{"code":%%d,"extFields":{"suggestWhichBrokerId":"%%d","nextBeginOffset":"%%d",'
     '"minOffset":"%%d","maxOffset":"%%d"},"flag":1,"language":"PYTHON","opaque":%%d,%s' + _TAIL
 )
-# A broker has one region, and remarks of pull answers are the names of a dozen statuses.
-TEMPLATE_COUNT_MAX: Final = 64
-_send_templates: dict[str, str] = {}
-_pull_templates: dict[str | None, str] = {}
 
 
 def _escaped(text: str) -> str:
@@ -239,27 +230,24 @@ def _escaped(text: str) -> str:
     return dumps(text).replace("%", "%%")
 
 
+# A broker has one region, and remarks of pull answers are the names of a dozen statuses.
+@lru_cache(maxsize=64)
 def _send_template(region_id: str) -> str:
-    if len(_send_templates) >= TEMPLATE_COUNT_MAX:
-        _send_templates.clear()
-    template = _send_templates[region_id] = _SEND_RESPONSE % _escaped(region_id)
-    return template
+    return _SEND_RESPONSE % _escaped(region_id)
 
 
+@lru_cache(maxsize=64)
 def _pull_template(remark: str | None) -> str:
-    if len(_pull_templates) >= TEMPLATE_COUNT_MAX:
-        _pull_templates.clear()
-    field = "" if remark is None else f'"remark":{_escaped(remark)},'
-    template = _pull_templates[remark] = _PULL_RESPONSE % field
-    return template
+    return _PULL_RESPONSE % ("" if remark is None else f'"remark":{_escaped(remark)},')
 
 
 def encode_send_response(
     opaque: int, msg_id: str, queue_id: int, queue_offset: int, region_id: str, *, code: int = 0
 ) -> bytes:
     """Return the header of a successful answer to a send; `msg_id` is hex digits and commas."""
-    template = _send_templates.get(region_id) or _send_template(region_id)
-    return (template % (code, queue_id, msg_id, queue_offset, opaque)).encode("ascii")
+    return (_send_template(region_id) % (code, queue_id, msg_id, queue_offset, opaque)).encode(
+        "ascii"
+    )
 
 
 def encode_pull_response(
@@ -272,6 +260,5 @@ def encode_pull_response(
     max_offset: int,
 ) -> bytes:
     """Return the header of an answer to a pull; `remark` is the name of a store status."""
-    template = _pull_templates.get(remark) or _pull_template(remark)
     numbers = (code, suggest_which_broker_id, next_begin_offset, min_offset, max_offset, opaque)
-    return (template % numbers).encode("ascii")
+    return (_pull_template(remark) % numbers).encode("ascii")

@@ -1,6 +1,6 @@
 """msgpack command headers (serialize type 0x4D): ours alone, never sent to a Java peer.
 
-One array `[code, language, version, opaque, flag, remark | nil, fields | nil]`; elements behind
+One array `[code, language, version, opaque, flag, remark | nil, fields | nil]`; elements after
 these seven are ignored. `language` is the number of a LanguageCode. `fields` maps the names of the
 JSON header's `extFields` to a string, a bin (UTF-8 text as well, for properties), an integer or a
 boolean; at most 1,024 entries; no float, nil, nested value, timestamp or other extension type.
@@ -8,7 +8,7 @@ Integers and booleans mean their JSON text.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
 import msgspec
@@ -17,7 +17,8 @@ from skylarkmq.protocol.codes import CURRENT_VERSION, PULL_CODES, SEND_V2_CODES,
 from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.fast_fields import PullFields, SendFields
 from skylarkmq.protocol.frame import BadFrameError, SerializeType
-from skylarkmq.protocol.header_json import DECODE_ERRORS, Int32
+from skylarkmq.protocol.header_json import DECODE_ERRORS, texts_of
+from skylarkmq.protocol.headers.fields import JavaInt
 from skylarkmq.protocol.remoting_command import (
     EXT_FIELDS_MAX,
     LANGUAGE_BY_NUMBER,
@@ -25,8 +26,8 @@ from skylarkmq.protocol.remoting_command import (
     RemotingCommand,
 )
 
-# The quick roads look for this byte: one is the remark, and a field must not be nil. UTF-8 text
-# never holds it; where a length or a number does, the generic road has a look.
+# The quick decoders look for this byte: one is the remark, and a field must not be nil. UTF-8 text
+# never holds it; where a length or a number does, the generic decoder takes over.
 NIL: Final = b"\xc0"
 
 _OTHER: Final = LanguageCode.OTHER
@@ -34,80 +35,47 @@ _PYTHON: Final = int(LanguageCode.PYTHON)
 _MSGPACK: Final = SerializeType.MSGPACK
 
 
-class _Header(msgspec.Struct, array_like=True):
-    """All values are strings, as `encode_header` writes them."""
+F = TypeVar("F")
 
-    code: Int32
+
+class _Header(msgspec.Struct, Generic[F], array_like=True):
+    """The array; `F`, the type of values, is str in what `encode_header` writes."""
+
+    code: JavaInt
     language: int
-    version: Int32
-    opaque: Int32
-    flag: Int32
+    version: JavaInt
+    opaque: JavaInt
+    flag: JavaInt
     remark: str | None
-    fields: dict[str, str] | None
+    fields: dict[str, F] | None
 
 
-class SendCommand(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A send request (310, 320, 325) in which everything is plain."""
+class PlainCommand(msgspec.Struct, Generic[F], frozen=True, array_like=True, gc=False):
+    """A request with the fields `F` in which everything is plain."""
 
-    code: Int32
+    code: JavaInt
     language: int
-    version: Int32
-    opaque: Int32
-    flag: Int32
+    version: JavaInt
+    opaque: JavaInt
+    flag: JavaInt
     remark: None
-    ext_fields: SendFields
+    ext_fields: F
 
 
-class PullCommand(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A pull request (11, 361) in which everything is plain."""
-
-    code: Int32
-    language: int
-    version: Int32
-    opaque: Int32
-    flag: Int32
-    remark: None
-    ext_fields: PullFields
-
-
-class _LooseHeader(msgspec.Struct, array_like=True):
-    code: Int32
-    language: int
-    version: Int32
-    opaque: Int32
-    flag: Int32
-    remark: str | None
-    fields: dict[str, Any] | None
+SendCommand = PlainCommand[SendFields]
+PullCommand = PlainCommand[PullFields]
 
 
 def _refuse_extension(code: int, data: memoryview) -> object:
     raise ValueError(f"extension type {code} of {len(data)} bytes")
 
 
-_decode = msgspec.msgpack.Decoder(_Header).decode
-_decode_loose = msgspec.msgpack.Decoder(_LooseHeader, ext_hook=_refuse_extension).decode
+_decode = msgspec.msgpack.Decoder(_Header[str]).decode
+_decode_loose = msgspec.msgpack.Decoder(_Header[Any], ext_hook=_refuse_extension).decode
 _decode_send = msgspec.msgpack.Decoder(SendCommand).decode
 _decode_pull = msgspec.msgpack.Decoder(PullCommand).decode
 _pack = msgspec.msgpack.Encoder().encode
 _pack_generic: Callable[[object], bytes] = msgpack.packb  # pyright: ignore
-
-
-def _loose_fields(fields: dict[str, Any] | None) -> dict[str, str] | None:
-    if fields is None:
-        return None
-    texts: dict[str, str] = {}
-    for name, value in fields.items():
-        if isinstance(value, str):
-            texts[name] = value
-        elif isinstance(value, bytes):
-            texts[name] = value.decode()
-        elif isinstance(value, bool):
-            texts[name] = "true" if value else "false"
-        elif isinstance(value, int):
-            texts[name] = str(value)
-        else:
-            raise ValueError(f"a field holds a {type(value).__name__}")
-    return texts
 
 
 def decode_header(data: bytes) -> RemotingCommand:
@@ -116,14 +84,14 @@ def decode_header(data: bytes) -> RemotingCommand:
     Raises:
         BadFrameError: not such an array, or something that the fields may not hold.
     """
-    header: _Header | _LooseHeader
+    header: _Header[str] | _Header[Any]
     try:
         header = strict = _decode(data)
         fields = strict.fields
     except DECODE_ERRORS:
         try:
             header = loose = _decode_loose(data)
-            fields = _loose_fields(loose.fields)
+            fields = None if loose.fields is None else texts_of(loose.fields)
         except DECODE_ERRORS as error:
             raise BadFrameError("bad_header", f"msgpack: {type(error).__name__}") from error
     if fields is not None and len(fields) > EXT_FIELDS_MAX:
@@ -164,7 +132,7 @@ def encode_header(command: RemotingCommand) -> bytes:
 
 
 def decode_send_v2_fast(header: bytes) -> SendCommand | None:
-    """Return the send request in `header`, None when the generic road has to look at it."""
+    """Return the send request in `header`, None when the generic way has to look at it."""
     try:
         command = _decode_send(header)
     except DECODE_ERRORS:
@@ -175,7 +143,7 @@ def decode_send_v2_fast(header: bytes) -> SendCommand | None:
 
 
 def decode_pull_fast(header: bytes) -> PullCommand | None:
-    """Return the pull request in `header`, None when the generic road has to look at it."""
+    """Return the pull request in `header`, None when the generic way has to look at it."""
     try:
         command = _decode_pull(header)
     except DECODE_ERRORS:

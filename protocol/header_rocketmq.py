@@ -12,7 +12,7 @@
     ext entry: key int16 BE length + UTF-8, value int32 BE length + UTF-8. An entry with an empty
     key or value is read as null, that is: not there.
 
-Every length is checked against the block around it, and there may be 1,024 entries. Bytes behind
+Every length is checked against the block around it, and there may be 1,024 entries. Bytes after
 the ext block are ignored, as Java does. Unlike RocketMQ: an entry may not run past its block, and
 a negative length of the ext block is refused instead of read as none, because both only come from
 a broken or hostile peer.
@@ -21,6 +21,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 remoting/.../protocol/RocketMQSeriali
 """
 
 import struct
+from functools import lru_cache
 from typing import Final
 
 from skylarkmq.protocol.codes import CURRENT_VERSION, LanguageCode
@@ -130,23 +131,11 @@ def _decode_block(data: bytes, position: int, end: int) -> dict[str, str]:
     raise BadFrameError("bad_header", f"binary: more than {EXT_FIELDS_MAX} ext fields")
 
 
+@lru_cache(maxsize=256)
 def _key(name: str) -> bytes:
+    """Return the length and bytes of a key, remembered: a program writes few different ones."""
     name_bytes = name.encode()
     return _pack_int16(len(name_bytes)) + name_bytes
-
-
-_keys: dict[str, bytes] = {}
-KEY_COUNT_MAX: Final = 256
-
-
-def _cached_key(name: str) -> bytes:
-    """Return the length and bytes of a key; a program writes few different ones."""
-    key = _keys.get(name)
-    if key is None:
-        if len(_keys) >= KEY_COUNT_MAX:
-            _keys.clear()
-        key = _keys[name] = _key(name)
-    return key
 
 
 def _text(value: str) -> bytes:
@@ -164,9 +153,7 @@ def encode_header(command: RemotingCommand) -> bytes:
     remark = command.remark
     try:
         remark_bytes = b"" if remark is None else remark.encode()
-        block = b"".join(
-            [_cached_key(name) + _text(value) for name, value in command.ext_fields.items()]
-        )
+        block = b"".join([_key(name) + _text(value) for name, value in command.ext_fields.items()])
         fixed = _pack_fixed(
             command.code,
             command.language,

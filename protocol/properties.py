@@ -110,7 +110,6 @@ RESERVED_NAMES: Final = frozenset(
 TAGS_AND_SEPARATOR: Final = b"TAGS\x01"
 """What begins the TAGS pair; for `find_property`."""
 
-_NAME_BYTE: Final = 0x01
 _PROPERTY_BYTE: Final = 0x02
 _PROPERTY_BYTES: Final = b"\x02"
 

@@ -146,17 +146,16 @@ def _cached_plan(cls: type[msgspec.Struct]) -> Plan:
     return plan
 
 
-def decode_fields(cls: type[T], ext_fields: Mapping[str, str]) -> T:
+def decode_fields(cls: type[T], ext_fields: Mapping[str, str], plan: Plan | None = None) -> T:
     """Return the header `cls` out of the text map of a command; extras in the map are ignored.
+
+    Args:
+        plan: of `plan_of`, for a class with other names on the wire than its own.
 
     Raises:
         RemoteProtocolError: SYSTEM_ERROR; a mandatory field is missing, or a text is ill-typed.
     """
-    return decode_by_plan(cls, _cached_plan(cls), ext_fields)
-
-
-def decode_by_plan(cls: type[T], plan: Plan, ext_fields: Mapping[str, str]) -> T:
-    """Do what `decode_fields` does, by a plan of `plan_of`."""
+    plan = plan or _cached_plan(cls)
     values: dict[str, Any] = {}
     get = ext_fields.get
     for attribute, wire_name, full_name, read, required, _ in plan:
@@ -170,15 +169,10 @@ def decode_by_plan(cls: type[T], plan: Plan, ext_fields: Mapping[str, str]) -> T
     return cls(**values)
 
 
-def encode_fields(header: msgspec.Struct) -> dict[str, str]:
+def encode_fields(header: msgspec.Struct, plan: Plan | None = None) -> dict[str, str]:
     """Return the text map of `header`: fields in declared order, None left out."""
-    return encode_by_plan(header, _cached_plan(type(header)))
-
-
-def encode_by_plan(header: msgspec.Struct, plan: Plan) -> dict[str, str]:
-    """Do what `encode_fields` does, by a plan of `plan_of`."""
     ext_fields: dict[str, str] = {}
-    for attribute, wire_name, _, _, _, kind in plan:
+    for attribute, wire_name, _, _, _, kind in plan or _cached_plan(type(header)):
         value = getattr(header, attribute)
         if value is None:
             continue

@@ -19,8 +19,8 @@ from skylarkmq.protocol.headers.fields import (
     Header,
     JavaInt,
     JavaLong,
-    decode_by_plan,
-    encode_by_plan,
+    decode_fields,
+    encode_fields,
     plan_of,
 )
 
@@ -94,11 +94,11 @@ class ReplyMessageRequestHeader(Header, kw_only=True, frozen=True):
     store_timestamp: JavaLong
 
 
-V2_LETTERS: Final = "abcdefghijklmn"
-_ATTRIBUTES: Final = SendMessageRequestHeader.__struct_fields__
-assert len(_ATTRIBUTES) == len(V2_LETTERS)
-_V1_PLAN: Final = plan_of(SendMessageRequestHeader)
-_V2_PLAN: Final = plan_of(SendMessageRequestHeader, dict(zip(_ATTRIBUTES, V2_LETTERS, strict=True)))
+SEND_V2_NAMES: Final = dict(
+    zip(SendMessageRequestHeader.__struct_fields__, "abcdefghijklmn", strict=True)
+)
+"""The single letters by attribute."""
+_V2_PLAN: Final = plan_of(SendMessageRequestHeader, SEND_V2_NAMES)
 
 
 def decode_send_header(code: int, ext_fields: Mapping[str, str]) -> SendMessageRequestHeader:
@@ -107,18 +107,13 @@ def decode_send_header(code: int, ext_fields: Mapping[str, str]) -> SendMessageR
     Raises:
         RemoteProtocolError: SYSTEM_ERROR; a mandatory field is missing, or a text is ill-typed.
     """
-    plan = _V2_PLAN if code in SEND_V2_CODES else _V1_PLAN
-    return decode_by_plan(SendMessageRequestHeader, plan, ext_fields)
-
-
-def encode_send_header_v1(header: SendMessageRequestHeader) -> dict[str, str]:
-    """Return the text map for codes 10 and 324."""
-    return encode_by_plan(header, _V1_PLAN)
+    plan = _V2_PLAN if code in SEND_V2_CODES else None
+    return decode_fields(SendMessageRequestHeader, ext_fields, plan)
 
 
 def encode_send_header_v2(header: SendMessageRequestHeader) -> dict[str, str]:
-    """Return the text map for codes 310, 320 and 325."""
-    return encode_by_plan(header, _V2_PLAN)
+    """Return the text map for codes 310, 320 and 325; `encode_fields` makes that of 10 and 324."""
+    return encode_fields(header, _V2_PLAN)
 
 
 class EndTransactionRequestHeader(Header, kw_only=True, frozen=True):

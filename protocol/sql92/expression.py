@@ -5,7 +5,7 @@ Values are three: True, False, None for unknown; only True matches. A property i
 name is decoded. System properties (TAGS, KEYS, UNIQ_KEY, DELAY, ...) are properties like others.
 
 What a property is compared with decides how it is read: with an integer as Integer or Long, with a
-double as Double, with TRUE or FALSE as Boolean, with a text as it is. A value that can not be read
+double as Double, with TRUE or FALSE as Boolean, with a text as it is. A value that cannot be read
 so makes the whole evaluation fail, whatever else the expression says, and the message does not
 match. The table of equality and null:
 
@@ -27,12 +27,9 @@ from functools import lru_cache
 from operator import ge, gt, le, lt
 from typing import Any, Final
 
+from skylarkmq.protocol.headers.fields import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN
 from skylarkmq.protocol.properties import find_property
 from skylarkmq.protocol.sql92.java_values import (
-    INT_MAX,
-    INT_MIN,
-    LONG_MAX,
-    LONG_MIN,
     EvaluationError,
     compare_doubles,
     compare_numbers,
@@ -69,12 +66,12 @@ _MIRRORED: Final = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
 def condition_of(node: Node) -> Condition:
     """Return the function that evaluates a condition.
 
-    It raises EvaluationError when a value can not be compared as the expression asks.
+    It raises EvaluationError when a value cannot be compared as the expression asks.
     """
     if isinstance(node, And):
-        return _all([condition_of(part) for part in node.parts])
+        return _chain([condition_of(part) for part in node.parts], False)
     if isinstance(node, Or):
-        return _any([condition_of(part) for part in node.parts])
+        return _chain([condition_of(part) for part in node.parts], True)
     if isinstance(node, Not):
         return _not(condition_of(node.operand))
     if isinstance(node, Equal):
@@ -88,27 +85,15 @@ def condition_of(node: Node) -> Condition:
     return _value(node)  # TRUE, FALSE, NULL
 
 
-def _all(parts: list[Condition]) -> Condition:
+def _chain(parts: list[Condition], decisive: bool) -> Condition:
+    """Return AND, which the first False decides, or OR, which the first True decides."""
+
     def evaluate(data: bytes) -> bool | None:
-        result: bool | None = True
+        result: bool | None = not decisive
         for part in parts:
             value = part(data)
-            if value is False:
-                return False
-            if value is None:
-                result = None
-        return result
-
-    return evaluate
-
-
-def _any(parts: list[Condition]) -> Condition:
-    def evaluate(data: bytes) -> bool | None:
-        result: bool | None = False
-        for part in parts:
-            value = part(data)
-            if value is True:
-                return True
+            if value is decisive:
+                return decisive
             if value is None:
                 result = None
         return result
@@ -141,7 +126,7 @@ def _in(node: In) -> Condition:
 
 
 def _value(node: Node) -> Value:
-    """What a node gives: bytes of a text, a number, True or False, None."""
+    """Return what reads a node's value: bytes of a text, a number, True or False, None."""
     if isinstance(node, Property):
         return _property(node)
     if isinstance(node, Constant):
@@ -171,7 +156,7 @@ def _negated(node: Negate) -> Value:
 
 
 def _number(node: Node) -> Constant | None:
-    """The constant that a node comes to when it is a number with any signs, else None."""
+    """Return the constant that a node comes to when it is a number with any signs, else None."""
     if isinstance(node, Negate):
         inner = _number(node.operand)
         if inner is None or inner.value is None or isinstance(inner.value, str):
@@ -181,7 +166,7 @@ def _number(node: Node) -> Constant | None:
 
 
 def _reader(kind: Kind) -> Callable[[bytes], Any]:
-    """How a property beside a constant of this kind is read."""
+    """Return how a property is read that is compared with a constant of this kind."""
     if kind is Kind.INT:
         return lambda value: to_integer(value, INT_MIN, INT_MAX)
     if kind is Kind.LONG:
@@ -238,7 +223,7 @@ def _equal_property(constant: Constant, right: Property) -> Condition:
 
 
 def _equal_values(left: Node, right: Node) -> Condition:
-    """The rare forms: of two properties, conditions, constants, texts in front."""
+    """Return the test of a rare form: two properties, conditions, constants, a text on the left."""
     read_left, read_right = _value(left), _value(right)
     compare = _comparison(left, right)
 
@@ -252,7 +237,7 @@ def _equal_values(left: Node, right: Node) -> Condition:
 
 
 def _comparison(left: Node, right: Node) -> Callable[[Any, Any], bool]:
-    """How two values that are not null are compared, by the types that both sides have."""
+    """Return how two values that are not null are compared, by the types of both sides."""
     first, second = _kind(left), _kind(right)
     if first is second:
         return lambda one, other: bool(one == other)
@@ -270,7 +255,7 @@ def _comparison(left: Node, right: Node) -> Callable[[Any, Any], bool]:
 
 
 def _kind(node: Node) -> Kind:
-    """The type of a node's values that are not null; a sign in front of no number has none."""
+    """Return the type of a node's values that are not null; a sign before no number has none."""
     number = _number(node)
     if number is not None:
         return number.kind
@@ -280,7 +265,7 @@ def _kind(node: Node) -> Kind:
 
 
 def _no_cast(_: Any, text: Any) -> bool:
-    raise EvaluationError(f"a boolean on the left can not be compared with {text[:32]!r}")
+    raise EvaluationError(f"a boolean on the left cannot be compared with {text[:32]!r}")
 
 
 def _order(node: Order) -> Condition:
@@ -320,7 +305,7 @@ def _order_constant(operand: Property, sign: str, constant: Constant) -> Conditi
 
 
 def _order_texts(node: Order) -> Condition:
-    """Two properties, read as doubles; or a sign in front of no number, which is null."""
+    """Return the test of two properties, read as doubles; a sign before no number is null."""
     read_left, read_right, test = _value(node.left), _value(node.right), _TESTS[node.sign]
 
     def evaluate(data: bytes) -> bool | None:
@@ -357,12 +342,12 @@ class Expression:
         """Return what the expression says of a message with these encoded properties.
 
         Raises:
-            EvaluationError: a property can not be compared as the expression asks.
+            EvaluationError: a property cannot be compared as the expression asks.
         """
         return self._condition(properties)
 
     def matches(self, properties: bytes) -> bool:
-        """Whether the message is wanted."""
+        """Return whether the message is wanted."""
         try:
             return self._condition(properties) is True
         except EvaluationError:
@@ -373,7 +358,7 @@ def compile_expression(text: str) -> Expression:
     """Return the expression of a text, from the cache when it was there lately.
 
     Raises:
-        ExpressionError: it can not be compiled; the text says why.
+        ExpressionError: it cannot be compiled; the text says why.
     """
     if len(text) > TEXT_SIZE_MAX:
         raise ExpressionError(

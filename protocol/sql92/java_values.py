@@ -13,10 +13,7 @@ import math
 import re
 from typing import Final
 
-INT_MIN: Final = -(1 << 31)
-INT_MAX: Final = (1 << 31) - 1
-LONG_MIN: Final = -(1 << 63)
-LONG_MAX: Final = (1 << 63) - 1
+from skylarkmq.protocol.headers.fields import LONG_MAX
 
 _PLAIN_DIGITS: Final = 9  # so many digits fit into an Integer
 _DIGITS_MAX: Final = 19
@@ -38,7 +35,7 @@ _SPECIAL: Final = {
 
 
 class EvaluationError(ValueError):
-    """A value can not be compared as the expression asks."""
+    """A value cannot be compared as the expression asks."""
 
 
 def to_integer(value: bytes, low: int, high: int) -> int:
@@ -90,7 +87,7 @@ def to_boolean(value: bytes) -> bool:
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """Order two doubles as Double.compareTo does: -0.0 before 0.0, NaN behind all else."""
+    """Order two doubles as Double.compareTo does: -0.0 before 0.0, NaN after all else."""
     if left < right:
         return -1
     if left > right:
@@ -99,14 +96,14 @@ def compare_doubles(left: float, right: float) -> int:
 
 
 def _rank(value: float) -> int:
-    """Place among values that neither `<` nor `>` tells apart."""
+    """Return the place among values that neither `<` nor `>` tells apart."""
     if value != value:
         return 2
     return 0 if value == 0 and math.copysign(1.0, value) < 0 else 1
 
 
 def compare_numbers(left: float, right: float) -> int:
-    """Order two constants; a whole number beside a double becomes one."""
+    """Order two constants; a whole number compared with a double becomes one."""
     if isinstance(left, int) and isinstance(right, int):
         return (left > right) - (left < right)
     return compare_doubles(float(left), float(right))

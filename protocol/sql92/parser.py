@@ -39,7 +39,8 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple, NoReturn
 
-from skylarkmq.protocol.sql92.java_values import INT_MAX, LONG_MAX, compare_numbers
+from skylarkmq.protocol.headers.fields import INT_MAX, LONG_MAX
+from skylarkmq.protocol.sql92.java_values import compare_numbers
 from skylarkmq.protocol.sql92.tree import (
     FALSE,
     NULL,
@@ -114,7 +115,7 @@ class ExpressionError(ValueError):
 
 
 def tokenize(text: str) -> list[Token]:
-    """Return the words of an expression, with an END behind the last one.
+    """Return the words of an expression, with an END after the last one.
 
     Raises:
         ExpressionError: it is too long, or has a character that begins no word.
@@ -280,7 +281,7 @@ class _Parser:
                 return left
 
     def _unary(self) -> Node:
-        """Signs and NOT in front of a word; a loop, so that a row of them costs no stack."""
+        """Parse signs and NOT before a word; a loop, so that a row of them costs no stack."""
         signs: list[Token] = []
         while self._word.kind in ("+", "-", "NOT"):
             signs.append(self._next())
@@ -356,7 +357,7 @@ class _Parser:
             values.append(self._expect(TEXT, "a text in single quotes").text)
         self._expect(")", "',' or ')'")
         if not isinstance(left, Property):
-            raise ExpressionError(f"{left} stands in front of IN, where only a property can")
+            raise ExpressionError(f"{left} stands before IN, where only a property can")
         return In(left, frozenset(values), negated)
 
     def _checked(self, node: Node) -> Node:
@@ -390,7 +391,7 @@ def _float(word: Token) -> Constant:
 def _check_bounds(low: Constant, high: Constant) -> None:
     """Refuse constants that no value lies between; what cannot be ordered is refused later."""
     if low is NULL or high is NULL:
-        raise ExpressionError("the values of BETWEEN can not be NULL")
+        raise ExpressionError("the values of BETWEEN cannot be NULL")
     first, last = _as_number(low), _as_number(high)
     if first is not None and last is not None and compare_numbers(last, first) < 0:
         raise ExpressionError(f"BETWEEN wants {low}, its first value, not above {high}")

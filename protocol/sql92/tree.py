@@ -8,9 +8,9 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 filter/.../expression/*.java
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Final
+from typing import Final, cast
 
 
 class Kind(Enum):
@@ -29,12 +29,24 @@ NUMBERS: Final = frozenset({Kind.INT, Kind.LONG, Kind.DOUBLE})
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A part of an expression."""
+    """A part of an expression. Its members that are nodes, or tuples of them, lie below it."""
 
     depth: int = field(default=1, init=False, compare=False)
 
-    def _set_depth(self, *below: Node) -> None:
-        object.__setattr__(self, "depth", 1 + max(node.depth for node in below))
+    def __post_init__(self) -> None:
+        depth = 0
+        for member in [getattr(self, each.name) for each in fields(self)]:
+            parts = cast("tuple[object, ...]", member) if isinstance(member, tuple) else (member,)
+            depth = max(depth, *(part.depth for part in parts if isinstance(part, Node)), 0)
+        object.__setattr__(self, "depth", depth + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition(Node):
+    """A part that is true, false or null by itself."""
+
+    def __str__(self) -> str:
+        return "a condition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,114 +87,69 @@ class Negate(Node):
 
     operand: Node
 
-    def __post_init__(self) -> None:
-        self._set_depth(self.operand)
-
     def __str__(self) -> str:
         return "a negative value"
 
 
 @dataclass(frozen=True, slots=True)
-class Not(Node):
+class Not(Condition):
     """NOT of a condition."""
 
     operand: Node
 
-    def __post_init__(self) -> None:
-        self._set_depth(self.operand)
-
-    def __str__(self) -> str:
-        return "a condition"
-
 
 @dataclass(frozen=True, slots=True)
-class Cast(Node):
+class Cast(Condition):
     """A property that stands as a condition: a text is no boolean, so it never holds."""
 
     operand: Property
-
-    def __post_init__(self) -> None:
-        self._set_depth(self.operand)
 
     def __str__(self) -> str:
         return str(self.operand)
 
 
 @dataclass(frozen=True, slots=True)
-class Equal(Node):
+class Equal(Condition):
     """Equality; with NULL on the right the test for it."""
 
     left: Node
     right: Node
 
-    def __post_init__(self) -> None:
-        self._set_depth(self.left, self.right)
-
-    def __str__(self) -> str:
-        return "a condition"
-
 
 @dataclass(frozen=True, slots=True)
-class Order(Node):
+class Order(Condition):
     """`>`, `>=`, `<` or `<=` of numbers."""
 
     sign: str
     left: Node
     right: Node
 
-    def __post_init__(self) -> None:
-        self._set_depth(self.left, self.right)
-
-    def __str__(self) -> str:
-        return "a condition"
-
 
 @dataclass(frozen=True, slots=True)
-class In(Node):
-    """Whether a property is one of some texts."""
+class In(Condition):
+    """The question if a property is one of some texts."""
 
     operand: Property
     values: frozenset[str]
     negated: bool
 
-    def __post_init__(self) -> None:
-        self._set_depth(self.operand)
-
-    def __str__(self) -> str:
-        return "a condition"
-
 
 @dataclass(frozen=True, slots=True)
-class And(Node):
+class And(Condition):
     """Conditions that must all hold."""
 
     parts: tuple[Node, ...]
 
-    def __post_init__(self) -> None:
-        self._set_depth(*self.parts)
-
-    def __str__(self) -> str:
-        return "a condition"
-
 
 @dataclass(frozen=True, slots=True)
-class Or(Node):
+class Or(Condition):
     """Conditions of which one must hold."""
 
     parts: tuple[Node, ...]
 
-    def __post_init__(self) -> None:
-        self._set_depth(*self.parts)
-
-    def __str__(self) -> str:
-        return "a condition"
-
-
-Condition = Not | Cast | Equal | Order | In | And | Or
-
 
 def is_condition(node: Node) -> bool:
-    """Whether a node is true, false or null by itself."""
+    """Return whether a node is true, false or null by itself."""
     if isinstance(node, Constant):
         return node.kind in (Kind.BOOLEAN, Kind.NULL)
     return isinstance(node, Condition)

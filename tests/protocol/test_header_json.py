@@ -343,8 +343,8 @@ def test_templates_of_many_regions_do_not_pile_up() -> None:
     for number in range(1000):
         header_json.encode_send_response(1, "A", 0, 0, f"region-{number}")
         header_json.encode_pull_response(0, 1, f"remark-{number}", 0, 0, 0, 0)
-    assert len(header_json._send_templates) <= header_json.TEMPLATE_COUNT_MAX
-    assert len(header_json._pull_templates) <= header_json.TEMPLATE_COUNT_MAX
+    for templates in (header_json._send_template, header_json._pull_template):
+        assert templates.cache_info().currsize == templates.cache_info().maxsize == 64
 
 
 def test_only_text_can_be_written() -> None:

@@ -10,7 +10,6 @@ from skylarkmq.protocol.headers.send import (
     SendMessageRequestHeader,
     SendMessageResponseHeader,
     decode_send_header,
-    encode_send_header_v1,
     encode_send_header_v2,
 )
 from tests.protocol.message_vectors import FRAMES
@@ -63,7 +62,7 @@ def test_golden_sends(name: str) -> None:
 
 
 def test_two_names_for_every_field() -> None:
-    v1, v2 = encode_send_header_v1(FULL), encode_send_header_v2(FULL)
+    v1, v2 = encode_fields(FULL), encode_send_header_v2(FULL)
     assert {V2[letter]: text for letter, text in v2.items()} == v1
     assert list(v2) == list(V2)
     for code in (10, 324):
@@ -74,7 +73,7 @@ def test_two_names_for_every_field() -> None:
 
 def test_the_code_decides_over_the_names() -> None:
     with pytest.raises(RemoteProtocolError, match=r"SendMessageRequestHeader\.a"):
-        decode_send_header(310, encode_send_header_v1(FULL))
+        decode_send_header(310, encode_fields(FULL))
     with pytest.raises(RemoteProtocolError, match=r"SendMessageRequestHeader\.producerGroup"):
         decode_send_header(10, encode_send_header_v2(FULL))
 
