@@ -196,7 +196,7 @@ class BlockingClient:
             RocketMQError: no name server answered; or one of the brokers named by hand did not,
                 and its queues must not be taken for missing.
         """
-        name, opened = self.wire_name(topic), self._opened
+        name, opened = self.namespace.wrap(topic), self._opened
         route = opened.routes.fresh(name, max_age_s) or self._fetch(name)
         if isinstance(opened.source, NamedBrokers) and opened.source.silent is not None:
             raise opened.source.silent
@@ -223,7 +223,7 @@ class BlockingClient:
             RouteNotFound: no broker takes messages of this topic.
             RocketMQError: no name server answered, and no route is remembered.
         """
-        name = self.wire_name(topic)
+        name = self.namespace.wrap(topic)
         route = self._lasting(name, max_age_s)
         if route is None or not route.publish_queues:
             route = self._borrowed(name, default_queue_count)
@@ -256,7 +256,7 @@ class BlockingClient:
     def forget_routes(self, queue: MessageQueue) -> None:
         """Let the next question for this topic ask the name servers again, a second later."""
         age_s = ROUTE_MAX_AGE_S - ROUTE_RETRY_AGE_S
-        self._opened.routes.age(self.wire_name(queue.topic), age_s)
+        self._opened.routes.age(self.namespace.wrap(queue.topic), age_s)
 
     # Offsets
 
@@ -324,38 +324,29 @@ class BlockingClient:
             place = page.next_offset
         return end
 
-    def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """Return the NEXT offset that the group reads; None when it has none.
+    def committed_offsets(
+        self, group: str, queues: Iterable[MessageQueue], failed: Failed = None
+    ) -> dict[MessageQueue, int | None]:
+        """Return the NEXT offset of each queue, None where the group has none; as `min_offsets`.
 
         Brokers answer 0, not none, for a group that never committed while the queue's messages
         are still in their memory from the first one on.
         Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/
         ConsumerManageProcessor.java (queryConsumerOffset)
         """
-        return self.committed_offsets(group, (queue,))[queue]
-
-    def committed_offsets(
-        self, group: str, queues: Iterable[MessageQueue], failed: Failed = None
-    ) -> dict[MessageQueue, int | None]:
-        """Return the NEXT offset of each queue, all asked at once; as `min_offsets`."""
-        name, query = self.wire_name(group), self._opened.consumers.query_offset
+        name, query = self.namespace.wrap(group), self._opened.consumers.query_offset
         return self._ask(
             queues, lambda address, queue, time_s: query(address, name, queue, time_s), failed
         )
 
-    def commit_offset(self, group: str, queue: MessageQueue, next_offset: int) -> None:
-        """Say that the group has done everything below the queue offset, to the queue's master.
-
-        Raises:
-            RocketMQError: no answer, or a refusal.
-        """
-        self.commit_offsets(group, {queue: next_offset})
-
     def commit_offsets(
         self, group: str, offsets: dict[MessageQueue, int], failed: Failed = None
     ) -> None:
-        """Commit the offsets of several queues at once; as `min_offsets`."""
-        name, update = self.wire_name(group), self._opened.consumers.update_offset
+        """Tell each queue's master that the group has handled all below an offset.
+
+        All are told at once; as `min_offsets`.
+        """
+        name, update = self.namespace.wrap(group), self._opened.consumers.update_offset
         wire_offsets = {self.namespace.wrap_queue(queue): at for queue, at in offsets.items()}
         self._ask(
             offsets,
@@ -382,7 +373,7 @@ class BlockingClient:
             max_bytes: above 256 KiB it lifts the caps of our broker and of RocketMQ's 5.x.
             group: whose permission and whose statistics it is; the default needs no group.
         """
-        name = group if group == TOOLS_GROUP else self.wire_name(group)
+        name = group if group == TOOLS_GROUP else self.namespace.wrap(group)
         wire = self.namespace.wrap_queue(queue)
         wanted = subscription or SubscriptionData(topic=wire.topic, sub_string="*")
         # From 256 KiB on a little more: only then do brokers give more than 32 messages.
@@ -423,9 +414,9 @@ class BlockingClient:
         """
         question = CheckClientRequestBody(
             client_id=FILTER_CLIENT_ID,
-            group=self.wire_name(group),
+            group=self.namespace.wrap(group),
             subscription_data=msgspec.structs.replace(
-                subscription, topic=self.wire_name(subscription.topic)
+                subscription, topic=self.namespace.wrap(subscription.topic)
             ),
         )
         check = self._opened.consumers.check_client
@@ -495,10 +486,6 @@ class BlockingClient:
     def deadline_s(self) -> float:
         """Return when a request that begins now is given up."""
         return self.clock.monotonic() + self.settings.request_timeout_s
-
-    def wire_name(self, name: str) -> str:
-        """Return a topic or group as brokers know it."""
-        return self.namespace.wrap(name)
 
     def close(self) -> None:
         """Close all connections; later calls connect anew."""

@@ -205,7 +205,7 @@ def ledger_path(client: BlockingClient, options: RedriveOptions) -> Path:
             f"the dead letters lie in several clusters ({', '.join(names)}): name a --ledger for "
             "this group of them, and the same one each time"
         )
-    group = client.wire_name(options.group)
+    group = client.namespace.wrap(options.group)
     path = state_folder("redrive") / file_name(names[0]) / f"{file_name(group)}.jsonl"
     former = Path(f"redrive-{options.group.replace('%', '_')}.jsonl")
     if former.exists() and not path.exists():

@@ -280,12 +280,6 @@ class StreamPlanner:
         self.lost_count = 0
         """Messages passed over with failOnDataLoss=false, as far as this process has seen."""
 
-    @property
-    def default_limit(self) -> Limit:
-        """What the options say."""
-        options = self._options
-        return Limit(options.max_offsets_per_trigger, options.min_offsets_per_trigger)
-
     def initial(self) -> QueueOffsets:
         """Return where a new query starts.
 

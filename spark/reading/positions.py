@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from skylarkmq.client.clock import ceil_ms
 from skylarkmq.client.errors import NotFound
@@ -29,6 +29,9 @@ from skylarkmq.spark.offsets import (
     flatten_queues,
 )
 from skylarkmq.spark.option_reading import Option, OptionError, OptionReader
+
+if TYPE_CHECKING:
+    from skylarkmq.spark.cluster import BlockingClient
 
 EARLIEST_MARK: Final = -2
 LATEST_MARK: Final = -1
@@ -91,20 +94,6 @@ EARLIEST: Final = Position("earliest")
 LATEST: Final = Position("latest")
 
 
-class OffsetCalls(Protocol):
-    """What is asked of brokers; the blocking client has it."""
-
-    def min_offsets(self, queues: Iterable[QueueKey]) -> dict[QueueKey, int]: ...
-
-    def max_offsets(self, queues: Iterable[QueueKey]) -> dict[QueueKey, int]: ...
-
-    def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int: ...
-
-    def committed_offsets(
-        self, group: str, queues: Iterable[QueueKey]
-    ) -> dict[QueueKey, int | None]: ...
-
-
 def read_starting(options: OptionReader, *, streaming: bool) -> Position:
     """Return where the options let a read start.
 
@@ -158,7 +147,7 @@ def read_ending(options: OptionReader) -> Position:
 
 
 def resolve(
-    position: Position, queues: Sequence[QueueKey], calls: OffsetCalls, group: str
+    position: Position, queues: Sequence[QueueKey], brokers: BlockingClient, group: str
 ) -> QueueOffsets:
     """Return the offset of each queue; asks brokers, and blocks meanwhile.
 
@@ -170,12 +159,12 @@ def resolve(
         RocketMQError: a broker did not answer.
     """
     resolvers: dict[Kind, Callable[[], Mapping[QueueKey, int]]] = {
-        "earliest": lambda: calls.min_offsets(queues),
-        "latest": lambda: calls.max_offsets(queues),
-        "group": lambda: _committed(calls, group, queues),
-        "time": lambda: _at_times(position, dict.fromkeys(queues, position.time_ms), calls),
-        "times": lambda: _at_times(position, _complete(position, queues), calls),
-        "offsets": lambda: _exact(position, _complete(position, queues), calls),
+        "earliest": lambda: brokers.min_offsets(queues),
+        "latest": lambda: brokers.max_offsets(queues),
+        "group": lambda: _committed(brokers, group, queues),
+        "time": lambda: _at_times(position, dict.fromkeys(queues, position.time_ms), brokers),
+        "times": lambda: _at_times(position, _complete(position, queues), brokers),
+        "offsets": lambda: _exact(position, _complete(position, queues), brokers),
     }
     return QueueOffsets(resolvers[position.kind]())
 
@@ -279,13 +268,13 @@ def _complete(position: Position, queues: Sequence[QueueKey]) -> dict[QueueKey, 
 
 
 def _exact(
-    position: Position, wanted: dict[QueueKey, int], calls: OffsetCalls
+    position: Position, wanted: dict[QueueKey, int], brokers: BlockingClient
 ) -> dict[QueueKey, int]:
-    ends = calls.max_offsets(wanted)
+    ends = brokers.max_offsets(wanted)
     found = {key: ends[key] if offset == LATEST_MARK else offset for key, offset in wanted.items()}
     earliest = [key for key, offset in wanted.items() if offset == EARLIEST_MARK]
     if earliest:
-        found.update(calls.min_offsets(earliest))
+        found.update(brokers.min_offsets(earliest))
     too_far = [key for key, offset in found.items() if offset > ends[key]]
     if too_far and position.option == "startingOffsets":
         key = min(too_far)
@@ -298,11 +287,11 @@ def _exact(
 
 
 def _at_times(
-    position: Position, times: Mapping[QueueKey, int], calls: OffsetCalls
+    position: Position, times: Mapping[QueueKey, int], brokers: BlockingClient
 ) -> dict[QueueKey, int]:
-    found = {key: calls.offset_at(key, time_ms) for key, time_ms in times.items()}
+    found = {key: brokers.offset_at(key, time_ms) for key, time_ms in times.items()}
     if position.missing == "error":
-        ends = calls.max_offsets(times)
+        ends = brokers.max_offsets(times)
         too_late = [key for key, offset in found.items() if offset >= ends[key]]
         if too_late:
             raise OptionError(
@@ -314,8 +303,10 @@ def _at_times(
     return found
 
 
-def _committed(calls: OffsetCalls, group: str, queues: Sequence[QueueKey]) -> dict[QueueKey, int]:
-    committed = calls.committed_offsets(group, queues)
+def _committed(
+    brokers: BlockingClient, group: str, queues: Sequence[QueueKey]
+) -> dict[QueueKey, int]:
+    committed = brokers.committed_offsets(group, queues)
     found = {key: offset for key, offset in committed.items() if offset is not None}
     if not found:
         raise NotFound(
@@ -323,4 +314,4 @@ def _committed(calls: OffsetCalls, group: str, queues: Sequence[QueueKey]) -> di
             hint="See option consumerGroup, or start with startingOffsets=earliest",
         )
     fresh = [key for key in queues if key not in found]
-    return found | (calls.min_offsets(fresh) if fresh else {})
+    return found | (brokers.min_offsets(fresh) if fresh else {})

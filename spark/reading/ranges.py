@@ -33,13 +33,13 @@ from typing import Final, NamedTuple
 from skylarkmq.client.errors import BrokerError, ProtocolError, RocketMQError, RouteNotFound
 from skylarkmq.client.wire.api_pull import PulledRecords, PullStatus, pulled_in
 from skylarkmq.client.wire.route import MASTER_ID
-from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.record import MIN_RECORD_SIZE, QUEUE_OFFSET_POSITION
 from skylarkmq.spark.cluster import ROUTE_RETRY_AGE_S, BlockingClient, may_repeat
 from skylarkmq.spark.errors import DataLost, NoProgress
-from skylarkmq.spark.offsets import describe
+from skylarkmq.spark.offsets import OffsetRange, describe
+from skylarkmq.spark.options import ReadSettings
 from skylarkmq.spark.own_loop import Pending
 
 log = logging.getLogger(__name__)
@@ -94,36 +94,27 @@ class RangeReader:
     def __init__(
         self,
         client: BlockingClient,
-        queue: MessageQueue,
-        start: int,
-        end: int,
-        *,
-        group: str,
-        subscription: SubscriptionData | None = None,
-        batch_size: int = 1024,
-        max_bytes: int = 1024 * 1024,
-        in_flight: int = 8,
+        wanted: OffsetRange,
+        reading: ReadSettings,
         on_data_loss: Callable[[DataLost], None] | None = None,
     ) -> None:
         """Send nothing yet.
 
         Args:
-            group: whose permission and whose statistics it is; the application's name.
-            subscription: what to select; None for all.
-            batch_size: messages of one pull at most; brokers have caps of their own.
-            max_bytes: of one pull; above 256 KiB it lifts the caps of our broker and of 5.x.
-            in_flight: pulls under way at most.
             on_data_loss: told what is lost, and reading goes on after it; None: raised.
         """
         self._client = client
-        self._queue = MessageQueue(*queue)
-        self._next, self._end = start, end
+        self._queue = wanted.key
+        self._next, self._end = wanted.start, wanted.end
+        subscription = reading.subscription(wanted.topic)
         self._filters = subscription is not None and subscription.sub_string != "*"
-        self._in_flight = 1 if self._filters else in_flight
+        self._in_flight = 1 if self._filters else reading.pulls_in_flight
         self._on_data_loss = on_data_loss
-        self._requests = client.pulls_of(queue, max_bytes, group=group, subscription=subscription)
-        self._source = PullSource(client, queue)
-        self._stride = Stride(batch_size)
+        self._requests = client.pulls_of(
+            wanted.key, reading.pull_bytes, group=reading.group, subscription=subscription
+        )
+        self._source = PullSource(client, wanted.key)
+        self._stride = Stride(reading.pull_count)
         self._slots: deque[_Slot] = deque()
         # What a pull brings is known once one was answered; until then one is under way.
         self._knows_stride = False

@@ -104,18 +104,7 @@ def read_range(
 
 
 def _pull(wanted: OffsetRange, settings: ReadSettings, on_loss: OnLoss) -> Iterable[Block]:
-    return RangeReader(
-        client_for(settings.connection),
-        wanted.key,
-        wanted.start,
-        wanted.end,
-        group=settings.group,
-        subscription=settings.subscription(wanted.topic),
-        batch_size=settings.pull_count,
-        max_bytes=settings.pull_bytes,
-        in_flight=settings.pulls_in_flight,
-        on_data_loss=on_loss,
-    )
+    return RangeReader(client_for(settings.connection), wanted, settings, on_loss)
 
 
 def _check_count(wanted: OffsetRange, count: int) -> None:

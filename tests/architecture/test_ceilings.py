@@ -20,7 +20,6 @@ CONSTRUCTOR_ARGUMENTS_MAX = 8
 LONG_CONSTRUCTORS = {
     "broker/net/server.py::RemotingServer",
     "protocol/remoting_command.py::RemotingCommand",
-    "spark/reading/ranges.py::RangeReader",
 }
 
 CLOCKS = {

@@ -23,6 +23,7 @@ from skylarkmq.spark.cluster import client_for
 from skylarkmq.spark.log.log_options import LogOptions
 from skylarkmq.spark.log.source import CommitLogReader
 from skylarkmq.spark.offsets import OffsetRange
+from skylarkmq.spark.options import ReadSettings
 from skylarkmq.spark.reading.ranges import Block, RangeReader
 from skylarkmq.spark.schema import COLUMNS, LOG_COLUMNS, ddl, names
 from skylarkmq.spark.settings import ConnectionSettings
@@ -100,9 +101,7 @@ def ranges_of(name_server: str, topic: str) -> list[OffsetRange]:
 def raw_blocks(name_server: str, part: OffsetRange) -> Iterator[Block]:
     """Records of a range, pulled as the source does."""
     settings = ConnectionSettings.from_options({"nameServer": name_server})
-    yield from RangeReader(
-        client_for(settings), part.key, part.start, part.end, group="bench-spark"
-    )
+    yield from RangeReader(client_for(settings), part, ReadSettings(settings, "bench-spark"))
 
 
 def pull_only(name_server: str, parts: list[OffsetRange]) -> int:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from skylarkmq.client.consumer.subscription import Subscription, Tag
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.errors import DataLost, SendFailed
+from skylarkmq.spark.offsets import OffsetRange
+from skylarkmq.spark.options import ReadSettings
 from skylarkmq.spark.reading.ranges import RangeReader
 from skylarkmq.spark.reading.write_back import OffsetWriteBack
 from skylarkmq.spark.settings import ConnectionSettings
@@ -70,18 +72,18 @@ def test_all_of_it(client: BlockingClient, broker: Broker, topic: str, group: st
     assert queue in client.read_queues(topic)
     assert client.min_offset(queue) == 0
 
-    messages = read(RangeReader(client, queue, 0, COUNT, group=group))
+    def reader(start: int, end: int, **settings: Any) -> RangeReader:
+        reading = ReadSettings(client.settings, group, **settings)
+        return RangeReader(client, OffsetRange(*queue, start, end), reading)
+
+    messages = read(reader(0, COUNT))
     assert numbers(messages) == list(range(COUNT))
     assert messages[7].properties["UNIQ_KEY"] == "key-000007"
-    assert numbers(read(RangeReader(client, queue, 5, 333, group=group, batch_size=7))) == list(
-        range(5, 333)
-    )
-    wanted = Subscription(topic, Tag("b"), 0).data
-    odd = read(RangeReader(client, queue, 0, 500, group=group, subscription=wanted))
-    assert numbers(odd) == list(range(1, 500, 2))
+    assert numbers(read(reader(5, 333, pull_count=7))) == list(range(5, 333))
+    assert numbers(read(reader(0, 500, expression="b"))) == list(range(1, 500, 2))
 
     with pytest.raises(DataLost) as caught:
-        read(RangeReader(client, queue, COUNT - 5, COUNT + 50, group=group))
+        read(reader(COUNT - 5, COUNT + 50))
     assert (caught.value.available, caught.value.lost) == (COUNT, 50)
 
     stored_ms = messages[300].store_timestamp
@@ -93,7 +95,7 @@ def test_all_of_it(client: BlockingClient, broker: Broker, topic: str, group: st
     back = OffsetWriteBack(client.settings, group)
     back.put({queue: 321})
     back.close()
-    assert client.committed_offset(group, queue) == 321
+    assert client.committed_offsets(group, [queue]) == {queue: 321}
 
 
 def test_a_broker_named_by_hand(client: BlockingClient, topic: str) -> None:

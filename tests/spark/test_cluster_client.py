@@ -134,7 +134,7 @@ def test_committed_offsets_are_the_next_to_read(
     queues = client.read_queues(topic)
     client.pull(queues[0], 0, 1, 1, group="readers")  # makes the group known
     client.commit_offsets("readers", {queues[0]: 2, queues[1]: 1})
-    assert client.committed_offset("readers", queues[0]) == 2
+    assert client.committed_offsets("readers", queues[:1]) == {queues[0]: 2}
     assert client.committed_offsets("readers", queues[:2]) == {queues[0]: 2, queues[1]: 1}
     assert broker.lag("readers") is not None
 
@@ -261,7 +261,7 @@ def test_access_denied_names_the_options_and_no_secret() -> None:
         for ask in (
             lambda: client.max_offset(QUEUE),
             lambda: client.pull(QUEUE, 0, 1, 1),
-            lambda: client.commit_offset("g", QUEUE, 1),
+            lambda: client.commit_offsets("g", {QUEUE: 1}),
         ):
             with pytest.raises(AuthError, match=r"accessKey and secretKey.*plain_acl") as caught:
                 ask()
@@ -286,7 +286,7 @@ def test_a_slave_answers_while_the_master_is_away() -> None:
             client.max_offsets([QUEUE], master_only=True)
         count = len(slave.requests)
         with pytest.raises(RocketMQError):
-            client.commit_offset("g", QUEUE, 5)
+            client.commit_offsets("g", {QUEUE: 5})
         assert len(slave.requests) == count
         client.close()
 
@@ -330,7 +330,7 @@ def test_a_group_that_never_committed() -> None:
 
     with ScriptedPeer(script) as peer, named(peer.address) as names:
         client = BlockingClient(settings_of(names))
-        assert client.committed_offset("g", QUEUE) is None
+        assert client.committed_offsets("g", [QUEUE]) == {QUEUE: None}
         client.close()
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark.errors import DataLost
 from skylarkmq.spark.reading.ranges import offsets_of
 from tests.spark.support.queue_model import FakePending, FakePullClient, QueueModel, record
-from tests.spark.support.ranges import TAG_A, read
+from tests.spark.support.ranges import read
 
 
 def test_expired_messages_are_told_and_reading_goes_on() -> None:
     client = FakePullClient(QueueModel(40, 100))
-    offsets, lost = read(client, 10, 90, batch_size=8)
+    offsets, lost = read(client, 10, 90, pull_count=8)
     assert offsets == list(range(40, 90))
     assert [(it.wanted, it.available, it.lost) for it in lost] == [(10, 40, 30)]
     client = FakePullClient(QueueModel(200, 300))
@@ -35,12 +34,12 @@ def test_expired_messages_fail_the_range() -> None:
 def test_a_queue_that_is_shorter_than_it_was(maximum: int) -> None:
     """The topic was made anew, or the broker lost its end."""
     client = FakePullClient(QueueModel(0, maximum))
-    offsets, lost = read(client, 50, 90, batch_size=8)
+    offsets, lost = read(client, 50, 90, pull_count=8)
     assert not offsets
     assert [(it.wanted, it.available, it.lost) for it in lost] == [(50, maximum, 40)]
     with pytest.raises(DataLost, match="anew"):
         read(FakePullClient(QueueModel(0, maximum)), 50, 90, on_data_loss=None)
-    offsets, lost = read(FakePullClient(QueueModel(0, 60)), 50, 90, batch_size=8)
+    offsets, lost = read(FakePullClient(QueueModel(0, 60)), 50, 90, pull_count=8)
     assert offsets == list(range(50, 60))
     assert sum(it.lost for it in lost) == 30
 
@@ -57,8 +56,8 @@ def test_an_end_that_comes_a_moment_later_is_no_loss() -> None:
     assert read(client, 0, 100, on_data_loss=None)[0] == list(range(100))
 
 
-@pytest.mark.parametrize("subscription", [None, TAG_A])
-def test_files_that_are_being_removed(subscription: SubscriptionData | None) -> None:
+@pytest.mark.parametrize("expression", ["*", "a"])
+def test_files_that_are_being_removed(expression: str) -> None:
     def plan(client: FakePullClient, pending: FakePending) -> RemotingCommand | None:
         if not 20 <= pending.offset < 40:
             model = QueueModel(0, 20) if pending.offset < 20 else client.model
@@ -70,7 +69,7 @@ def test_files_that_are_being_removed(subscription: SubscriptionData | None) -> 
         return answer
 
     offsets, lost = read(
-        FakePullClient(QueueModel(0, 100), plan), 0, 100, batch_size=8, subscription=subscription
+        FakePullClient(QueueModel(0, 100), plan), 0, 100, pull_count=8, expression=expression
     )
     assert offsets == [*range(20), *range(40, 100)]
     assert sum(it.lost for it in lost) == 20
@@ -85,7 +84,7 @@ def test_with_a_filter_what_expired_before_a_match_is_told() -> None:
         return answer
 
     client = FakePullClient(QueueModel(0, 100), plan)
-    offsets, lost = read(client, 10, 100, subscription=TAG_A)
+    offsets, lost = read(client, 10, 100, expression="a")
     assert offsets == list(range(40, 100))
     assert [(it.wanted, it.available, it.lost) for it in lost] == [(10, 40, 30)]
 
@@ -99,7 +98,7 @@ def test_a_gap_between_records_is_told() -> None:
             answer.code = ResponseCode.PULL_RETRY_IMMEDIATELY
         return answer
 
-    offsets, lost = read(FakePullClient(QueueModel(0, 100), plan), 0, 100, batch_size=16)
+    offsets, lost = read(FakePullClient(QueueModel(0, 100), plan), 0, 100, pull_count=16)
     assert offsets == [it for it in range(100) if it not in (30, 31, 50)]
     assert [(it.wanted, it.lost) for it in lost] == [(30, 2), (50, 1)]
 
@@ -116,7 +115,7 @@ def test_a_topic_that_has_fewer_read_queues_than_it_had(from_offset: int) -> Non
         answer.remark = "queueId[3] is illegal, topic:[T] topicConfig.readQueueNums:[2]"
         return answer
 
-    offsets, lost = read(FakePullClient(QueueModel(0, 100), plan), 0, 100, batch_size=8)
+    offsets, lost = read(FakePullClient(QueueModel(0, 100), plan), 0, 100, pull_count=8)
     assert offsets == list(range(-(-from_offset // 8) * 8))
     assert sum(it.lost for it in lost) == 100 - len(offsets)
     with pytest.raises(

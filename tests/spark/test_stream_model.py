@@ -22,6 +22,7 @@ from skylarkmq.spark.offsets import OffsetRange, QueueKey, QueueOffsets
 from skylarkmq.spark.options import SourceOptions
 from skylarkmq.spark.reading.planning import NO_LIMIT, StreamPlanner
 from tests.spark.support.fake_brokers import FakeBrokers, FakeClock, FakeQueue
+from tests.spark.support.stream_place import limit_of
 
 QUEUES = [QueueKey("T", "a", 0), QueueKey("T", "b", 0), QueueKey("T", "a", 1)]
 POSITIONS = ["earliest", "latest"]
@@ -116,7 +117,7 @@ class World:
         if len(self.log) - 1 > self.done_count:  # the last try failed: Spark starts anew
             self.restart()
         start = QueueOffsets.from_json(self.log[-1])
-        end = self.planner.latest(start, self.planner.default_limit)
+        end = self.planner.latest(start, limit_of(self.options))
         if not self.brokers.down:
             self.unseen.clear()
         text = json.dumps(end.to_json())

@@ -18,22 +18,20 @@ from skylarkmq.client.errors import (
     SystemBusy,
     TopicNotExist,
 )
-from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark.errors import DataLost, NoProgress
-from skylarkmq.spark.reading.ranges import Block, RangeReader
+from skylarkmq.spark.reading.ranges import Block
 from skylarkmq.spark.settings import ConnectionSettings
 from tests.spark.support.queue_model import (
     MASTER,
-    QUEUE,
     SLAVE,
     FakePending,
     FakePullClient,
     QueueModel,
     record,
 )
-from tests.spark.support.ranges import TAG_A, read
+from tests.spark.support.ranges import range_reader, read
 
 BUSY = SystemBusy(ResponseCode.SYSTEM_BUSY, "busy", MASTER)
 
@@ -52,7 +50,7 @@ def fail_once(error: RocketMQError, pull_index: int) -> object:
 @pytest.mark.parametrize(("start", "end"), [(0, 0), (5, 6), (0, 100), (3, 97), (99, 100)])
 def test_a_range_comes_whole(in_flight: int, batch_size: int, start: int, end: int) -> None:
     client = FakePullClient(QueueModel(0, 100))
-    offsets, lost = read(client, start, end, in_flight=in_flight, batch_size=batch_size)
+    offsets, lost = read(client, start, end, pulls_in_flight=in_flight, pull_count=batch_size)
     assert offsets == list(range(start, end))
     assert not lost
     assert client.most_under_way <= in_flight
@@ -60,7 +58,7 @@ def test_a_range_comes_whole(in_flight: int, batch_size: int, start: int, end: i
 
 def test_the_broker_s_cap_is_learned() -> None:
     client = FakePullClient(QueueModel(0, 32 * 100, count_cap=32))
-    read(client, 0, 32 * 100, batch_size=1024)
+    read(client, 0, 32 * 100, pull_count=1024)
     assert client.most_under_way == 8
     assert len(client.pulls) < 130  # 100, and the tries of a larger stride
     assert {pull.wanted for pull in client.pulls[1:20]} <= {32, 64}
@@ -75,7 +73,7 @@ def test_one_short_answer_does_not_slow_the_rest() -> None:
         return None
 
     client = FakePullClient(QueueModel(0, 10_000, count_cap=1000), plan)
-    assert read(client, 0, 10_000, batch_size=500)[0] == list(range(10_000))
+    assert read(client, 0, 10_000, pull_count=500)[0] == list(range(10_000))
     assert len(client.pulls) < 60
 
 
@@ -90,7 +88,7 @@ def test_records_beyond_what_was_asked_are_cut_off() -> None:
         return client.model.pull(max(0, pending.offset - 2), pending.wanted + 5)
 
     client = FakePullClient(QueueModel(0, 1000, count_cap=50), plan)
-    assert read(client, 10, 200, batch_size=20)[0] == list(range(10, 200))
+    assert read(client, 10, 200, pull_count=20)[0] == list(range(10, 200))
 
 
 @pytest.mark.parametrize(
@@ -103,13 +101,11 @@ def test_records_beyond_what_was_asked_are_cut_off() -> None:
     ],
 )
 @pytest.mark.parametrize("pull_index", [0, 1, 4])
-@pytest.mark.parametrize("subscription", [None, TAG_A])
-def test_a_failure_is_asked_again(
-    error: RocketMQError, pull_index: int, subscription: SubscriptionData | None
-) -> None:
+@pytest.mark.parametrize("expression", ["*", "a"])
+def test_a_failure_is_asked_again(error: RocketMQError, pull_index: int, expression: str) -> None:
     plan = fail_once(error, pull_index)
     client = FakePullClient(QueueModel(0, 3000), plan)  # type: ignore[arg-type]
-    offsets, lost = read(client, 0, 3000, subscription=subscription)
+    offsets, lost = read(client, 0, 3000, expression=expression)
     assert offsets == list(range(3000))
     assert not lost
     assert len(client.clock.slept) == 1
@@ -157,10 +153,10 @@ def test_answers_that_never_bring_anything_end_too() -> None:
         answer.ext_fields["nextBeginOffset"] = str(pending.offset)
         return answer
 
-    for subscription in (None, TAG_A):
+    for expression in ("*", "a"):
         client = FakePullClient(QueueModel(0, 100), plan)
         with pytest.raises(NoProgress, match="NO_MATCHED"):
-            read(client, 0, 100, subscription=subscription)
+            read(client, 0, 100, expression=expression)
 
 
 @pytest.mark.parametrize("body", [b"", bytes(50), record(0)[:-1], record(0) + b"\0\0\0\1"])
@@ -210,8 +206,7 @@ def test_a_slave_alone_never_proves_a_loss() -> None:
 
 def test_with_a_filter_the_next_pull_is_under_way_while_a_block_is_worked_on() -> None:
     client = FakePullClient(QueueModel(0, 1000, matches=lambda offset: offset % 2 == 0))
-    reader = RangeReader(client.typed, QUEUE, 0, 1000, group="g", subscription=TAG_A)
-    blocks = iter(reader)
+    blocks = iter(range_reader(client, 0, 1000, expression="a"))
     next(blocks)
     assert len(client.under_way) == 1
     assert client.most_under_way == 1
@@ -220,7 +215,7 @@ def test_with_a_filter_the_next_pull_is_under_way_while_a_block_is_worked_on() -
 
 def test_leaving_early_leaves_nothing_under_way() -> None:
     client = FakePullClient(QueueModel(0, 1000))
-    blocks = iter(RangeReader(client.typed, QUEUE, 0, 1000, group="g"))
+    blocks = iter(range_reader(client, 0, 1000))
     next(blocks)
     next(blocks)
     assert client.under_way
@@ -287,9 +282,9 @@ def test_each_message_once_or_told_lost(
         answers_early=lambda: dice.random() < 0.5,
         settings=ConnectionSettings(("ns:1",), retry_timeout_s=10_000.0),
     )
-    subscription = TAG_A if filtered else None
+    expression = "a" if filtered else "*"
     offsets, lost = read(
-        client, start, end, batch_size=batch_size, in_flight=in_flight, subscription=subscription
+        client, start, end, pull_count=batch_size, pulls_in_flight=in_flight, expression=expression
     )
     assert offsets == sorted(set(offsets))
     if not expiry:

@@ -42,7 +42,7 @@ class FakeClock:
 
 
 class FakeBrokers:
-    """What `queue_view.Brokers` asks for; counts the questions."""
+    """The part of `BlockingClient` that planners use; counts the questions."""
 
     def __init__(self, queues: Iterable[tuple[str, str, int]] = ()) -> None:
         self.queues = {QueueKey(*key): FakeQueue() for key in queues}

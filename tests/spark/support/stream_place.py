@@ -13,6 +13,11 @@ A0, A1, A2 = (QueueKey("T", "a", number) for number in range(3))
 B0 = QueueKey("T", "b", 0)
 
 
+def limit_of(options: SourceOptions) -> Limit:
+    """What the options allow a batch to hold."""
+    return Limit(options.max_offsets_per_trigger, options.min_offsets_per_trigger)
+
+
 class FakeWriteBack:
     def __init__(self) -> None:
         self.put_: list[dict[QueueKey, int]] = []
@@ -44,6 +49,7 @@ class Place:
 
     def restart(self) -> None:
         options = SourceOptions.from_options(self.given, streaming=True)
+        self.limit = limit_of(options)
         self.planner = StreamPlanner(self.brokers, options, self.clock, self.write_back)
 
     def begin(self) -> QueueOffsets:
@@ -51,14 +57,12 @@ class Place:
         start = self.planner.initial()
         if start:
             return start
-        end = self.planner.latest(start, self.planner.default_limit)
+        end = self.planner.latest(start, self.limit)
         assert self.planner.plan(start, end) == []
         return end
 
     def latest(self, start: Mapping[QueueKey, int], limit: Limit | None = None) -> QueueOffsets:
-        return self.planner.latest(
-            QueueOffsets(start), self.planner.default_limit if limit is None else limit
-        )
+        return self.planner.latest(QueueOffsets(start), self.limit if limit is None else limit)
 
     def plan(self, start: Mapping[QueueKey, int], end: Mapping[QueueKey, int]) -> list[OffsetRange]:
         return self.planner.plan(QueueOffsets(start), QueueOffsets(end))
