@@ -144,7 +144,7 @@ class EndTransactionProcessor(Processor):
         """Store a half message, or one that was given up, again, as if never checked (323)."""
         _, physical_offset = decode_offset_message_id(call.header.msg_id)
         await self._ledger.ready()
-        topic, place, half = await self._look(physical_offset)
+        topic, place, half = await self._half_at(physical_offset)
         if topic == GIVEN_UP_TOPIC:
             return _answer(await self._take_back(half))
         first = first_offset_of(half, place.queue_offset)
@@ -155,7 +155,7 @@ class EndTransactionProcessor(Processor):
         (result,) = await self._ledger.end([end])
         return _answer(result)
 
-    async def _look(self, physical_offset: int) -> tuple[str, Place, Parked]:
+    async def _half_at(self, physical_offset: int) -> tuple[str, Place, Parked]:
         (record,) = await self._read_records([physical_offset])
         view = None if record is None else read_record(record, 0, physical_offset=physical_offset)
         if record is None or view is None or view.status is not RecordStatus.MESSAGE:

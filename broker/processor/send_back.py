@@ -83,7 +83,7 @@ class SendBackProcessor(Processor):
             )
         if group.retry_queue_nums <= 0:
             return Answer()  # the group wants no message twice
-        message = self._look(header.offset)
+        message = self._message_at(header.offset)
         flag = TopicSysFlag.FLAG_UNIT_SUB if header.unit_mode else 0
         topic = self._open_topic(retry_topic(header.group), group.retry_queue_nums, flag)
         queue_id = self._rng.randrange(group.retry_queue_nums)
@@ -115,7 +115,7 @@ class SendBackProcessor(Processor):
             )
         return name
 
-    def _look(self, physical_offset: int) -> MessageExt:
+    def _message_at(self, physical_offset: int) -> MessageExt:
         message = self._store.look_message(physical_offset)
         if message is None or message.topic in _HIDDEN_TOPICS:
             raise refused(f"look message by offset failed, {physical_offset}")

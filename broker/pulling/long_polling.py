@@ -146,7 +146,7 @@ class PullRequestHoldService:
         while held.seen_offset < max_offset:  # more than once where a queue file ends in between
             try:
                 if isinstance(matches, RecordFilter):
-                    following = self._look(held, matches, looks)
+                    following = self._skip_unwanted(held, matches, looks)
                     if following <= held.seen_offset:
                         return True
                     held.seen_offset = following
@@ -163,7 +163,7 @@ class PullRequestHoldService:
             held.seen_offset += len(units)
         return False
 
-    def _look(self, held: HeldPull, by_record: RecordFilter, looks: _Looks) -> int:
+    def _skip_unwanted(self, held: HeldPull, by_record: RecordFilter, looks: _Looks) -> int:
         """Return where a filter by properties goes on when it wants nothing from there; else -1."""
         begin = held.seen_offset
         key = by_record.key or by_record, begin

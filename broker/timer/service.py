@@ -129,7 +129,7 @@ class TimerMessageService:
         self._pause.end()
         self._runs.stop()
         await self._settled()
-        if not self.state.is_again:  # else the last checkpoint still says how everything is
+        if not self.state.is_rereading:  # else the last checkpoint still says how everything is
             self.state.cancels.give_back()
             for index in self.state.indexes:
                 self._runs.freeze(index)
@@ -149,7 +149,7 @@ class TimerMessageService:
     @property
     def waiting_count(self) -> int:
         """Messages that wait, those included that were not read from the queue yet."""
-        unread = 0 if self.state.is_again else self._queue_end - self.state.queue_offset
+        unread = 0 if self.state.is_rereading else self._queue_end - self.state.queue_offset
         return self.state.messages.waiting_count + max(0, unread)
 
     @property
@@ -236,7 +236,7 @@ class TimerMessageService:
                 runs.freeze(index)
         if not self._rolling.is_wanted:
             runs.merge()
-        may_roll = self._rolling.is_wanted and not state.is_again
+        may_roll = self._rolling.is_wanted and not state.is_rereading
         wait_s: float | None = 0
         if self._can_read:
             await self._read()
@@ -312,7 +312,7 @@ class TimerMessageService:
 
     def _take(self) -> Text | None:
         self._taken = None
-        if self.state.is_again:
+        if self.state.is_rereading:
             return None
         data = self.state.encode()
         if data == self._on_disk:

@@ -212,16 +212,16 @@ class UnitCheck:
         waiting = self._waiting.setdefault((topic, queue_id), [])
         waiting.append((queue_offset, offset, size))
         if len(waiting) == _CHECK_STEP:
-            self._look(topic, queue_id, waiting)
+            self._compare(topic, queue_id, waiting)
             waiting.clear()
 
     def finish(self) -> None:
         """Look for those that were noted last."""
         for (topic, queue_id), waiting in self._waiting.items():
-            self._look(topic, queue_id, waiting)
+            self._compare(topic, queue_id, waiting)
         self._waiting.clear()
 
-    def _look(self, topic: bytes, queue_id: int, waiting: list[tuple[int, int, int]]) -> None:
+    def _compare(self, topic: bytes, queue_id: int, waiting: list[tuple[int, int, int]]) -> None:
         if not self.is_sound or not waiting:
             return
         name = topic.decode("ascii", "replace")

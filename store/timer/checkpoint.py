@@ -83,7 +83,7 @@ class TimerState:
             index.rolling_below = physical_offset
 
     @property
-    def is_again(self) -> bool:
+    def is_rereading(self) -> bool:
         """True while what is read next was read before a crash already."""
         return self.queue_offset < self.known_below
 

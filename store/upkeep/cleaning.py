@@ -328,9 +328,9 @@ class CleanService:
         while self._running and (mapped := self._candidate(removed)) is not None:
             self._note_full_files()
             is_old = mapped.start_offset < self._first_of_run
-            look = partial(self._look, mapped.file.path if is_old else None)
+            measure = partial(self._measure_with_age, mapped.file.path if is_old else None)
             try:
-                found = await run_job(self._worker, look)
+                found = await run_job(self._worker, measure)
             except Exception as error:
                 self._give_up(mapped, error)
                 return
@@ -358,7 +358,7 @@ class CleanService:
         synced = min(self._log.flushed_offset, covered.commit_log_offset if covered else 0)
         return first if first.start_offset + first.size <= synced else None
 
-    def _look(self, path: Path | None) -> tuple[Spaces, int | None]:
+    def _measure_with_age(self, path: Path | None) -> tuple[Spaces, int | None]:
         """Measure the disk, and read when a file was last written to, ms. Blocks."""
         spaces = self._measure()
         if path is None:
