@@ -24,6 +24,8 @@ import org.apache.rocketmq.common.message.Message;
  */
 public final class Produce {
     private static final int WAIT_S = 30;
+    /** A sound call takes longer than Java's 3 s beside other work. */
+    private static final int PATIENCE_MS = 60_000;
 
     private final Args args;
     private final DefaultMQProducer producer;
@@ -36,6 +38,8 @@ public final class Produce {
         this.messages = new Messages(args);
         this.producer = new DefaultMQProducer(args.text("group"), args.flag("trace"));
         producer.setNamesrvAddr(args.text("namesrv"));
+        producer.setSendMsgTimeout(PATIENCE_MS);
+        producer.setMqClientApiTimeout(PATIENCE_MS);
         producer.setPollNameServerInterval(1000);
         producer.setHeartbeatBrokerInterval(1000);
         producer.setMaxMessageSize(args.number("max", producer.getMaxMessageSize()));
