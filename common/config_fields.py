@@ -65,7 +65,7 @@ class ConfigError(ValueError):
         key: RocketMQ's name of the key.
         value: the refused value as text.
         cure: what to write instead, for a human.
-        origin: where the value stands; empty when nobody said it.
+        origin: where the value stands; empty for a default.
     """
 
     def __init__(self, key: str, value: object, cure: str, origin: str = "") -> None:

@@ -73,7 +73,7 @@ class FileLock(Protocol):
     """An exclusive lock held on a file or folder until `release`."""
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads to what is locked."""
+        """Return whether the path still leads to what is locked."""
         ...
 
     def release(self) -> None: ...
@@ -135,7 +135,7 @@ class Files(Protocol):
 
 
 def is_no_space(error: BaseException) -> bool:
-    """Whether the failure is a full disk or quota, after which the store may go on."""
+    """Return whether the failure is a full disk or quota, after which the store may go on."""
     return isinstance(error, OSError) and error.errno in NO_SPACE
 
 

@@ -1,7 +1,7 @@
 """A histogram of plain integers: adding a value costs one search and one addition.
 
-The hot path adds to it, nothing more: no lock, no label lookup, no callback. Whoever shows the
-figures reads them on the same thread.
+The hot path adds to it, nothing more: no lock, no label lookup, no callback. The figures
+are read on the same thread.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ import os
 import struct
 import sys
 from pathlib import Path
+from typing import Any, NoReturn
 
-from skylarkmq.common.files import DiskFile, DiskFiles, FileLock, StoreFile
+from skylarkmq.common.files import DiskFile, DiskFiles, StoreFile
 
 # `struct flock`, whose order is the system's: what is asked for and where each answer stands.
 if sys.platform == "darwin":  # pragma: no cover - best effort, design section 3.14
@@ -34,35 +35,19 @@ class ReadOnlyFiles(DiskFiles):
             raise _read_only(path)
         return DiskFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
-    def make_folder(self, path: Path) -> None:
+    def _refuse(self, path: Path, *_: Any, **__: Any) -> NoReturn:
         raise _read_only(path)
 
-    def add_folder(self, path: Path) -> tuple[Path, ...]:
-        raise _read_only(path)
-
-    def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
-        raise _read_only(path)
-
-    def unlink(self, path: Path) -> None:
-        raise _read_only(path)
-
-    def remove_folder(self, path: Path) -> None:
-        raise _read_only(path)
-
-    def lock(self, path: Path) -> FileLock | None:
-        raise _read_only(path)
-
-    def lock_folder(self, path: Path) -> FileLock | None:
-        raise _read_only(path)
+    make_folder = add_folder = replace = unlink = remove_folder = lock = lock_folder = _refuse
 
     def is_folder(self, path: Path) -> bool:
         return path.is_dir()
 
     def lock_holder(self, path: Path) -> int | None:
-        """Process that has byte 0 of `path` locked, 0 when it cannot be seen; None for nobody.
+        """Return the process that has byte 0 of `path` locked; None when no process has.
 
-        Closing any descriptor of a file drops the locks that this very process has on it, so who
-        may hold one must not ask.
+        It is 0 for a process that cannot be seen. Closing any descriptor of a file drops the locks
+        that this very process has on it, so do not call this while this process may hold one.
         """
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -53,7 +53,7 @@ def encode_sidecar(kind: Kind, content: dict[str, Any]) -> bytes:
 
 
 def seal(data: bytes) -> bytes:
-    """Head and payload with their checksum behind them."""
+    """Return head and payload, followed by their checksum."""
     return data + CRC.pack(crc32c(data))
 
 

@@ -131,7 +131,7 @@ class ArchiveJob:
             return []
 
     def is_in_batch(self) -> bool:
-        """Whether files of a batch lie there that is not committed."""
+        """Return whether files lie there of a batch that is not committed."""
         return any(self.table.glob("_skylarkmq/staging/**/*.staged"))
 
     def check(self) -> None:

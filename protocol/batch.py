@@ -95,7 +95,7 @@ def split_batch(body: bytes) -> list[BatchItem]:
     returned.
 
     A message costs 22 bytes here and at least 91 in the log, and the request's properties are
-    copied to each, so whoever stores them bounds the sum of the records.
+    copied to each; who stores them must bound the sum of the records.
 
     Raises:
         RemoteProtocolError: MESSAGE_ILLEGAL; empty, or the lengths do not add up.

@@ -99,7 +99,7 @@ def decompress(body: bytes, sys_flag: int, max_size: int) -> bytes:
             costs.
 
     Raises:
-        RemoteProtocolError: MESSAGE_ILLEGAL; the body is damaged, cut, has bytes behind its end,
+        RemoteProtocolError: MESSAGE_ILLEGAL; the body is damaged, cut, has bytes after its end,
             has an unknown format, or would become larger than `max_size`.
         CompressionUnavailableError: the format's library is not installed.
     """

@@ -37,7 +37,7 @@ class MessageQueue(NamedTuple):
 
 
 class _NoProperties(Mapping[str, str]):
-    """The properties of a message without any; one for all, since nobody can change it."""
+    """The properties of a message without any; one object for all, since it never changes."""
 
     __slots__ = ()
 
@@ -70,12 +70,12 @@ class _Placed(msgspec.Struct, frozen=True, gc=False):
 class Message(_Placed, frozen=True, kw_only=True, gc=False):
     """A message to be sent. Immutable; `msgspec.structs.replace` makes a changed one.
 
-    `body` given as text becomes UTF-8. `keys` are the index keys: one text, where blanks part the
-    keys, or several, which hold no blank. `properties` are the user's own. At most one of three
+    `body` given as text becomes UTF-8. `keys` are the index keys: one text of keys separated by
+    blanks, or several texts without a blank. `properties` are the user's own. At most one of three
     says when it is delivered: `delay_level` 1 to 18, `delay` from when the broker stores it, or
-    the time `deliver_at`, which names its time zone; without any: at once. `sharding_key` picks
-    the queue. `wait_store_ok` false takes the answer before the flush and the replica. `flag` is
-    the user's.
+    the time `deliver_at`, which names its time zone. Without any it is delivered at once.
+    `sharding_key` picks the queue. With `wait_store_ok` false the answer does not wait for the
+    flush and the replica. `flag` is the user's.
     """
 
     tags: str | None = None
@@ -181,7 +181,7 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_timed(self) -> bool:
-        """Whether it waits for a time of its own, which only brokers with timers do."""
+        """True when it waits for a time of its own; only brokers with timers deliver it then."""
         return self.deliver_at is not None or bool(self.delay)
 
     def to_properties(self) -> dict[str, str]:
@@ -240,7 +240,7 @@ class MessageExt:
 
     @property
     def keys(self) -> str:
-        """The KEYS property, its keys parted by blanks; empty without any."""
+        """The KEYS property, its keys separated by blanks; empty without any."""
         return self.properties.get(names.KEYS, "")
 
     @property
@@ -263,7 +263,7 @@ def _joined_keys(keys: Iterable[str]) -> str:
     listed = [key for key in keys if key]
     for key in listed:
         if key.split() != [key]:
-            raise LocalProtocolError(f"the key {key[:64]!a} holds a blank, which parts keys")
+            raise LocalProtocolError(f"the key {key[:64]!a} holds a blank, which separates keys")
     return names.KEY_SEPARATOR.join(listed)
 
 

@@ -7,9 +7,9 @@ The reader's rules, which both forms below follow: split at 0x02; the first 0x01
 the name; a segment without a name, a value or a 0x01 is passed over; of two pairs with one name
 the later one wins. 4.9 writes no 0x02 after the last pair, other releases do.
 
-There are two forms of each question. The `str` ones build or read a whole map and serve clients
-and rare roads. The `bytes` ones search in the encoded text and serve the broker's hot path, where
-a map a message would be the dearest step of a send.
+Functions on `str` build or read a whole map; they serve clients and rare requests. Functions on
+`bytes` search in the encoded text; they serve the broker's hot path, where a map for each message
+would be the most expensive step of a send.
 Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../message/MessageConst.java, MessageDecoder.java
 (messageProperties2String, string2messageProperties)
 """

@@ -306,12 +306,13 @@ def is_intact(
     queue_offset: int,
     owner: tuple[int, bytes] | None,
 ) -> bool:
-    """Whether the record that a queue says is at `position` is there, its checksum included.
+    """Return whether the record that a queue says is at `position` is there and sound.
 
-    For readers who hand it out as it is: a quarter of the time of `read_record`.
+    The checksum is checked too. For readers who hand the record out as it is; it takes a quarter of
+    the time of `read_record`.
 
     Args:
-        owner: queue id, and topic behind its size byte, that the record and `queue_offset` must
+        owner: queue id, and topic after its size byte, that the record and `queue_offset` must
             belong to; None for any.
     """
     if position < 0 or size < MIN_RECORD_SIZE or position + size > len(buffer):
@@ -463,7 +464,7 @@ def _message(
 
 
 def _split_tail(tail: bytes) -> tuple[bytes, bytes] | None:
-    """Return topic and properties of the bytes behind a body, None when they do not add up.
+    """Return topic and properties of the bytes after a body, None when they do not add up.
 
     `tail` has at least the two lengths.
     """
@@ -536,13 +537,13 @@ def suspicious_message(
 ) -> RecordView:
     """Return the fault of a record with zeros in its topic or properties, or else the record.
 
-    The body's checksum does not cover them, and their lengths stand in front of them: without the
+    The body's checksum does not cover them, and their lengths stand before them: without the
     sectors that hold the rest of it such a record looks whole. The broker takes no zeros in
     properties, so the record was torn when a sector of it is all zeros, or when it ends in zeros
     and nothing follows: a short write may stop at any byte.
     """
-    behind = bytes(buffer[stop - 1 : min(stop - stop % -SECTOR_SIZE, end)])
-    if has_lost_sector(buffer, tail_position, stop, end) or not any(behind):
+    following = bytes(buffer[stop - 1 : min(stop - stop % -SECTOR_SIZE, end)])
+    if has_lost_sector(buffer, tail_position, stop, end) or not any(following):
         return _fault(True, "topic or properties did not reach the disk", view)
     return view
 
@@ -552,7 +553,7 @@ def has_lost_sector(buffer: memoryview | bytes, start: int, stop: int, end: int)
 
     Of the first one only the bytes from `start` on count, because earlier records share it; fewer
     than 4 of them say nothing, for they may well be the zeros of a size. The last one is looked at
-    whole, up to `end`, because records behind share its fate.
+    whole, up to `end`, because later records share its fate.
     """
     boundary = start - start % SECTOR_SIZE + SECTOR_SIZE
     front = bytes(buffer[start : min(boundary, end)])
@@ -568,7 +569,7 @@ def has_lost_sector(buffer: memoryview | bytes, start: int, stop: int, end: int)
 def _read_long_message(
     buffer: memoryview | bytes, position: int, end: int, size: int
 ) -> RecordView:
-    """Return the fault of a message that ends behind `end`, or is shorter than any message."""
+    """Return the fault of a message that ends after `end`, or is shorter than any message."""
     remaining = end - position
     if size <= remaining:
         return failed_message(buffer, position, end, "the record is shorter than its fixed fields")

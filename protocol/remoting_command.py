@@ -103,12 +103,12 @@ class RemotingCommand:
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request; look here before anything else."""
+        """True for an answer to a request; look here before anything else."""
         return self.flag & RESPONSE_FLAG != 0
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the sender wants no answer."""
+        """True when the sender wants no answer."""
         return self.flag & ONEWAY_FLAG != 0
 
     def __eq__(self, other: object) -> bool:

@@ -1,6 +1,6 @@
-"""The quick road for the answers to sends: one typed decode instead of a map of texts.
+"""Quick decoding of the answers to sends: one typed decode instead of a map of texts.
 
-Only answers that carry `msgId` come here; whatever the typed decoder refuses goes the general road.
+Only answers that carry `msgId` come here; the general decoder takes what the typed one refuses.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _explain_certificate(error: ssl.SSLCertVerificationError, expected_name: str
         why = f"its certificate is not for {expected_name!a} (host name check): {message}"
         return TlsFailure(why, _NAME_HINT)
     if code in UNKNOWN_ISSUER:
-        why = f"nobody that this side trusts vouches for its certificate (issuer check): {message}"
+        why = f"its certificate has no issuer that this side trusts (issuer check): {message}"
         return TlsFailure(why, _ISSUER_HINT)
     if code in OUT_OF_TIME:
         return TlsFailure(f"its certificate is out of date (validity check): {message}", _TIME_HINT)

@@ -55,7 +55,7 @@ namesrv_option = click.option(
     default=DEFAULT_NAMESRV_ADDR,
     show_default=True,
     show_envvar=True,
-    help="Name servers, parted by semicolons.",
+    help="Name servers, separated by semicolons.",
 )
 
 
@@ -207,7 +207,7 @@ def _run(work: Callable[[], Coroutine[Any, Any, int]]) -> None:
     except RocketMQError as error:
         code = _fail(error, _exit_code(error))
     except BrokenPipeError:
-        # Who reads the output has left; nothing may be flushed into the pipe at exit.
+        # The reader of the output has left; nothing may be flushed into the pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     sys.exit(code)

@@ -395,7 +395,7 @@ class BrokerCollector:
         ours, stats = self._ours, self._sources.store_stats
         yield ours.counter(
             "skylarkmq_store_appended_messages",
-            "Records written, whoever wrote them: clients, retries, delays that came due.",
+            "Records written by any writer: clients, retries, delays that came due.",
             stats.messages_appended,
         )
         yield ours.counter(
@@ -438,7 +438,7 @@ class BrokerCollector:
         )
         yield ours.counter(
             "skylarkmq_store_index_records_read",
-            "Records read from the log again because the key index was behind.",
+            "Records read from the log again because the key index had not reached them.",
             stats.index_records_read,
         )
 
@@ -524,7 +524,7 @@ def delay_families(
     )
     yield ours.gauges(
         "skylarkmq_delayed_lag_seconds",
-        "How long the delayed message has been due that is most behind.",
+        "How long the most overdue delayed message has been due.",
         ("kind",),
         [(("level",), levels.lag_s), (("timer",), timers.lag_s)],
     )
@@ -610,13 +610,13 @@ def transaction_families(ledger: TransactionLedger, ours: FamilyMaker) -> Iterat
     )
     yield ours.counters(
         "skylarkmq_transaction_checks",
-        "Questions to producer groups; `nobody` are those that no client was there for.",
+        "Questions to producer groups; `nobody`: no client of the group was connected.",
         ("outcome",),
         [(("asked",), stats.asked), (("nobody",), stats.nobody)],
     )
     yield ours.counter(
         "skylarkmq_transactions_postponed",
-        "Half messages stored anew because CHECK_IMMUNITY_TIME_IN_SECONDS lets nobody ask yet.",
+        "Half messages stored anew because CHECK_IMMUNITY_TIME_IN_SECONDS forbids a question yet.",
         stats.postponed,
     )
     yield ours.counter(

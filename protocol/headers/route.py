@@ -58,7 +58,7 @@ class QueryDataVersionRequestHeader(Header, kw_only=True, frozen=True):
 
 
 class QueryDataVersionResponseHeader(Header, kw_only=True, frozen=True):
-    """Whether the name server holds another version."""
+    """True when the name server holds another version."""
 
     changed: bool
 

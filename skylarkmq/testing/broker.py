@@ -244,7 +244,7 @@ class RunningBroker:
             timeout: real seconds.
 
         Raises:
-            TimeoutError: it is still behind; the text tells where it stands in each queue.
+            TimeoutError: its lag is still greater; the text tells where it stands in each queue.
         """
         end_s = self.home.time() + timeout
         while (behind := await self.lag(group)) is None or behind > lag:

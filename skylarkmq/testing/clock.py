@@ -81,7 +81,7 @@ class VirtualClock:
         callback: Callable[..., object],
         args: tuple[object, ...],
     ) -> _Timer:
-        """Do that in the name of `owner`, whom `forget_timers` asks for."""
+        """Plan a call in the name of `owner`, for `forget_timers`."""
         timer = _Timer(self, owner, callback, args)
         heapq.heappush(self._timers, (when_s, next(self._order), timer))
         self._plan()

@@ -73,7 +73,7 @@ def _queues_of(controller: BrokerController, topic: str) -> list[int]:
 
 
 class QueueLag(NamedTuple):
-    """How far a group is behind in a queue."""
+    """What a group has still to consume of a queue."""
 
     topic: str
     queue_id: int

@@ -101,7 +101,7 @@ def _text(value: str | int | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-if TYPE_CHECKING:  # the SDK is loaded by whoever asks for a client
+if TYPE_CHECKING:  # the SDK is loaded when a test asks for a client
     from opentelemetry.trace import TracerProvider
     from prometheus_client import CollectorRegistry
 

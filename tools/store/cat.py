@@ -19,10 +19,10 @@ from skylarkmq.protocol.record import decode_message
 from skylarkmq.protocol.tags_code import index_key_hash
 from skylarkmq.store.index.keys import message_keys
 from skylarkmq.store.index.service import IndexSearch
-from skylarkmq.store.progress import Progress
+from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE
 from skylarkmq.store.stopped.reader import StoppedStore
-from skylarkmq.tools.store.walk import Place, PlaceKind, no_progress, walk
+from skylarkmq.tools.store.walk import Place, PlaceKind, walk
 
 OPENED_MAX: Final = 1 << 30
 """Bytes of a decompressed body."""
@@ -119,7 +119,7 @@ def _by_key(store: StoppedStore, wanted: Selection) -> Iterator[Chosen]:
 def _of_log(store: StoppedStore, wanted: Selection, progress: Progress) -> Iterator[Chosen]:
     for place in walk(store, _begin(store, wanted.begin_ms), progress=progress):
         if place.kind is PlaceKind.DAMAGE:
-            yield Chosen(place.offset, None, place.record.why or "nothing is written here")
+            yield Chosen(place.offset, None, place.why)
         if place.kind is not PlaceKind.MESSAGE or not _may_fit(place, wanted):
             continue
         record = bytes(place.view[place.position : place.position + place.size])

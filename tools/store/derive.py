@@ -1,9 +1,9 @@
 """Building queues and key index again from the log's records, in the store's own files.
 
-The units of expired messages stay in front of a queue, because they tell which queue offsets were
-given out; everything behind them is cut off and written anew. A hole between two messages, which
-damage leaves, is filled with padding, so that every message keeps its queue offset. Nothing is
-durable before `finish`.
+The units of expired messages stay at the front of a queue, because they tell which queue offsets
+were given out; everything after them is cut off and written anew. A hole between two messages,
+which damage leaves, is filled with padding, so that every message keeps its queue offset. Nothing
+is durable before `finish`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class QueueBuilder:
         self._size = 0
 
     def add(self, record: RecordView) -> None:
-        """Put the units of a message behind those before it."""
+        """Append the units of a message to its queues."""
         for place in queue_places(record, self._levels, self._removed):
             self._add(place, record)
 
@@ -111,7 +111,7 @@ class QueueBuilder:
         return made
 
     def _keep_expired(self, key: QueueKey, folder: Path, queue_offset: int) -> int:
-        """Cut a queue behind its expired units; return where the next one goes."""
+        """Cut a queue after its expired units; return where the next one goes."""
         old = None if self._old is None else self._old.queues.get(key)
         if self._old is None or old is None or not old.files:
             return queue_offset
@@ -149,7 +149,7 @@ class QueueBuilder:
 
 
 def expired_end(store: StoppedStore, queue: QueueFolder, log_offset: int | None = None) -> int:
-    """Queue offset behind the units of messages that lie in front of a place of the log.
+    """Return the queue offset after the units of messages that lie before a place of the log.
 
     Args:
         log_offset: the place; where the log begins when None.
@@ -159,8 +159,7 @@ def expired_end(store: StoppedStore, queue: QueueFolder, log_offset: int | None 
     while low < high:
         middle = (low + high) // 2
         unit = store.unit(queue, middle)
-        in_front = unit is not None and unit.commit_offset < border
-        if in_front or (unit is not None and unit.record_size == PRE_BLANK_SIZE):
+        if unit is not None and (unit.commit_offset < border or unit.record_size == PRE_BLANK_SIZE):
             low = middle + 1
         else:
             high = middle
@@ -168,7 +167,7 @@ def expired_end(store: StoppedStore, queue: QueueFolder, log_offset: int | None 
 
 
 class IndexWriter:
-    """Writes index files behind those that are kept."""
+    """Writes index files after those that are kept."""
 
     def __init__(
         self,

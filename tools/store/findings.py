@@ -1,7 +1,7 @@
 """What a look at a stopped store finds: each with its place, its cause and its cure.
 
 Severities: `error` is lost or damaged data, or what keeps a broker from starting; `warning` is
-what a broker mends by itself or works around; `info` is worth knowing and no fault. `kind` is a
+what a broker repairs by itself or works around; `info` is worth knowing and no fault. `kind` is a
 stable word for programs, `cause` and `cure` are for humans and may be reworded.
 """
 
@@ -74,7 +74,7 @@ class Findings:
 
     @property
     def is_sound(self) -> bool:
-        """Whether there is nothing but infos."""
+        """True when there are no errors and no warnings."""
         return not (self.counts[Severity.ERROR] or self.counts[Severity.WARNING])
 
     @property

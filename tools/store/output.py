@@ -14,19 +14,18 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, TextIO
 
-_NUMBER_TYPES: Final = (int, float)
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
 
 
 def as_json(value: Any, *, indent: int | None = 2) -> str:
-    """A value as JSON text."""
+    """Return a value as JSON text."""
     return json.dumps(value, indent=indent, ensure_ascii=False)
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Lines of a table; columns of numbers lean to the right."""
-    cells = [[_cell(value) for value in row] for row in rows_of(rows)]
+    """Return the lines of a table; columns of numbers are aligned to the right."""
+    cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     right = [all(_is_number(row[i]) for row in cells) and bool(cells) for i in range(len(headers))]
     return [
@@ -38,13 +37,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     ]
 
 
-def rows_of(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
-    """The rows as lists."""
-    return [[*row] for row in rows]
-
-
 def when(timestamp_ms: int) -> str:
-    """A time for humans; `-` for none."""
+    """Return a time for humans; `-` for none."""
     if timestamp_ms <= 0:
         return "-"
     try:
@@ -55,7 +49,7 @@ def when(timestamp_ms: int) -> str:
 
 
 def size_text(size: int) -> str:
-    """Bytes for humans."""
+    """Return a count of bytes for humans."""
     value, unit = float(size), 0
     while value >= _STEP and unit < len(_UNITS) - 1:
         value /= _STEP
@@ -103,7 +97,7 @@ class ProgressBar:
             self._rich.stop()
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Tell how far it is."""
+        """Show how far the work is."""
         if not self._shows or total <= 0:
             return
         if self._rich is not None:
@@ -118,7 +112,7 @@ class ProgressBar:
             self._shown = text
 
     def clear(self) -> None:
-        """Take away what is shown."""
+        """Remove what is shown."""
         if self._rich is not None and self._task is not None:
             self._rich.remove_task(self._task)
             self._task, self._what = None, ""
@@ -132,7 +126,7 @@ class ProgressBar:
 
 
 def _rich_bar(stream: TextIO) -> Any:
-    """A bar of rich's, None when rich is not installed."""
+    """Return a bar of rich's, None when rich is not installed."""
     try:
         console: Any = importlib.import_module("rich.console")
         bars: Any = importlib.import_module("rich.progress")

@@ -9,11 +9,11 @@ from skylarkmq.common.errors import StoreError
 from skylarkmq.protocol.flags import validate_topic
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.index.keys import record_entries
-from skylarkmq.store.progress import Progress
+from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.stopped.reader import QueueFolder, StoppedStore
 from skylarkmq.tools.store.derive import IndexWriter, QueueBuilder, remove_files
 from skylarkmq.tools.store.ownership import changing
-from skylarkmq.tools.store.walk import Place, PlaceKind, no_progress, queue_places, walk
+from skylarkmq.tools.store.walk import Place, PlaceKind, queue_places, walk
 
 Result = dict[str, Any]
 
@@ -142,7 +142,7 @@ def _gaps(store: StoppedStore) -> list[dict[str, Any]]:
             "file": str(file.path),
             "position": 0,
             "size": file.start - before.end,
-            "why": "log files are missing in front of this one",
+            "why": "log files are missing before this one",
         }
         for before, file in pairwise(files)
         if before.end < file.start
@@ -155,7 +155,7 @@ def damage_row(place: Place) -> dict[str, Any]:
         "file": str(place.file.path),
         "position": place.position,
         "size": place.size,
-        "why": place.record.why or "nothing is written here",
+        "why": place.why,
     }
 
 

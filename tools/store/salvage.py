@@ -37,14 +37,14 @@ from skylarkmq.store.checkpoint import Checkpoint, Marks
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.folder import AbortFile, StorePaths
 from skylarkmq.store.log.mapped_file import file_name
-from skylarkmq.store.progress import Progress
+from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from skylarkmq.store.queue.queue_files import QueueWrite, QueueWriter
 from skylarkmq.store.stopped.reader import QueueKey, StoppedStore
 from skylarkmq.tools.store.derive import HOLE_MAX, IndexWriter, QueueBuilder
 from skylarkmq.tools.store.output import size_text
 from skylarkmq.tools.store.tables import BACKUP, TABLES, read_table
-from skylarkmq.tools.store.walk import Place, PlaceKind, no_progress, queue_places, walk
+from skylarkmq.tools.store.walk import Place, PlaceKind, queue_places, walk
 
 LOST: Final = "SKYLARKMQ_LOST"
 _LOST_PROPERTY: Final = f"{LOST}\x01true".encode()
@@ -74,12 +74,12 @@ class Hole:
     end: int
     ends_file: bool
     why: str
-    store_timestamp: int  # of the newest message in front
+    store_timestamp: int  # of the newest message before it
     lost: list[Lost] = field(default_factory=list[Lost])
 
     @property
     def is_damage(self) -> bool:
-        """Whether something may have been lost here."""
+        """True when something may have been lost here."""
         return self.why != _BLANK
 
     @property
@@ -101,7 +101,6 @@ class Plan:
     records: int = 0
     end_offset: int = 0
     store_timestamp: int = 0
-    tail_size: int = 0  # bytes behind the last sound record that are not zeros
     ends: dict[QueueKey, int] = field(default_factory=dict[QueueKey, int])
 
 
@@ -132,7 +131,7 @@ class Planner:
                 self._skip_to(place.offset)
                 self._close_file(place.file.start + plan.file_size)
             else:
-                why = place.record.why or "nothing is written here"
+                why = place.why
                 self._whys.setdefault(place.offset // plan.file_size, why)
         plan.end_offset = plan.runs[-1][1] if plan.runs else self._store.min_offset
         while plan.holes and plan.holes[-1].start >= plan.end_offset:
@@ -215,7 +214,7 @@ class Planner:
         self._wanted.append((Lost(*key, queue_offset), -1 if hint is None else hint, low, high))
 
     def _add_last_of_queues(self) -> None:
-        """Messages that only units tell of, behind the last sound one of their queue."""
+        """Add messages that only units tell of, after the last sound one of their queue."""
         end = self._plan.end_offset
         for key, queue in self._store.queues.items():
             _, stop = self._store.bounds(queue)
@@ -231,7 +230,7 @@ class Planner:
                 self._want(key, queue_offset, self._seen.get(key, self._store.min_offset), end)
 
     def _place(self, lost: Lost, hint: int, low: int, high: int) -> None:
-        """Find a hole for a lost message, behind those of its queue that were placed."""
+        """Find a hole for a lost message, after those of its queue that were placed."""
         key = lost.topic, lost.queue_id
         low = max(low, self._placed.get(key, low))
         holes, starts = self._plan.holes, self._starts
@@ -271,7 +270,7 @@ def filling(hole: Hole) -> Iterator[tuple[int, bytes]]:
 
 
 def _piece(left: int) -> int:
-    """Size of the next filling record: what is left behind it is nothing, or enough for one."""
+    """Size of the next filling record: what is left after it is nothing, or enough for one."""
     if left <= _REST_MAX:
         return left
     return _REST_MAX if left - _REST_MAX >= MIN_RECORD_SIZE else left - MIN_RECORD_SIZE
@@ -509,14 +508,14 @@ class Salvage:
         plan, lost = self._plan, self.lost
         units, entries, passed_over = self._counts
         damaged = [hole for hole in plan.holes if hole.is_damage]
-        behind = self._behind()
+        at_end = self._lost_at_end()
         return {
             "root": str(self._store.paths.root),
             "into": str(self._paths.root),
             "complete": not (
                 damaged
                 or lost
-                or behind
+                or at_end
                 or plan.dropped
                 or passed_over
                 or any(table["from"] is None for table in self._tables)
@@ -537,7 +536,7 @@ class Salvage:
             ],
             "lost": [one._asdict() for one in lost],
             "unplaced": len(plan.unplaced),
-            "lost_at_end": behind,
+            "lost_at_end": at_end,
             "dropped": plan.dropped,
             "passed_over": passed_over,
             "tables": self._tables,
@@ -546,8 +545,8 @@ class Salvage:
     def _name_at(self, offset: int) -> str:
         return file_name(offset - offset % self._plan.file_size)
 
-    def _behind(self) -> list[Row]:
-        """Units of messages behind the end of the saved log: those offsets are given out again."""
+    def _lost_at_end(self) -> list[Row]:
+        """Return what units name after the end of the saved log; new messages get those offsets."""
         rows: list[Row] = []
         for (topic, queue_id), queue in self._store.queues.items():
             first, end = self._store.bounds(queue)
@@ -581,7 +580,7 @@ def lines(result: Row) -> list[str]:
         text.append(f"        and {len(result['lost']) - _SHOWN_MAX} more; --json lists them")
     text += [
         f"lost    {one['count']} messages of queue {one['queue_id']} of {one['topic']} from "
-        f"{one['first']} on, behind the end of the log"
+        f"{one['first']} on, after the end of the log"
         for one in result["lost_at_end"]
     ]
     text += [

@@ -12,14 +12,14 @@ from skylarkmq.common.errors import CorruptFileError, StoreError
 from skylarkmq.common.files import Files
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.index.file import FIRST_ITEM, IndexFile
-from skylarkmq.store.progress import Progress
+from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue.consume_queue import UNIT_SIZE
 from skylarkmq.store.queue.queue_scanner import QueueScanner
 from skylarkmq.store.stopped.reader import QueueKey, StoppedStore
 from skylarkmq.tools.store.derive import IndexWriter, expired_end, remove_files
 from skylarkmq.tools.store.output import size_text, table
 from skylarkmq.tools.store.ownership import Change, changing
-from skylarkmq.tools.store.walk import PlaceKind, no_progress, queue_places, walk
+from skylarkmq.tools.store.walk import PlaceKind, queue_places, walk
 
 Result = dict[str, Any]
 
@@ -30,7 +30,7 @@ class Truncation:
     def __init__(
         self, store: StoppedStore, end: int, levels: DelayLevels, progress: Progress = no_progress
     ) -> None:
-        """Find out what lies behind the new end.
+        """Find out what lies after the new end.
 
         Raises:
             StoreError: no record or blank begins at `end`.
@@ -74,7 +74,7 @@ class Truncation:
                 break
             before = place.offset
         raise StoreError(
-            f"no record begins at offset {self._end}; the one in front of it begins at {before}"
+            f"no record begins at offset {self._end}; the one before it begins at {before}"
         )
 
     def _newest_before(self, offset: int) -> int:
@@ -114,7 +114,7 @@ class Truncation:
         opened = files.open(last.path)
         try:
             opened.truncate(self._end - last.start)
-            opened.allocate(0, store.sizes.log)  # with zeros behind the end
+            opened.allocate(0, store.sizes.log)  # with zeros after the end
             opened.datasync()
         finally:
             opened.close()

@@ -16,7 +16,7 @@ from skylarkmq.protocol.record import RecordStatus
 from skylarkmq.store.checkpoint import FIELDS, FILE_SIZE
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.log.mapped_file import is_file_name
-from skylarkmq.store.progress import Progress
+from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue.consume_queue import UNIT_SIZE
 from skylarkmq.store.stopped.reader import (
     NumberedFile,
@@ -28,7 +28,7 @@ from skylarkmq.tools.store.findings import Findings
 from skylarkmq.tools.store.output import table
 from skylarkmq.tools.store.tables import BACKUP, TABLES, read_table, readable
 from skylarkmq.tools.store.verify_derived import IndexCheck, QueueCheck
-from skylarkmq.tools.store.walk import Place, PlaceKind, no_progress, walk
+from skylarkmq.tools.store.walk import Place, PlaceKind, walk
 
 SALVAGE: Final = "put a good copy of the file in its place, or copy what is sound: store salvage"
 _V2_MAGIC: Final = b"\xda\xa3\x20\xab"
@@ -50,7 +50,7 @@ class Verification:
         self.units = 0
         self.entries = 0
         self.end_offset = store.min_offset
-        self._reached = store.min_offset  # the same, or the end of the blank record behind it
+        self._reached = store.min_offset  # the same, or the end of the blank record after it
         self._store = store
         self._levels = levels
         self._progress = progress
@@ -135,13 +135,13 @@ class Verification:
                     "log.leftover",
                     file.path,
                     at,
-                    f"there are bytes behind the end of the log at offset {place.offset}",
+                    f"there are bytes after the end of the log at offset {place.offset}",
                     "the next start after an unclean stop clears them; no message is in them",
                 )
                 return
 
     def _why(self, place: Place) -> str:
-        why = place.record.why or "nothing is written here"
+        why = place.why
         if place.record.size and place.record.topic:
             record = place.record
             topic = record.topic.decode("utf-8", "replace")
@@ -334,12 +334,12 @@ def _check_small(store: StoppedStore, findings: Findings) -> None:
         told = findings.warning if size < FIELDS.size else findings.info
         told(
             "checkpoint.size", path, size, f"it has {size} bytes of {FILE_SIZE}",
-            "the next checkpoint mends it",
+            "the next checkpoint repairs it",
         )  # fmt: skip
     for kind, own, cure in (
         (Kind.PROFILE, store.paths.profile, "remove it; the files tell the sizes too"),
-        (Kind.RECOVERY_POINT, store.paths.recovery_point, "the next checkpoint mends it"),
-        (Kind.FLUSHED_OFFSET, store.paths.flushed_offset, "the next start mends it"),
+        (Kind.RECOVERY_POINT, store.paths.recovery_point, "the next checkpoint repairs it"),
+        (Kind.FLUSHED_OFFSET, store.paths.flushed_offset, "the next start repairs it"),
     ):
         if not store.files.exists(own):
             continue
@@ -378,7 +378,7 @@ def _check_table(store: StoppedStore, findings: Findings, name: str) -> None:
 def check_consumer_offsets(
     store: StoppedStore, findings: Findings, ends: dict[QueueKey, int]
 ) -> None:
-    """Tell of groups whose next message lies behind the end of its queue."""
+    """Report groups whose next message lies after the end of its queue."""
     table: Any = readable(store, "consumerOffset.json").get("offsetTable")
     if not isinstance(table, dict):
         return

@@ -58,8 +58,8 @@ class _Queue:
 
     key: QueueKey
     folder: QueueFolder | None
-    next_offset: int  # behind the last message
-    runs: list[list[int]] = field(default_factory=list[list[int]])  # [first, behind the last]
+    next_offset: int  # after the last message
+    runs: list[list[int]] = field(default_factory=list[list[int]])  # [first, after the last]
     faults: list[_Fault] = field(default_factory=list[_Fault])
 
 
@@ -125,7 +125,7 @@ class QueueCheck:
                 place.position,
                 f"{name} goes on with message {wanted.queue_offset}; the log has none from "
                 f"{queue.next_offset} on",
-                "messages were lost in front of this place; put back a good copy of the log",
+                "messages were lost before this place; put back a good copy of the log",
             )
             return
         told = self._findings.info if wanted.queue_offset == 0 else self._findings.error
@@ -163,7 +163,7 @@ class QueueCheck:
             queue = self._queues.setdefault(key, _Queue(key, folder, end))
             self.ends[key] = end
             self._check_others(queue, folder, first, end, end_offset)
-            self._check_behind(folder, end)
+            self._check_rest(folder, end)
         for queue in self._queues.values():
             for fault in queue.faults:
                 self._tell(queue, fault)
@@ -205,7 +205,7 @@ class QueueCheck:
             why = f"it leads to offset {unit.commit_offset}: {record.why}"
         self._fault(queue, "queue.dangling", queue_offset, why)
 
-    def _check_behind(self, folder: QueueFolder, end: int) -> None:
+    def _check_rest(self, folder: QueueFolder, end: int) -> None:
         for file in folder.files:
             begin = max(0, end * UNIT_SIZE - file.start)
             at = self._store.first_written(file.path, begin)
@@ -214,7 +214,7 @@ class QueueCheck:
                     "queue.leftover",
                     file.path,
                     at,
-                    f"there are bytes behind the end of the queue at unit {end}",
+                    f"there are bytes after the end of the queue at unit {end}",
                     REBUILD_QUEUES,
                 )
                 return
@@ -229,7 +229,7 @@ class QueueCheck:
             severity = Severity.WARNING
             cure += " (or name the broker's messageDelayLevel: --delay-levels)"
         elif self._store.is_unclean and at_end:
-            severity, cure = Severity.WARNING, "the next start mends it"
+            severity, cure = Severity.WARNING, "the next start repairs it"
         self._findings.add(severity, fault.kind, path, position, f"{units}: {fault.why}", cure)
 
     def _place(self, queue: _Queue, queue_offset: int) -> tuple[Path, int]:

@@ -2,7 +2,7 @@
 
 Where no sound record stands, the next one is searched for by its magic and by the physical offset
 that each record carries, so a leftover of another place is not taken for one. When nothing sound
-lies behind, in this file or a later one, that place is the end of the log.
+follows, in this file or a later one, that place is the end of the log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from skylarkmq.protocol.record import (
 )
 from skylarkmq.protocol.tags_code import cached_tags_code
 from skylarkmq.store.delay_levels import DelayLevels
-from skylarkmq.store.progress import Progress
+from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue.topic_removal import RemovedTopics
 from skylarkmq.store.stopped.reader import NumberedFile, StoppedStore
 
@@ -38,7 +38,7 @@ _LMQ_PREFIX: Final = "%LMQ%"
 
 
 class PlaceKind(Enum):
-    """What a walk comes to; DAMAGE has something sound behind it, and END has not."""
+    """What a walk comes to; after DAMAGE something sound follows, after END nothing."""
 
     MESSAGE = "message"
     BLANK = "blank"
@@ -57,6 +57,11 @@ class Place(NamedTuple):
     view: memoryview
 
     @property
+    def why(self) -> str:
+        """What is wrong here, for a human."""
+        return self.record.why or "nothing is written here"
+
+    @property
     def offset(self) -> int:
         """Physical offset."""
         return self.file.start + self.position
@@ -69,10 +74,6 @@ class QueuePlace(NamedTuple):
     queue_id: int
     queue_offset: int
     tags_code: int
-
-
-def no_progress(_what: str, _done: int, _total: int) -> None:
-    """Show nothing."""
 
 
 def walk(
@@ -135,7 +136,7 @@ def _place(
 
 
 def find_sound(view: memoryview, start_offset: int, position: int) -> int | None:
-    """Byte place of the first sound record or blank at or behind `position`, None without one."""
+    """Return the byte place of the first sound record or blank from `position` on, or None."""
     while position < len(view):
         chunk = bytes(view[position : position + SEARCH_SIZE + len(_MESSAGE) + MAGIC_POSITION])
         places = sorted(
@@ -164,14 +165,14 @@ def _all(chunk: bytes, wanted: bytes) -> Iterator[int]:
 
 
 def is_queued(record: RecordView) -> bool:
-    """Whether a message belongs into a queue: prepared and rolled-back ones do not."""
+    """Return whether a message belongs into a queue: prepared and rolled-back ones do not."""
     return record.sys_flag & MessageSysFlag.TRANSACTION_MASK in _QUEUED
 
 
 def queue_places(
     record: RecordView, levels: DelayLevels, removed: RemovedTopics | None = None
 ) -> list[QueuePlace]:
-    """The units that a record should have: its own, and those of the light queues it names.
+    """Return the units that a record should have: its own, and those of the light queues it names.
 
     Args:
         removed: topics whose records have none.
