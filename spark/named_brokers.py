@@ -1,7 +1,8 @@
 """Routes without name servers: from brokers that option `brokers` names one by one.
 
-Each broker is asked for its name (26) and its topics (21), which RocketMQ's brokers answer to
-anybody that may connect. Implements `RouteSource`. All names are those that brokers know.
+Each broker is asked for its name (26) and its topics (21). RocketMQ's brokers answer these
+questions to every client that may connect. Implements `RouteSource`. All names are those that
+brokers know.
 
 Loop thread of a `BlockingClient`.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProcessor.java

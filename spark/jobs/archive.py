@@ -301,7 +301,7 @@ def view_of(options: ArchiveOptions, settings: JobSettings) -> QueueView:
     connection = ConnectionSettings.from_options(settings.connector_options())
     client = BlockingClient(connection)
     subject = Subject(topics=options.topics, pattern=options.pattern or "")
-    return QueueView(client, subject, client.clock, patience_s=connection.retry_timeout_s)
+    return QueueView(client, subject, patience_s=connection.retry_timeout_s)
 
 
 def starting(text: str) -> Position:

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
@@ -39,17 +38,16 @@ from skylarkmq.protocol.compression import (
     compress,
 )
 from skylarkmq.protocol.compression import compression_flags as flags_of
-from skylarkmq.protocol.flags import (
-    MessageSysFlag,
-)
+from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader, encode_send_header_v2
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import UNIQ_KEY
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.spark.cluster import BlockingClient
+from skylarkmq.spark.cluster import PAGE_BYTES, PAGE_MESSAGES, ROUTE_MAX_AGE_S, BlockingClient
 from skylarkmq.spark.jobs.redrive_ledger import Entry, LetterKey, RedriveLedger
 from skylarkmq.spark.jobs.replay_task import Pace
+from skylarkmq.spark.jobs.reporting import instant
 from skylarkmq.spark.own_loop import Pending
 from skylarkmq.spark.writing.unique_keys import key_of_values
 
@@ -58,10 +56,6 @@ IN_FLIGHT: Final = 32
 GIVE_UP_AFTER: Final = 64
 """Failures in a row after which the rest is left for another run."""
 ERRORS_MAX: Final = 100
-ROUTE_MAX_AGE_S: Final = 30.0
-PAGE_MESSAGES: Final = 32
-PAGE_BYTES: Final = 256 * 1024
-STEPS_AT_LEAST: Final = 1
 
 
 @dataclass(slots=True)
@@ -115,12 +109,11 @@ class Redriver:
         """
         self.counts = RedriveCounts()
         self._client = client
-        self._clock = client.clock
         self._ledger = ledger
         self._dry_run = dry_run
         self._resend_unknown = resend_unknown
         self._pace = Pace(rate, client.clock)
-        self._chunk = IN_FLIGHT if rate is None else max(STEPS_AT_LEAST, min(IN_FLIGHT, int(rate)))
+        self._chunk = IN_FLIGHT if rate is None else max(1, min(IN_FLIGHT, int(rate)))
         self._failures = 0
         self._open = {
             key for key, entry in ledger.entries.items() if entry.state in ("intent", "unknown")
@@ -314,8 +307,7 @@ class Redriver:
         return self._client.namespace.unwrap(letter.origin)
 
     def _now(self) -> str:
-        at = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
-        return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return str(instant(self._client.clock.now_ms()))
 
 
 class _CannotTellError(Exception):

@@ -164,7 +164,7 @@ USAGE: Final = 2
 FAILED: Final = 3
 """The job did not come to its end: no broker, no right, no disk, a failed query."""
 INTERRUPTED: Final = 130
-"""Ended by Ctrl-C before it was done, as shells have it."""
+"""Ctrl-C ended the job before it was done; shells use the same code."""
 
 OUTCOMES: Final = {
     DONE: "done",

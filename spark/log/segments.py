@@ -6,7 +6,7 @@ that one can tell and pass over, where a mapping would kill the process, and a f
 
 A record is found by its magic, by the physical offset that it carries, which must be that of the
 very place, by its inner lengths, and by its checksum or by a record that follows it. So neither a
-body that holds other records nor what an older file left behind is taken for one.
+body that holds other records nor the remains of an older file are taken for one.
 
 Pure logic over an open file; in driver and executors, one thread.
 """
@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from skylarkmq.common.files import StoreFile
 from skylarkmq.protocol.flags import MAX_TOPIC_SIZE
 from skylarkmq.protocol.record import (
     BLANK_MAGIC,
@@ -46,17 +47,6 @@ _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
 _OFFSET_END: Final = PHYSICAL_OFFSET_POSITION + 8
 _SIZE_SLACK: Final = 3  # bytes of a record's size that may be zeros
 _REST_MAX: Final = FIXED_IPV6.size + LENGTHS_SIZE + MAX_TOPIC_SIZE + 0xFFFF
-
-
-class StoredFile(Protocol):
-    """What is used of an open file of the store."""
-
-    @property
-    def path(self) -> Any: ...
-    @property
-    def size(self) -> int: ...
-    def pread(self, size: int, position: int) -> bytes: ...
-    def data_start(self, position: int) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +85,7 @@ class Look(NamedTuple):
 class SegmentFile:
     """One open log file."""
 
-    def __init__(self, file: StoredFile, base: int, *, patient: bool = False) -> None:
+    def __init__(self, file: StoreFile, base: int, *, patient: bool = False) -> None:
         """Take an open file.
 
         Args:

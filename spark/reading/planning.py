@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeVar
 
-from skylarkmq.spark.clock import BlockingClock
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.errors import DataLost
 from skylarkmq.spark.offsets import INT64_MAX, OffsetRange, QueueKey, QueueOffsets, describe
@@ -109,15 +108,12 @@ _ASKED_FOR: Final = frozenset({"offsets"})
 class BatchPlanner:
     """One batch's decisions, made once for each query."""
 
-    def __init__(
-        self, brokers: BlockingClient, options: SourceOptions, clock: BlockingClock
-    ) -> None:
+    def __init__(self, brokers: BlockingClient, options: SourceOptions) -> None:
         """Ask no broker yet."""
         self._options = options
         self._view = QueueView(
             brokers,
             options.subject,
-            clock,
             refresh_s=options.metadata_refresh_s,
             patience_s=options.connection.retry_timeout_s,
         )
@@ -256,18 +252,16 @@ class StreamPlanner:
         self,
         brokers: BlockingClient,
         options: SourceOptions,
-        clock: BlockingClock,
         write_back: OffsetWriteBack | None = None,
     ) -> None:
         """Ask no broker yet."""
         self._options = options
-        self._clock = clock
+        self._clock = brokers.clock
         self._write_back = write_back
         self._written: QueueOffsets | None = None
         self._view = QueueView(
             brokers,
             options.subject,
-            clock,
             refresh_s=options.metadata_refresh_s,
             cache_s=options.offset_cache_s,
             patience_s=options.connection.retry_timeout_s,

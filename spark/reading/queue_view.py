@@ -26,7 +26,6 @@ from skylarkmq.client.errors import (
     RouteNotFound,
     TopicNotExist,
 )
-from skylarkmq.spark.clock import BlockingClock
 from skylarkmq.spark.cluster import BlockingClient, may_repeat, patiently
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.spark.options import ReadSettings, Subject
@@ -68,7 +67,6 @@ class QueueView:
         self,
         brokers: BlockingClient,
         subject: Subject,
-        clock: BlockingClock,
         *,
         refresh_s: float = 30.0,
         cache_s: float = 0.1,
@@ -81,7 +79,7 @@ class QueueView:
         """
         self.brokers = brokers
         self.subject = subject
-        self._clock = clock
+        self._clock = brokers.clock
         self._refresh_s = refresh_s
         self._cache_s = cache_s
         self._patience_s = patience_s

@@ -130,7 +130,7 @@ class BatchReader(DataSourceReader):
         """Return one partition for each range of messages. Asks name servers and brokers."""
         client = BlockingClient(self._options.connection)
         try:
-            planner = BatchPlanner(client, self._options, client.clock)
+            planner = BatchPlanner(client, self._options)
             return [InputPartition(each) for each in planner.plan(self._narrowing)]
         finally:
             client.close()
@@ -221,7 +221,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             write_back = None
             if options.commit_offsets:
                 write_back = OffsetWriteBack(options.connection, options.reading.group)
-            self._made = StreamPlanner(client, options, client.clock, write_back)
+            self._made = StreamPlanner(client, options, write_back)
         return self._made
 
     def __getstate__(self) -> dict[str, Any]:

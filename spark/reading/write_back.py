@@ -1,8 +1,8 @@
 """The group's offsets, written back to brokers so that their lag metrics tell the truth.
 
 Spark's checkpoint says where a query stands; what brokers hold of the group is a copy for people
-and their monitoring. So this never fails a query, never waits in its way, and writes at most once a
-second. Every offset is the NEXT one to read, as brokers have it of any group.
+and their monitoring. So the write-back never fails a query, never delays it, and writes at most
+once a second. Every offset is the NEXT one to read, as brokers keep it for every group.
 
     the broker has none, or less    written
     the broker has more             left: a query that begins again does not undo what was done

@@ -102,7 +102,7 @@ def _text(digest: bytes) -> str:
 
 
 def _encoded(values: Sequence[Value]) -> bytes:
-    """Return bytes that differ for different values: each has its kind and its size in front."""
+    """Return bytes that differ for different values: each follows its kind and its size."""
     parts: list[bytes] = []
     for value in values:
         kind, data = _part(value)

@@ -21,7 +21,7 @@ from skylarkmq.spark.errors import DataLost
 from skylarkmq.spark.offsets import OffsetRange, QueueKey, QueueOffsets
 from skylarkmq.spark.options import SourceOptions
 from skylarkmq.spark.reading.planning import NO_LIMIT, StreamPlanner
-from tests.spark.support.fake_brokers import FakeBrokers, FakeClock, FakeQueue
+from tests.spark.support.fake_brokers import FakeBrokers, FakeQueue
 from tests.spark.support.stream_place import limit_of
 
 QUEUES = [QueueKey("T", "a", 0), QueueKey("T", "b", 0), QueueKey("T", "a", 1)]
@@ -48,7 +48,7 @@ class World:
     def __init__(self, lenient: bool, maximum: int | None, position: str) -> None:
         self.lenient = lenient
         self.brokers = FakeBrokers(QUEUES[:2])
-        self.clock = FakeClock()
+        self.clock = self.brokers.clock
         given = {"nameServer": "n:1", "topic": "T", "startingOffsets": position}
         given |= {"failOnDataLoss": str(not lenient), "retryTimeoutMs": "0"}
         given |= {"maxRecordsPerPartition": "3", "offsetCacheMs": "0", "metadataRefreshMs": "100"}
@@ -107,7 +107,7 @@ class World:
     # The engine
 
     def restart(self) -> None:
-        self.planner = StreamPlanner(self.brokers, self.options, self.clock)
+        self.planner = StreamPlanner(self.brokers, self.options)
         if len(self.log) - 1 > self.done_count:
             self.run_batch()
 
@@ -157,7 +157,7 @@ class World:
         else:
             raise AssertionError("it never ends")
         reached = QueueOffsets.from_json(self.log[-1])
-        self.planner = StreamPlanner(self.brokers, self.options, self.clock)
+        self.planner = StreamPlanner(self.brokers, self.options)
         known = {key for key in target if self.brokers.queues[key].routed or key in reached}
         assert all(reached.get(key, 0) == target[key] for key in known)
 

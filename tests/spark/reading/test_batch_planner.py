@@ -13,7 +13,7 @@ from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.options import SourceOptions
 from skylarkmq.spark.reading.narrowing import EVERYTHING, Narrowing
 from skylarkmq.spark.reading.planning import BatchPlanner
-from tests.spark.support.fake_brokers import FakeBrokers, FakeClock
+from tests.spark.support.fake_brokers import FakeBrokers
 
 A0, A1, B0 = QueueKey("T", "a", 0), QueueKey("T", "a", 1), QueueKey("T", "b", 0)
 
@@ -34,7 +34,7 @@ def plan(
     options = SourceOptions.from_options(
         {"nameServer": "n:1", "topic": "T", **texts}, streaming=False
     )
-    return BatchPlanner(brokers or cluster(), options, FakeClock()).plan(narrowing)
+    return BatchPlanner(brokers or cluster(), options).plan(narrowing)
 
 
 def exact(a0: int, a1: int, b0: int) -> dict[str, object]:

@@ -99,7 +99,7 @@ def test_an_apache_broker_that_cannot_read_it_is_not_pulled_from() -> None:
         options = SourceOptions.from_options({**given, "expressionType": "SQL92"}, streaming=False)
         client = BlockingClient(options.connection, BlockedClock())
         with pytest.raises(FilterRefused, match=r"Lexical error .*'n > 3'.*Correct the expression"):
-            BatchPlanner(client, options, client.clock).plan()
+            BatchPlanner(client, options).plan()
         client.close()
     assert codes == [RequestCode.CHECK_CLIENT_CONFIG]
 
@@ -112,8 +112,8 @@ def test_a_real_broker_refuses_before_any_task(broker: SyncBroker, topic: str) -
     stream = SourceOptions.from_options(given, streaming=True)
     client = BlockingClient(batch.connection, BlockedClock())
     for ask in (
-        BatchPlanner(client, batch, client.clock).plan,
-        StreamPlanner(client, stream, client.clock).initial,
+        BatchPlanner(client, batch).plan,
+        StreamPlanner(client, stream).initial,
     ):
         with pytest.raises(FilterRefused, match="enablePropertyFilter=true"):
             ask()

@@ -19,7 +19,7 @@ from skylarkmq.client.errors import (
 from skylarkmq.spark.offsets import QueueKey
 from skylarkmq.spark.options import Subject
 from skylarkmq.spark.reading.queue_view import QueueView
-from tests.spark.support.fake_brokers import FakeBrokers, FakeClock
+from tests.spark.support.fake_brokers import FakeBrokers
 
 A0, A1 = QueueKey("T", "a", 0), QueueKey("T", "a", 1)
 B0 = QueueKey("T", "b", 0)
@@ -30,8 +30,8 @@ ALL_OF_T = Subject(topics=("T",))
 class Place:
     def __init__(self, *queues: QueueKey, subject: Subject = ALL_OF_T) -> None:
         self.brokers = FakeBrokers(queues)
-        self.clock = FakeClock()
-        self.view = QueueView(self.brokers, subject, self.clock, patience_s=10)
+        self.clock = self.brokers.clock
+        self.view = QueueView(self.brokers, subject, patience_s=10)
 
     def pass_s(self, seconds: float) -> None:
         self.clock.now_s += seconds

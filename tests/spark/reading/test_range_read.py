@@ -128,7 +128,7 @@ def cluster(broker: SyncBroker, topic: str) -> Iterator[tuple[SourceOptions, Blo
 def bodies(options: SourceOptions, client: BlockingClient, **changes: Any) -> list[int]:
     reading = replace(options.reading, **changes)
     reading = pickle.loads(pickle.dumps(reading))
-    ranges = BatchPlanner(client, options, client.clock).plan()
+    ranges = BatchPlanner(client, options).plan()
     return sorted(
         int(row["body"])
         for wanted in ranges
@@ -168,7 +168,7 @@ def test_topics_are_the_applications(broker: SyncBroker) -> None:
         streaming=False,
     )
     client = BlockingClient(options.connection)
-    (wanted,) = BatchPlanner(client, options, client.clock).plan()
+    (wanted,) = BatchPlanner(client, options).plan()
     (batch,) = read_range(wanted, options.reading, ("topic", "body"))
     assert batch.to_pylist() == [{"topic": "orders", "body": b"one"}]
     client.close()

@@ -45,6 +45,7 @@ class FakeBrokers:
     """The part of `BlockingClient` that planners use; counts the questions."""
 
     def __init__(self, queues: Iterable[tuple[str, str, int]] = ()) -> None:
+        self.clock = FakeClock()
         self.queues = {QueueKey(*key): FakeQueue() for key in queues}
         self.down: set[str] = set()
         self.name_server_down = False

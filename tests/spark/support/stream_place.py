@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from skylarkmq.spark.offsets import OffsetRange, QueueKey, QueueOffsets
 from skylarkmq.spark.options import SourceOptions
 from skylarkmq.spark.reading.planning import Limit, StreamPlanner
-from tests.spark.support.fake_brokers import FakeBrokers, FakeClock
+from tests.spark.support.fake_brokers import FakeBrokers
 
 A0, A1, A2 = (QueueKey("T", "a", number) for number in range(3))
 B0 = QueueKey("T", "b", 0)
@@ -35,7 +35,7 @@ class Place:
 
     def __init__(self, *queues: QueueKey, **options: object) -> None:
         self.brokers = FakeBrokers(queues)
-        self.clock = FakeClock()
+        self.clock = self.brokers.clock
         self.write_back = FakeWriteBack()
         self.given = {
             "nameServer": "n:1",
@@ -50,7 +50,7 @@ class Place:
     def restart(self) -> None:
         options = SourceOptions.from_options(self.given, streaming=True)
         self.limit = limit_of(options)
-        self.planner = StreamPlanner(self.brokers, options, self.clock, self.write_back)
+        self.planner = StreamPlanner(self.brokers, options, self.write_back)
 
     def begin(self) -> QueueOffsets:
         """Where a new query starts, be it in a batch without messages."""
