@@ -11,11 +11,14 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
+from skylarkmq.broker.clock import SystemClock as BrokersClock
 from skylarkmq.client.clock import SystemClock
 from skylarkmq.client.config import ClientConfig, ProducerConfig
 from skylarkmq.client.producer.send_pipeline import SendPipeline
 from skylarkmq.client.producer.sender import Sender
 from skylarkmq.client.services import Services
+from skylarkmq.remoting import client
+from skylarkmq.remoting.waiting import within
 from tests.support.busy import busy_processes
 from tests.support.patience import LIMIT_S
 
@@ -53,6 +56,10 @@ def patient_clients() -> Iterator[None]:
             return replace(config, send_timeout=LIMIT_S)
         return config
 
+    def connecting(clock: Any, limit_s: float, work: Any) -> Any:
+        is_real = isinstance(clock, SystemClock | BrokersClock)
+        return within(clock, LIMIT_S if is_real else limit_s, work)
+
     make_services, make_sender, make_pipeline = (
         Services.__init__,
         Sender.__init__,
@@ -74,6 +81,7 @@ def patient_clients() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Services, "__init__", services)
+        patch.setattr(client, "within", connecting)
         patch.setattr(Sender, "__init__", sender)
         patch.setattr(SendPipeline, "__init__", pipeline)
         yield

@@ -17,17 +17,17 @@ from skylarkmq.broker.net.addresses import (
     resolve,
 )
 from skylarkmq.broker.net.connection import socket_silence_s
+from tests.support.ports import free_ports
 
 HOST = "127.0.0.1"
 
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that somebody listens on."""
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        listener.listen()
-        yield listener.getsockname()[1]
+    """A port that another program listens on; the one that it would be the fast port of is free."""
+    port = free_ports(FAST_PORT_DISTANCE)[0]
+    with socket.create_server((HOST, port)):
+        yield port
 
 
 def test_port_zero_takes_a_free_one() -> None:

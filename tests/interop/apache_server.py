@@ -16,10 +16,11 @@ from pathlib import Path
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder
-from tests.interop.children import Child, Children, free_broker_port, free_ports
+from tests.interop.children import Child, Children
 from tests.interop.java import APACHE, APACHE_5, JVM, java
 from tests.interop.servers import Broker
 from tests.support.patience import LIMIT_S
+from tests.support.ports import free_ports
 
 # JDK 17 hides what 4.9 reaches by reflection to unmap files and to lock memory.
 OPENED = (
@@ -54,8 +55,8 @@ class ApacheBroker(Broker):
         """Of both JVMs, to be set before `start`."""
         self.broker_jvm: tuple[str, ...] = SMALL_JVM
         self._running: list[Child] = []
-        (self.namesrv_port,) = [joins.namesrv_port] if joins else free_ports(1)
-        self.port = free_broker_port()
+        (self.namesrv_port,) = [joins.namesrv_port] if joins else free_ports()
+        self.port = free_ports(-2, 1)[0]  # the fast port, and one for replication
         self._write_configuration()
 
     def start(self) -> None:

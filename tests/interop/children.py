@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import random
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -165,31 +162,3 @@ class Children:
     def stop_all(self) -> None:
         for child in reversed(self.all):
             child.stop()
-
-
-def free_ports(count: int) -> list[int]:
-    """Loopback ports that are free now; a moment of danger until they are taken.
-
-    They lie below those that the system gives to connections, so a server that is started again
-    finds its port free.
-    """
-    free: list[int] = []
-    while len(free) < count:
-        port = random.randrange(10_000, 30_000)
-        with contextlib.suppress(OSError):
-            socket.create_server(("127.0.0.1", port)).close()
-            free.append(port)
-    return free
-
-
-def free_broker_port() -> int:
-    """A port p that is free together with p - 2, the fast port, and p + 1, for replication."""
-    for _ in range(100):
-        (port,) = free_ports(1)
-        try:
-            for other in (port - 2, port + 1):
-                socket.create_server(("127.0.0.1", other)).close()
-        except OSError:
-            continue
-        return port
-    raise AssertionError("no free ports")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -21,15 +20,10 @@ from skylarkmq.spark import requirements
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.conftest import path_without_java
 from tests.support.patience import JVM_LIMIT_S
+from tests.support.ports import free_ports
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "spark"
 COUNT = 1000
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 @pytest.fixture
@@ -54,7 +48,7 @@ def test_the_archive_job_on_a_cluster(
     subprocess.run([DEPLOY / "pack.sh", packed, sys.executable], check=True, timeout=JVM_LIMIT_S)
     (tmp_path / "environment").mkdir()
     subprocess.run(["tar", "-xzf", packed, "-C", tmp_path / "environment"], check=True)
-    port, web_port = free_port(), free_port()
+    port, web_port = free_ports(1)
     mine = {"PORT": str(port), "WEB_PORT": str(web_port), "WORK": str(tmp_path / "work")}
     with (tmp_path / "cluster.log").open("w") as log:
         cluster = subprocess.Popen(
