@@ -25,7 +25,7 @@ from skylarkmq.remoting.connection import Codec, Connection
 from skylarkmq.remoting.errors import ConnectionFailed, IllegalState, TlsError
 from skylarkmq.remoting.stream import CLOSE_TIMEOUT_S, Network
 from skylarkmq.remoting.tls import TlsFailure
-from skylarkmq.remoting.waiting import within
+from skylarkmq.remoting.waiting import backoff_s, within
 
 log = logging.getLogger(__name__)
 
@@ -103,9 +103,9 @@ class _Backoff:
 
     def failed(self, why: str, now_s: float, random: Random, free_count: int = 0) -> None:
         """Note a failure; the first `free_count` ones cost no time."""
-        exponent = min(self.failure_count - free_count, 16)
-        wait_s = min(RECONNECT_FIRST_S * 2**exponent, RECONNECT_MAX_S) if exponent >= 0 else 0.0
         self.failure_count += 1
+        counted = self.failure_count - free_count
+        wait_s = backoff_s(counted, RECONNECT_FIRST_S, RECONNECT_MAX_S) if counted > 0 else 0.0
         self.until_s = now_s + wait_s * random.uniform(0.5, 1.0)
         self.why = why
 

@@ -10,6 +10,36 @@ from typing import TypeVar
 from skylarkmq.common.clock import Clock
 
 T = TypeVar("T")
+_DOUBLED_MAX = 16  # a larger power would leave the numbers that a float has
+
+
+def backoff_s(failure_count: int, first_s: float, max_s: float) -> float:
+    """Return how long to wait after failures in a row: `first_s`, doubled by each one more.
+
+    Args:
+        failure_count: those so far, 1 or more.
+        max_s: what it never exceeds.
+    """
+    return min(first_s * 2.0 ** min(failure_count - 1, _DOUBLED_MAX), max_s)
+
+
+class Backoff:
+    """When to ask a peer again that has failed: later with each failure in a row."""
+
+    __slots__ = ("_first_s", "_max_s", "failure_count", "until_s")
+
+    def __init__(self, first_s: float, max_s: float) -> None:
+        self._first_s = first_s
+        self._max_s = max_s
+        self.failure_count = 0
+        self.until_s = 0.0
+
+    def failed(self, now_s: float) -> float:
+        """Note a failure and return how long the peer is left alone."""
+        self.failure_count += 1
+        wait_s = backoff_s(self.failure_count, self._first_s, self._max_s)
+        self.until_s = now_s + wait_s
+        return wait_s
 
 
 async def sleep(clock: Clock, seconds: float) -> None:

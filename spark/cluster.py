@@ -55,7 +55,7 @@ from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.connection import Connection
-from skylarkmq.remoting.waiting import within
+from skylarkmq.remoting.waiting import backoff_s, within
 from skylarkmq.spark.clock import BlockingClock, SystemClock
 from skylarkmq.spark.named_brokers import NamedBrokers
 from skylarkmq.spark.own_loop import OwnLoop, Pending
@@ -141,16 +141,17 @@ def patiently(
         RocketMQError: the last failure; at once when trying again cannot help.
     """
     deadline_s = clock.monotonic() + patience_s
-    delay_s = RETRY_FIRST_S
+    failure_count = 0
     while True:
         try:
             return ask()
         except RocketMQError as error:
+            failure_count += 1
+            delay_s = backoff_s(failure_count, RETRY_FIRST_S, RETRY_MAX_S)
             if not passing(error) or clock.monotonic() + delay_s > deadline_s:
                 raise
             log.warning("%s: trying again in %.1f s: %s", what, delay_s, error)
         clock.sleep(delay_s)
-        delay_s = min(delay_s * 2, RETRY_MAX_S)
 
 
 _of_parents: Final[list[OwnLoop]] = []

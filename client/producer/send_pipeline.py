@@ -73,7 +73,7 @@ from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.connection import Connection, Peer
 from skylarkmq.remoting.send_answer import StoredAnswer, StoredFields
-from skylarkmq.remoting.waiting import fail_after, within
+from skylarkmq.remoting.waiting import backoff_s, fail_after, within
 
 log = logging.getLogger(__name__)
 ROUTE_MAX_AGE_S: Final = 1.0
@@ -687,7 +687,7 @@ class SendPipeline:
         if send.failed_count == 1 and self._has_other_broker(send):
             self.dispatch(send)
             return
-        wait_s = min(RETRY_FIRST_S * 2 ** min(send.failed_count - 1, 16), RETRY_MAX_S)
+        wait_s = backoff_s(send.failed_count, RETRY_FIRST_S, RETRY_MAX_S)
         remaining_s = send.end_s - self._monotonic()
         pause_s = min(wait_s * self._random.uniform(0.5, 1.0), remaining_s)
         self._waiting.await_next_try(send, pause_s)

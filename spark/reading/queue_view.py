@@ -26,6 +26,7 @@ from skylarkmq.client.errors import (
     RouteNotFound,
     TopicNotExist,
 )
+from skylarkmq.remoting.waiting import Backoff
 from skylarkmq.spark.cluster import BlockingClient, may_repeat, patiently
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.spark.options import ReadSettings, Subject
@@ -43,21 +44,6 @@ OWN_TOPIC_MARK: Final = "%"
 """Retry and dead-letter topics begin with it; a pattern finds them only when it names it."""
 _TOPIC_AWAY: Final = (RouteNotFound, TopicNotExist)
 _NO_SUCH_TOPIC: Final = frozenset({"topic_missing", "auto_create_off"})
-
-
-class Away:
-    """A broker that did not answer: when to ask it again."""
-
-    __slots__ = ("delay_s", "until_s")
-
-    def __init__(self, now_s: float) -> None:
-        self.delay_s = AWAY_FIRST_S
-        self.until_s = now_s + self.delay_s
-
-    def failed_again(self, now_s: float) -> None:
-        """Leave it alone for twice as long, because it has failed once more."""
-        self.delay_s = min(self.delay_s * 2, AWAY_MAX_S)
-        self.until_s = now_s + self.delay_s
 
 
 class QueueView:
@@ -87,7 +73,7 @@ class QueueView:
         self._queues_until_s: float | None = None
         self._ends: dict[QueueKey, int] = {}
         self._ends_until_s: float | None = None
-        self._away: dict[tuple[str, str], Away] = {}
+        self._away: dict[tuple[str, str], Backoff] = {}
         # By broker, with a topic that only this broker lacks, or with none.
 
     def queues(self) -> list[QueueKey]:
@@ -270,15 +256,12 @@ class QueueView:
             for key, error in failed.items()
         }
         for place, error in lacking.items():
-            away = self._away.get(place)
-            if away is None:
-                away = self._away[place] = Away(now_s)
-            else:
-                away.failed_again(now_s)
+            away = self._away.setdefault(place, Backoff(AWAY_FIRST_S, AWAY_MAX_S))
+            wait_s = away.failed(now_s)
             log.warning(
                 "%s does not answer: its queues stay where they are, asked again in %.0f s: %s",
                 _place_text(place),
-                away.delay_s,
+                wait_s,
                 error,
             )
 

@@ -36,6 +36,7 @@ from skylarkmq.client.wire.route import MASTER_ID
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.record import MIN_RECORD_SIZE, QUEUE_OFFSET_POSITION
+from skylarkmq.remoting.waiting import backoff_s
 from skylarkmq.spark.cluster import ROUTE_RETRY_AGE_S, BlockingClient, may_repeat
 from skylarkmq.spark.errors import DataLost, NoProgress
 from skylarkmq.spark.offsets import OffsetRange, describe
@@ -323,9 +324,8 @@ class RangeReader:
         left_s = self._progress_s + settings.retry_timeout_s - clock.monotonic()
         if failure is not None and left_s <= 0:
             raise failure from cause
-        pause_s = min(PAUSE_FIRST_S * 2 ** min(self._failure_count, 16), PAUSE_MAX_S)
         self._failure_count += 1
-        clock.sleep(pause_s)
+        clock.sleep(backoff_s(self._failure_count, PAUSE_FIRST_S, PAUSE_MAX_S))
 
     def _no_progress(self, why: str) -> NoProgress:
         at = self._slots[0].at if self._slots else self._next

@@ -45,6 +45,7 @@ from skylarkmq.protocol.batch import BatchItem, encode_batch
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.remoting.waiting import Backoff
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.errors import SendFailed
 from skylarkmq.spark.offsets import describe
@@ -164,24 +165,6 @@ def _encoded(
     return request
 
 
-class _Quiet:
-    """A broker that has failed: how often in a row, and until when it is left alone."""
-
-    __slots__ = ("failure_count", "until_s")
-
-    def __init__(self) -> None:
-        self.failure_count = 0
-        self.until_s = 0.0
-
-    def failed(self, now_s: float) -> bool:
-        """Leave it alone, longer than the last time; False for what failed meanwhile as well."""
-        if now_s < self.until_s:
-            return False
-        self.until_s = now_s + min(PAUSE_FIRST_S * 2 ** min(self.failure_count, 16), PAUSE_MAX_S)
-        self.failure_count += 1
-        return True
-
-
 class SendWindow:
     """Sends requests of one producer group; one thread."""
 
@@ -216,7 +199,7 @@ class SendWindow:
         self._templates: dict[MessageQueue, SendTemplate] = {}
         self._receipts: list[tuple[int, Receipt]] = []
         self._sent_count = 0
-        self._quiet: dict[str, _Quiet] = {}
+        self._quiet: dict[str, Backoff] = {}
         self._failure: SendFailed | None = None
 
     def send(
@@ -386,7 +369,11 @@ class SendWindow:
             self._failure = self._final(request, error, tried_s)
             self._failure.__cause__ = error
             raise self._failure
-        if self._quiet.setdefault(request.queue.broker_name, _Quiet()).failed(now_s):
+        quiet = self._quiet.setdefault(
+            request.queue.broker_name, Backoff(PAUSE_FIRST_S, PAUSE_MAX_S)
+        )
+        if now_s >= quiet.until_s:  # else it failed together with those that were under way
+            quiet.failed(now_s)
             log.warning("%s: %s; sending again", describe(request.queue), error)
         client.forget_routes(request.queue)
         self._due.append(request)
