@@ -30,7 +30,7 @@ from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.fast_failure import FastFailure
 from skylarkmq.broker.net.handlers import Handler
 from skylarkmq.broker.net.router import Router
-from skylarkmq.broker.net.server import ConnectionMaker, RemotingServer
+from skylarkmq.broker.net.server import ConnectionMaker, PeerLimits, RemotingServer
 from skylarkmq.broker.process import give_memory_back
 from skylarkmq.broker.processor.admin.broker import AdminBrokerProcessor
 from skylarkmq.broker.processor.admin.client_call import ClientCallProcessor
@@ -318,9 +318,11 @@ def make_server(
         router,
         parts.peer_clock,
         stats,
-        idle_limit_s=config.server_channel_max_idle_time_seconds,
-        max_connections=config.max_connections,
-        address_share=config.connections_per_address,
+        limits=PeerLimits(
+            config.server_channel_max_idle_time_seconds,
+            config.max_connections,
+            config.connections_per_address,
+        ),
         gate=parts.fast_failure,
         inbound=InboundBuffers(config.max_inbound_buffered, give_memory_back),
         outbound=OutboundBuffers(config.max_outbound_buffered, give_memory_back),

@@ -17,7 +17,7 @@ from skylarkmq.broker.namesrv.route_info import RouteInfoManager
 from skylarkmq.broker.net.addresses import bind, port_of
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.router import Router
-from skylarkmq.broker.net.server import ConnectionMaker, RemotingServer
+from skylarkmq.broker.net.server import ConnectionMaker, PeerLimits, RemotingServer
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import DiskFiles
 from skylarkmq.common.table_file import TableWriter
@@ -50,9 +50,11 @@ class NamesrvController:
             self._router,
             clock,
             stats,
-            idle_limit_s=config.server_channel_max_idle_time_seconds,
-            max_connections=config.max_connections,
-            address_share=config.connections_per_address,
+            limits=PeerLimits(
+                config.server_channel_max_idle_time_seconds,
+                config.max_connections,
+                config.connections_per_address,
+            ),
             connect=connect,
         )
 

@@ -12,6 +12,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.addresses import listen
@@ -37,6 +38,16 @@ ConnectionMaker = Callable[[FrameHandler, "RemotingServer"], Connection]
 """Makes what stands for a peer that has connected; a test's own kind cuts and delays."""
 
 
+@dataclass(frozen=True, slots=True)
+class PeerLimits:
+    """How many peers a server lets in, and for how long a silent one stays."""
+
+    idle_s: float = 120.0
+    connections: int = MAX_CONNECTIONS
+    address_share: int = MAX_CONNECTIONS
+    """Connections that one address may have; of IPv6, one network of 64 bits."""
+
+
 class RemotingServer:
     """Accepts peers on one or more addresses for one handler. Loop thread."""
 
@@ -46,9 +57,7 @@ class RemotingServer:
         clock: Clock,
         stats: BrokerStats,
         *,
-        idle_limit_s: float = 120.0,
-        max_connections: int = MAX_CONNECTIONS,
-        address_share: int = MAX_CONNECTIONS,
+        limits: PeerLimits = PeerLimits(),
         gate: Gate | None = None,
         inbound: InboundBuffers | None = None,
         outbound: OutboundBuffers | None = None,
@@ -57,7 +66,6 @@ class RemotingServer:
         """Make a server; `serve` opens it.
 
         Args:
-            address_share: connections that one address may have; of IPv6, one network of 64 bits.
             connect: makes what stands for a peer that has connected.
             gate: refuses requests while there is too much to do; None: nothing is refused.
             inbound: counts what waits to be handled, outbound: what peers leave unread.
@@ -70,9 +78,7 @@ class RemotingServer:
         self.connections: set[Connection] = set()
         self._handler = handler
         self._connect = connect
-        self._idle_limit_s = idle_limit_s
-        self._max_connections = max_connections
-        self._address_share = address_share
+        self._limits = limits
         self._by_address: Counter[bytes] = Counter()  # connections, as `connections` has them
         self._servers: list[asyncio.Server] = []
         self._scan = IntervalTimer(clock, SCAN_INTERVAL_S, self._scan_peers)
@@ -130,10 +136,10 @@ class RemotingServer:
         self.stats.connections_opened += 1
         address = _network(connection)
         self._by_address[address] += 1
-        if len(self.connections) > self._max_connections:
+        if len(self.connections) > self._limits.connections:
             self._refused_count += 1
             return False
-        if self._by_address[address] > self._address_share:
+        if self._by_address[address] > self._limits.address_share:
             self._refused_share[connection.remote_address.rpartition(":")[0]] += 1
             return False
         return True
@@ -155,7 +161,7 @@ class RemotingServer:
             log.warning(
                 "%d connections were refused: maxConnections=%d are open",
                 self._refused_count,
-                self._max_connections,
+                self._limits.connections,
             )
             self._refused_count = 0
         for address, count in self._refused_share.most_common(SHARES_TOLD_MAX):
@@ -163,7 +169,7 @@ class RemotingServer:
                 "%d connections from %s were refused: it has maxConnectionsPerAddress=%d open",
                 count,
                 address,
-                self._address_share,
+                self._limits.address_share,
             )
         self._refused_share.clear()
         self._drop_idle()
@@ -180,7 +186,7 @@ class RemotingServer:
             elif _is_older(connection.unfinished_since_s, now - FRAME_LIMIT_S):
                 log.warning("dropping %s: it does not finish its frame", connection.remote_address)
                 connection.abort("slow_sender")
-            elif now - connection.last_active_s <= self._idle_limit_s:
+            elif now - connection.last_active_s <= self._limits.idle_s:
                 continue
             elif connection.close_reason:  # it was to end, and does not take its last answers
                 connection.abort(connection.close_reason)

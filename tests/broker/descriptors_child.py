@@ -17,7 +17,7 @@ import uvloop
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.addresses import bind, port_of
 from skylarkmq.broker.net.router import Router
-from skylarkmq.broker.net.server import ACCEPTS_PER_TURN, RemotingServer
+from skylarkmq.broker.net.server import ACCEPTS_PER_TURN, PeerLimits, RemotingServer
 from tests.support.manual_clock import ManualClock
 from tests.support.raw_client import RawClient
 
@@ -31,7 +31,9 @@ async def serve_without_descriptors() -> None:
     failures: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: failures.append(what))
     clock, stats = ManualClock(), BrokerStats()
-    server = RemotingServer(Router({}, stats, clock), clock, stats, address_share=100)
+    server = RemotingServer(
+        Router({}, stats, clock), clock, stats, limits=PeerLimits(address_share=100)
+    )
     bound = bind("127.0.0.1", 0)
     address = ("127.0.0.1", port_of(bound))
     await server.serve(bound)

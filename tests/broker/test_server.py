@@ -23,6 +23,7 @@ from skylarkmq.broker.net.server import (
     DEAF_LIMIT_S,
     FRAME_LIMIT_S,
     SCAN_INTERVAL_S,
+    PeerLimits,
     RemotingServer,
     _network,
 )
@@ -67,7 +68,7 @@ class Peer:
 async def _server() -> tuple[RemotingServer, ManualClock, Peer]:
     clock = ManualClock()
     handler = cast(FrameHandler, object())
-    server = RemotingServer(handler, clock, BrokerStats(), idle_limit_s=IDLE_LIMIT_S)
+    server = RemotingServer(handler, clock, BrokerStats(), limits=PeerLimits(idle_s=IDLE_LIMIT_S))
     await server.serve()
     peer = Peer(clock.monotonic())
     assert server.opened(cast(Connection, peer))
@@ -137,7 +138,10 @@ async def listening(
 
     router = Router({1: big}, stats, clock)
     server = RemotingServer(
-        router, clock, stats, max_connections=max_connections, address_share=address_share
+        router,
+        clock,
+        stats,
+        limits=PeerLimits(connections=max_connections, address_share=address_share),
     )
     bound = bind("127.0.0.1", 0)
     address = ("127.0.0.1", port_of(bound))
