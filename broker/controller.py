@@ -280,7 +280,7 @@ class BrokerController:
 
     @property
     def failed(self) -> bool:
-        """Whether the disk has failed, so that the store is not stopped cleanly."""
+        """True when the disk has failed, so that the store is not stopped cleanly."""
         return self.parts.store.state is StoreState.FAILED
 
     async def _settled(self) -> None:

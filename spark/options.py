@@ -110,7 +110,7 @@ class ReadSettings:
 
     @property
     def filters(self) -> bool:
-        """Whether brokers leave messages out."""
+        """True when brokers leave messages out."""
         return self.sql92 or self.tags is not None
 
     @property

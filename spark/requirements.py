@@ -88,7 +88,7 @@ def _check(package: str, oldest: tuple[int, int], why: str) -> None:
         module = importlib.import_module(package)
     except ImportError as error:
         raise MissingRequirementError(
-            f"the package {package} can not be loaded ({error})", hint=f"Install it: {INSTALL}"
+            f"the package {package} cannot be loaded ({error})", hint=f"Install it: {INSTALL}"
         ) from error
     version = str(getattr(module, "__version__", ""))
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])

@@ -136,7 +136,7 @@ class ScheduleMessageService:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something is due, or on its way."""
+        """True while something is due, or on its way."""
         levels = self._levels.values()
         return self.lag_s > 0 or any(level.in_turn or level.wait_s == 0 for level in levels)
 

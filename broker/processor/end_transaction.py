@@ -103,7 +103,7 @@ class EndTransactionProcessor(Processor):
         try:
             follows = final_of(half, place.physical_offset) if commits else None
         except ValueError as error:
-            raise refused(f"the half message can not be published: {error}") from error
+            raise refused(f"the half message cannot be published: {error}") from error
         if late:
             del ledger.given_up[first]  # before anything else can happen: one verdict is enough
             if not commits:

@@ -64,7 +64,7 @@ class ReplyProcessor(Processor):
             context.config.store,
             context.store.delay_levels,
             context.store.timer_rules,
-            transaction_refusal="a reply can not be part of a transaction",
+            transaction_refusal="a reply cannot be part of a transaction",
         )
         self._client_calls = client_calls
         self._stats = stats

@@ -70,7 +70,7 @@ class SendTurn:
 
     @property
     def waits(self) -> bool:
-        """Whether any send waits for the disk."""
+        """True when a send waits for the disk."""
         return bool(self._waiting or self._fresh)
 
     def durable(self, status: PutMessageStatus) -> None:

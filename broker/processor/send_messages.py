@@ -174,12 +174,12 @@ class SendMessages:
         self._check_body(body)
         batch_level = _encoded(header.properties)
         if is_transactional(batch_level) or transaction_type(header.sys_flag):
-            raise _illegal("a batch can not be transactional")
+            raise _illegal("a batch cannot be transactional")
         if _delay_level(batch_level) or target.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             raise _illegal("a batch can neither be delayed nor be a retry")
         timed = body.find(_TIMER) >= 0 or batch_level.find(_TIMER) >= 0
         if timed and asks_for_timer(batch_level):
-            raise _illegal("a batch can not be delayed")
+            raise _illegal("a batch cannot be delayed")
         _, wait = take_wait(batch_level)
         batch_level = with_property(batch_level, b"CLUSTER", self._cluster)
         fixed = _FIXED_SIZE_MAX + LENGTHS_SIZE + len(target.topic) + len(batch_level) + 1
@@ -197,7 +197,7 @@ class SendMessages:
         parts: list[BatchPart] = []
         for flag, part_body, inner_level in items:
             if timed and asks_for_timer(inner_level):
-                raise _illegal("a message of a batch can not be delayed")
+                raise _illegal("a message of a batch cannot be delayed")
             properties = join_properties(inner_level, batch_level)
             if len(properties) > MAX_PROPERTIES_SIZE or properties.find(0) >= 0:
                 _check_properties(properties)

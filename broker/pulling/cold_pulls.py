@@ -37,7 +37,7 @@ class ColdPulls:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more may wait."""
+        """True while no more may wait."""
         return self.count >= self._limit
 
     def refusal(self, request: RemotingCommand) -> RemotingCommand:

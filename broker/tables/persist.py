@@ -59,7 +59,7 @@ class TableFile:
 
     @property
     def pending(self) -> bool:
-        """Whether something changed that is not on the disk yet."""
+        """True while something changed that is not on the disk yet."""
         return self._durable < self.changes
 
     def mark(self) -> None:

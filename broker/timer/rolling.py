@@ -53,7 +53,7 @@ class Rolling:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there is something to do."""
+        """True while there is something to do."""
         return self._wanted > self._state.void_below
 
     def resume(self) -> None:

@@ -111,7 +111,7 @@ class RunFiles:
 
     @property
     def is_writing(self) -> bool:
-        """Whether the writing of a run is under way; one that found no room waits for another."""
+        """True while a run is being written. One that found no room waits for another."""
         return sum(not run.written for run in self._state.runs) > len(self._retries)
 
     async def _write(self, index: TimerIndex, run: Run) -> None:

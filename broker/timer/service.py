@@ -163,7 +163,7 @@ class TimerMessageService:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something is due, on its way, or not read from the queue yet."""
+        """True while something is due, on its way, or not read from the queue yet."""
         unread = self._running and self._queue_end > self.state.queue_offset
         return self._in_turn or unread or self.lag_s > 0
 

@@ -227,7 +227,7 @@ class TransactionCheckService:
 
     @property
     def is_checking(self) -> bool:
-        """Whether a round is under way."""
+        """True while a round is under way."""
         return self._round is not None
 
     def _wake(self) -> None:

@@ -197,7 +197,7 @@ class TransactionLedger:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is known what is open."""
+        """True when it is known what is open."""
         return self._ready.is_set()
 
     @property

@@ -98,7 +98,7 @@ def half_of(inner: MessageInner, delay_level: int) -> MessageInner:
     if why is not None:
         raise ValueError(f"{names.PGROUP}: {why}")
     if delay_level > 0 or asks_for_timer(inner.properties):
-        raise ValueError("a transactional message can not be delayed")
+        raise ValueError("a transactional message cannot be delayed")
     properties = without_property(without_property(inner.properties, _TIMES), _FIRST)
     properties = with_property(properties, names.REAL_TOPIC.encode(), inner.topic.encode())
     properties = with_property(properties, names.REAL_QID.encode(), b"%d" % inner.queue_id)

@@ -303,7 +303,7 @@ def table_hourly(files: DurableFolder) -> bool:
             f"there is no archive in {files.root}", hint="The job archive makes one"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(files, f"{TABLE} can not be read: {error}") from error
+        raise _damaged(files, f"{TABLE} cannot be read: {error}") from error
     if version != FORMAT or partition not in (["topic", "date"], ["topic", "date", "hour"]):
         raise ArchiveError(
             f"the archive {files.root} is of version {version!r}, this release knows {FORMAT}",

@@ -83,7 +83,7 @@ class Position:
 
     @property
     def moves(self) -> bool:
-        """Whether it may be another place when it is resolved again: an end, in some queue."""
+        """True when it may be another place when it is resolved again: an end, in some queue."""
         if self.kind in ("time", "times"):
             return self.missing == "latest"
         marked = self.kind == "offsets" and any(at == LATEST_MARK for _, at in self.by_queue)

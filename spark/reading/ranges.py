@@ -400,7 +400,7 @@ class PullSource:
 
     @property
     def is_master(self) -> bool:
-        """Whether the one that is asked has all that there is."""
+        """True when the one that is asked has all that there is."""
         return self._broker_id == MASTER_ID
 
     def suggested(self, broker_id: int) -> None:

@@ -125,7 +125,7 @@ class IndexLoader:
     def _has_our_slots(self, path: Path, size: int) -> bool:
         """Return whether the first item is where our number of slots puts it."""
         if size < self._shape.item_position(FIRST_ITEM) + ITEM_SIZE:
-            return True  # it ends before its first item, whoever made it
+            return True  # it ends before its first item, whichever broker made it
         file = IndexFile.open(self._files, path, self._shape)
         try:
             first = file.item(FIRST_ITEM)

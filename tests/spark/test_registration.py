@@ -67,7 +67,7 @@ except RuntimeError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "the package pyarrow can not be loaded" in done.stdout
+    assert "the package pyarrow cannot be loaded" in done.stdout
 
 
 def test_the_connector_loads_neither_library() -> None:

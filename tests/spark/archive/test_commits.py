@@ -192,7 +192,7 @@ def test_damage_is_told(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="is gone"):
         open_writer(tmp_path).__enter__()
     (tmp_path / TABLE).write_text("{")
-    with pytest.raises(ArchiveError, match="can not be read"):
+    with pytest.raises(ArchiveError, match="cannot be read"):
         archive_table.files(tmp_path)
 
 
