@@ -172,6 +172,7 @@ class ProducerSettings(TypedDict, total=False):
     max_in_flight: int
     max_in_flight_bytes: int
     strict: bool
+    strict_order: bool
     latency_fault: bool
     try_timeout: float | None
 
@@ -191,6 +192,7 @@ class ProducerConfig:
     max_in_flight: int = 1000
     max_in_flight_bytes: int = 64 * MIB
     strict: bool = False
+    strict_order: bool = False
     latency_fault: bool = False
     try_timeout: float | None = None
 

@@ -65,6 +65,9 @@ class Producer(OnClient):
         default_topic_queues: queues of a topic that this producer's send creates.
         max_in_flight, max_in_flight_bytes: messages under way; `send` waits beyond that.
         strict: raise NotDurableError for a message that is stored but not confirmed durable.
+        strict_order: send the messages that name a queue, a key or a selector one after the other
+            to each queue: the next one leaves when the one before it has ended, its retries
+            included. Other messages and other queues do not wait.
         latency_fault: avoid slow and failing brokers for a while, with all messages that may go
             elsewhere; without it, only a message that failed goes to another broker.
         try_timeout: seconds for one try, so that a broker that does not answer leaves time for
@@ -211,8 +214,8 @@ class Producer(OnClient):
 
         A large body is compressed in this call, on the loop; `send` uses a thread for that.
         Messages started one after the other to one queue are stored in that order unless a try
-        fails and is repeated; for strict order await each send of a key before the next. Await
-        `room()` before it to stay within the producer's limits.
+        fails and is repeated; `strict_order` keeps it then too. Await `room()` before it to stay
+        within the producer's limits.
 
         Raises:
             TooManyInFlight: beyond `max_in_flight` or `max_in_flight_bytes`.

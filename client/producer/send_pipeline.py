@@ -7,8 +7,8 @@
     failed, refused, no answer: another broker at once, else the same after a pause
 
 A send counts as in flight from `begin` to its end. Sends to one queue leave in the order of their
-calls, but a retry leaves that order: who needs it strictly awaits each send of a key before the
-next one.
+calls, but a retry leaves that order, unless the producer has `strict_order`: then sends that choose
+their queue stand in its line, and the next one leaves when the first has ended.
 
 What ends a try, and what follows:
 
@@ -26,6 +26,7 @@ What a send that is not on the wire waits for, without a task of its own:
     no knowledge      by address: one task asks the broker what it is, then all go on
     next try          by time: one timer for all; when due, one task per topic looks whether the
                       route has changed, then they go on
+    its turn          by queue, with `strict_order`: it goes on when the one before it has ended
 
 While sends wait for a route or a connection, later ones of that topic or broker wait after them.
 A send whose time is over ends, whatever it waits for. Loop thread.
@@ -240,6 +241,13 @@ class WaitingSends:
             due_s += TICK_S
         self._at(due_s, send, due=True)
 
+    def await_turn(self, send: Send) -> None:
+        """Let the send wait for those before it in the line of its queue."""
+        if self._stopped:
+            self._pipeline.end(send, IllegalState(STOPPED))
+        else:
+            self._note_end(send)
+
     def waits_for(self, send: Send) -> str:
         """Say what the send waits for."""
         topic = send.request.topic
@@ -249,6 +257,8 @@ class WaitingSends:
             for address, place in (*self.unconnected.items(), *self._unknown.items()):
                 if send.place is place:
                     return f"a connection to {address}"
+        if self._pipeline.lines.has_before(send):
+            return "the sends before it to its queue"
         return "its next try"
 
     def left(self, send: Send) -> None:
@@ -406,6 +416,36 @@ class WaitingSends:
         task.add_done_callback(self._tasks.discard)
 
 
+class Lines:
+    """Sends that go to a queue one at a time, in the order of their calls. Loop thread."""
+
+    def __init__(self) -> None:
+        self._lines: dict[MessageQueue, dict[Send, None]] = {}
+
+    def is_first(self, send: Send, queue: MessageQueue) -> bool:
+        """Put the send at the end of the queue's line if it is not in it; True when it may go."""
+        line = self._lines.setdefault(queue, {})
+        line.setdefault(send)
+        return next(iter(line)) is send
+
+    def has_before(self, send: Send) -> bool:
+        """Return whether the send stands in a line and is not the first."""
+        line = None if send.queue is None else self._lines.get(send.queue)
+        return line is not None and send in line and next(iter(line)) is not send
+
+    def leave(self, send: Send) -> Send | None:
+        """Take the send out of its line; return the one whose turn it is now, if it was first."""
+        line = None if send.queue is None else self._lines.get(send.queue)
+        if line is None or send not in line:
+            return None
+        was_first = next(iter(line)) is send
+        del line[send]
+        if not line:
+            assert send.queue is not None
+            del self._lines[send.queue]
+        return next(iter(line), None) if was_first else None
+
+
 class SendPipeline:
     """The sends of one producer. Loop thread."""
 
@@ -424,6 +464,7 @@ class SendPipeline:
         self._monotonic = services.clock.monotonic
         self._pick = self.lanes.pick
         self._faults = self.lanes.faults
+        self.lines = Lines()
         self._waiting = WaitingSends(self, services, config.default_topic_queues)
         self._routeless = self._waiting.routeless
         self._unconnected = self._waiting.unconnected
@@ -433,6 +474,8 @@ class SendPipeline:
         self._times_tries = config.latency_fault or config.try_timeout is not None
         # Whether a plain message may take the short way.
         self._plain = not self._times_tries
+        # Whether a stored message leaves nothing to do but to count it out.
+        self._is_short = not config.strict_order
         self._next_lane = self.lanes.next
         self._create_future = self._loop.create_future
         self._closed = False
@@ -547,7 +590,7 @@ class SendPipeline:
             return
         if not send.future.done():
             send.future.set_result(result)
-        if send.context is None and not send.off_wire_count and not send.left:
+        if self._is_short and send.context is None and not send.off_wire_count and not send.left:
             send.left = True  # the short form of what follows
             self.in_flight.leave(len(send.request.body), send.generation)
         else:
@@ -606,6 +649,8 @@ class SendPipeline:
         except RocketMQError as error:
             self.end(send, error)
             return
+        if self._config.strict_order and send.choice is not None and not self._has_turn(send, lane):
+            return
         send.queue = lane.shown
         address = lane.address
         connection = self._ready(address)
@@ -652,6 +697,28 @@ class SendPipeline:
             self.end(send, _final(send, error))
 
     # Inside
+
+    def _has_turn(self, send: Send, lane: Lane) -> bool:
+        """Return whether no send before it is under way to its queue; else let it wait."""
+        if send.queue != lane.shown:
+            self._pass_on(send)  # the route has changed since its last try
+        send.queue = lane.shown
+        if self.lines.is_first(send, lane.shown):
+            return True
+        self._waiting.await_turn(send)
+        return False
+
+    def _pass_on(self, send: Send) -> None:
+        """Let the next one of its line go on, in the next turn of the loop."""
+        following = self.lines.leave(send)
+        if following is not None:
+            self._loop.call_soon(self._take_turn, following)
+
+    def _take_turn(self, send: Send) -> None:
+        if send.future.done():
+            self.abandon(send)  # its future was cancelled: nobody waits for it
+        elif not send.left:
+            self.dispatch(send)
 
     def _transmit(self, send: Send, lane: Lane, connection: Connection) -> None:
         send.connection = connection
@@ -710,6 +777,8 @@ class SendPipeline:
         if send.left:
             return
         send.left = True
+        if self._config.strict_order:
+            self._pass_on(send)
         self.in_flight.leave(len(send.request.body), send.generation)
         if send.off_wire_count or send.place is not None:
             self._waiting.left(send)

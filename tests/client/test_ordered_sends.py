@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from skylarkmq.client import IllegalState, Message, RouteNotFound, SendResult
+from skylarkmq.client import (
+    IllegalState,
+    Message,
+    RequestTimeout,
+    RouteNotFound,
+    SendResult,
+    SystemBusy,
+)
 from skylarkmq.protocol.bodies.route import TopicRouteData
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -58,6 +65,70 @@ async def test_pipelined_a_key_keeps_its_order_unless_a_try_is_repeated() -> Non
         )
         await advance_async(it.clock, 1)
         assert first.result().queue_offset > second.result().queue_offset, "as documented"
+
+
+async def test_with_strict_order_a_repeated_try_is_not_overtaken() -> None:
+    async with Setting(strict_order=True, retries=5, send_timeout=60) as it:
+        broker = it.cluster.broker("broker-a", {"orders": 4})
+        keys = ("customer-1", "customer-2")
+        futures = [
+            it.producer.send_nowait(Message("orders", f"{key} {n}".encode()), key=key)
+            for n in range(30)
+            for key in keys
+        ]
+        for step in range(80):
+            if step % 5 == 0:
+                broker.refuse(SEND, ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_ERROR)
+            if step in (7, 23):
+                broker.lose_all()
+            await advance_async(it.clock, 0.3)
+        await asyncio.gather(*futures)
+        assert it.producer.stats.retry_count > 0
+        for key in keys:
+            stored = [body for body in broker.bodies("orders") if body.startswith(key.encode())]
+            firsts = list(dict.fromkeys(stored))  # a lost answer may have stored one twice
+            assert firsts == [f"{key} {n}".encode() for n in range(30)]
+
+
+async def test_with_strict_order_other_queues_and_free_messages_do_not_wait() -> None:
+    async with Setting(strict_order=True) as it:
+        broker = it.cluster.broker("broker-a", {"orders": 4})
+        first = (await it.producer.send(Message("orders", b"x"), key="k")).queue
+        queues = [first._replace(queue_id=number) for number in range(4)]
+        broker.refuse(SEND, ResponseCode.SYSTEM_BUSY)
+        held = [it.producer.send_nowait(Message("orders", b"h"), queue=queues[0]) for _ in range(3)]
+        await settle()
+        others = [it.producer.send_nowait(Message("orders", b"o"), queue=queues[1])]
+        others.append(it.producer.send_nowait(Message("orders", b"free")))
+        await asyncio.gather(*others)
+        assert not any(future.done() for future in held)
+        await advance_async(it.clock, 1)
+        offsets = [future.result().queue_offset for future in held]
+        assert offsets == sorted(offsets)
+
+
+async def test_with_strict_order_the_line_goes_on_after_what_ends_in_it() -> None:
+    async with Setting(strict_order=True, retries=0) as it:
+        broker = it.cluster.broker("broker-a", {"orders": 1})
+        await it.producer.send(Message("orders", b"warm up"), key="k")
+        broker.refuse(SEND, ResponseCode.SYSTEM_BUSY)
+        sends = [it.producer.send_nowait(Message("orders", b"%d" % n), key="k") for n in range(5)]
+        sends[2].cancel()
+        await settle()
+        assert isinstance(sends[0].exception(), SystemBusy), "it is given up, the next one goes on"
+        assert broker.bodies("orders")[1:] == [b"1", b"3", b"4"]
+
+
+async def test_with_strict_order_time_ends_those_that_wait_too() -> None:
+    async with Setting(strict_order=True, send_timeout=2) as it:
+        broker = it.cluster.broker("broker-a", {"orders": 1})
+        await it.producer.send(Message("orders", b"warm up"), key="k")
+        broker.silent = True
+        sends = [it.producer.send_nowait(Message("orders", b"%d" % n), key="k") for n in range(3)]
+        await advance_async(it.clock, 2)
+        errors = [send.exception() for send in sends]
+        assert all(isinstance(error, RequestTimeout) for error in errors)
+        assert "the sends before it to its queue" in str(errors[2])
 
 
 async def test_when_queues_are_added_a_key_moves_as_in_java() -> None:
