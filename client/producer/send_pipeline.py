@@ -65,6 +65,7 @@ from skylarkmq.client.errors import (
 from skylarkmq.client.observe.hooks import SendContext, each
 from skylarkmq.client.producer.in_flight import InFlight
 from skylarkmq.client.producer.lanes import FAILED_MS, Choice, Lane, Lanes
+from skylarkmq.client.producer.lines import Lines
 from skylarkmq.client.producer.send_result import STORED_CODES, SendResult, SendStatus
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_send import SendRequest, stored_fields
@@ -414,36 +415,6 @@ class WaitingSends:
         task = asyncio.create_task(work, name=f"skylarkmq-send-{name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-class Lines:
-    """Sends that go to a queue one at a time, in the order of their calls. Loop thread."""
-
-    def __init__(self) -> None:
-        self._lines: dict[MessageQueue, dict[Send, None]] = {}
-
-    def is_first(self, send: Send, queue: MessageQueue) -> bool:
-        """Put the send at the end of the queue's line if it is not in it; True when it may go."""
-        line = self._lines.setdefault(queue, {})
-        line.setdefault(send)
-        return next(iter(line)) is send
-
-    def has_before(self, send: Send) -> bool:
-        """Return whether the send stands in a line and is not the first."""
-        line = None if send.queue is None else self._lines.get(send.queue)
-        return line is not None and send in line and next(iter(line)) is not send
-
-    def leave(self, send: Send) -> Send | None:
-        """Take the send out of its line; return the one whose turn it is now, if it was first."""
-        line = None if send.queue is None else self._lines.get(send.queue)
-        if line is None or send not in line:
-            return None
-        was_first = next(iter(line)) is send
-        del line[send]
-        if not line:
-            assert send.queue is not None
-            del self._lines[send.queue]
-        return next(iter(line), None) if was_first else None
 
 
 class SendPipeline:
