@@ -4,7 +4,8 @@
 #       -e SKYLARKMQ_BROKER_IP1=<the address that clients reach this machine at> skylarkmq
 # Any key can be set as an environment variable: flushDiskType is SKYLARKMQ_FLUSH_DISK_TYPE.
 
-FROM python:3.11-slim AS build
+# With a C compiler, for the kernel.
+FROM python:3.11 AS build
 WORKDIR /src
 COPY . .
 RUN python -m venv /opt/skylarkmq \

@@ -2,6 +2,7 @@
 #
 #   make run       broker and name server in the foreground, data in ./var/store
 #   make test      the test suite, three files at a time, in a random order
+#   make test-pure  the same without the compiled kernel
 #   make test-spark  the tests that start a JVM: the Spark connector and its jobs
 #   make test-busy  the tests that a busy machine could break, beside busy processes
 #   make check     style, types, layers, the Dockerfiles
@@ -27,13 +28,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 
-.PHONY: run test test-spark test-busy faults check demo pipeline-demo bench bench-store bench-broker bench-peers bench-spark spark-oldest interop docs docs-reference clean
+.PHONY: run test test-pure test-spark test-busy faults check demo pipeline-demo bench bench-store bench-broker bench-peers bench-spark spark-oldest interop docs docs-reference clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve --dev $(ARGS)
 
 test: $(VENV)/.dev
 	$(BIN)/pytest -n 3 --dist loadfile $(ARGS)
+
+test-pure: $(VENV)/.dev
+	SKYLARKMQ_PURE=1 $(BIN)/pytest -n 3 --dist loadfile $(ARGS)
 
 test-spark: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadfile -m 'spark and not interop and not soak' $(ARGS)
@@ -90,14 +94,14 @@ docs-reference: $(VENV)/.core
 	$(BIN)/python docs/generate.py
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) build dist *.egg-info kernel/compiled.c kernel/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# A stamp for each set of packages; a newer pyproject.toml installs again.
-$(VENV)/.core: pyproject.toml | $(BIN)/python
+# A stamp for each set of packages; newer settings, or a newer kernel, install again.
+$(VENV)/.core: pyproject.toml setup.py kernel/compiled.pyx | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-$(VENV)/.%: pyproject.toml | $(BIN)/python
+$(VENV)/.%: pyproject.toml setup.py kernel/compiled.pyx | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 

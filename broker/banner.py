@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TextIO
 
-from skylarkmq import __version__
+from skylarkmq import __version__, kernel
 from skylarkmq.broker.config.settings import FAST_PORT_DISTANCE, BrokerConfig
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.namesrv.controller import NamesrvController
@@ -63,6 +63,11 @@ def loss_window(config: StoreConfig) -> str:
     )
 
 
+def kernel_text() -> str:
+    """Return which road the work of each message takes, and why."""
+    return kernel.road if kernel.compiled is not None else f"{kernel.road}: {kernel.why_pure}"
+
+
 def namesrv_banner(controller: NamesrvController, without_effect: list[str]) -> str:
     """Return what a name server alone prints."""
     lines = [f"SkylarkMQ {__version__}: the name server is ready"]
@@ -105,6 +110,7 @@ def ready_fields(
     fields["storePathRootDir"] = str(config.store.store_path_root_dir.absolute())
     fields["flushDiskType"] = config.store.flush_disk_type
     fields["lossWindowMs"] = loss_window_ms(config.store)
+    fields["kernel"] = kernel.road
     fields["readyS"] = round(ready_s, 3)
     if without_effect:
         fields["withoutEffect"] = without_effect
@@ -133,6 +139,7 @@ def _lines(
         yield f"  metrics      http://{text_of(controller.metrics_address)}/metrics"
     yield f"  data         {config.store.store_path_root_dir.absolute()}"
     yield f"  flush        {loss_window(config.store)}"
+    yield f"  kernel       {kernel_text()}"
     if without_effect:
         yield f"  no effect    {', '.join(without_effect)}"
     namesrv = _first_namesrv(controller, config)

@@ -14,11 +14,12 @@ import pytest
 pytest.importorskip("setuptools", minversion="77", reason="pyproject.toml needs setuptools 77")
 
 ROOT = Path(__file__).resolve().parents[1]
-FILES = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml")
+FILES = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py")
 ROOMS = (
     "broker/",
     "client/",
     "common/",
+    "kernel/",
     "protocol/",
     "remoting/",
     "spark/",
@@ -64,13 +65,13 @@ def test_what_is_packed(built: tuple[set[str], set[str], str]) -> None:
     listed = [name for name in done.stdout.splitlines() if name.endswith(".py")]
     modules = {f"skylarkmq/{name}" for name in listed if name.startswith(ROOMS)}
     modules |= {name for name in listed if name.startswith(TOP)}
-    packed = {name for name in wheel if ".dist-info/" not in name}
+    packed = {name for name in wheel if ".dist-info/" not in name and not name.endswith(".so")}
     assert packed == modules | {
         "skylarkmq/py.typed",
         "skylarkmq/client/sync/__init__.pyi",
         "skylarkmq/spark/log4j2.properties",
     }
-    assert modules <= source
+    assert modules | {"skylarkmq/kernel/compiled.pyx"} <= source
     rest = {name for name in source - modules if not name.startswith("skylarkmq")}
     assert not {name for name in rest if name.startswith(("tests", "deploy", "var"))}
 

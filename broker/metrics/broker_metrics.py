@@ -25,7 +25,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
 
-from skylarkmq import __version__
+from skylarkmq import __version__, kernel
 from skylarkmq.broker.components import BrokerParts
 from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
@@ -182,6 +182,7 @@ class BrokerCollector:
                 "version": __version__,
                 "python": f"{python_implementation()} {python_version()}",
                 "loop": sources.loop,
+                "kernel": kernel.road,
                 "platform": f"{system()} {machine()}",
                 "store_format": STORE_FORMAT,
             },

@@ -42,6 +42,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from skylarkmq.common.files import Files, StoreFile
+from skylarkmq.kernel import twin
 from skylarkmq.store.index.keys import Entry
 
 HEADER: Final = struct.Struct(">qqqqii")
@@ -214,24 +215,11 @@ class IndexFile:
         if stop <= start:
             return start
         self._allocate(self.shape.item_position(count + stop - start))
-        slot_count = self.shape.slot_count
-        position = self.shape.item_position(count)
-        put_item, put_slot, get_slot = ITEM.pack_into, SLOT.pack_into, SLOT.unpack_from
-        timed, difference = None, 0
-        for key_hash, offset, timestamp in entries[start:stop]:
-            if timestamp != timed:
-                timed, difference = timestamp, time_difference(timestamp, begin_timestamp)
-            slot = HEADER_SIZE + key_hash % slot_count * SLOT_SIZE
-            previous: int = get_slot(view, slot)[0]
-            if not 0 < previous < count:
-                previous = 0
-                slots_used += 1
-            put_item(view, position, key_hash, offset, difference, previous)
-            put_slot(view, slot, count)
-            if count <= FIRST_ITEM:
-                begin_timestamp, begin_offset, timed = timestamp, offset, None
-            position += ITEM_SIZE
-            count += 1
+        begin_timestamp, begin_offset, slots_used = put_entries(
+            view, entries, start, stop, self.shape.slot_count, begin_timestamp, begin_offset,
+            slots_used, count,
+        )  # fmt: skip
+        count += stop - start
         _, end_offset, end_timestamp = entries[stop - 1]
         self.write_header(
             IndexHeader(begin_timestamp, end_timestamp, begin_offset, end_offset, slots_used, count)
@@ -292,6 +280,43 @@ class IndexFile:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+@twin
+def put_entries(
+    view: memoryview,
+    entries: list[Entry],
+    start: int,
+    stop: int,
+    slot_count: int,
+    begin_timestamp: int,
+    begin_offset: int,
+    slots_used: int,
+    count: int,
+) -> tuple[int, int, int]:
+    """Store the items and slots of entries[start:stop] in a file, from item `count` on.
+
+    Returns:
+        The header's begin timestamp, begin offset and number of used slots after that.
+    """
+    position = HEADER_SIZE + SLOT_SIZE * slot_count + ITEM_SIZE * count
+    put_item, put_slot, get_slot = ITEM.pack_into, SLOT.pack_into, SLOT.unpack_from
+    timed, difference = None, 0
+    for key_hash, offset, timestamp in entries[start:stop]:
+        if timestamp != timed:
+            timed, difference = timestamp, time_difference(timestamp, begin_timestamp)
+        slot = HEADER_SIZE + key_hash % slot_count * SLOT_SIZE
+        previous: int = get_slot(view, slot)[0]
+        if not 0 < previous < count:
+            previous = 0
+            slots_used += 1
+        put_item(view, position, key_hash, offset, difference, previous)
+        put_slot(view, slot, count)
+        if count <= FIRST_ITEM:
+            begin_timestamp, begin_offset, timed = timestamp, offset, None
+        position += ITEM_SIZE
+        count += 1
+    return begin_timestamp, begin_offset, slots_used
 
 
 def time_difference(timestamp: int, begin_timestamp: int) -> int:

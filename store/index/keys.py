@@ -9,10 +9,10 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../index/IndexService.java (bu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from skylarkmq.kernel import twin
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, find_property
 from skylarkmq.protocol.record import RecordView
@@ -35,7 +35,8 @@ _END: Final = b"\x02"
 _END_BYTE: Final = 0x02
 
 
-def unit_entries(units: Iterable[Unit]) -> list[Entry]:
+@twin
+def unit_entries(units: list[Unit]) -> list[Entry]:
     """Return the index entries of published records, in their order.
 
     This runs for every message: what `message_keys` does is written out here.

@@ -5,7 +5,9 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("broker", "client", "common", "protocol", "remoting", "spark", "store", "tools")
+PACKAGES = (
+    "broker", "client", "common", "kernel", "protocol", "remoting", "spark", "store", "tools",
+)  # fmt: skip
 ROOTS_FOLDER = "skylarkmq"  # the import name: links to the rooms, and what puts them together
 
 # Spark looks for top-level packages of such names.

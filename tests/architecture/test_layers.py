@@ -9,7 +9,7 @@
      \\       |         |
       +---- protocol ---+
                |
-             common
+             common          kernel: any room may call it, and it calls none
 """
 
 import ast
@@ -28,9 +28,10 @@ from tests.architecture.sources import (
     tree_of,
 )
 
-BASE = {"common", "protocol"}
+BASE = {"common", "kernel", "protocol"}
 OURS = {
-    "common": {"common"},
+    "kernel": {"kernel"},
+    "common": {"common", "kernel"},
     "protocol": BASE,
     "store": {"store", *BASE},
     "remoting": {"remoting", *BASE},
@@ -42,6 +43,7 @@ OURS = {
     ROOTS_FOLDER: {*PACKAGES, "cli", "testing"},
 }
 LIBRARIES = {
+    "kernel": set(),
     "common": {"msgpack"},
     "protocol": {"msgspec", "msgpack", "crcmod"},
     "store": {"msgspec", "msgpack"},
@@ -56,6 +58,7 @@ LIBRARIES = {
 # The outside world, which a layer must not know by itself.
 NET = {"asyncio", "socket", "ssl", "select"}
 BANNED = {
+    "kernel": {*NET, "threading", "mmap", "time", "subprocess"},
     "common": {*NET, "time", "subprocess"},
     "protocol": {*NET, "threading", "mmap", "time", "subprocess"},
     "store": {*NET, "time", "subprocess"},

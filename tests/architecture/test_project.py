@@ -43,7 +43,7 @@ def test_every_folder_is_a_package() -> None:
 def test_ci_runs_what_the_documents_say() -> None:
     script = read(".ci/run")
     commands = re.findall(r"^make ([a-z-]+)$", script, re.MULTILINE)
-    assert commands == ["check", "test", "test-spark", "test-busy"]
+    assert commands == ["check", "test", "test-pure", "test-spark", "test-busy"]
     assert "set -euo pipefail" in script
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from skylarkmq import kernel
 from skylarkmq.broker.banner import (
     banner,
     loss_window,
@@ -34,6 +35,7 @@ async def test_the_banner_says_where_everything_is(tmp_path: Path) -> None:
             f"http://127.0.0.1:{broker.metrics_address[1]}/metrics",
             str(tmp_path),
             "ASYNC_FLUSH",
+            f"kernel       {kernel.road}",
             "deleteWhen, slaveTimeout",
             "send TopicTest 'hello'",
             "consume TopicTest --group demo",
@@ -60,6 +62,7 @@ async def test_the_machine_form_holds_the_same(tmp_path: Path) -> None:
             "storePathRootDir": str(tmp_path),
             "flushDiskType": "ASYNC_FLUSH",
             "lossWindowMs": 500,
+            "kernel": kernel.road,
             "readyS": 0.25,
             "withoutEffect": ["deleteWhen"],
         }

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from skylarkmq import __version__
+from skylarkmq import __version__, kernel
 from skylarkmq.broker.health import HealthChecks
 from skylarkmq.broker.metrics.broker_metrics import BrokerCollector, MetricsSources, build_registry
 from skylarkmq.broker.metrics.stats import BrokerStats
@@ -16,7 +16,7 @@ from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.store.stats import StoreStats
 
 BUILD = (
-    f'loop="asyncio",platform="{platform.system()} {platform.machine()}",'
+    f'kernel="{kernel.road}",loop="asyncio",platform="{platform.system()} {platform.machine()}",'
     f'python="{platform.python_implementation()} {platform.python_version()}",'
     f'store_format="rocketmq-4.9",version="{__version__}"'
 )

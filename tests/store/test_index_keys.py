@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -16,16 +17,8 @@ from tests.store.support import BORN, HOST
 from tests.support.index_files import key_hash
 
 
-class Queue:
-    """As much of a queue as a unit's key needs."""
-
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
-
-
 def unit(properties: bytes, topic: str = "T", offset: int = 7) -> Unit:
-    queue: ConsumeQueue = Queue(topic)  # type: ignore[assignment]
-    return queue, 0, offset, 100, 0, properties, 1234
+    return ConsumeQueue(topic, 0, Path()), 0, offset, 100, 0, properties, 1234
 
 
 def hashes(properties: bytes, topic: str = "T") -> list[int]:

@@ -1,0 +1,346 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The kernel's functions. Whoever calls them finds the same in Python next to the call.
+
+Bytes that come from outside are read within the bounds of their own object alone. What looks
+wrong is left to the Python road, which words the refusal.
+"""
+
+from zlib import crc32
+
+from cpython.buffer cimport PyBUF_READ
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy
+
+cdef enum:
+    PAIR_END = 0x02
+    HEADER_SIZE = 40
+    SLOT_SIZE = 4
+    ITEM_SIZE = 20
+    FIRST_ITEM = 1
+    # Of a record and of a batch's item, bytes
+    FIXED_SIZE = 88
+    RECORD_MIN = 91
+    ITEM_MIN = 22
+    HOST_SIZE = 8
+    PROPERTIES_MAX = 32767
+
+cdef const unsigned char* UNIQUE = b"UNIQ_KEY\x01"
+cdef const unsigned char* KEYS = b"KEYS\x01"
+cdef Py_ssize_t UNIQUE_SIZE = 9
+cdef const unsigned char* TAGS = b"TAGS\x01"
+cdef const unsigned char* TIMER = b"TIMER_"
+cdef Py_ssize_t KEYS_SIZE = 5
+cdef Py_ssize_t TAGS_SIZE = 5
+cdef Py_ssize_t TIMER_SIZE = 6
+cdef uint32_t MESSAGE_MAGIC = 0xDAA320A7u
+
+
+cdef inline void store16(unsigned char* at, uint32_t value) noexcept nogil:
+    at[0] = value >> 8 & 0xFF
+    at[1] = value & 0xFF
+
+
+cdef inline void store32(unsigned char* at, uint32_t value) noexcept nogil:
+    at[0] = value >> 24
+    at[1] = value >> 16 & 0xFF
+    at[2] = value >> 8 & 0xFF
+    at[3] = value & 0xFF
+
+
+cdef inline void store64(unsigned char* at, uint64_t value) noexcept nogil:
+    store32(at, <uint32_t> (value >> 32))
+    store32(at + 4, <uint32_t> value)
+
+
+cdef inline int32_t load16(const unsigned char* at) noexcept nogil:
+    return at[0] << 8 | at[1]
+
+
+cdef inline int32_t load32(const unsigned char* at) noexcept nogil:
+    return <int32_t> (<uint32_t> at[0] << 24 | <uint32_t> at[1] << 16 | at[2] << 8 | at[3])
+
+
+# The key index
+
+
+cdef uint32_t hash_on(uint32_t code, const unsigned char* data, Py_ssize_t size) noexcept nogil:
+    """Java's String.hashCode of ASCII text that follows a text with the hash `code`."""
+    cdef Py_ssize_t at
+    for at in range(size):
+        code = code * 31 + data[at]
+    return code
+
+
+cdef int64_t text_hash(uint32_t code, const unsigned char* data, Py_ssize_t size) except -1:
+    """The same for UTF-8; bytes that are none count as U+FFFD."""
+    cdef uint32_t ascii_code = code
+    cdef Py_ssize_t at
+    cdef unsigned char seen = 0
+    cdef str text
+    cdef uint32_t character
+    for at in range(size):
+        seen |= data[at]
+        ascii_code = ascii_code * 31 + data[at]
+    if seen < 0x80:
+        return ascii_code
+    text = data[:size].decode("utf-8", "replace")
+    for at in range(len(text)):
+        character = text[at]
+        if character > 0xFFFF:
+            character -= 0x10000
+            code = code * 31 + (0xD800 | character >> 10)
+            character = 0xDC00 | character & 0x3FF
+        code = code * 31 + character
+    return code
+
+
+cdef int64_t index_hash(uint32_t prefix, const unsigned char* key, Py_ssize_t size) except -1:
+    """`tags_code.index_hash`."""
+    cdef uint32_t code = text_hash(prefix, key, size)
+    return code if code < 0x80000000u else (0 - code) & 0x7FFFFFFF
+
+
+def unit_entries(list units):
+    """`keys.unit_entries`: (key hash, physical offset, store time) of each key, in order."""
+    cdef list entries = []
+    cdef tuple unit
+    cdef object queue, last_queue = None
+    cdef bytes topic, properties
+    cdef uint32_t prefix = 0
+    cdef const unsigned char *at
+    cdef const unsigned char *end
+    cdef const unsigned char *stop
+    cdef const unsigned char *unique
+    cdef const unsigned char *keys
+    cdef const unsigned char *part
+    cdef Py_ssize_t unique_size, keys_size, size
+    for unit in units:
+        queue = unit[0]
+        if queue is not last_queue:
+            topic = queue.topic_part
+            at = <const unsigned char*> PyBytes_AS_STRING(topic)
+            prefix = hash_on(0, at + 1, PyBytes_GET_SIZE(topic) - 1) * 31 + c'#'
+            last_queue = queue
+        properties = unit[5]
+        at = <const unsigned char*> PyBytes_AS_STRING(properties)
+        end = at + PyBytes_GET_SIZE(properties)
+        unique = keys = NULL
+        unique_size = keys_size = 0
+        while at < end:
+            stop = <const unsigned char*> memchr(at, PAIR_END, end - at)
+            if stop == NULL:
+                stop = end
+            size = stop - at
+            if size > UNIQUE_SIZE and memcmp(at, UNIQUE, UNIQUE_SIZE) == 0:
+                unique, unique_size = at + UNIQUE_SIZE, size - UNIQUE_SIZE
+            elif size > KEYS_SIZE and memcmp(at, KEYS, KEYS_SIZE) == 0:
+                keys, keys_size = at + KEYS_SIZE, size - KEYS_SIZE
+            at = stop + 1
+        if unique_size:
+            entries.append((index_hash(prefix, unique, unique_size), unit[2], unit[6]))
+        end = keys + keys_size
+        while keys < end:
+            part = <const unsigned char*> memchr(keys, c' ', end - keys)
+            if part == NULL:
+                part = end
+            if part > keys:
+                entries.append((index_hash(prefix, keys, part - keys), unit[2], unit[6]))
+            keys = part + 1
+    return entries
+
+
+cdef struct Entry:
+    uint32_t key_hash
+    int64_t offset
+    int64_t timestamp
+
+
+def put_entries(
+    unsigned char[::1] view not None, list entries, Py_ssize_t start, Py_ssize_t stop,
+    uint32_t slot_count, int64_t begin_timestamp, int64_t begin_offset, int32_t slots_used,
+    int32_t count,
+):
+    """`file.put_entries`: items and slots of entries into a mapped index file."""
+    cdef Py_ssize_t at, entry_count = stop - start
+    cdef int64_t position = HEADER_SIZE + <int64_t> SLOT_SIZE * slot_count \
+        + <int64_t> ITEM_SIZE * count
+    cdef int64_t slot, difference
+    cdef int32_t previous
+    cdef Entry* found
+    cdef unsigned char* data
+    cdef tuple entry
+    if not (
+        0 <= start < stop <= len(entries) and slot_count and count >= FIRST_ITEM
+        and position + ITEM_SIZE * entry_count <= view.shape[0]
+    ):
+        raise ValueError("the entries do not fit into the file")
+    found = <Entry*> PyMem_Malloc(entry_count * sizeof(Entry))
+    if found == NULL:
+        raise MemoryError()
+    try:
+        for at in range(entry_count):
+            entry = entries[start + at]
+            found[at].key_hash, found[at].offset, found[at].timestamp = entry
+        data = &view[0]
+        with nogil:  # a slot is mostly a cache miss
+            for at in range(entry_count):
+                difference = 0
+                if 0 < begin_timestamp < found[at].timestamp:
+                    difference = (found[at].timestamp - begin_timestamp) // 1000
+                    if difference > INT32_MAX:
+                        difference = INT32_MAX
+                slot = HEADER_SIZE + <int64_t> SLOT_SIZE * (found[at].key_hash % slot_count)
+                previous = load32(data + slot)
+                if not 0 < previous < count:
+                    previous = 0
+                    slots_used += 1
+                store32(data + position, found[at].key_hash)
+                store64(data + position + 4, found[at].offset)
+                store32(data + position + 12, <uint32_t> difference)
+                store32(data + position + 16, previous)
+                store32(data + slot, count)
+                if count <= FIRST_ITEM:
+                    begin_timestamp, begin_offset = found[at].timestamp, found[at].offset
+                position += ITEM_SIZE
+                count += 1
+    finally:
+        PyMem_Free(found)
+    return begin_timestamp, begin_offset, slots_used
+
+
+# Batches
+
+
+cdef int64_t tags_of(const unsigned char* at, Py_ssize_t size) except? -1:
+    """The tags code of encoded properties, 0 without tags."""
+    cdef const unsigned char* end = at + size
+    cdef const unsigned char* stop
+    cdef const unsigned char* tags = NULL
+    cdef Py_ssize_t tags_size = 0
+    while at < end:
+        stop = <const unsigned char*> memchr(at, PAIR_END, end - at)
+        if stop == NULL:
+            stop = end
+        if stop - at > TAGS_SIZE and memcmp(at, TAGS, TAGS_SIZE) == 0:
+            tags, tags_size = at + TAGS_SIZE, stop - at - TAGS_SIZE
+        at = stop + 1
+    return <int32_t> <uint32_t> text_hash(0, tags, tags_size)
+
+
+def pack_batch(
+    object queue, bytes body, bytes batch_level, int64_t physical_offset, Py_ssize_t room,
+    int64_t queue_offset, int64_t store_timestamp, bytes born_host, bytes store_host,
+    int64_t born_timestamp, int32_t sys_flag, int32_t reconsume_times,
+):
+    """The records of a batch and their units; None when the Python road must look at it.
+
+    It looks at what is not plain: a size that is wrong, a property that is not usual, an IPv6 host,
+    and more records than `room` bytes hold.
+    """
+    cdef bytes topic = queue.topic_part
+    cdef const unsigned char* source = <const unsigned char*> PyBytes_AS_STRING(body)
+    cdef const unsigned char* shared = <const unsigned char*> PyBytes_AS_STRING(batch_level)
+    cdef const unsigned char* properties
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(body)
+    cdef Py_ssize_t shared_size = PyBytes_GET_SIZE(batch_level)
+    cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic)
+    cdef Py_ssize_t at = 0, count = 0, total = 0, size, body_size, own_size, joined_size, stop
+    cdef list units = []
+    cdef bytes records, joined
+    cdef unsigned char* out
+    cdef int32_t queue_id = queue.queue_id
+    cdef uint32_t crc
+    if PyBytes_GET_SIZE(born_host) != HOST_SIZE or PyBytes_GET_SIZE(store_host) != HOST_SIZE:
+        return None
+    while at < end:  # all of it, before the first byte is written
+        if end - at < ITEM_MIN:
+            return None
+        size = load32(source + at)
+        body_size = load32(source + at + 16)
+        if size < ITEM_MIN or size > end - at or not 0 <= body_size <= size - ITEM_MIN:
+            return None
+        own_size = size - ITEM_MIN - body_size
+        if load16(source + at + 20 + body_size) != own_size:
+            return None
+        properties = source + at + size - own_size
+        joined_size = own_size + shared_size
+        if own_size and shared_size and properties[own_size - 1] != PAIR_END:
+            joined_size += 1
+        if (
+            joined_size > PROPERTIES_MAX
+            or memchr(properties, 0, own_size) != NULL
+            or has_timer(properties, own_size)
+        ):
+            return None
+        total += RECORD_MIN + body_size + topic_size - 1 + joined_size
+        if total > room:
+            return None
+        count += 1
+        at += size
+    if not count or memchr(shared, 0, shared_size) != NULL:
+        return None
+    records = PyBytes_FromStringAndSize(NULL, total)
+    out = <unsigned char*> PyBytes_AS_STRING(records)
+    at = 0
+    while at < end:
+        size = load32(source + at)
+        body_size = load32(source + at + 16)
+        own_size = size - ITEM_MIN - body_size
+        properties = source + at + size - own_size
+        joined_size = own_size + shared_size
+        if own_size and shared_size and properties[own_size - 1] != PAIR_END:
+            joined_size += 1
+        stop = RECORD_MIN + body_size + topic_size - 1 + joined_size
+        crc = crc32(PyMemoryView_FromMemory(<char*> source + at + 20, body_size, PyBUF_READ))
+        store32(out, <uint32_t> stop)
+        store32(out + 4, MESSAGE_MAGIC)
+        store32(out + 8, crc & 0x7FFFFFFF)
+        store32(out + 12, queue_id)
+        memcpy(out + 16, source + at + 12, 4)  # the flag
+        store64(out + 20, queue_offset)
+        store64(out + 28, physical_offset)
+        store32(out + 36, sys_flag)
+        store64(out + 40, born_timestamp)
+        memcpy(out + 48, PyBytes_AS_STRING(born_host), HOST_SIZE)
+        store64(out + 56, store_timestamp)
+        memcpy(out + 64, PyBytes_AS_STRING(store_host), HOST_SIZE)
+        store32(out + 72, reconsume_times)
+        store64(out + 76, 0)
+        store32(out + 84, <uint32_t> body_size)
+        out += FIXED_SIZE
+        memcpy(out, source + at + 20, body_size)
+        out += body_size
+        memcpy(out, PyBytes_AS_STRING(topic), topic_size)
+        out += topic_size
+        store16(out, <uint32_t> joined_size)
+        out += 2
+        memcpy(out, properties, own_size)
+        if joined_size > own_size + shared_size:
+            out[own_size] = PAIR_END
+        memcpy(out + joined_size - shared_size, shared, shared_size)
+        joined = PyBytes_FromStringAndSize(<char*> out, joined_size)
+        units.append(
+            (queue, queue_offset, physical_offset, stop, tags_of(out, joined_size), joined,
+             store_timestamp)
+        )
+        out += joined_size
+        at += size
+        physical_offset += stop
+        queue_offset += 1
+    return records, units
+
+
+cdef bint has_timer(const unsigned char* at, Py_ssize_t size) noexcept nogil:
+    """Whether encoded properties may ask for a time of delivery."""
+    cdef const unsigned char* end = at + size - TIMER_SIZE
+    while at <= end:
+        at = <const unsigned char*> memchr(at, c'T', end - at + 1)
+        if at == NULL:
+            return False
+        if memcmp(at, TIMER, TIMER_SIZE) == 0:
+            return True
+        at += 1
+    return False
