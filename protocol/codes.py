@@ -182,7 +182,7 @@ class RequestCode(IntEnum):
     BATCH_ACK_MESSAGE = 200151
 
 
-# Sends whose fields are named by single letters, and the two numbers of a pull.
+# Sends whose fields are named by single letters.
 SEND_V2_CODES: Final = frozenset(
     {
         int(RequestCode.SEND_MESSAGE_V2),
@@ -190,7 +190,6 @@ SEND_V2_CODES: Final = frozenset(
         int(RequestCode.SEND_REPLY_MESSAGE_V2),
     }
 )
-PULL_CODES: Final = frozenset({int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE)})
 
 
 class ResponseCode(IntEnum):

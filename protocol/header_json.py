@@ -9,9 +9,8 @@ ones are skipped, numbers and booleans in `extFields` become the text that Java'
 make of them, nulls are dropped. Nested values, numbers outside int32 in the fixed fields, broken
 UTF-8 and lone surrogates are refused.
 
-Sends and pulls have quick decoders and encoders beside the generic ones: structs with all their
-fields instead of a map, and templates for their answers. A quick decoder returns what the generic
-one would, or nothing.
+Sends have a quick decoder beside the generic one, a struct with all their fields instead of a map:
+it returns what the generic one would, or nothing. Answers to sends and pulls have templates.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 remoting/.../protocol/RemotingCommand.java,
 RemotingSerializable.java
@@ -24,11 +23,11 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from skylarkmq.protocol.codes import CURRENT_VERSION, PULL_CODES, SEND_V2_CODES, LanguageCode
+from skylarkmq.protocol.codes import CURRENT_VERSION, SEND_V2_CODES, LanguageCode
 from skylarkmq.protocol.errors import LocalProtocolError
-from skylarkmq.protocol.fast_fields import PullFields, SendFields
 from skylarkmq.protocol.frame import BadFrameError
 from skylarkmq.protocol.headers.fields import JavaInt
+from skylarkmq.protocol.headers.send import SendFields
 from skylarkmq.protocol.remoting_command import (
     EXT_FIELDS_MAX,
     LANGUAGE_BY_NAME,
@@ -36,6 +35,7 @@ from skylarkmq.protocol.remoting_command import (
     LANGUAGE_NAMES,
     RESPONSE_FLAG,
     RemotingCommand,
+    SendResponseEncoder,
 )
 
 NUMBER_SIZE_MAX: Final = 400
@@ -63,20 +63,16 @@ class _Header(msgspec.Struct, Generic[F]):
     version: JavaInt = 0
 
 
-class PlainCommand(msgspec.Struct, Generic[F], frozen=True, forbid_unknown_fields=True, gc=False):
-    """A request with the fields `F` in which everything is plain."""
+class SendCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A send in which everything is plain."""
 
-    ext_fields: F = msgspec.field(name="extFields")
+    ext_fields: SendFields = msgspec.field(name="extFields")
     code: JavaInt = 0
     flag: JavaInt = 0
     language: str = "JAVA"
     opaque: JavaInt = 0
     version: JavaInt = 0
     serialize_type: str = msgspec.field(default="JSON", name="serializeTypeCurrentRPC")
-
-
-SendCommand = PlainCommand[SendFields]
-PullCommand = PlainCommand[PullFields]
 
 
 class _OutHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -109,7 +105,6 @@ _decode = msgspec.json.Decoder(_Header[str]).decode
 _decode_loose = msgspec.json.Decoder(_Header[Any], float_hook=_float_text).decode
 _encode = msgspec.json.Encoder().encode
 _decode_send = msgspec.json.Decoder(SendCommand).decode
-_decode_pull = msgspec.json.Decoder(PullCommand).decode
 
 
 def texts_of(fields: dict[str, Any]) -> dict[str, str]:
@@ -203,20 +198,9 @@ def decode_send_v2_fast(header: bytes) -> SendCommand | None:
     return command
 
 
-def decode_pull_fast(header: bytes) -> PullCommand | None:
-    """Return the pull request in `header`, None when the generic way has to look at it."""
-    try:
-        command = _decode_pull(header)
-    except DECODE_ERRORS:
-        return None
-    if command.code not in PULL_CODES or command.flag & RESPONSE_FLAG:
-        return None
-    return command
-
-
 _TAIL: Final = f'"serializeTypeCurrentRPC":"JSON","version":{CURRENT_VERSION}}}'
 _SEND_RESPONSE: Final = (
-    '{"code":%%d,"extFields":{"queueId":"%%d","TRACE_ON":"true","MSG_REGION":%s,"msgId":"%%s",'
+    '{"code":0,"extFields":{"queueId":"%%d","TRACE_ON":"true","MSG_REGION":%s,"msgId":"%%b",'
     '"queueOffset":"%%d"},"flag":1,"language":"PYTHON","opaque":%%d,' + _TAIL
 )
 _PULL_RESPONSE: Final = (
@@ -230,24 +214,19 @@ def _escaped(text: str) -> str:
     return dumps(text).replace("%", "%%")
 
 
-# A broker has one region, and remarks of pull answers are the names of a dozen statuses.
-@lru_cache(maxsize=64)
-def _send_template(region_id: str) -> str:
-    return _SEND_RESPONSE % _escaped(region_id)
-
-
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64)  # remarks of pull answers are the names of a dozen statuses
 def _pull_template(remark: str | None) -> str:
     return _PULL_RESPONSE % ("" if remark is None else f'"remark":{_escaped(remark)},')
 
 
-def encode_send_response(
-    opaque: int, msg_id: str, queue_id: int, queue_offset: int, region_id: str, *, code: int = 0
-) -> bytes:
-    """Return the header of a successful answer to a send; `msg_id` is hex digits and commas."""
-    return (_send_template(region_id) % (code, queue_id, msg_id, queue_offset, opaque)).encode(
-        "ascii"
-    )
+def send_response_encoder(region_id: str) -> SendResponseEncoder:
+    """Return what encodes the headers of a region's successful answers to sends."""
+    template = (_SEND_RESPONSE % _escaped(region_id)).encode("ascii")
+
+    def encode(opaque: int, msg_ids: bytes, queue_id: int, queue_offset: int) -> bytes:
+        return template % (queue_id, msg_ids, queue_offset, opaque)
+
+    return encode
 
 
 def encode_pull_response(

@@ -13,17 +13,18 @@ from typing import Any, Final, Generic, TypeVar
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
 import msgspec
 
-from skylarkmq.protocol.codes import CURRENT_VERSION, PULL_CODES, SEND_V2_CODES, LanguageCode
+from skylarkmq.protocol.codes import CURRENT_VERSION, SEND_V2_CODES, LanguageCode
 from skylarkmq.protocol.errors import LocalProtocolError
-from skylarkmq.protocol.fast_fields import PullFields, SendFields
 from skylarkmq.protocol.frame import BadFrameError, SerializeType
 from skylarkmq.protocol.header_json import DECODE_ERRORS, texts_of
 from skylarkmq.protocol.headers.fields import JavaInt
+from skylarkmq.protocol.headers.send import SendFields
 from skylarkmq.protocol.remoting_command import (
     EXT_FIELDS_MAX,
     LANGUAGE_BY_NUMBER,
     RESPONSE_FLAG,
     RemotingCommand,
+    SendResponseEncoder,
 )
 
 # The quick decoders look for this byte: one is the remark, and a field must not be nil. UTF-8 text
@@ -50,8 +51,8 @@ class _Header(msgspec.Struct, Generic[F], array_like=True):
     fields: dict[str, F] | None
 
 
-class PlainCommand(msgspec.Struct, Generic[F], frozen=True, array_like=True, gc=False):
-    """A request with the fields `F` in which everything is plain."""
+class SendCommand(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A send in which everything is plain."""
 
     code: JavaInt
     language: int
@@ -59,11 +60,7 @@ class PlainCommand(msgspec.Struct, Generic[F], frozen=True, array_like=True, gc=
     opaque: JavaInt
     flag: JavaInt
     remark: None
-    ext_fields: F
-
-
-SendCommand = PlainCommand[SendFields]
-PullCommand = PlainCommand[PullFields]
+    ext_fields: SendFields
 
 
 def _refuse_extension(code: int, data: memoryview) -> object:
@@ -73,7 +70,6 @@ def _refuse_extension(code: int, data: memoryview) -> object:
 _decode = msgspec.msgpack.Decoder(_Header[str]).decode
 _decode_loose = msgspec.msgpack.Decoder(_Header[Any], ext_hook=_refuse_extension).decode
 _decode_send = msgspec.msgpack.Decoder(SendCommand).decode
-_decode_pull = msgspec.msgpack.Decoder(PullCommand).decode
 _pack = msgspec.msgpack.Encoder().encode
 _pack_generic: Callable[[object], bytes] = msgpack.packb  # pyright: ignore
 
@@ -142,29 +138,20 @@ def decode_send_v2_fast(header: bytes) -> SendCommand | None:
     return command
 
 
-def decode_pull_fast(header: bytes) -> PullCommand | None:
-    """Return the pull request in `header`, None when the generic way has to look at it."""
-    try:
-        command = _decode_pull(header)
-    except DECODE_ERRORS:
-        return None
-    if command.code not in PULL_CODES or command.flag & RESPONSE_FLAG or header.count(NIL) != 1:
-        return None
-    return command
+def send_response_encoder(region_id: str) -> SendResponseEncoder:
+    """Return what encodes the headers of a region's successful answers to sends."""
 
+    def encode(opaque: int, msg_ids: bytes, queue_id: int, queue_offset: int) -> bytes:
+        fields = {
+            "msgId": msg_ids.decode("ascii"),
+            "queueId": queue_id,
+            "queueOffset": queue_offset,
+            "MSG_REGION": region_id,
+            "TRACE_ON": "true",
+        }
+        return _pack((0, _PYTHON, CURRENT_VERSION, opaque, 1, None, fields))
 
-def encode_send_response(
-    opaque: int, msg_id: str, queue_id: int, queue_offset: int, region_id: str, *, code: int = 0
-) -> bytes:
-    """Return the header of a successful answer to a send."""
-    fields = {
-        "msgId": msg_id,
-        "queueId": queue_id,
-        "queueOffset": queue_offset,
-        "MSG_REGION": region_id,
-        "TRACE_ON": "true",
-    }
-    return _pack((code, _PYTHON, CURRENT_VERSION, opaque, 1, None, fields))
+    return encode
 
 
 def encode_pull_response(

@@ -31,6 +31,7 @@ from skylarkmq.protocol.remoting_command import (
     EXT_FIELDS_MAX,
     LANGUAGE_BY_NUMBER,
     RemotingCommand,
+    SendResponseEncoder,
 )
 
 FIXED: Final = struct.Struct(">hBhiii")
@@ -183,26 +184,30 @@ def _number(value: int) -> bytes:
     return _pack_int32(len(digits)) + digits
 
 
-def encode_send_response(
-    opaque: int, msg_id: str, queue_id: int, queue_offset: int, region_id: str, *, code: int = 0
-) -> bytes:
-    """Return the header of a successful answer to a send."""
-    block = b"".join(
-        (
-            _MSG_ID,
-            _text(msg_id),
-            _QUEUE_ID,
-            _number(queue_id),
-            _QUEUE_OFFSET,
-            _number(queue_offset),
-            _MSG_REGION,
-            _text(region_id),
-            _TRACE_ON_TRUE,
+def send_response_encoder(region_id: str) -> SendResponseEncoder:
+    """Return what encodes the headers of a region's successful answers to sends."""
+    end = _MSG_REGION + _text(region_id) + _TRACE_ON_TRUE
+
+    def encode(opaque: int, msg_ids: bytes, queue_id: int, queue_offset: int) -> bytes:
+        queue, offset = b"%d" % queue_id, b"%d" % queue_offset
+        block = b"".join(
+            (
+                _MSG_ID,
+                _pack_int32(len(msg_ids)),
+                msg_ids,
+                _QUEUE_ID,
+                _pack_int32(len(queue)),
+                queue,
+                _QUEUE_OFFSET,
+                _pack_int32(len(offset)),
+                offset,
+                end,
+            )
         )
-    )
-    return (
-        _pack_fixed(code, _PYTHON, CURRENT_VERSION, opaque, 1, 0) + _pack_int32(len(block)) + block
-    )
+        fixed = _pack_fixed(0, _PYTHON, CURRENT_VERSION, opaque, 1, 0)
+        return b"".join((fixed, _pack_int32(len(block)), block))
+
+    return encode
 
 
 def encode_pull_response(

@@ -1,6 +1,6 @@
 """RemotingCommand: one request or response, header fields as text, whatever codec carried it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from skylarkmq.protocol.codes import CURRENT_VERSION, LanguageCode
@@ -11,6 +11,9 @@ ONEWAY_FLAG: Final = 2
 
 # A header with more extra fields than this is refused by every codec; real ones carry under 30.
 EXT_FIELDS_MAX: Final = 1024
+
+# (opaque, ids of the messages between commas, queue id, queue offset) -> header
+SendResponseEncoder = Callable[[int, bytes, int, int], bytes]
 
 _JSON: Final = SerializeType.JSON
 _PYTHON: Final = LanguageCode.PYTHON

@@ -133,7 +133,7 @@ class MessageStore:
         if config.message_index_enable:
             writer.on_published = self.index.take
         # Writing
-        self.begin = commit_log.begin
+        self.begin = writer.begin
         self.commit = writer.commit
         self.settle = writer.settle
         self.sync = writer.sync

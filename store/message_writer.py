@@ -34,7 +34,7 @@ from skylarkmq.protocol.properties import MAX_PROPERTIES_SIZE
 from skylarkmq.store.config import RECORD_OVERHEAD, StoreConfig
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.errors import StoreFullError
-from skylarkmq.store.log.append import Unit
+from skylarkmq.store.log.append import AppendBatch, Unit
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.flush_service import CommitService, FlushService
 from skylarkmq.store.log.group_commit import Committed, GroupCommitService
@@ -166,6 +166,7 @@ class MessageWriter:
         self._notes_writes = commit_log.write_road != "pwrite"
         self._flush = FlushService(env, commit_log, self._flushed)
         self._syncs: list[tuple[int, Callable[[], object]]] = []  # (end offset, who waits)
+        self._open: Callable[[], None] | None = None  # commits the batch that `begin` opened
         self._flush_woken = not (self._sync or config.flush_commit_log_timed)
         self._slow = False  # batches leave the loop
         # None: the flush thread commits before each sync.
@@ -204,6 +205,7 @@ class MessageWriter:
 
     def stop(self) -> None:
         """End the timed work; what a commit asked for goes on."""
+        self._commit_open()
         self._flush_timer.stop()
         if self._commit is not None:
             self._commit.stop()
@@ -231,10 +233,27 @@ class MessageWriter:
 
     def refuse_waiting(self) -> None:
         """Answer all that wait, after `fail`."""
+        self._commit_open()
         self._group_commit.failed()
         self._tell_synced()
 
     # Writing
+
+    def begin(self, commit: Callable[[], None] | None = None) -> AppendBatch:
+        """Open a batch; messages of others wait until it is committed.
+
+        Args:
+            commit: ends in a call of `commit`. With it the batch may stay open to the end of this
+                turn of the loop: it is called sooner when another batch begins, or the store ends.
+        """
+        self._commit_open()
+        self._open = commit
+        return self._log.begin()
+
+    def _commit_open(self) -> None:
+        commit, self._open = self._open, None
+        if commit is not None:
+            commit()
 
     def commit(self, done: Committed | None, written: Committed | None = None) -> bool:
         """Store the batch. False when the disk refused it, or has failed since `begin`.
@@ -245,6 +264,7 @@ class MessageWriter:
                 SERVICE_NOT_AVAILABLE when it failed. None: no one waits for that.
             written: the same once the batch is written, whatever the flush mode (WAIT=false).
         """
+        self._open = None
         commit_log, batch, end_offset = self._log, self._log.batch, 0
         started = self._clock.monotonic()
         leaves = self._slow or started > self._flush.slow_at_s or bool(commit_log.later)
@@ -314,6 +334,7 @@ class MessageWriter:
                 mode makes it, which may be before this returns. What follows a refused message is
                 not stored and gets the same result.
         """
+        self._commit_open()
         queues = [self._queues.open(inner.topic, inner.queue_id) for inner in inners]
         batch = self._log.begin()
         places: list[tuple[int, int]] = []  # (queue offset, physical offset)
@@ -376,7 +397,8 @@ class MessageWriter:
             done()
 
     def settle(self, done: Committed) -> None:
-        """Call `done` once every commit so far is answered."""
+        """Call `done` once every message so far is answered."""
+        self._commit_open()
         if self._group_commit.waiting and (self._sync or self._log.later):
             self._group_commit.park(self._log.wrote_offset, [], done)
             self._flush.flush()

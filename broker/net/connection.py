@@ -266,17 +266,24 @@ class Connection(PendingCalls, asyncio.Protocol):
 
     # Writing
 
-    def send(self, data: bytes) -> None:
-        """Queue bytes of whole frames; they leave with all others of this loop turn."""
+    def send(self, data: bytes, *, at_once: bool = False) -> None:
+        """Queue bytes of whole frames; they leave with all others of this loop turn.
+
+        Args:
+            at_once: this turn has nothing more for the peer, so they need not wait for its end.
+        """
         if self.closed:
             return
         self._out.append(data)
         self._out_size += len(data)
         if self._out_size > OUTBOUND_MAX and len(self._out) > 1:
             self._drop_slow()
-        elif not self._in_read and not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._write_out)
+        elif not self._in_read:
+            if at_once:
+                self._write_out()
+            elif not self._scheduled:
+                self._scheduled = True
+                asyncio.get_running_loop().call_soon(self._write_out)
 
     def _write_out(self) -> None:
         self._scheduled = False

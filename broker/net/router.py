@@ -8,8 +8,8 @@ handler:
                                  -> coroutine        becomes a task; its result is the answer
                                  -> None             answered later, or never (one-way)
 
-Sends of one read gather in one store batch. Before any other request is looked at, that batch is
-committed, so a pull after a send on the same connection finds it.
+The sends of one turn of the loop, from all connections, gather in one store batch. Before any other
+request is handled that batch is committed, so a pull after a send finds it.
 
 A handler's `RemoteProtocolError` is answered with its code and remark; any other exception, on the
 road of sends too, is a defect, logged with its traceback and answered with SYSTEM_ERROR. A frame
@@ -114,7 +114,7 @@ class Router:
                     break
         finally:
             if send is not None and send.gathering:
-                send.finish(connection)
+                send.end_read(connection)
         return list(remaining)
 
     def _handle_decoded(self, connection: Connection, command: RemotingCommand) -> None:
@@ -128,7 +128,7 @@ class Router:
             send.request(connection, command)
             return
         if send is not None and send.gathering:
-            send.finish(connection)
+            send.commit()
         handler = self.handlers.get(command.code)
         if handler is None:
             self._note_unknown(connection, command)

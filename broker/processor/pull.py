@@ -32,8 +32,12 @@ from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import PullSysFlag, is_readable
 from skylarkmq.protocol.frame import PREFIX, PREFIX_SIZE, SerializeType
-from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
-from skylarkmq.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from skylarkmq.protocol.headers.fields import encode_fields
+from skylarkmq.protocol.headers.pull import (
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    decode_pull_header,
+)
 from skylarkmq.remoting.connection import CODEC_FIELD, CODEC_OFFER
 from skylarkmq.store.read.message_reader import Filter
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
@@ -110,7 +114,7 @@ class PullProcessor(Processor):
 
     def handle(self, connection: Connection, request: RemotingCommand) -> None:
         """Answer a pull, or hold it."""
-        header = decode_fields(PullMessageRequestHeader, request.ext_fields)
+        header = decode_pull_header(request.ext_fields)
         group = self._check(header, connection.remote_address)
         matches = self._subscriptions.select(header, group)
         self._read(_Pull(connection, request, header, matches), header.queue_offset, hold=True)

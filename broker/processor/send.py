@@ -1,6 +1,8 @@
 """Sending: codes 10, 310 and 320.
 
-All sends of one read are laid out in one store batch and written once; `finish` commits it. A
+All sends that one turn of the loop reads, from all connections, are laid out in one store batch and
+written once: where 64 connections have one send each under way, a commit for each of them would
+cost as much again as the rest. The turn's end commits, or what must find the messages stored. A
 sender that waits is answered when the batch is durable under the flush mode; one that said
 WAIT=false, at once. The first messages of a topic made on demand are stored at once too, but
 acknowledged only when `topics.json` is on the disk, so an acknowledged topic survives a power cut.
@@ -16,6 +18,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProce
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from skylarkmq.broker.config.settings import BrokerConfig
@@ -63,6 +66,8 @@ _DELAY = "DELAY\x01"
 _TRANSACTION = "TRAN_MSG\x01"
 _TIMER = "TIMER_"
 _CLUSTER = "CLUSTER\x01"
+TURN_SIZE_MAX = 1 << 20
+"""Bytes of records that wait for the end of a turn; more are committed after the read."""
 _LOOKED_AT = MessageSysFlag.TRANSACTION_MASK | MessageSysFlag.COMPRESSED_FLAG
 
 
@@ -120,6 +125,8 @@ class SendProcessor:
         self._counters: dict[ConsumeQueue, Traffic] = {}
         topics.add_deletion_listener(lambda _: self._counters.clear())
         self.gathering = False
+        self._last_sender: Connection | None = None
+        self._planned = False  # the end of this turn
 
     # The plain road
 
@@ -196,8 +203,15 @@ class SendProcessor:
             return False  # the full road meets the same and words the refusal
         self._count(queue, topic, len(body), 1)
         if not command.flag & ONEWAY_FLAG:
-            sent = (command.opaque, kind, physical_offset, queue_id, queue.next_offset - 1, False)
-            self._answers.add(sent, wait, topic)
+            queue_offset = queue.next_offset - 1
+            self._answers.add(
+                (
+                    connection, command.opaque, kind, physical_offset, queue_id, queue_offset,
+                    False,
+                ),
+                wait,
+                topic,
+            )  # fmt: skip
         return True
 
     # The full road
@@ -261,7 +275,9 @@ class SendProcessor:
             parked.bytes += len(inner.body)
         else:
             self._count(queue, inner.topic, len(inner.body), 1)
-        self._note(request, target, physical_offset, queue.next_offset - 1, inner.wait_store_ok)
+        self._note(
+            connection, request, target, physical_offset, queue.next_offset - 1, inner.wait_store_ok
+        )
 
     def _put_batch(
         self,
@@ -270,27 +286,37 @@ class SendProcessor:
         header: SendMessageRequestHeader,
         target: Target,
     ) -> None:
-        split = self._maker.batch(request.body, header, target)
-        queue = self._store.queues.open(target.topic, target.queue_id)
-        self._batch.reserve(split.stored_size)
-        first_offset = queue.next_offset
-        add, born_host, store_host = self._batch.add, connection.host_bytes, self._store_host
+        body, born_host, store_host = request.body, connection.host_bytes, self._store_host
         born_timestamp, reconsume_times = header.born_timestamp, header.reconsume_times
-        sys_flag = split.sys_flag
-        offsets = tuple(
-            [
+        head = self._maker.batch_head(body, header, target)
+        sys_flag = head.sys_flag
+        queue = self._queue((target.topic, target.queue_id))
+        offsets: list[int] | None = None
+        if queue is not None and not sys_flag & MessageSysFlag.COMPRESSED_FLAG:
+            offsets = self._batch.add_packed(
+                queue, body, head.properties, born_timestamp, born_host, store_host, sys_flag,
+                reconsume_times,
+            )  # fmt: skip
+        if queue is None or offsets is None:
+            parts = self._maker.batch_parts(body, head)
+            queue = self._store.queues.open(target.topic, target.queue_id)
+            self._batch.reserve(len(body) + len(parts) * head.extra_size)
+            add = self._batch.add
+            offsets = [
                 add(
-                    queue, body, properties, born_timestamp, born_host, store_host, tags_code,
+                    queue, part_body, properties, born_timestamp, born_host, store_host, tags_code,
                     flag, sys_flag, reconsume_times,
                 )
-                for body, properties, flag, tags_code in split.parts
-            ]
-        )  # fmt: skip
-        self._count(queue, target.topic, len(request.body), len(offsets))
-        self._note(request, target, offsets, first_offset, split.wait)
+                for part_body, properties, flag, tags_code in parts
+            ]  # fmt: skip
+        count = len(offsets)
+        self._count(queue, target.topic, len(body), count)
+        first_offset = queue.next_offset - count
+        self._note(connection, request, target, tuple(offsets), first_offset, head.wait)
 
     def _note(
         self,
+        connection: Connection,
         request: RemotingCommand,
         target: Target,
         physical_offset: int | tuple[int, ...],
@@ -300,6 +326,7 @@ class SendProcessor:
         if request.is_oneway:
             return
         sent = (
+            connection,
             request.opaque,
             request.serialize_type,
             physical_offset,
@@ -309,7 +336,7 @@ class SendProcessor:
         )
         self._answers.add(sent, wait, target.topic)
 
-    # One read
+    # One turn of the loop
 
     @property
     def _is_full(self) -> bool:
@@ -322,22 +349,41 @@ class SendProcessor:
             raise refusal(self._stats, "send", "queue_full", f"{why}; sendThreadPoolQueueCapacity")
 
     def _begin(self) -> bool:
-        """Open the batch of this read; False when the store does not take messages."""
+        """Open the batch of this turn; False when the store does not take messages."""
         if self._store.refusal() is not None or self._store.is_busy or self._is_full:
             return False
-        self._batch = self._store.begin()
+        self._batch = self._store.begin(self.commit)
         if self._batch.store_timestamp < self._config.start_accept_send_request_time_stamp:
             return False
         self.gathering = True
         return True
 
-    def finish(self, connection: Connection) -> None:
+    def end_read(self, connection: Connection) -> None:
+        """Commit what was gathered, or leave that to the end of the turn.
+
+        A peer that is the only one to send has nobody to share a commit with.
+        """
+        if connection is self._last_sender or self._batch.size >= TURN_SIZE_MAX:
+            self.commit()
+            return
+        self._last_sender = connection
+        if not self._planned:
+            self._planned = True
+            asyncio.get_running_loop().call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._planned = False
+        if self.gathering:
+            self.commit()
+
+    def commit(self) -> None:
         """Commit what was gathered, and answer when it is durable."""
         self.gathering = False
-        turn = self._answers.take(connection)
         if self._batch.is_empty:
             return
+        turn = self._answers.take()
         self._store.commit(turn.durable if turn.waits else None, turn.unwaited)
+        turn.committed()
 
     def _count(self, queue: ConsumeQueue, topic: str, size: int, count: int) -> None:
         counter = self._counters.get(queue)

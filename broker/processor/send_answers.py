@@ -1,4 +1,4 @@
-"""Answers of sends: gathered through one read, released when the messages are durable.
+"""Answers of sends: gathered through one turn of the loop, released when the messages are durable.
 
     unwaited    WAIT=false: answered as soon as the batch is written
     waiting     answered when the batch is durable under the flush mode
@@ -11,6 +11,10 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProce
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby
+from operator import itemgetter
 
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.metrics.stats import BrokerStats
@@ -29,10 +33,10 @@ CODES = {
     PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
     PutMessageStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
 }
-_ENCODERS = {
-    int(SerializeType.JSON): header_json.encode_send_response,
-    int(SerializeType.ROCKETMQ): header_rocketmq.encode_send_response,
-    int(SerializeType.MSGPACK): header_msgpack.encode_send_response,
+_CODECS = {
+    int(SerializeType.JSON): header_json,
+    int(SerializeType.ROCKETMQ): header_rocketmq,
+    int(SerializeType.MSGPACK): header_msgpack,
 }
 _REFUSED = "the store has failed or is full; the message is not stored safely, send it elsewhere"
 _TOPIC_NOT_DURABLE = "the topic table could not be written, so the new topic is not safe yet: "
@@ -41,32 +45,38 @@ _TRACE_ON = "TRACE_ON"
 
 
 # A stored send that wants an answer, as a plain tuple because one is made for every message:
-# (opaque, serialize type, physical offset or those of a batch, queue id, queue offset, codec)
-# with `codec` telling whether the request asked if we read the msgpack codec.
-Sent = tuple[int, int, int | tuple[int, ...], int, int, bool]
+# (who wants it, opaque, serialize type, physical offset or those of a batch, queue id, queue
+# offset, codec) with `codec` telling whether the request asked if we read the msgpack codec.
+Sent = tuple[Connection, int, int, int | tuple[int, ...], int, int, bool]
+_connection_of = itemgetter(0)
 
 
 class SendTurn:
-    """The answers of one read."""
+    """The answers of one batch."""
 
-    __slots__ = ("_answers", "_connection", "_fresh", "_unwaited", "_waiting")
+    __slots__ = ("_answers", "_fresh", "_is_committed", "_unwaited", "_waiting")
 
     def __init__(
-        self,
-        answers: SendAnswers,
-        connection: Connection,
-        waiting: list[Sent],
-        unwaited: list[Sent],
-        fresh: list[Sent],
+        self, answers: SendAnswers, waiting: list[Sent], unwaited: list[Sent], fresh: list[Sent]
     ) -> None:
         self._answers = answers
-        self._connection = connection
         self._waiting = waiting
         self._unwaited = unwaited
         self._fresh = fresh
-        count = len(waiting) + len(fresh)
-        connection.park(count)
-        answers.waiting_count += count
+        self._is_committed = False
+
+    def committed(self) -> None:
+        """Note that the batch is committed: who was not answered by now waits."""
+        self._is_committed = True
+        self._park(self._waiting, 1)
+        self._park(self._fresh, 1)
+
+    def _park(self, entries: list[Sent], sign: int) -> None:
+        if not entries:
+            return
+        for connection, count in Counter(map(_connection_of, entries)).items():
+            connection.park(sign * count)
+        self._answers.waiting_count += sign * len(entries)
 
     @property
     def waits(self) -> bool:
@@ -75,19 +85,24 @@ class SendTurn:
 
     def durable(self, status: PutMessageStatus) -> None:
         """Answer: the batch is durable, late, or lost."""
-        self._release(self._waiting, status)
+        waiting, self._waiting = self._waiting, []
+        self._release(waiting, status)
         if self._fresh:
             if status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
-                self._release(self._fresh, status)
+                self._release_fresh(status)
             else:
                 self._answers.topics.persisted(lambda error: self._topics_written(status, error))
 
     def _topics_written(self, status: PutMessageStatus, error: BaseException | None) -> None:
         if error is None:
-            self._release(self._fresh, status)
+            self._release_fresh(status)
         else:
             why = f"{_TOPIC_NOT_DURABLE}{error}"
-            self._release(self._fresh, PutMessageStatus.SERVICE_NOT_AVAILABLE, why)
+            self._release_fresh(PutMessageStatus.SERVICE_NOT_AVAILABLE, why)
+
+    def _release_fresh(self, status: PutMessageStatus, why: str = _REFUSED) -> None:
+        fresh, self._fresh = self._fresh, []
+        self._release(fresh, status, why)
 
     @property
     def unwaited(self) -> Committed | None:
@@ -98,15 +113,16 @@ class SendTurn:
         self._send(self._unwaited, status, _REFUSED)
 
     def _release(self, entries: list[Sent], status: PutMessageStatus, why: str = _REFUSED) -> None:
-        if entries:
-            self._connection.park(-len(entries))
-            self._answers.waiting_count -= len(entries)
-            self._send(entries, status, why)
+        if self._is_committed:
+            self._park(entries, -1)
+        self._send(entries, status, why)
 
     def _send(self, entries: list[Sent], status: PutMessageStatus, why: str) -> None:
-        data = self._answers.encode(entries, status, why)
-        if not self._connection.closed:
-            self._connection.send(data)
+        # What the commit itself answers is all that the turn has; a sync ends many batches.
+        at_once = not self._is_committed
+        for connection, sent in groupby(entries, _connection_of):
+            if not connection.closed:
+                connection.send(self._answers.encode(list(sent), status, why), at_once=at_once)
 
 
 def remark_of(result: PutMessageResult) -> str | None:
@@ -138,8 +154,10 @@ class SendAnswers:
         self.topics = topics
         self.waiting_count = 0
         self._config = config
-        self._id_prefix = store_host.hex().upper()
-        self._region_id = config.region_id
+        self._id_prefix = store_host.hex().upper().encode()
+        self._encoders = {
+            kind: codec.send_response_encoder(config.region_id) for kind, codec in _CODECS.items()
+        }
         self._stats = stats
         self._fresh_topics: set[str] = set()
         self._waiting: list[Sent] = []
@@ -185,9 +203,9 @@ class SendAnswers:
             self._fresh_topics.clear()
         return topic in self._fresh_topics
 
-    def take(self, connection: Connection) -> SendTurn:
-        """Hand over what was gathered through this read."""
-        turn = SendTurn(self, connection, self._waiting, self._unwaited, self._fresh)
+    def take(self) -> SendTurn:
+        """Hand over what was gathered through this turn."""
+        turn = SendTurn(self, self._waiting, self._unwaited, self._fresh)
         self._waiting, self._unwaited, self._fresh = [], [], []
         return turn
 
@@ -195,30 +213,31 @@ class SendAnswers:
         """Return the frames that answer the entries."""
         # The quick encoders say that traces are on.
         plain = status is PutMessageStatus.PUT_OK and self._config.trace_on
+        prefix, encoders = self._id_prefix, self._encoders
         out: list[bytes] = []
         for sent in entries:
-            opaque, kind, physical_offset, queue_id, queue_offset, codec = sent
+            _, opaque, kind, physical_offset, queue_id, queue_offset, codec = sent
             if plain and not codec:
                 if isinstance(physical_offset, int):
-                    msg_id = f"{self._id_prefix}{physical_offset:016X}"
+                    msg_ids = b"%b%016X" % (prefix, physical_offset)
                 else:
-                    msg_id = self._msg_ids(physical_offset)
-                header = _ENCODERS[kind](opaque, msg_id, queue_id, queue_offset, self._region_id)
+                    msg_ids = self._msg_ids(physical_offset)
+                header = encoders[kind](opaque, msg_ids, queue_id, queue_offset)
                 out.append(encode_frame(kind, header))
             else:
                 out.append(encode_command(self._full(sent, status, why)))
         data = b"".join(out)
-        traffic = self._stats.frames_out[entries[0][1]]
+        traffic = self._stats.frames_out[entries[0][2]]
         traffic.count += len(out)
         traffic.bytes += len(data)
         return data
 
-    def _msg_ids(self, physical_offsets: tuple[int, ...]) -> str:
+    def _msg_ids(self, physical_offsets: tuple[int, ...]) -> bytes:
         prefix = self._id_prefix
-        return ",".join([f"{prefix}{offset:016X}" for offset in physical_offsets])
+        return b",".join([b"%b%016X" % (prefix, offset) for offset in physical_offsets])
 
     def _full(self, sent: Sent, status: PutMessageStatus, why: str) -> RemotingCommand:
-        opaque, kind, offsets, queue_id, queue_offset, codec = sent
+        _, opaque, kind, offsets, queue_id, queue_offset, codec = sent
         fields = send_extras(self._config)
         if codec:
             fields[CODEC_FIELD] = CODEC_OFFER
@@ -226,7 +245,8 @@ class SendAnswers:
         if status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
             remark = why
         else:
-            fields["msgId"] = self._msg_ids((offsets,) if isinstance(offsets, int) else offsets)
+            places = (offsets,) if isinstance(offsets, int) else offsets
+            fields["msgId"] = self._msg_ids(places).decode()
             fields["queueId"] = str(queue_id)
             fields["queueOffset"] = str(queue_offset)
         return RemotingCommand(

@@ -70,13 +70,13 @@ _FIXED_SIZE_MAX = max(layout.size for layout in FIXED_BY_HOSTS)
 BatchPart = tuple[bytes, bytes, int, int]
 
 
-class SplitBatch(NamedTuple):
-    """The messages of a batch and what they share."""
+class BatchHead(NamedTuple):
+    """What the messages of a batch share."""
 
-    parts: list[BatchPart]
-    stored_size: int  # an upper bound of what their records take, bytes
+    properties: bytes  # encoded; they follow those of each message
     wait: bool
     sys_flag: int
+    extra_size: int  # an upper bound of what a record has beside its part of the body, bytes
 
 
 class SendMessages:
@@ -165,11 +165,13 @@ class SendMessages:
             timed.properties = join_properties(timed.properties, wait)
         return timed
 
-    def batch(self, body: bytes, header: SendMessageRequestHeader, target: Target) -> SplitBatch:
-        """Return the messages of a batch, at least one; nothing is stored before all are sound.
+    def batch_head(
+        self, body: bytes, header: SendMessageRequestHeader, target: Target
+    ) -> BatchHead:
+        """Return what the messages of a batch share.
 
         Raises:
-            RemoteProtocolError: as `single`, and for a body that is no batch.
+            RemoteProtocolError: as `single`.
         """
         self._check_body(body)
         batch_level = _encoded(header.properties)
@@ -177,13 +179,12 @@ class SendMessages:
             raise _illegal("a batch cannot be transactional")
         if _delay_level(batch_level) or target.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             raise _illegal("a batch can neither be delayed nor be a retry")
-        timed = body.find(_TIMER) >= 0 or batch_level.find(_TIMER) >= 0
-        if timed and asks_for_timer(batch_level):
+        if batch_level.find(_TIMER) >= 0 and asks_for_timer(batch_level):
             raise _illegal("a batch cannot be delayed")
         _, wait = take_wait(batch_level)
         batch_level = with_property(batch_level, b"CLUSTER", self._cluster)
-        fixed = _FIXED_SIZE_MAX + LENGTHS_SIZE + len(target.topic) + len(batch_level) + 1
-        room = (self._batch_size_max - len(body)) // fixed
+        extra_size = _FIXED_SIZE_MAX + LENGTHS_SIZE + len(target.topic) + len(batch_level) + 1
+        room = (self._batch_size_max - len(body)) // extra_size
         if has_more_items(body, min(room, BATCH_COUNT_MAX)):  # before the work that they cost
             raise _illegal(
                 f"the batch has more than {BATCH_COUNT_MAX} messages; split it"
@@ -191,20 +192,28 @@ class SendMessages:
                 else f"the batch's messages would take more than {self._batch_size_max}B in the "
                 "log; split it"
             )
+        sys_flag = header.sys_flag | multi_tag_flag(target.config)
+        return BatchHead(batch_level, wait, sys_flag, extra_size)
+
+    def batch_parts(self, body: bytes, head: BatchHead) -> list[BatchPart]:
+        """Return the messages of a batch, at least one; nothing is stored before all are sound.
+
+        Raises:
+            RemoteProtocolError: as `single`, and for a body that is no batch.
+        """
         items = split_batch(body)
-        _check_compressed(header.sys_flag, (part_body for _, part_body, _ in items))
-        size = len(body) + len(items) * fixed
+        _check_compressed(head.sys_flag, (part_body for _, part_body, _ in items))
         parts: list[BatchPart] = []
         for flag, part_body, inner_level in items:
-            if timed and asks_for_timer(inner_level):
+            if inner_level.find(_TIMER) >= 0 and asks_for_timer(inner_level):
                 raise _illegal("a message of a batch cannot be delayed")
-            properties = join_properties(inner_level, batch_level)
+            properties = join_properties(inner_level, head.properties)
             if len(properties) > MAX_PROPERTIES_SIZE or properties.find(0) >= 0:
                 _check_properties(properties)
             tags = find_property(properties, TAGS_AND_SEPARATOR)
             tags_code = 0 if tags is None else cached_tags_code(tags)
             parts.append((part_body, properties, flag, tags_code))
-        return SplitBatch(parts, size, wait, header.sys_flag | multi_tag_flag(target.config))
+        return parts
 
     def _inner(
         self,

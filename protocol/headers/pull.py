@@ -6,9 +6,19 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../protocol/header/ (the clas
 remoting/.../protocol/header/PullMessageRequestHeader.java
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
-from skylarkmq.protocol.headers.fields import Header, JavaInt, JavaLong
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.headers.fields import (
+    Header,
+    JavaInt,
+    JavaLong,
+    decode_fields,
+    java_int,
+    java_long,
+)
 
 
 class PullMessageRequestHeader(Header, kw_only=True, frozen=True):
@@ -33,6 +43,34 @@ class PullMessageRequestHeader(Header, kw_only=True, frozen=True):
     expression_type: str | None = None
     max_msg_bytes: JavaInt | None = None
     broker_name: str | None = msgspec.field(default=None, name="bname")
+
+
+def decode_pull_header(ext_fields: Mapping[str, str]) -> PullMessageRequestHeader:
+    """Return the header of a pull as `decode_fields` does, in half the time: one for each pull.
+
+    Raises:
+        RemoteProtocolError: SYSTEM_ERROR; a mandatory field is missing, or a text is ill-typed.
+    """
+    get = ext_fields.get
+    max_msg_bytes = get("maxMsgBytes")
+    try:
+        return PullMessageRequestHeader(
+            consumer_group=ext_fields["consumerGroup"],
+            topic=ext_fields["topic"],
+            queue_id=java_int(ext_fields["queueId"], ""),
+            queue_offset=java_long(ext_fields["queueOffset"], ""),
+            max_msg_nums=java_int(ext_fields["maxMsgNums"], ""),
+            sys_flag=java_int(ext_fields["sysFlag"], ""),
+            commit_offset=java_long(ext_fields["commitOffset"], ""),
+            suspend_timeout_millis=java_long(ext_fields["suspendTimeoutMillis"], ""),
+            subscription=get("subscription"),
+            sub_version=java_long(ext_fields["subVersion"], ""),
+            expression_type=get("expressionType"),
+            max_msg_bytes=None if max_msg_bytes is None else java_int(max_msg_bytes, ""),
+            broker_name=get("bname"),
+        )
+    except (KeyError, RemoteProtocolError):  # the general way meets the same and names the field
+        return decode_fields(PullMessageRequestHeader, ext_fields)
 
 
 class PullMessageResponseHeader(Header, kw_only=True, frozen=True):

@@ -98,6 +98,34 @@ SEND_V2_NAMES: Final = dict(
     zip(SendMessageRequestHeader.__struct_fields__, "abcdefghijklmn", strict=True)
 )
 """The single letters by attribute."""
+
+
+class SendFields(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False, rename=SEND_V2_NAMES
+):
+    """The fields of codes 310, 320 and 325 as text, for quick decoding.
+
+    It refuses any other field. So what a quick decoder accepts is all there is; a signed request,
+    or one that negotiates, goes to the generic decoder. The numbers among the values are read after
+    both, by the same strict rule. An attribute is None when the field is absent or null.
+    """
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: str
+    queue_id: str
+    sys_flag: str
+    born_timestamp: str
+    flag: str
+    properties: str | None = None
+    reconsume_times: str | None = None
+    unit_mode: str | None = None
+    max_reconsume_times: str | None = None
+    batch: str | None = None
+    broker_name: str | None = None
+
+
 _V2_PLAN: Final = plan_of(SendMessageRequestHeader, SEND_V2_NAMES)
 
 

@@ -152,11 +152,11 @@ class _FaultyConnection(Connection):
         self.marked.clear()
         super().connection_lost(exc)
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, *, at_once: bool = False) -> None:
         if self.marked:
             data = self._sifted(data, super().send)
         if data:
-            super().send(data)
+            super().send(data, at_once=at_once)
 
     def _sifted(self, data: bytes, send: Callable[[bytes], None]) -> bytes:
         """Return what is left of whole frames once marked answers are out of them."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections import OrderedDict
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +33,12 @@ log = logging.getLogger(__name__)
 
 ALLOCATE_MIN = 4096  # blocks of a new file, bytes; doubled as it grows
 ALLOCATE_AHEAD = 65536  # until they are this many
+
+
+@lru_cache(maxsize=1024)  # making a path costs as much as reading what it leads to
+def path_of(folder: Path, start: int) -> Path:
+    """Return the file of a queue, or of an extension, that begins at a byte offset."""
+    return folder / file_name(start)
 
 
 class HandleCache:
@@ -197,7 +204,7 @@ class QueueWriter:
         self._write_part(folder, start, 0, memoryview(padding))
 
     def _write_part(self, folder: Path, start: int, within: int, data: memoryview) -> None:
-        path = folder / file_name(start)
+        path = path_of(folder, start)
         allocated = self._allocated.get(path)
         if allocated is None:
             allocated = self._open_for_write(folder, path, within)
@@ -265,7 +272,7 @@ class QueueReader:
         """
         within = position % self._file_size
         size = min(size, self._file_size - within)
-        return self._handles.get(folder / file_name(position - within)).pread(size, within)
+        return self._handles.get(path_of(folder, position - within)).pread(size, within)
 
     def forget(self, path: Path) -> None:
         self._handles.forget(path)

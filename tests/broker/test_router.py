@@ -49,9 +49,12 @@ class SendRoad:
             raise self.error
         self.events.append("request")
 
-    def finish(self, connection: Connection) -> None:
+    def end_read(self, connection: Connection) -> None:
+        self.events.append("end")
+
+    def commit(self) -> None:
         self.gathering = False
-        self.events.append("finish")
+        self.events.append("commit")
 
 
 class Rig:
@@ -275,17 +278,20 @@ def test_the_first_two_way_request_settles_the_codec() -> None:
 # Sends
 
 
-def test_sends_of_one_read_are_committed_together_and_before_anything_else() -> None:
+def test_sends_are_committed_together_and_before_anything_else() -> None:
     rig = Rig(ok, sends=True)
     rig.read(request(SEND), request(SEND), request(SEND))
-    assert rig.events == ["request", "take", "take", "finish"], "the first one settles the codec"
+    assert rig.events == ["request", "take", "take", "end"], "the first one settles the codec"
+    rig.events.clear()
+    rig.read(request(CODE))
+    assert rig.events == ["commit"], "also those of an earlier read"
     rig.events.clear()
     rig.read(request(SEND), request(CODE), request(SEND))
-    assert rig.events == ["take", "finish", "take", "finish"]
+    assert rig.events == ["take", "commit", "take", "end"]
     rig.events.clear()
     rig.road.quick = False
     rig.read(request(SEND), request(9999), request(CODE))
-    assert rig.events == ["request", "finish"]
+    assert rig.events == ["request", "commit"]
 
 
 def test_a_response_is_no_send() -> None:
@@ -305,7 +311,7 @@ def test_a_defect_on_the_road_of_sends_is_answered_and_the_rest_committed(quick:
     rig.road.error = ZeroDivisionError("a defect")
     (answer,) = rig.read(request(SEND, opaque=8))
     assert (answer.opaque, answer.code) == (8, 1)
-    assert rig.events == ["finish"]
+    assert rig.events == ["end"]
     rig.road.error = None
     assert rig.read(request(SEND)) == []
     assert rig.transport.ended == ""
@@ -318,7 +324,7 @@ def test_what_stands_before_a_header_that_can_not_be_read_is_handled() -> None:
     bad = b"\x00\x00\x00\x08\x00\x00\x00\x04nope"
     before = len(rig.transport.writes)
     rig.connection.data_received(good + bad + good)
-    assert rig.events == ["take", "finish"]
+    assert rig.events == ["take", "commit"]
     assert [answer.opaque for answer in rig.answers(before)] == [5]
     assert (rig.transport.ended, rig.connection.close_reason) == ("close", "protocol_error")
     assert rig.owner.stats.protocol_errors["bad_header"] == 1

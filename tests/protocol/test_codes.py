@@ -4,7 +4,6 @@ import pytest
 
 from skylarkmq.protocol.codes import (
     CURRENT_VERSION,
-    PULL_CODES,
     SEND_V2_CODES,
     LanguageCode,
     MQVersion,
@@ -63,7 +62,6 @@ def test_no_number_has_two_names(table: type[RequestCode]) -> None:
 
 def test_families() -> None:
     assert {310, 320, 325} == SEND_V2_CODES
-    assert {11, 361} == PULL_CODES
 
 
 def test_we_answer_as_a_release_that_may_filter_by_sql() -> None:

@@ -181,10 +181,9 @@ def test_the_send_answer_is_what_the_generic_encoder_writes(region: str) -> None
         "MSG_REGION": region,
         "TRACE_ON": "true",
     }
-    expected = encode_header(RemotingCommand(10, opaque=-9, flag=1, ext_fields=fields))
-    written = header_rocketmq.encode_send_response(
-        -9, fields["msgId"], 3, 2**63 - 1, region, code=10
-    )
+    expected = encode_header(RemotingCommand(0, opaque=-9, flag=1, ext_fields=fields))
+    encode = header_rocketmq.send_response_encoder(region)
+    written = encode(-9, fields["msgId"].encode(), 3, 2**63 - 1)
     assert written == expected
 
 

@@ -19,6 +19,7 @@ from skylarkmq.protocol.frame import FrameDecoder, SerializeType
 from skylarkmq.store.results import PutMessageStatus
 from tests.broker.group_rig import GroupRig
 from tests.store.support import HOST
+from tests.support.fake_transport import Owner, connect
 from tests.support.live_broker import broker_config, live_broker
 from tests.support.raw_client import RawClient, send_fields
 
@@ -124,7 +125,7 @@ async def test_answered_sends_do_not_count_as_waiting(tmp_path: Path, flush: str
 def test_templates_and_the_general_encoder_answer_alike(kind: int) -> None:
     rig = GroupRig(region_id="Region").start()
     answers = SendAnswers(rig.config, HOST, BrokerStats(), rig.topics)
-    sent = (77, int(kind), 0x12AB, 3, 2**40, False)
+    sent = (connect(Owner())[0], 77, int(kind), 0x12AB, 3, 2**40, False)
     made = answers.encode([sent, sent], PutMessageStatus.PUT_OK, "")
     general = encode_command(answers._full(sent, PutMessageStatus.PUT_OK, ""))
     quick, again = [decode_command(frame) for frame in FrameDecoder().feed(made)]
@@ -155,7 +156,7 @@ async def test_answers_are_counted_with_their_bytes(tmp_path: Path) -> None:
 def test_answers_say_at_once_that_traces_were_turned_off() -> None:
     rig = GroupRig().start()
     answers = SendAnswers(rig.config, HOST, BrokerStats(), rig.topics)
-    sent = (77, int(SerializeType.JSON), 0x12AB, 3, 2**40, False)
+    sent = (connect(Owner())[0], 77, int(SerializeType.JSON), 0x12AB, 3, 2**40, False)
     for trace_on in (True, False, True):
         object.__setattr__(rig.config, "trace_on", trace_on)
         frames = answers.encode([sent], PutMessageStatus.PUT_OK, "")

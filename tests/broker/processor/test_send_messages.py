@@ -10,7 +10,12 @@ import pytest
 
 from skylarkmq.broker.processor import send_messages
 from skylarkmq.broker.processor.send_checks import Target
-from skylarkmq.broker.processor.send_messages import SendMessages, take_wait
+from skylarkmq.broker.processor.send_messages import (
+    BatchHead,
+    BatchPart,
+    SendMessages,
+    take_wait,
+)
 from skylarkmq.protocol.batch import encode_batch
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import ResponseCode
@@ -125,6 +130,14 @@ def test_a_cluster_of_the_clients_own_is_replaced() -> None:
     assert stored("CLUSTER\x01other\x02A\x01b") == {"A": "b", "CLUSTER": "C1"}
 
 
+def split(
+    body: bytes, of: SendMessageRequestHeader, to: Target, maker: SendMessages = MAKER
+) -> tuple[BatchHead, list[BatchPart]]:
+    """What the messages of a batch share, and the messages."""
+    head = maker.batch_head(body, of, to)
+    return head, maker.batch_parts(body, head)
+
+
 PACKED = compress(b"body")
 
 
@@ -132,7 +145,7 @@ PACKED = compress(b"body")
 def test_a_body_flagged_as_compressed_that_is_not_is_refused(body: bytes) -> None:
     for make in (
         lambda: single(body=body, sys_flag=1),
-        lambda: MAKER.batch(encode_batch([Message("T", body)]), header(sys_flag=1), target()),
+        lambda: split(encode_batch([Message("T", body)]), header(sys_flag=1), target()),
     ):
         with pytest.raises(RemoteProtocolError, match="flag says that the body is comp") as caught:
             make()
@@ -233,10 +246,10 @@ def test_a_batch_takes_no_timer(inside: bool) -> None:
     body = encode_batch([Message("T", b"a"), Message("T", b"b", properties=timer)])
     text = "" if inside else "TIMER_DELIVER_MS\x015"
     with pytest.raises(RemoteProtocolError, match="batch") as caught:
-        MAKER.batch(body, header(text), target())
+        split(body, header(text), target())
     assert caught.value.response_code == ILLEGAL
     harmless = encode_batch([Message("T", b"TIMER_DELAY_MS\x015\x02")])
-    assert len(MAKER.batch(harmless, header(""), target()).parts) == 1
+    assert len(split(harmless, header(""), target())[1]) == 1
 
 
 def test_a_dead_letter_is_not_delayed() -> None:
@@ -325,7 +338,7 @@ def test_a_batch_is_no_transaction() -> None:
     body = encode_batch([Message("T", b"x")])
     for more in ({"properties": TRANSACTION}, {"sys_flag": 4}):
         with pytest.raises(RemoteProtocolError, match="transactional") as caught:
-            MAKER.batch(body, header(**more), target())
+            split(body, header(**more), target())
         assert caught.value.response_code == ILLEGAL
 
 
@@ -338,29 +351,29 @@ def test_the_largest_message_is_taken() -> None:
 
 
 def batch(messages: list[Message], properties: str = "", topic: str = "T", **more: Any) -> Any:
-    return MAKER.batch(
-        encode_batch(messages), header(properties, batch=True, **more), target(topic)
-    )
+    return split(encode_batch(messages), header(properties, batch=True, **more), target(topic))
 
 
 def test_a_batch_is_split_as_rocketmq_splits_it() -> None:
     golden = STORE["batch"]
     maker = SendMessages("DefaultCluster", HOST, CONFIG, DelayLevels(), RULES)
-    made = maker.batch(bytes.fromhex(golden["requestBodyHex"]), header(), target("TopicTest"))
-    assert [(body.hex(), flag, code) for body, _, flag, code in made.parts] == [
+    body = bytes.fromhex(golden["requestBodyHex"])
+    head, parts = split(body, header(), target("TopicTest"), maker)
+    assert [(body.hex(), flag, code) for body, _, flag, code in parts] == [
         (each["bodyHex"], each["flag"], each["tagsCode"]) for each in golden["stored"]
     ]
-    assert [text.decode().split("\x02") for _, text, _, _ in made.parts] == [
+    assert [text.decode().split("\x02") for _, text, _, _ in parts] == [
         [f"{name}\x01{value}" for name, value in each["properties"]] for each in golden["stored"]
     ]
-    assert made.stored_size >= sum(each["size"] for each in golden["stored"])
-    assert made.wait
+    most = len(body) + len(parts) * head.extra_size
+    assert most >= sum(each["size"] for each in golden["stored"])
+    assert head.wait
 
 
 def test_the_batchs_own_wait_decides() -> None:
-    made = batch([Message("T", b"x")], "WAIT\x01false\x02A\x01b")
-    assert not made.wait
-    ((_, text, _, _),) = made.parts
+    head, parts = batch([Message("T", b"x")], "WAIT\x01false\x02A\x01b")
+    assert not head.wait
+    ((_, text, _, _),) = parts
     assert decode_properties(text.decode())["A"] == "b"
 
 
@@ -377,7 +390,7 @@ def test_a_batch_is_neither_delayed_nor_a_retry(properties: str, topic: str, wor
 @pytest.mark.parametrize("body", [b"", b"\0\0\0\1", b"\0\0\0\x20" + bytes(10), b"\xff" * 40])
 def test_a_body_that_is_no_batch_is_refused(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
-        MAKER.batch(body, header(batch=True), target())
+        split(body, header(batch=True), target())
     assert caught.value.response_code in (ILLEGAL, ResponseCode.SYSTEM_ERROR)
 
 
@@ -385,7 +398,7 @@ def test_one_bad_part_refuses_the_whole_batch() -> None:
     for bad in ("v" * 32_760, "a\0b"):
         messages = [Message("T", b"ok"), Message("T", b"x", properties={"p": bad})]
         with pytest.raises(RemoteProtocolError):
-            MAKER.batch(encode_batch(messages), header(batch=True), target())
+            split(encode_batch(messages), header(batch=True), target())
 
 
 def test_a_batch_of_very_many_tiny_messages_must_fit_a_log_file() -> None:
@@ -399,7 +412,7 @@ def test_too_many_messages_are_refused_before_they_are_read(
 ) -> None:
     """4 MiB of tiny ones took a quarter of a second of the loop, and were refused then."""
     monkeypatch.setattr(send_messages, "BATCH_COUNT_MAX", 100)
-    assert len(batch([Message("T", b"")] * 100).parts) == 100
+    assert len(batch([Message("T", b"")] * 100)[1]) == 100
     monkeypatch.setattr(send_messages, "split_batch", None)
     with pytest.raises(RemoteProtocolError, match="more than 100 messages; split it"):
         batch([Message("T", b"")] * 101)

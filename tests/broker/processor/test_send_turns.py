@@ -1,0 +1,173 @@
+"""Sends that one turn of the loop reads share a commit, and nothing can tell."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from skylarkmq.broker.controller import BrokerController
+from skylarkmq.broker.processor import send as send_module
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
+from skylarkmq.protocol.frame import FrameDecoder
+from skylarkmq.store.results import PutMessageResult
+from tests.store.support import inner
+from tests.support.fake_transport import Transport
+from tests.support.live_broker import live_broker
+from tests.support.raw_client import RawClient, pull_fields, send_fields
+
+SEND, PULL = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.PULL_MESSAGE)
+
+
+class ClosingTransport(Transport):
+    """One whose peer is gone as soon as the broker closes the connection."""
+
+    def close(self) -> None:
+        super().close()
+        self.protocol.connection_lost(None)
+
+
+class Peer:
+    """A connection of the broker whose reads the test makes: several in one turn of the loop."""
+
+    def __init__(self, broker: BrokerController, port: int) -> None:
+        server = broker._server
+        assert server is not None
+        self.transport = ClosingTransport(("127.0.0.1", port))
+        self.connection = server._connect(server._handler, server)
+        self.transport.protocol = self.connection
+        self.connection.connection_made(cast(asyncio.BaseTransport, self.transport))
+        self._opaque = 0
+
+    def read(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
+        """Let the broker read a request."""
+        self._opaque += 1
+        request = RemotingCommand.request(code, fields, body, opaque=self._opaque)
+        self.connection.data_received(encode_command(request))
+
+    def send(self, text: str, properties: str = "") -> None:
+        """Let the broker read a send."""
+        self.read(SEND, send_fields("T", 0, properties), text.encode())
+
+    def answers(self) -> list[RemotingCommand]:
+        """What the broker has answered since the last call."""
+        data = b"".join(self.transport.writes)
+        self.transport.writes.clear()
+        return [decode_command(frame) for frame in FrameDecoder().feed(data)]
+
+    def offsets(self) -> list[str]:
+        """The queue offsets in the answers to sends."""
+        answers = self.answers()
+        assert {answer.code for answer in answers} <= {ResponseCode.SUCCESS}
+        return [answer.ext_fields["queueOffset"] for answer in answers]
+
+
+async def peers(broker: BrokerController, count: int = 2) -> list[Peer]:
+    """Peers of a broker with the topic T, their codec settled."""
+    maker = await RawClient.open(broker.listen_address)
+    assert (await maker.call(SEND, send_fields("T", 1))).code == ResponseCode.SUCCESS
+    await maker.close()
+    made = [Peer(broker, 4711 + number) for number in range(count)]
+    for peer in made:
+        peer.read(9999, {})
+        peer.answers()
+    return made
+
+
+async def turn() -> None:
+    """Let the loop run what is due."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+def commits(broker: BrokerController) -> int:
+    return sum(broker.parts.store.stats.append_duration.counts)
+
+
+def stored(broker: BrokerController) -> int:
+    return broker.parts.store.max_offset("T", 0)
+
+
+async def test_sends_of_several_peers_are_one_commit_at_the_end_of_the_turn(tmp_path: Path) -> None:
+    async with live_broker(tmp_path) as broker:
+        first, second, third = await peers(broker, 3)
+        before = commits(broker)
+        for peer in (first, second, first, third):
+            peer.send("x")
+        assert (stored(broker), commits(broker)) == (0, before)
+        assert first.answers() == [], "nothing is acknowledged before it is written"
+        await turn()
+        assert (stored(broker), commits(broker)) == (4, before + 1)
+        assert [peer.offsets() for peer in (first, second, third)] == [["0", "2"], ["1"], ["3"]]
+        assert {peer.connection.parked for peer in (first, second, third)} == {0}
+
+
+async def test_a_peer_that_sends_alone_does_not_wait_for_the_end_of_the_turn(
+    tmp_path: Path,
+) -> None:
+    async with live_broker(tmp_path) as broker:
+        (peer,) = await peers(broker, 1)
+        peer.send("x")
+        await turn()
+        peer.send("y")
+        assert peer.offsets() == ["0", "1"]
+
+
+async def test_a_request_of_any_peer_finds_what_was_sent_before_it(tmp_path: Path) -> None:
+    async with live_broker(tmp_path) as broker:
+        sender, reader = await peers(broker)
+        sender.send("x")
+        reader.read(PULL, pull_fields("T"))
+        (answer,) = reader.answers()
+        assert (answer.code, answer.body.count(b"x")) == (ResponseCode.SUCCESS, 1)
+        assert sender.offsets() == ["0"]
+
+
+async def test_what_the_broker_stores_itself_comes_after_what_was_read(tmp_path: Path) -> None:
+    async with live_broker(tmp_path) as broker:
+        (peer,) = await peers(broker, 1)
+        results: list[PutMessageResult] = []
+        peer.send("x")
+        broker.parts.store.put_message(inner("T", 0), results.append)
+        peer.send("y")
+        await turn()
+        assert [result.queue_offset for result in results] == [1]
+        assert peer.offsets() == ["0", "2"]
+
+
+async def test_much_is_committed_before_the_turn_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(send_module, "TURN_SIZE_MAX", 1000)
+    async with live_broker(tmp_path) as broker:
+        first, second = await peers(broker)
+        first.send("x")
+        second.send("y" * 1000)
+        assert (first.offsets(), second.offsets()) == (["0"], ["1"])
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_a_stop_answers_what_this_turn_has_read(tmp_path: Path, flush: str) -> None:
+    async with live_broker(tmp_path, flush_disk_type=flush) as broker:
+        first, second = await peers(broker)
+        first.send("x")
+        second.send("y")
+        settled = asyncio.ensure_future(broker._settled())
+        await settled
+        assert (first.offsets(), second.offsets()) == (["0"], ["1"])
+
+
+async def test_a_store_that_fails_refuses_what_this_turn_has_read(tmp_path: Path) -> None:
+    async with live_broker(tmp_path, store_failure_exit=False) as broker:
+        first, second = await peers(broker)
+        first.send("x")
+        second.send("in a hurry", "WAIT\x01false")
+        broker.parts.store.fail(OSError(5, "the disk is gone"))
+        for peer in (first, second):
+            await turn()
+            (answer,) = peer.answers()
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert stored(broker) == 0
