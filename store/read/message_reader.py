@@ -53,7 +53,6 @@ def nearest_in_time(low: int, high: int, timestamp_ms: int, time_of: Callable[[i
     return low if after < before or after == 0 else low - 1
 
 
-ReadUnits = Callable[[ConsumeQueue, int, int], bytes]  # (queue, first offset, count) -> units
 Matches = Callable[[int], bool]  # tags code of a unit -> whether the reader wants the message
 Filter = Matches | RecordFilter
 
@@ -122,29 +121,54 @@ class MessageReader:
         if outside is not None or queue is None:
             return outside or GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE)
         wanted = self.wanted(max_count, max_bytes, matches)
+        by_record = wanted.by_record
         try:
-            units = self._units(queue, offset, wanted, max_count)
+            if wanted.matches is None and by_record is None:
+                result = self._near(queue, offset, wanted)
+                if result is not None:
+                    return result
+            units = self._units(
+                queue, offset, max(SCANNED_UNITS_MIN, max_count), resolved=by_record is None
+            )
         except FileNotFoundError:
             units = b""
         if not units:
             return self.gone(queue, offset)
         gathered = _Gathered(self._log, self, queue)
-        by_record = wanted.by_record
-        if by_record is not None:
+        if by_record is None:
+            result = self.walk(queue, offset, units, wanted, gathered)
+        else:
             refused = by_record.refused(self._queues.bitmaps(queue, units), offset)
             take = FilteredTake(by_record, refused, self._log, gathered, self._stats)
             result = self.walk(queue, offset, units, wanted, take)
             take.finish(result)
-        elif wanted.matches is None and self._is_near(units):
-            result = GetMessageResult(
-                GetMessageStatus.FOUND, offset, queue.min_offset, queue.max_offset
-            )
-            result.count, result.size = gathered.add_run(units, wanted.in_memory[1])
-            result.next_begin_offset += result.count
-        else:
-            result = self.walk(queue, offset, units, wanted, gathered)
         if result.count:
             result.views = gathered.finish()
+        return result
+
+    def _near(self, queue: ConsumeQueue, offset: int, wanted: Wanted) -> GetMessageResult | None:
+        """Read messages that are all wanted, in memory, and stored in this run.
+
+        It does what `walk` does for them in a third of the time, and reads no unit more than it
+        hands out. None, and nothing done, for others.
+        """
+        count_max, size_max = wanted.in_memory
+        units = self._units(queue, offset, count_max, resolved=False)
+        if not units:
+            return None
+        # Places in the log grow along a queue, so the first one tells.
+        first: int = UNIT.unpack_from(units)[0]
+        if first < max(self.verify_below, self._log.min_offset, self.cold_below):
+            return None
+        gathered = _Gathered(self._log, self, queue)
+        taken = gathered.add_run(units, size_max)
+        if taken is None:
+            return None
+        count, size = taken
+        result = GetMessageResult(
+            GetMessageStatus.FOUND, offset + count, queue.min_offset, queue.max_offset
+        )
+        result.count, result.size, result.views = count, size, gathered.finish()
         return result
 
     def outside(self, queue: ConsumeQueue | None, offset: int) -> GetMessageResult | None:
@@ -174,33 +198,14 @@ class MessageReader:
             queue.max_offset,
         )
 
-    def _units(self, queue: ConsumeQueue, offset: int, wanted: Wanted, max_count: int) -> bytes:
-        """Return the units that a read from `offset` looks at, in one piece.
+    def _units(self, queue: ConsumeQueue, offset: int, max_count: int, *, resolved: bool) -> bytes:
+        """Return units up to the end of their file, from the file and from memory in one piece.
 
-        They stop at the end of their file. A filter by properties wants them as they are stored,
-        others want tags codes in the place of the extension's addresses.
+        Args:
+            resolved: replace addresses of the extension by tags codes.
         """
-        read = self._queues.units if wanted.by_record is None else self._queues.stored_units
-        if wanted.matches is None and wanted.by_record is None:
-            count = wanted.in_memory[0]
-            units = self._completed(queue, offset, read(queue, offset, count), count, read)
-            if units and self._is_near(units):
-                return units
-        count = max(SCANNED_UNITS_MIN, max_count)
-        return self._completed(queue, offset, read(queue, offset, count), count, read)
-
-    def _is_near(self, units: bytes) -> bool:
-        """Return whether the records of units are in the log, in memory, and need no check.
-
-        Places in the log grow along a queue, so the first one tells.
-        """
-        commit_offset: int = UNIT.unpack_from(units)[0]
-        return commit_offset >= max(self.verify_below, self._log.min_offset, self.cold_below)
-
-    def _completed(
-        self, queue: ConsumeQueue, offset: int, units: bytes, max_count: int, read: ReadUnits
-    ) -> bytes:
-        """Return units with those after them that are only in memory, up to `max_count`."""
+        read = self._queues.units if resolved else self._queues.stored_units
+        units = read(queue, offset, max_count)
         count = len(units) // UNIT_SIZE
         following = offset + count
         if not 0 < count < max_count or following % self._queues.units_per_file == 0:
@@ -406,51 +411,52 @@ class _Gathered:
             self._end = record_end
             return True
         self._close_run()
-        if not self._file_start <= commit_offset < record_end <= self._file_end:
-            found = self._log.locate(commit_offset)
-            if found is None or found[1] + record_size > found[0].committed_position:
-                return False
-            mapped = found[0]
-            self._view = mapped.view
-            self._file_start = mapped.start_offset
-            self._file_end = mapped.start_offset + mapped.committed_position
+        if not (
+            self._file_start <= commit_offset < record_end <= self._file_end
+            or self._find(commit_offset, record_size)
+        ):
+            return False
         self._start = commit_offset
         self._end = record_end
         return True
 
-    def add_run(self, units: bytes, size_max: int) -> tuple[int, int]:
-        """Take the records of units that are all wanted, sound and in the log.
+    def _find(self, commit_offset: int, record_size: int) -> bool:
+        """Go to the file of a record; False when it has none, or is not written to its end."""
+        found = self._log.locate(commit_offset)
+        if found is None or found[1] + record_size > found[0].committed_position:
+            return False
+        mapped = found[0]
+        self._view = mapped.view
+        self._file_start = mapped.start_offset
+        self._file_end = mapped.start_offset + mapped.committed_position
+        return True
 
-        It does what `add` does for each of them, in a third of the time.
+    def add_run(self, units: bytes, size_max: int) -> tuple[int, int] | None:
+        """Take the records of units as `add` does, without a look at any but where it lies.
 
         Args:
             size_max: bytes; the first record is taken whatever its size.
 
         Returns:
-            How many records were taken, and their bytes.
+            How many records were taken, and their bytes. None when one is not in the log; what was
+            gathered is of no use then.
         """
-        views = self._views
-        view = self._view
-        count = size = start = end = file_start = file_end = 0
+        count = size = 0
         for commit_offset, record_size, _ in UNIT.iter_unpack(units):
             if size + record_size > size_max and count:
                 break
             record_end = commit_offset + record_size
-            if commit_offset != end or record_end > file_end:
-                if end > start:
-                    views.append(view[start - file_start : end - file_start])
-                if not file_start <= commit_offset < record_end <= file_end:
-                    found = self._log.locate(commit_offset)
-                    assert found is not None, "a unit is shown after its record is in the log"
-                    mapped = found[0]
-                    view, file_start = mapped.view, mapped.start_offset
-                    file_end = file_start + mapped.committed_position
-                start = commit_offset
-            end = record_end
+            if commit_offset != self._end or record_end > self._file_end:
+                self._close_run()
+                if not (
+                    self._file_start <= commit_offset < record_end <= self._file_end
+                    or self._find(commit_offset, record_size)
+                ):
+                    return None
+                self._start = commit_offset
+            self._end = record_end
             size += record_size
             count += 1
-        if end > start:
-            views.append(view[start - file_start : end - file_start])
         return count, size
 
     def _is_intact(self, commit_offset: int, record_size: int, queue_offset: int) -> bool:

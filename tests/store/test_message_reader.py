@@ -240,3 +240,17 @@ def test_a_message_that_is_bigger_than_every_cap_is_read_alone() -> None:
     for offset in range(3):
         result = small.get_message("T", 0, offset, 32)
         assert (result.status, result.count, result.next_begin_offset) == (FOUND, 1, offset + 1)
+
+
+@pytest.mark.parametrize("size", [10, 9_000, 200_000])
+def test_what_is_near_is_read_as_what_was_there_before_the_start(size: int) -> None:
+    """What this run stored takes a way of its own, which looks at nothing but the places."""
+    rig = filled(60, size)
+    for offset in (0, 7, 55, 59):
+        for count in (1, 5, 32, 100):
+            found: list[object] = []
+            for verify_below in (0, 1 << 62):
+                rig.store._reader.verify_below = verify_below
+                result = rig.store.get_message("T", 0, offset, count)
+                found.append((b"".join(result.views), replace(result, views=())))
+            assert found[0] == found[1]
