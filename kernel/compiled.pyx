@@ -20,6 +20,7 @@ cdef enum:
     SLOT_SIZE = 4
     ITEM_SIZE = 20
     FIRST_ITEM = 1
+    UNIT_SIZE = 20
     # Of a record and of a batch's item, bytes
     FIXED_SIZE = 88
     RECORD_MIN = 91
@@ -35,6 +36,7 @@ cdef const unsigned char* TIMER = b"TIMER_"
 cdef Py_ssize_t KEYS_SIZE = 5
 cdef Py_ssize_t TAGS_SIZE = 5
 cdef Py_ssize_t TIMER_SIZE = 6
+cdef int64_t ADDRESS_MAX = -(1 << 31) - 1
 cdef uint32_t MESSAGE_MAGIC = 0xDAA320A7u
 
 
@@ -61,6 +63,10 @@ cdef inline int32_t load16(const unsigned char* at) noexcept nogil:
 
 cdef inline int32_t load32(const unsigned char* at) noexcept nogil:
     return <int32_t> (<uint32_t> at[0] << 24 | <uint32_t> at[1] << 16 | at[2] << 8 | at[3])
+
+
+cdef inline int64_t load64(const unsigned char* at) noexcept nogil:
+    return <int64_t> (<uint64_t> <uint32_t> load32(at) << 32 | <uint32_t> load32(at + 4))
 
 
 # The key index
@@ -344,3 +350,34 @@ cdef bint has_timer(const unsigned char* at, Py_ssize_t size) noexcept nogil:
             return True
         at += 1
     return False
+
+
+# Pulls
+
+
+def take_units(bytes units, object matches, Py_ssize_t count_max, int64_t size_max):
+    """`message_reader.take_units`."""
+    cdef const unsigned char* at = <const unsigned char*> PyBytes_AS_STRING(units)
+    cdef Py_ssize_t unit_count = PyBytes_GET_SIZE(units) // UNIT_SIZE
+    cdef Py_ssize_t scanned = 0, count = 0
+    cdef int64_t start = -1, end = -1, size = 0, commit_offset, tags_code
+    cdef int32_t record_size
+    cdef list runs = []
+    while scanned < unit_count:
+        commit_offset, record_size = load64(at), load32(at + 8)
+        if count and (count >= count_max or size + record_size > size_max):
+            break
+        scanned += 1
+        tags_code = load64(at + 12)
+        at += UNIT_SIZE
+        if matches is None or tags_code <= ADDRESS_MAX or matches(tags_code):
+            if commit_offset != end:
+                if count:
+                    runs.append((start, end))
+                start = commit_offset
+            end = commit_offset + record_size
+            count += 1
+            size += record_size
+    if count:
+        runs.append((start, end))
+    return runs, scanned, count, size

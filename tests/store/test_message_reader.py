@@ -243,14 +243,18 @@ def test_a_message_that_is_bigger_than_every_cap_is_read_alone() -> None:
 
 
 @pytest.mark.parametrize("size", [10, 9_000, 200_000])
-def test_what_is_near_is_read_as_what_was_there_before_the_start(size: int) -> None:
-    """What this run stored takes a way of its own, which looks at nothing but the places."""
+@pytest.mark.parametrize("tags", [None, {3, 4}, {77}])
+def test_what_is_near_is_read_as_what_was_there_before_the_start(
+    size: int, tags: set[int] | None
+) -> None:
+    """What this run stored takes a way of its own, which looks at no record."""
     rig = filled(60, size)
+    matches = None if tags is None else tags.__contains__
     for offset in (0, 7, 55, 59):
         for count in (1, 5, 32, 100):
             found: list[object] = []
             for verify_below in (0, 1 << 62):
                 rig.store._reader.verify_below = verify_below
-                result = rig.store.get_message("T", 0, offset, count)
+                result = rig.store.get_message("T", 0, offset, count, None, matches)
                 found.append((b"".join(result.views), replace(result, views=())))
             assert found[0] == found[1]
