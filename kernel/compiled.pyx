@@ -11,6 +11,7 @@ from cpython.buffer cimport PyBUF_READ
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
@@ -21,6 +22,10 @@ cdef enum:
     ITEM_SIZE = 20
     FIRST_ITEM = 1
     UNIT_SIZE = 20
+    # Of a binary header
+    LETTER_ENTRY_SIZE = 7
+    LETTER_COUNT = 14
+    EXT_FIELDS_MAX = 1024
     # Of a record and of a batch's item, bytes
     FIXED_SIZE = 88
     RECORD_MIN = 91
@@ -381,3 +386,36 @@ def take_units(bytes units, object matches, Py_ssize_t count_max, int64_t size_m
     if count:
         runs.append((start, end))
     return runs, scanned, count, size
+
+
+# RocketMQ's binary header
+
+
+def letter_values(bytes data, Py_ssize_t position, Py_ssize_t end):
+    """`header_rocketmq.letter_values`; None also for what is only unusual."""
+    cdef const unsigned char* at = <const unsigned char*> PyBytes_AS_STRING(data) + position
+    cdef Py_ssize_t left = end - position
+    cdef uint32_t size
+    cdef int letter, count = 0
+    cdef list values
+    if position < 0 or left < 0 or end > PyBytes_GET_SIZE(data):
+        return None
+    values = [None] * LETTER_COUNT
+    try:
+        while left:
+            letter = at[2] - c'a' if left >= LETTER_ENTRY_SIZE and load16(at) == 1 else -1
+            if not 0 <= letter < LETTER_COUNT or count == EXT_FIELDS_MAX:
+                return None
+            size = <uint32_t> load32(at + 3)
+            at += LETTER_ENTRY_SIZE
+            left -= LETTER_ENTRY_SIZE
+            if size > left:
+                return None
+            if size:
+                values[letter] = PyUnicode_DecodeUTF8(<const char*> at, size, NULL)
+            at += size
+            left -= size
+            count += 1
+    except UnicodeDecodeError:
+        return None
+    return tuple(values)

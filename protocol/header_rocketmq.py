@@ -22,14 +22,19 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 remoting/.../protocol/RocketMQSeriali
 
 import struct
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from skylarkmq.protocol.codes import CURRENT_VERSION, LanguageCode
+import msgspec
+
+from skylarkmq.kernel import twin
+from skylarkmq.protocol.codes import CURRENT_VERSION, SEND_V2_CODES, LanguageCode
 from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.frame import BadFrameError, SerializeType
+from skylarkmq.protocol.headers.send import SEND_V2_NAMES, SendFields
 from skylarkmq.protocol.remoting_command import (
     EXT_FIELDS_MAX,
     LANGUAGE_BY_NUMBER,
+    RESPONSE_FLAG,
     RemotingCommand,
     SendResponseEncoder,
 )
@@ -48,6 +53,8 @@ UINT32: Final = struct.Struct(">I")
 # comparison refuses both negative and huge ones.
 LETTER_ENTRY: Final = struct.Struct(">HxI")
 INT16_MAX: Final = 2**15 - 1
+LETTERS: Final = tuple(SEND_V2_NAMES.values())
+_REQUIRED_COUNT: Final = sum(field.required for field in msgspec.structs.fields(SendFields))
 EMPTY_ENTRY: Final = bytes(INT16_SIZE + INT32_SIZE)
 assert (INT16.size, INT32.size) == (INT16_SIZE, INT32_SIZE)
 assert LETTER_ENTRY.size == LETTER_ENTRY_SIZE
@@ -62,6 +69,15 @@ _unpack_int32 = INT32.unpack_from
 _pack_int16 = INT16.pack
 _pack_int32 = INT32.pack
 _pack_fixed = FIXED.pack
+
+
+class SendCommand(NamedTuple):
+    """A send in which everything is plain."""
+
+    code: int
+    opaque: int
+    flag: int
+    ext_fields: SendFields
 
 
 def decode_header(data: bytes) -> RemotingCommand:
@@ -130,6 +146,36 @@ def _decode_block(data: bytes, position: int, end: int) -> dict[str, str]:
             fields[key] = value
         position = value_end
     raise BadFrameError("bad_header", f"binary: more than {EXT_FIELDS_MAX} ext fields")
+
+
+def decode_send_v2_fast(header: bytes) -> SendCommand | None:
+    """Return the send request in `header`, None when the generic way has to look at it."""
+    if len(header) < MIN_HEADER_SIZE:
+        return None
+    code, _, _, opaque, flag, remark_size = _unpack_fixed(header)
+    (block_size,) = _unpack_int32(header, FIXED_SIZE)
+    end = MIN_HEADER_SIZE + block_size
+    if code not in SEND_V2_CODES or flag & RESPONSE_FLAG or remark_size or end > len(header):
+        return None
+    values = letter_values(header, MIN_HEADER_SIZE, end)
+    if values is None or None in values[:_REQUIRED_COUNT]:
+        return None
+    return SendCommand(code, opaque, flag, SendFields(*values))
+
+
+@twin
+def letter_values(data: bytes, position: int, end: int) -> tuple[Any, ...] | None:
+    """Return the values of the fields `a` to `n` in an ext block, None where there is none.
+
+    None for all of them when the block is damaged or has other fields; the kernel leaves whatever
+    is unusual to the generic way.
+    """
+    try:
+        fields = _decode_block(data, position, end)
+    except (BadFrameError, UnicodeDecodeError):
+        return None
+    values = tuple([fields.pop(letter, None) for letter in LETTERS])
+    return None if fields else values
 
 
 @lru_cache(maxsize=256)

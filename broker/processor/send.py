@@ -29,7 +29,7 @@ from skylarkmq.broker.processor.send_answers import SendAnswers
 from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
 from skylarkmq.broker.processor.send_messages import SendMessages, take_wait
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.protocol import header_json, header_msgpack
+from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from skylarkmq.protocol.compression import looks_compressed
@@ -57,8 +57,10 @@ from skylarkmq.store.queue.consume_queue import ConsumeQueue
 
 _JSON = int(SerializeType.JSON)
 _MSGPACK = int(SerializeType.MSGPACK)
+_ROCKETMQ = int(SerializeType.ROCKETMQ)
 # How a send's header begins: code 310 as Java and we write it.
 _JSON_SEND = b'{"code":310,'
+_ROCKETMQ_SEND = b"\x01\x36"
 _MSGPACK_SEND = b"\x97\xcd\x01\x36"
 # What sends a message down the full road. Looked for in text: `in` on bytes costs ten times as
 # much, because it first tries the right side as a number, and fails by an exception.
@@ -69,6 +71,9 @@ _CLUSTER = "CLUSTER\x01"
 TURN_SIZE_MAX = 1 << 20
 """Bytes of records that wait for the end of a turn; more are committed after the read."""
 _LOOKED_AT = MessageSysFlag.TRANSACTION_MASK | MessageSysFlag.COMPRESSED_FLAG
+
+
+PlainCommand = header_json.SendCommand | header_msgpack.SendCommand | header_rocketmq.SendCommand
 
 
 def _ignore() -> None:
@@ -134,11 +139,13 @@ class SendProcessor:
         """Handle a plain send frame; False when it is something else, or for the full road."""
         kind = frame.serialize_type
         header = frame.header
-        command: header_json.SendCommand | header_msgpack.SendCommand | None
+        command: PlainCommand | None
         if kind == _JSON and header.startswith(_JSON_SEND):
             command = header_json.decode_send_v2_fast(header)
         elif kind == _MSGPACK and header.startswith(_MSGPACK_SEND):
             command = header_msgpack.decode_send_v2_fast(header)
+        elif kind == _ROCKETMQ and header.startswith(_ROCKETMQ_SEND):
+            command = header_rocketmq.decode_send_v2_fast(header)
         else:
             return False
         return command is not None and self._plain(connection, kind, command, frame.body)
@@ -147,7 +154,7 @@ class SendProcessor:
         self,
         connection: Connection,
         kind: int,
-        command: header_json.SendCommand | header_msgpack.SendCommand,
+        command: PlainCommand,
         body: bytes,
     ) -> bool:
         """Store a send in which everything is usual; False, and nothing done, otherwise."""

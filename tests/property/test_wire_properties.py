@@ -229,6 +229,37 @@ def test_the_quick_road_of_msgpack_sends_agrees(
 
 
 @CALM
+@given(fields_near(SEND_TEXTS), INT32, st.none() | TEXTS, st.binary(max_size=8))
+def test_the_quick_road_of_rocketmq_sends_agrees(
+    fields: dict[str, Any], opaque: int, remark: str | None, behind: bytes
+) -> None:
+    texts = {name: value for name, value in fields.items() if isinstance(value, str)}
+    command = RemotingCommand(310, opaque=opaque, remark=remark, ext_fields=texts)
+    header = header_rocketmq.encode_header(command) + behind
+    fast = header_rocketmq.decode_send_v2_fast(header)
+    if fast is not None:
+        generic = header_rocketmq.decode_header(header)
+        assert (fast.code, fast.opaque, fast.flag) == (310, opaque, generic.flag)
+        assert plain(fast.ext_fields) == generic.ext_fields
+
+
+@settings(max_examples=600)
+@given(fields_near(SEND_TEXTS), st.data())
+def test_the_quick_road_of_damaged_rocketmq_sends_agrees(
+    fields: dict[str, Any], data: st.DataObject
+) -> None:
+    texts = {name: value for name, value in fields.items() if isinstance(value, str)}
+    header = bytearray(header_rocketmq.encode_header(RemotingCommand(310, ext_fields=texts)))
+    for _ in range(data.draw(st.integers(1, 2))):
+        header[data.draw(st.integers(0, len(header) - 1))] = data.draw(st.integers(0, 255))
+    fast = header_rocketmq.decode_send_v2_fast(bytes(header))
+    if fast is not None:
+        generic = header_rocketmq.decode_header(bytes(header))
+        assert plain(fast.ext_fields) == generic.ext_fields
+        assert (fast.code, fast.opaque, fast.flag) == (generic.code, generic.opaque, generic.flag)
+
+
+@CALM
 @given(st.dictionaries(st.sampled_from("abcdefghijklmn"), TEXTS), INT32)
 def test_a_plain_send_takes_the_quick_road(changed: dict[str, str], opaque: int) -> None:
     """Against a quick road that is so careful that nobody takes it."""
@@ -241,6 +272,11 @@ def test_a_plain_send_takes_the_quick_road(changed: dict[str, str], opaque: int)
     assert other is not None or header.count(header_msgpack.NIL) > 1
     if other is not None:
         agrees(other, command)
+    header = header_rocketmq.encode_header(command)
+    fast_binary = header_rocketmq.decode_send_v2_fast(header)
+    if all(command.ext_fields.get(letter) for letter in "abcdefgh"):
+        assert fast_binary is not None
+        assert plain(fast_binary.ext_fields) == header_rocketmq.decode_header(header).ext_fields
 
 
 @CALM
