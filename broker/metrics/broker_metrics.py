@@ -359,7 +359,7 @@ class BrokerCollector:
         stats = self._sources.store_stats
         yield self._ours.histograms(
             "skylarkmq_store_append_duration_seconds",
-            "Time to lay out and write the records of one read.",
+            "Time to write the records of one batch.",
             (),
             [((), stats.append_duration)],
         )

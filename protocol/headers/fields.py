@@ -39,6 +39,9 @@ class Header(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 
 # int() alone would take "1_000", " 1" and the digits of other scripts.
 _is_integer = re.compile(r"[+-]?[0-9]{1,19}").fullmatch
+# Fewer digits than these, without a sign, are in range whatever they are.
+INT_DIGITS: Final = len(str(INT_MAX))
+LONG_DIGITS: Final = len(str(LONG_MAX))
 # The numbers that most fields hold, without a regular expression or a parse.
 _SMALL_INTEGERS: Final = {str(number): number for number in range(-1, 1025)}
 _small_integer = _SMALL_INTEGERS.get
@@ -53,6 +56,8 @@ def java_int(text: str, name: str) -> int:
     small = _small_integer(text)
     if small is not None:
         return small
+    if len(text) < INT_DIGITS and text.isdecimal() and text.isascii():
+        return int(text)
     if _is_integer(text) is None or not INT_MIN <= (number := int(text)) <= INT_MAX:
         raise _ill_typed(name, "a 32 bit integer", text)
     return number
@@ -67,6 +72,8 @@ def java_long(text: str, name: str) -> int:
     small = _small_integer(text)
     if small is not None:
         return small
+    if len(text) < LONG_DIGITS and text.isdecimal() and text.isascii():
+        return int(text)
     if _is_integer(text) is None or not LONG_MIN <= (number := int(text)) <= LONG_MAX:
         raise _ill_typed(name, "a 64 bit integer", text)
     return number

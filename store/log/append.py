@@ -1,4 +1,4 @@
-"""One batch of appends: all records of one read are laid out in memory and stored with one write.
+"""One batch of appends: the records of a turn of the loop are laid out and stored with one write.
 
     add, add, ...   take a queue offset and a place in the log, collect the record's parts
     write           one write for each log file touched (more than one only at a roll), on the road
@@ -57,7 +57,7 @@ Unit = tuple[ConsumeQueue, int, int, int, int, bytes, int]
 
 
 class AppendBatch:
-    """The records of one read on their way into the log. Loop thread; reused for every read."""
+    """The records of one turn on their way into the log. Loop thread; reused for every turn."""
 
     __slots__ = (
         "_due_time",

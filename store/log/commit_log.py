@@ -1,6 +1,6 @@
 """The commit log: one endless sequence of records in files of one size, shared by all topics.
 
-Written once for each read of a socket, read through mappings, synced on the flush thread. A reader
+Written once for each batch, read through mappings, synced on the flush thread. A reader
 sees what is committed; under SYNC_FLUSH the queues show a record only after it is synced
 (`message_writer.py`).
 
@@ -144,7 +144,7 @@ class CommitLog:
         return last.start_offset + last.wrote_position if last else 0
 
     def begin(self) -> AppendBatch:
-        """Start the batch of one read. The store time is taken here, once, and is monotonic."""
+        """Start a batch. The store time is taken here, once, and is monotonic."""
         now_ms = self._clock.now_ms()
         if now_ms > self.store_timestamp:
             self.store_timestamp = now_ms
