@@ -41,6 +41,7 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files, is_no_space
 from skylarkmq.common.repeating import IntervalTimer
+from skylarkmq.common.table_file import Written
 from skylarkmq.common.worker import StoreWorkers, run_job, start
 from skylarkmq.store.checkpoint import UNKNOWN, Marks, Point, PointTracker
 from skylarkmq.store.config import StoreConfig
@@ -395,6 +396,11 @@ class MessageStore:
     def why_busy(self) -> Busy | None:
         """Return why producers must wait; None when they need not."""
         return self.writer.busy.why()
+
+    def remove_topic(self, topic: str, done: Written) -> bool:
+        """Remove the queues of a topic, with what this turn has read for it; see `TopicRemoval`."""
+        self.writer.commit_open()  # what is stored later belongs to a new topic of that name
+        return self.removal.remove(topic, done)
 
     def put_message(self, inner: MessageInner, done: Callable[[PutMessageResult], None]) -> None:
         """Store one message. `done` may be called before this returns."""

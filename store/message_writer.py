@@ -205,7 +205,7 @@ class MessageWriter:
 
     def stop(self) -> None:
         """End the timed work; what a commit asked for goes on."""
-        self._commit_open()
+        self.commit_open()
         self._flush_timer.stop()
         if self._commit is not None:
             self._commit.stop()
@@ -233,7 +233,7 @@ class MessageWriter:
 
     def refuse_waiting(self) -> None:
         """Answer all that wait, after `fail`."""
-        self._commit_open()
+        self.commit_open()
         self._group_commit.failed()
         self._tell_synced()
 
@@ -246,11 +246,12 @@ class MessageWriter:
             commit: ends in a call of `commit`. With it the batch may stay open to the end of this
                 turn of the loop: it is called sooner when another batch begins, or the store ends.
         """
-        self._commit_open()
+        self.commit_open()
         self._open = commit
         return self._log.begin()
 
-    def _commit_open(self) -> None:
+    def commit_open(self) -> None:
+        """Commit the batch that is open, if one is."""
         commit, self._open = self._open, None
         if commit is not None:
             commit()
@@ -334,7 +335,7 @@ class MessageWriter:
                 mode makes it, which may be before this returns. What follows a refused message is
                 not stored and gets the same result.
         """
-        self._commit_open()
+        self.commit_open()
         queues = [self._queues.open(inner.topic, inner.queue_id) for inner in inners]
         batch = self._log.begin()
         places: list[tuple[int, int]] = []  # (queue offset, physical offset)
@@ -398,7 +399,7 @@ class MessageWriter:
 
     def settle(self, done: Committed) -> None:
         """Call `done` once every message so far is answered."""
-        self._commit_open()
+        self.commit_open()
         if self._group_commit.waiting and (self._sync or self._log.later):
             self._group_commit.park(self._log.wrote_offset, [], done)
             self._flush.flush()

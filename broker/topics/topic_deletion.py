@@ -74,7 +74,7 @@ class TopicDeletion:
             return self._under_way[topic]
         removed: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         # The store writes first: if there is a crash after that, the next start goes on.
-        is_removing = self._store.removal.remove(topic, removed.set_result)
+        is_removing = self._store.remove_topic(topic, removed.set_result)
         self._forget(topic)
         self._filters.forget_topic(topic)
         self._holding.wake_topic(topic)

@@ -139,6 +139,21 @@ async def test_what_the_broker_stores_itself_comes_after_what_was_read(tmp_path:
         assert peer.offsets() == ["0", "2"]
 
 
+async def test_a_deleted_topic_takes_along_what_this_turn_has_read(tmp_path: Path) -> None:
+    """Else a start after a crash would count the message among those of a new topic."""
+    async with live_broker(tmp_path) as broker:
+        first, second = await peers(broker)
+        first.send("x")
+        second.send("y")
+        store = broker.parts.store
+        deleted = broker.parts.deletion.delete("T")
+        assert store.removal.topics.entries["T"].end_offset == store.commit_log.wrote_offset > 0
+        assert (first.offsets(), second.offsets()) == (["0"], ["1"])
+        end_offset = store.commit_log.wrote_offset
+        assert await deleted is None
+        assert store.commit_log.wrote_offset == end_offset, "nothing came behind the removal"
+
+
 async def test_much_is_committed_before_the_turn_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
