@@ -11,7 +11,7 @@ from cpython.buffer cimport PyBUF_READ
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from cpython.unicode cimport PyUnicode_DecodeUTF8
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
@@ -38,6 +38,12 @@ cdef const unsigned char* KEYS = b"KEYS\x01"
 cdef Py_ssize_t UNIQUE_SIZE = 9
 cdef const unsigned char* TAGS = b"TAGS\x01"
 cdef const unsigned char* TIMER = b"TIMER_"
+cdef const unsigned char* TRANSACTION = b"TRAN_MSG\x01"
+cdef const unsigned char* DELAY = b"DELAY\x01"
+cdef const unsigned char* CLUSTER = b"CLUSTER\x01"
+cdef const unsigned char* WAIT = b"WAIT\x01"
+cdef const unsigned char* TRUE = b"true"
+cdef Py_ssize_t WAIT_SIZE = 5
 cdef Py_ssize_t KEYS_SIZE = 5
 cdef Py_ssize_t TAGS_SIZE = 5
 cdef Py_ssize_t TIMER_SIZE = 6
@@ -222,7 +228,152 @@ def put_entries(
     return begin_timestamp, begin_offset, slots_used
 
 
-# Batches
+# Records
+
+
+cdef unsigned char* lay_out(
+    unsigned char* out, Py_ssize_t size, int32_t queue_id, int32_t flag, int64_t queue_offset,
+    int64_t physical_offset, int32_t sys_flag, int64_t born_timestamp, bytes born_host,
+    int64_t store_timestamp, bytes store_host, int32_t reconsume_times, const unsigned char* body,
+    Py_ssize_t body_size, bytes topic, Py_ssize_t properties_size,
+) except NULL:
+    """Write a record up to its properties, and return where these go; hosts have 8 bytes."""
+    cdef uint32_t crc = crc32(PyMemoryView_FromMemory(<char*> body, body_size, PyBUF_READ))
+    store32(out, <uint32_t> size)
+    store32(out + 4, MESSAGE_MAGIC)
+    store32(out + 8, crc & 0x7FFFFFFF)
+    store32(out + 12, queue_id)
+    store32(out + 16, flag)
+    store64(out + 20, queue_offset)
+    store64(out + 28, physical_offset)
+    store32(out + 36, sys_flag)
+    store64(out + 40, born_timestamp)
+    memcpy(out + 48, PyBytes_AS_STRING(born_host), HOST_SIZE)
+    store64(out + 56, store_timestamp)
+    memcpy(out + 64, PyBytes_AS_STRING(store_host), HOST_SIZE)
+    store32(out + 72, reconsume_times)
+    store64(out + 76, 0)
+    store32(out + 84, <uint32_t> body_size)
+    out += FIXED_SIZE
+    memcpy(out, body, body_size)
+    out += body_size
+    memcpy(out, PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic))
+    out += PyBytes_GET_SIZE(topic)
+    store16(out, <uint32_t> properties_size)
+    return out + 2
+
+
+cdef bint is_plain(const unsigned char* text, Py_ssize_t size) noexcept nogil:
+    """Whether nothing in encoded properties asks for more than storing the message."""
+    cdef const unsigned char* end = text + size
+    while text < end:
+        if text[0] == 0:
+            return False
+        if text[0] == c'T':
+            if begins(text, end, TIMER, TIMER_SIZE) or begins(text, end, TRANSACTION, 9):
+                return False
+        elif text[0] == c'D':
+            if begins(text, end, DELAY, 6):
+                return False
+        elif text[0] == c'C' and begins(text, end, CLUSTER, 8):
+            return False
+        text += 1
+    return True
+
+
+cdef inline bint begins(
+    const unsigned char* at, const unsigned char* end, const unsigned char* word, Py_ssize_t size
+) noexcept nogil:
+    return end - at >= size and memcmp(at, word, size) == 0
+
+
+cdef Py_ssize_t wait_at(
+    const unsigned char* text, Py_ssize_t size, Py_ssize_t start
+) noexcept nogil:
+    """The first place of `WAIT\x01` from `start` on, -1 without one."""
+    cdef const unsigned char* at = text + start
+    cdef const unsigned char* end = text + size
+    while at < end:
+        at = <const unsigned char*> memchr(at, c'W', end - at)
+        if at == NULL:
+            return -1
+        if begins(at, end, WAIT, WAIT_SIZE):
+            return at - text
+        at += 1
+    return -1
+
+
+def pack_message(
+    object queue, bytes body, str text, bytes cluster_pair, int64_t physical_offset,
+    Py_ssize_t room, int64_t queue_offset, int64_t store_timestamp, bytes born_host,
+    bytes store_host, int64_t born_timestamp, int32_t flag, int32_t sys_flag,
+    int32_t reconsume_times,
+):
+    """The record of a send, its unit, and whether its sender waits for the disk.
+
+    None when the Python road must look at it: at a delay, a transaction, a timer, a zero, a WAIT
+    that is not the usual one, an IPv6 host, and a record that `room` bytes do not hold.
+    """
+    cdef bytes topic = queue.topic_part
+    cdef Py_ssize_t size = 0, total, kept_size, body_size = PyBytes_GET_SIZE(body)
+    cdef Py_ssize_t pair_size = PyBytes_GET_SIZE(cluster_pair), skipped = 0
+    cdef Py_ssize_t start, stop, value, cut_start, cut_stop
+    cdef const unsigned char* source
+    cdef const unsigned char* found
+    cdef unsigned char* out
+    cdef bytes record, properties
+    cdef bint wait = True
+    if PyBytes_GET_SIZE(born_host) != HOST_SIZE or PyBytes_GET_SIZE(store_host) != HOST_SIZE:
+        return None
+    try:
+        source = <const unsigned char*> PyUnicode_AsUTF8AndSize(text, &size)
+    except UnicodeEncodeError:
+        return None
+    if size > PROPERTIES_MAX or not is_plain(source, size):
+        return None
+    cut_start = cut_stop = size
+    start = wait_at(source, size, 0)
+    if start >= 0:
+        value = start + WAIT_SIZE
+        found = <const unsigned char*> memchr(source + value, PAIR_END, size - value)
+        stop = size if found == NULL else found - source
+        if (
+            stop == value
+            or (start and source[start - 1] != PAIR_END)
+            or wait_at(source, size, stop) >= 0
+        ):
+            return None
+        wait = stop - value == 4 and begins(source + value, source + stop, TRUE, 4)
+        if not wait and stop - value == 4:
+            return None  # "True", which counts, or another word
+        if found == NULL:
+            cut_start, cut_stop = max(0, start - 1), size
+        else:
+            cut_start, cut_stop = start, stop + 1
+    kept_size = size - (cut_stop - cut_start)
+    if not kept_size:
+        skipped = 1  # the separator before CLUSTER
+    total = kept_size + pair_size - skipped
+    if total > PROPERTIES_MAX:
+        return None
+    size = RECORD_MIN + body_size + PyBytes_GET_SIZE(topic) - 1 + total
+    if size > room:
+        return None
+    record = PyBytes_FromStringAndSize(NULL, size)
+    out = lay_out(
+        <unsigned char*> PyBytes_AS_STRING(record), size, queue.queue_id, flag, queue_offset,
+        physical_offset, sys_flag, born_timestamp, born_host, store_timestamp, store_host,
+        reconsume_times, <const unsigned char*> PyBytes_AS_STRING(body), body_size, topic, total,
+    )
+    memcpy(out, source, cut_start)
+    memcpy(out + cut_start, source + cut_stop, kept_size - cut_start)
+    memcpy(out + kept_size, PyBytes_AS_STRING(cluster_pair) + skipped, pair_size - skipped)
+    properties = PyBytes_FromStringAndSize(<char*> out, total)
+    unit = (
+        queue, queue_offset, physical_offset, size, tags_of(out, total), properties,
+        store_timestamp,
+    )
+    return record, unit, wait
 
 
 cdef int64_t tags_of(const unsigned char* at, Py_ssize_t size) except? -1:
@@ -263,7 +414,6 @@ def pack_batch(
     cdef bytes records, joined
     cdef unsigned char* out
     cdef int32_t queue_id = queue.queue_id
-    cdef uint32_t crc
     if PyBytes_GET_SIZE(born_host) != HOST_SIZE or PyBytes_GET_SIZE(store_host) != HOST_SIZE:
         return None
     while at < end:  # all of it, before the first byte is written
@@ -305,29 +455,11 @@ def pack_batch(
         if own_size and shared_size and properties[own_size - 1] != PAIR_END:
             joined_size += 1
         stop = RECORD_MIN + body_size + topic_size - 1 + joined_size
-        crc = crc32(PyMemoryView_FromMemory(<char*> source + at + 20, body_size, PyBUF_READ))
-        store32(out, <uint32_t> stop)
-        store32(out + 4, MESSAGE_MAGIC)
-        store32(out + 8, crc & 0x7FFFFFFF)
-        store32(out + 12, queue_id)
-        memcpy(out + 16, source + at + 12, 4)  # the flag
-        store64(out + 20, queue_offset)
-        store64(out + 28, physical_offset)
-        store32(out + 36, sys_flag)
-        store64(out + 40, born_timestamp)
-        memcpy(out + 48, PyBytes_AS_STRING(born_host), HOST_SIZE)
-        store64(out + 56, store_timestamp)
-        memcpy(out + 64, PyBytes_AS_STRING(store_host), HOST_SIZE)
-        store32(out + 72, reconsume_times)
-        store64(out + 76, 0)
-        store32(out + 84, <uint32_t> body_size)
-        out += FIXED_SIZE
-        memcpy(out, source + at + 20, body_size)
-        out += body_size
-        memcpy(out, PyBytes_AS_STRING(topic), topic_size)
-        out += topic_size
-        store16(out, <uint32_t> joined_size)
-        out += 2
+        out = lay_out(
+            out, stop, queue_id, load32(source + at + 12), queue_offset, physical_offset, sys_flag,
+            born_timestamp, born_host, store_timestamp, store_host, reconsume_times,
+            source + at + 20, body_size, topic, joined_size,
+        )
         memcpy(out, properties, own_size)
         if joined_size > own_size + shared_size:
             out[own_size] = PAIR_END

@@ -161,27 +161,18 @@ class SendProcessor:
         fields = command.ext_fields
         topic = fields.topic
         config = self._topics.table.get(topic)
-        text = fields.properties or ""
         if (
             config is None
             or topic[0] == "%"
             or (config.order or config.topic_filter_type != "SINGLE_TAG")
             or len(body) > self._max_body_size
-            or _DELAY in text
-            or _TRANSACTION in text
-            or _TIMER in text
-            or _CLUSTER in text
-            or "\0" in text
             or topic in NOT_ALLOWED_SEND_TOPICS
             or (fields.batch is not None and fields.batch != "false")
             or (not self.gathering and not self._begin())
         ):
             return False
-        properties, wait = take_wait(text.encode())
-        properties = properties + self._cluster_pair if properties else self._cluster_pair[1:]
-        if len(properties) > MAX_PROPERTIES_SIZE:
-            return False
-        tags = find_property(properties, TAGS_AND_SEPARATOR)
+        text = fields.properties or ""
+        host = connection.host_bytes
         try:
             queue_id = java_int(fields.queue_id, "queueId")
             sys_flag = java_int(fields.sys_flag, "sysFlag")
@@ -190,19 +181,29 @@ class SendProcessor:
                 and (transaction_type(sys_flag) or not looks_compressed(body, sys_flag))
             ):
                 return False
-            queue = self._queue((topic, queue_id)) or self._store.queues.open(topic, queue_id)
-            physical_offset = self._batch.add(
-                queue,
-                body,
-                properties,
-                java_long(fields.born_timestamp, "bornTimestamp"),
-                connection.host_bytes,
-                self._store_host,
-                0 if tags is None else cached_tags_code(tags),
-                java_int(fields.flag, "flag"),
-                sys_flag,
-                java_int(fields.reconsume_times or "0", "reconsumeTimes"),
-            )
+            born_timestamp = java_long(fields.born_timestamp, "bornTimestamp")
+            flag = java_int(fields.flag, "flag")
+            reconsume_times = java_int(fields.reconsume_times or "0", "reconsumeTimes")
+            queue = self._queue((topic, queue_id))
+            packed = None
+            if queue is not None:
+                packed = self._batch.pack_message(
+                    queue, body, text, self._cluster_pair, born_timestamp, host, self._store_host,
+                    flag, sys_flag, reconsume_times,
+                )  # fmt: skip
+            if queue is not None and packed is not None:
+                physical_offset, wait = packed
+            else:
+                made = self._plain_properties(text)
+                if made is None:
+                    return False
+                properties, wait = made
+                tags = find_property(properties, TAGS_AND_SEPARATOR)
+                queue = queue or self._store.queues.open(topic, queue_id)
+                physical_offset = self._batch.add(
+                    queue, body, properties, born_timestamp, host, self._store_host,
+                    0 if tags is None else cached_tags_code(tags), flag, sys_flag, reconsume_times,
+                )  # fmt: skip
         except OSError as error:
             self._store.fail(error)
             return False
@@ -220,6 +221,23 @@ class SendProcessor:
                 topic,
             )  # fmt: skip
         return True
+
+    def _plain_properties(self, text: str) -> tuple[bytes, bool] | None:
+        """Return what is stored of a message's properties, and whether its sender waits.
+
+        None when they ask for more than storing the message.
+        """
+        if (
+            _DELAY in text
+            or _TRANSACTION in text
+            or _TIMER in text
+            or _CLUSTER in text
+            or "\0" in text
+        ):
+            return None
+        properties, wait = take_wait(text.encode())
+        properties = properties + self._cluster_pair if properties else self._cluster_pair[1:]
+        return None if len(properties) > MAX_PROPERTIES_SIZE else (properties, wait)
 
     # The full road
 
@@ -300,7 +318,7 @@ class SendProcessor:
         queue = self._queue((target.topic, target.queue_id))
         offsets: list[int] | None = None
         if queue is not None and not sys_flag & MessageSysFlag.COMPRESSED_FLAG:
-            offsets = self._batch.add_packed(
+            offsets = self._batch.pack_batch(
                 queue, body, head.properties, born_timestamp, born_host, store_host, sys_flag,
                 reconsume_times,
             )  # fmt: skip

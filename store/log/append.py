@@ -186,7 +186,7 @@ class AppendBatch:
             inner.delay_level,
         )
 
-    def add_packed(
+    def pack_batch(
         self,
         queue: ConsumeQueue,
         items: bytes,
@@ -225,6 +225,48 @@ class AppendBatch:
         self.size += len(records)
         queue.next_offset += len(units)
         return [unit[2] for unit in units]
+
+    def pack_message(
+        self,
+        queue: ConsumeQueue,
+        body: bytes,
+        text: str,
+        cluster_pair: bytes,
+        born_timestamp: int,
+        born_host: bytes,
+        store_host: bytes,
+        flag: int,
+        sys_flag: int,
+        reconsume_times: int,
+    ) -> tuple[int, bool] | None:
+        """Lay one message out in the kernel; return its physical offset, and whether WAIT is true.
+
+        None, and nothing done, as `pack_batch`. WAIT leaves the properties, and CLUSTER joins them.
+
+        Args:
+            text: encoded properties.
+            cluster_pair: CLUSTER and its value, after a separator.
+            sys_flag: of no transaction.
+        """
+        if kernel is None:
+            return None
+        position = self._position
+        physical_offset = self._file_start + position
+        packed = kernel.pack_message(
+            queue, body, text, cluster_pair, physical_offset,
+            self._file_size - position - MIN_BLANK_SIZE, queue.next_offset, self.store_timestamp,
+            born_host, store_host, born_timestamp, flag, sys_flag & ~HOSTS_BITS, reconsume_times,
+        )  # fmt: skip
+        if packed is None:
+            return None
+        record, unit, wait = packed
+        self._parts.append(record)
+        self.units.append(unit)
+        self._position = position + len(record)
+        self.count += 1
+        self.size += len(record)
+        queue.next_offset += 1
+        return physical_offset, wait
 
     def reserve(self, size: int) -> None:
         """Make sure that the next records, `size` bytes in total, lie in one file.
