@@ -15,40 +15,44 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
+# Layouts that `store/index/file.py`, `store/queue/consume_queue.py`, `protocol/record.py`,
+# `protocol/batch.py` and `protocol/header_rocketmq.py` explain; sizes in bytes.
 cdef enum:
-    PAIR_END = 0x02
     HEADER_SIZE = 40
     SLOT_SIZE = 4
     ITEM_SIZE = 20
     FIRST_ITEM = 1
     UNIT_SIZE = 20
-    # Of a binary header
+    FIXED_SIZE = 88
+    RECORD_MIN = 91
+    HOST_SIZE = 8
+    PROPERTIES_MAX = 32767
+    ITEM_MIN = 22
     LETTER_ENTRY_SIZE = 7
     LETTER_COUNT = 14
     EXT_FIELDS_MAX = 1024
-    # Of a record and of a batch's item, bytes
-    FIXED_SIZE = 88
-    RECORD_MIN = 91
-    ITEM_MIN = 22
-    HOST_SIZE = 8
-    PROPERTIES_MAX = 32767
+    PAIR_END = 0x02
+
+cdef uint32_t MESSAGE_MAGIC = 0xDAA320A7u
+cdef int64_t ADDRESS_MAX = -(1 << 31) - 1
 
 cdef const unsigned char* UNIQUE = b"UNIQ_KEY\x01"
 cdef const unsigned char* KEYS = b"KEYS\x01"
-cdef Py_ssize_t UNIQUE_SIZE = 9
 cdef const unsigned char* TAGS = b"TAGS\x01"
-cdef const unsigned char* TIMER = b"TIMER_"
-cdef const unsigned char* TRANSACTION = b"TRAN_MSG\x01"
+cdef const unsigned char* WAIT = b"WAIT\x01"
 cdef const unsigned char* DELAY = b"DELAY\x01"
 cdef const unsigned char* CLUSTER = b"CLUSTER\x01"
-cdef const unsigned char* WAIT = b"WAIT\x01"
-cdef const unsigned char* TRUE = b"true"
-cdef Py_ssize_t WAIT_SIZE = 5
-cdef Py_ssize_t KEYS_SIZE = 5
-cdef Py_ssize_t TAGS_SIZE = 5
-cdef Py_ssize_t TIMER_SIZE = 6
-cdef int64_t ADDRESS_MAX = -(1 << 31) - 1
-cdef uint32_t MESSAGE_MAGIC = 0xDAA320A7u
+cdef const unsigned char* TRANSACTION = b"TRAN_MSG\x01"
+cdef const unsigned char* TIMER = b"TIMER_"
+cdef enum:
+    UNIQUE_SIZE = 9
+    KEYS_SIZE = 5
+    TAGS_SIZE = 5
+    WAIT_SIZE = 5
+    DELAY_SIZE = 6
+    CLUSTER_SIZE = 8
+    TRANSACTION_SIZE = 9
+    TIMER_SIZE = 6
 
 
 cdef inline void store16(unsigned char* at, uint32_t value) noexcept nogil:
@@ -270,12 +274,14 @@ cdef bint is_plain(const unsigned char* text, Py_ssize_t size) noexcept nogil:
         if text[0] == 0:
             return False
         if text[0] == c'T':
-            if begins(text, end, TIMER, TIMER_SIZE) or begins(text, end, TRANSACTION, 9):
+            if begins(text, end, TIMER, TIMER_SIZE):
+                return False
+            if begins(text, end, TRANSACTION, TRANSACTION_SIZE):
                 return False
         elif text[0] == c'D':
-            if begins(text, end, DELAY, 6):
+            if begins(text, end, DELAY, DELAY_SIZE):
                 return False
-        elif text[0] == c'C' and begins(text, end, CLUSTER, 8):
+        elif text[0] == c'C' and begins(text, end, CLUSTER, CLUSTER_SIZE):
             return False
         text += 1
     return True
@@ -343,8 +349,8 @@ def pack_message(
             or wait_at(source, size, stop) >= 0
         ):
             return None
-        wait = stop - value == 4 and begins(source + value, source + stop, TRUE, 4)
-        if not wait and stop - value == 4:
+        wait = stop - value == 4
+        if wait and memcmp(source + value, b"true", 4) != 0:
             return None  # "True", which counts, or another word
         if found == NULL:
             cut_start, cut_stop = max(0, start - 1), size
