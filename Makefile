@@ -65,6 +65,7 @@ pipeline-demo: $(VENV)/.demo $(VENV)/.spark $(VENV)/.cli
 
 bench: $(VENV)/.core
 	$(BIN)/python -m tests.bench $(ARGS)
+	$(BIN)/python -m tests.bench.inside
 	$(BIN)/python -m tests.bench.testkit
 	$(BIN)/python -m tests.bench.client_send
 	$(BIN)/python -m tests.bench.client_consume
