@@ -26,6 +26,7 @@ from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 from skylarkmq.broker.config.properties_file import PropertiesError, read_properties
 from skylarkmq.broker.config.settings import ALIASES, JAVA_ONLY, BrokerConfig, NamesrvConfig
 from skylarkmq.common.config_fields import ABOVE_ZERO, ConfigError, Key, keys_of
+from skylarkmq.kernel import PURE_VARIABLE
 from skylarkmq.store.config import StoreConfig
 
 C = TypeVar("C", BrokerConfig, NamesrvConfig)
@@ -217,7 +218,7 @@ def _environment_settings(
         if variable in by_variable:
             origin = f"environment {variable}"
             settings[by_variable[variable]] = Setting(environment[variable].strip(), origin)
-        elif variable.startswith(ENVIRONMENT_PREFIX):
+        elif variable.startswith(ENVIRONMENT_PREFIX) and variable != PURE_VARIABLE:
             near = _near_variable(variable, environment[variable], by_variable)
             if near is not None:
                 cure = f"no such key; did you mean {near}?"

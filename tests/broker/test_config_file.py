@@ -13,6 +13,7 @@ from skylarkmq.broker.config.config_file import (
 )
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.common.config_fields import ConfigError
+from skylarkmq.kernel import PURE_VARIABLE
 
 
 def _load(
@@ -283,3 +284,8 @@ def test_effective_values_tell_value_and_origin() -> None:
     assert rows["brokerName"] == ("node1", "default")
     assert rows["storePathCommitLog"] == ("", "default")
     assert "store" not in rows
+
+
+def test_the_variable_of_the_kernel_is_no_setting() -> None:
+    loaded = load_broker_config(Sources(environment={PURE_VARIABLE: "1"}))
+    assert loaded.unknown_variables == []
