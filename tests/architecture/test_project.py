@@ -7,7 +7,13 @@ import tomllib
 
 import pytest
 
-from tests.architecture.sources import PACKAGES, ROOT, ROOTS_FOLDER, product_files
+from tests.architecture.sources import (
+    FOUND_BY_SPARK,
+    PACKAGES,
+    ROOT,
+    ROOTS_FOLDER,
+    product_files,
+)
 
 
 def read(name: str) -> str:
@@ -38,6 +44,13 @@ def test_every_folder_is_a_package() -> None:
     folders = {path.parent for path in product_files()}
     assert not [str(folder) for folder in folders if not (ROOT / folder / "__init__.py").is_file()]
     assert (ROOT / ROOTS_FOLDER / "py.typed").is_file()
+
+
+def test_images_are_built_from_all_packages() -> None:
+    """What is left out of the build's context breaks no build, and the image does not start."""
+    let_in = {line[1:] for line in read(".dockerignore").splitlines() if line.startswith("!")}
+    files = {"LICENSE", "README.md", "pyproject.toml", "setup.py"}
+    assert let_in == files | {*PACKAGES, *FOUND_BY_SPARK, ROOTS_FOLDER}
 
 
 def test_ci_runs_what_the_documents_say() -> None:
