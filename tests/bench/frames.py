@@ -1,4 +1,5 @@
-"""Requests encoded ahead of the run, so that the load costs the load process almost nothing.
+"""Requests encoded ahead of the run, so that the load costs the load process almost nothing, and
+their answers, which are counted and not decoded.
 
 A ring is many requests of one size laid end to end; the load writes slices of it. Each has its own
 opaque, of one width, and comes round again long after its answer.
@@ -6,7 +7,9 @@ opaque, of one width, and comes round again long after its answer.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
+from typing import Protocol
 
 from skylarkmq.protocol.batch import BatchItem, encode_batch
 from skylarkmq.protocol.codes import RequestCode
@@ -27,6 +30,10 @@ GROUP = "bench-group"
 PULL_COUNT = 32
 PULL_FROM = 1000  # four digits, so that all pulls have one size
 PULL_UP_TO = 9000
+LENGTHS = struct.Struct(">II")
+JSON_OK = b'"code":0,'
+BINARY_OK = b"\0\0"
+KAFKA_OK = b"\0\0"
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,49 @@ class Ring:
         """`count` requests from a place in the ring; at most one round of it."""
         start = (index % self.count) * self.size
         return memoryview(self.data)[start : start + count * self.size]
+
+
+class Refusal(Exception):
+    """An answer that is not a success; the text has its beginning."""
+
+
+class Answers(Protocol):
+    """Counts the answers of one connection."""
+
+    def feed(self, data: bytes) -> int:
+        """How many have come whole with this; raises Refusal."""
+        ...
+
+
+@dataclass
+class Frames(Answers):
+    """Answers with their length before them: RocketMQ's; or Kafka's, with their code at a place."""
+
+    check: bool = True  # an echo has nothing to check
+    code_at: int = 0
+    rest: bytes = b""
+
+    def feed(self, data: bytes) -> int:
+        if self.rest:
+            data = self.rest + data
+        position, size, answers = 0, len(data), 0
+        while size - position >= LENGTHS.size:
+            length, marker = LENGTHS.unpack_from(data, position)
+            if size - position < length + 4:
+                break
+            if self.check:
+                if self.code_at:
+                    ok, begin, limit = KAFKA_OK, position + self.code_at, len(KAFKA_OK)
+                elif marker >> 24:
+                    ok, begin, limit = BINARY_OK, position + LENGTHS.size, len(BINARY_OK)
+                else:  # RocketMQ 4.9 answers in JSON, whatever it was asked in
+                    ok, begin, limit = JSON_OK, position + LENGTHS.size, marker
+                if data.find(ok, begin, begin + limit) < 0:
+                    raise Refusal(repr(data[position : position + 200]))
+            position += length + 4
+            answers += 1
+        self.rest = data[position:]
+        return answers
 
 
 def ring_of(frames: list[bytes], messages: int) -> Ring:

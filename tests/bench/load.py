@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import struct
 import sys
 import time
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -23,6 +22,8 @@ from skylarkmq.protocol.frame import SerializeType
 from tests.bench.frames import (
     PULL_FROM,
     PULL_UP_TO,
+    Frames,
+    Refusal,
     Ring,
     batch_ring,
     fill_ring,
@@ -31,11 +32,8 @@ from tests.bench.frames import (
     spread_ring,
     timer_ring,
 )
+from tests.bench.other_frames import Talk, talk
 
-LENGTHS = struct.Struct(">II")
-HEADER_SIZE_MASK = 0xFFFFFF
-JSON_OK = b'"code":0,'
-BINARY_OK = b"\0\0"
 STALL_S = 20.0
 
 
@@ -64,6 +62,7 @@ class Job:
     end_offset: int = PULL_UP_TO  # of kind pull
     begin_ms: int = 0  # of kind timer: when the first is due
     span_ms: int = 0  # of kind timer: until the last is due
+    protocol: str = "rocketmq"
 
 
 @dataclass
@@ -91,16 +90,21 @@ def cpu_seconds(pid: int) -> float:
 class Peer(asyncio.Protocol):
     """One connection with its window of requests."""
 
-    def __init__(self, run: Run, offset: int) -> None:
+    def __init__(self, run: Run, index: int) -> None:
+        talk = run.talk
         self.run = run
-        self.next = offset  # place in the ring
+        self.ring = talk.rings[index % len(talk.rings)]
+        self.opening = talk.openings[index % len(talk.openings)]
+        self.answers = talk.answers()
+        self.next = index * 7 % self.ring.count  # place in the ring
         self.sent: deque[list[float]] = deque()  # [time, count] of what waits for an answer
         self.in_flight = 0
-        self.rest = b""
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        if self.opening:
+            self.transport.write(self.opening)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
@@ -110,30 +114,19 @@ class Peer(asyncio.Protocol):
     def send(self, count: int) -> None:
         if self.transport is None:
             return
-        self.transport.write(self.run.ring.slice(self.next, count))
+        # Before the write, in which the system may run the broker first.
+        self.sent.append([time.perf_counter(), count])
+        self.transport.write(self.ring.slice(self.next, count))
         self.next += count
         self.in_flight += count
-        self.sent.append([time.perf_counter(), count])
 
     def data_received(self, data: bytes) -> None:
         now = time.perf_counter()
-        if self.rest:
-            data = self.rest + data
-        position, size, answers = 0, len(data), 0
-        ok = self.run.ok
-        while size - position >= LENGTHS.size:
-            length, marker = LENGTHS.unpack_from(data, position)
-            if size - position < length + 4:
-                break
-            header = position + LENGTHS.size
-            if ok is not None:
-                limit = header + (marker & HEADER_SIZE_MASK)
-                limit = limit if ok is JSON_OK else header + len(ok)
-                if data.find(ok, header, limit) < 0:
-                    self.run.fail(repr(data[header : header + 200]))
-            position += length + 4
-            answers += 1
-        self.rest = data[position:]
+        try:
+            answers = self.answers.feed(data)
+        except Refusal as refusal:
+            self.run.fail(str(refusal))
+            return
         if answers:
             self.answered(answers, now)
 
@@ -157,11 +150,9 @@ class Peer(asyncio.Protocol):
 class Run:
     """One job over its connections."""
 
-    def __init__(self, job: Job, ring: Ring) -> None:
+    def __init__(self, job: Job, talk: Talk) -> None:
         self.job = job
-        self.ring = ring
-        codec = SerializeType[job.codec]
-        self.ok = None if not job.check else JSON_OK if codec is SerializeType.JSON else BINARY_OK
+        self.talk = talk
         self.figures = Figures()
         self.stopping = False
         self.measuring = False
@@ -193,13 +184,12 @@ class Run:
         loop = asyncio.get_running_loop()
         peers: list[Peer] = []
         for index in range(self.job.connections):
-            offset = index * 7 % self.ring.count
-            peer = Peer(self, offset)
+            peer = Peer(self, index)
             await loop.create_connection(partial(_same, peer), "127.0.0.1", self.job.port)
             peers.append(peer)
         self.busy.update(peers)
         for peer in peers:
-            peer.send(min(self.job.window, self.ring.count))
+            peer.send(min(self.job.window, peer.ring.count))
         await (self.fill() if self.job.messages else self.measure())
         self.stopping = True
         if not self.figures.failed:
@@ -228,7 +218,7 @@ class Run:
         figures.seconds = time.perf_counter() - started
         figures.cpu_s = cpu_seconds(pid) - cpu_s
         figures.load_cpu_s = time.process_time() - own_s
-        figures.messages = (self.answers - answers) * self.ring.messages
+        figures.messages = (self.answers - answers) * self.talk.rings[0].messages
         figures.p50_s = percentile(self.latencies, 0.50)
         figures.p99_s = percentile(self.latencies, 0.99)
 
@@ -270,21 +260,22 @@ def ring_for(job: Job) -> Ring:
     return send_ring(job.topic, job.body_size, codec)
 
 
+def talk_for(job: Job) -> Talk:
+    if job.protocol != "rocketmq":
+        return talk(job)
+    return Talk([ring_for(job)], lambda: Frames(job.check))
+
+
 def main() -> None:
-    rings: dict[tuple[object, ...], Ring] = {}
+    last, said = None, None
     for line in sys.stdin:
         job = Job(**json.loads(line))
-        key = (
-            job.kind, job.topic, job.body_size, job.batch, job.codec, job.topics, job.queues,
-            job.begin_ms, job.expression, job.begin_offset, job.end_offset,
-        )  # fmt: skip
-        ring = rings.get(key)
-        if ring is None:
-            rings.clear()
-            ring = rings[key] = ring_for(job)
+        kind = replace(job, port=0, pid=0)
+        if said is None or kind != last:
+            last, said = kind, talk_for(job)
 
-        async def one(job: Job = job, ring: Ring = ring) -> Figures:
-            return await Run(job, ring).run()
+        async def one(job: Job = job, said: Talk = said) -> Figures:
+            return await Run(job, said).run()
 
         figures = uvloop.run(one())
         print(json.dumps(asdict(figures)), flush=True)

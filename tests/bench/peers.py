@@ -30,6 +30,7 @@ class Server:
     port: int
     namesrv: str = ""
     ready_s: float = 0.0  # from the start of the process
+    protocol: str = "rocketmq"
 
 
 @contextlib.contextmanager

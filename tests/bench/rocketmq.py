@@ -1,16 +1,21 @@
-"""Measures this broker beside RocketMQ's own: the same load on all of them, in turns.
+"""Measures this broker beside RocketMQ's own, and others: the same load on all of them, in turns.
 
     python -m tests.bench.rocketmq [--quick] [--rounds 5] [--seconds 1.0] [--only TEXT]
-                                   [--peers 4.9 5.3] [--heap 4g] [--store DIR] [--json FILE]
+                                   [--peers 4.9 5.3 nats redis kafka] [--heap 4g] [--store DIR]
+                                   [--json FILE]
 
 RocketMQ's brokers are the newest of 4.9 and 5.3 that Maven Central has. They run with the JVM
 options of their own `runbroker.sh` and with files of the default sizes, as ours does. All processes
 live in a network namespace of their own, because RocketMQ's servers listen on every address.
 
-Each round runs each row on each broker. A ratio is RocketMQ's CPU time for a message divided by
+Each round runs each row on each broker. A ratio is the other's CPU time for a message divided by
 ours in the same round: above 1, ours takes less. The median is shown with the lowest and highest.
 CPU time is that of all threads of the broker, its garbage collection and compiler included; every
-broker works for some seconds before the first round, so that Java has compiled what it runs.
+broker works before the first round until its CPU time for a message has stopped to fall.
+
+NATS JetStream, Redis streams and Kafka get the rows that they have a form of, with bodies alone, no
+keys or tags. `tests/bench/other_frames.py` says what is asked of each, `other_brokers.py` how they
+are set and where they come from: Debian has redis-server, the Go proxy NATS, Maven Central Kafka.
 """
 
 from __future__ import annotations
@@ -36,18 +41,22 @@ from typing import Protocol
 from tests.bench.crowd import Work
 from tests.bench.frames import PULL_COUNT
 from tests.bench.load import Figures, Job, cpu_seconds
+from tests.bench.other_brokers import OTHERS
+from tests.bench.other_frames import FILL_COUNT
 from tests.bench.peers import Load, Server, broker, load, resident_mib
 from tests.bench.report import machine
 from tests.bench.scenarios import ASYNC, SYNC
 from tests.bench.semantics import Crowd, crowd
 from tests.interop.apache_server import Apache5Broker, ApacheBroker
 from tests.interop.children import Children
-from tests.interop.java import CLIENT, class_path, java, missing
+from tests.interop.java import CLIENT, java, why_not
 
 OURS = "SkylarkMQ"
 PEERS: dict[str, type[ApacheBroker]] = {"4.9": ApacheBroker, "5.3": Apache5Broker}
 INSIDE = "SKYLARKMQ_BENCH_INSIDE"
-WARM_S = 6.0
+WARM_S = 3.0  # of a run, so many at most
+WARM_RUNS = 30
+STILL_FALLING = 0.9
 COLD_BEGIN = 100_000  # offsets of six digits: all pulls have one size
 COLD_PULLS = 500  # of a round
 TRIP_COUNT = 30_000
@@ -73,12 +82,18 @@ COMMON_KEYS: dict[str, object] = {
 
 @dataclass(frozen=True)
 class Row:
-    """What is measured; `kind` of a job, or `wake`, `sdk`, `java`."""
+    """What is measured: a load; or `cold`, `wake`, `sdk`, `java`."""
 
     name: str
     flush: str
     job: Job | None = None
     kind: str = "load"
+
+    @property
+    def is_rocketmq_s(self) -> bool:
+        """No other protocol has it."""
+        job = self.job
+        return self.kind != "load" or job is None or job.codec != "JSON" or job.expression != "*"
 
 
 @dataclass
@@ -92,7 +107,7 @@ class Measured:
         return median(map(cpu_us, self.rounds[name]))
 
     def ratios(self, name: str) -> list[float]:
-        """RocketMQ's CPU time divided by ours, round by round, sorted."""
+        """The other's CPU time divided by ours, round by round, sorted."""
         pairs = zip(self.rounds[name], self.rounds[OURS], strict=True)
         return sorted(cpu_us(theirs) / cpu_us(ours) for theirs, ours in pairs)
 
@@ -166,6 +181,17 @@ class Apache:
         self._broker.stop()
 
 
+def contender(name: str, folder: Path, flush: str, heap: str) -> Contender:
+    if name in PEERS:
+        return Apache(name, folder, flush, heap)
+    return OTHERS[name](folder, flush) if name in OTHERS else Ours(folder, flush)
+
+
+def lacking(name: str) -> str:
+    """Get what a peer needs, and say why it cannot be had, or nothing."""
+    return OTHERS[name].why_not() if name in OTHERS else why_not(CLIENT, PEERS[name].project)
+
+
 class Bench:
     """The brokers of one flush mode, and what works on them."""
 
@@ -189,11 +215,29 @@ class Bench:
 
     def load(self, name: str, job: Job) -> Figures:
         server = self.servers[name]
-        return self.source.run(replace(job, port=server.port, pid=server.pid))
+        job = replace(job, port=server.port, pid=server.pid, protocol=server.protocol)
+        return self.source.run(job)
+
+    def runs(self, row: Row) -> list[str]:
+        """The brokers that have a row, if they are several."""
+        names = [
+            name
+            for name, server in self.servers.items()
+            if server.protocol == "rocketmq" or not row.is_rocketmq_s
+        ]
+        return names if len(names) > 1 else []
 
     def warm(self, job: Job) -> None:
+        """Work until the CPU time for a message has stopped to fall; Java compiles for long."""
         for name in self.servers:
-            self.load(name, replace(job, seconds=WARM_S))
+            best, in_vain = float("inf"), 0
+            for _ in range(WARM_RUNS):
+                note(f"warming {name}: {best:.1f} us")
+                cost = cpu_us(self.load(name, replace(job, seconds=WARM_S)))
+                in_vain = 0 if cost < best * STILL_FALLING else in_vain + 1
+                best = min(best, cost)
+                if in_vain == 2:
+                    break
 
     def run(self, row: Row, name: str, number: int) -> Figures:
         """One round of a row on one broker."""
@@ -296,8 +340,9 @@ def fill(bench: Bench, rounds: int) -> None:
     """Store what the pulls read: queue 0 of one topic, its end not read until its round."""
     count = COLD_BEGIN + rounds * COLD_PULLS * PULL_COUNT + PULL_COUNT
     job = Job("fill", 0, 0, "bench-pull", window=256, body_size=1024, messages=count, limit_s=300.0)
-    for name in bench.servers:
-        bench.load(name, job)
+    for name, server in bench.servers.items():
+        is_ours = server.protocol == "rocketmq"
+        bench.load(name, job if is_ours else replace(job, messages=FILL_COUNT))
 
 
 def measure(options: argparse.Namespace, folder: Path) -> tuple[list[Measured], dict[str, float]]:
@@ -318,10 +363,10 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[list[Measured], 
                 bench.warm(Job("pull", 0, 0, "bench-pull", window=4, body_size=1024))
             else:
                 bench.warm(Job("send", 0, 0, "bench-send", window=64, body_size=1024))
-            measured = [Measured(row) for row in rows]
+            measured = [Measured(row) for row in rows if bench.runs(row)]
             for number in range(options.rounds):
                 for one in measured:
-                    for name in bench.servers:
+                    for name in bench.runs(one.row):
                         note(f"{phase}, round {number + 1}: {one.row.name}, {name}")
                         one.rounds.setdefault(name, []).append(bench.run(one.row, name, number))
             for name, server in bench.servers.items():
@@ -337,9 +382,7 @@ def started(options: argparse.Namespace, folder: Path, flush: str) -> Iterator[B
     for name in (OURS, *options.peers):
         place = folder / name
         place.mkdir(parents=True)
-        contenders.append(
-            Ours(place, flush) if name == OURS else Apache(name, place, flush, options.heap)
-        )
+        contenders.append(contender(name, place, flush, options.heap))
     with load() as source, crowd() as others:
         bench = Bench(contenders, source, others, options.seconds)
         try:
@@ -374,15 +417,25 @@ def text_of(rows: list[Measured], resident: dict[str, float]) -> str:
     return "\n".join(lines)
 
 
-def enter_namespace() -> None:
-    """Start this program again in a network namespace of its own; bring its loopback up there."""
+def enter_namespace(peers: list[str]) -> list[str]:
+    """Start this program again in a network namespace of its own; bring its loopback up there.
+
+    What the peers need is got before: there is no network inside.
+    """
     if INSIDE not in os.environ:
+        reasons = {peer: lacking(peer) for peer in peers}
+        for peer in filter(reasons.get, peers):
+            print(f"skipped: {peer}: {reasons[peer]}", flush=True)
+        there = " ".join(peer for peer in peers if not reasons[peer])
+        if not there:
+            sys.exit()
         command = ["unshare", "--net", *(["--map-root-user"] if os.geteuid() else [])]
         command += [sys.executable, "-m", "tests.bench.rocketmq", *sys.argv[1:]]
-        os.execvpe(command[0], command, {**os.environ, INSIDE: "1"})
+        os.execvpe(command[0], command, {**os.environ, INSIDE: there})
     siocsifflags, up_and_running = 0x8914, 0x41
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, siocsifflags, struct.pack("16sH14x", b"lo", up_and_running))
+    return os.environ[INSIDE].split()
 
 
 def main() -> None:
@@ -395,20 +448,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each row in a round")
     parser.add_argument("--only", default="", help="rows whose name or flush mode has this text")
-    parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=PEERS)
+    parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=[*PEERS, *OTHERS])
     parser.add_argument("--heap", default="4g", help="of each of RocketMQ's brokers")
     parser.add_argument("--store", type=Path, help="folder on the disk to measure; default: ./var")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.seconds = 1, min(options.seconds, 0.5)
-    if why := missing() or ("" if shutil.which("unshare") else "not installed: unshare"):
-        print(f"skipped: {why}")
+    if shutil.which("unshare") is None:
+        print("skipped: not installed: unshare")
         return
-    if INSIDE not in os.environ:  # Maven may have to fetch: there is no network inside
-        for project in (CLIENT, *(PEERS[name].project for name in options.peers)):
-            class_path(project)
-    enter_namespace()
+    options.peers = enter_namespace(options.peers)
     parent = options.store or Path(__file__).resolve().parents[2] / "var"
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=parent) as folder:

@@ -1,5 +1,7 @@
 """The benchmark itself: its requests are what it says, its arithmetic is right."""
 
+import struct
+
 import pytest
 
 from skylarkmq.protocol.batch import split_batch
@@ -12,7 +14,10 @@ from skylarkmq.protocol.headers.send import decode_send_header
 from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.bench.frames import (
+    PULL_COUNT,
     RING_COUNT,
+    Answers,
+    Refusal,
     Ring,
     batch_ring,
     pull_ring,
@@ -21,6 +26,7 @@ from tests.bench.frames import (
     timer_ring,
 )
 from tests.bench.load import Figures, Job, percentile
+from tests.bench.other_frames import crc32c, kafka_batch, talk, zigzag
 from tests.bench.report import Report, Row
 from tests.bench.rocketmq import OURS, Measured, pulls, sends
 from tests.bench.rocketmq import Row as PeerRow
@@ -134,3 +140,53 @@ def test_pulls_of_a_span_have_one_size() -> None:
     (last,) = commands(ring, ring.count - 1, 1)
     header = decode_fields(PullMessageRequestHeader, last.ext_fields)
     assert (ring.count, header.queue_offset, header.subscription) == (500, 115_968, "t3")
+
+
+NATS_ACK = b'MSG _INBOX.00000 1 30\r\n{"stream":"t","seq":7}\r\n'
+NATS_PULLED = b"HMSG _INBOX.00000 1 12 16\r\nNATS/1.0\r\n\r\nbody\r\n" * PULL_COUNT
+NATS_END = b"HMSG _INBOX.00000 1 28 28\r\nNATS/1.0 204 EOB\r\n\r\n\r\n"
+REDIS_ID = b"$15\r\n1700000000000-0\r\n"
+REDIS_PULLED = b"*2\r\n$4\r\n1-10\r\n*2\r\n$4\r\nbody\r\n$4\r\nbody\r\n" * PULL_COUNT
+
+
+def kafka_answer(begin: int, code: int) -> bytes:
+    """What stands before one topic, the topic's one queue with its code, and what follows."""
+    answer = bytes(begin) + b"\0\1t" + struct.pack(">iih", 1, 0, code) + bytes(20)
+    return struct.pack(">I", len(answer)) + answer
+
+
+@pytest.mark.parametrize(
+    ("protocol", "kind", "answer", "refusal"),
+    [
+        ("nats", "send", NATS_ACK, b'MSG a 1 9\r\n{"error":{"code":503}}\r\n'),
+        ("nats", "batch", NATS_ACK * 3, b"-ERR 'Authorization Violation'\r\n"),
+        ("nats", "pull", NATS_PULLED + NATS_END, b"HMSG a 1 9 9\r\nNATS/1.0 404 Message Not Found"),
+        ("redis", "send", REDIS_ID, b"-ERR no\r\n"),
+        ("redis", "batch", REDIS_ID * 3, b"-OOM no\r\n"),
+        ("redis", "pull", b"*32\r\n" + REDIS_PULLED, b"-LOADING no\r\n"),
+        ("kafka", "send", kafka_answer(8, 0), kafka_answer(8, 3)),
+        ("kafka", "pull", kafka_answer(12, 0), kafka_answer(12, 1)),
+    ],
+)
+def test_answers_of_other_brokers_are_counted(
+    protocol: str, kind: str, answer: bytes, refusal: bytes
+) -> None:
+    batch = 3 if kind == "batch" else 1
+    said = talk(Job(kind, 0, 0, "t", window=4, batch=batch, protocol=protocol))
+    assert said.rings[0].messages == (PULL_COUNT if kind == "pull" else batch)
+    assert said.answers().feed(answer * 4) == 4
+    answers: Answers = said.answers()
+    assert sum(answers.feed(bytes([byte])) for byte in answer * 2) == 2
+    with pytest.raises(Refusal):
+        answers.feed(refusal)
+
+
+def test_record_batches_are_kafka_s() -> None:
+    batch = kafka_batch([b"one", b"two"])
+    offset, length, _, magic, crc = struct.unpack_from(">qiibI", batch)
+    assert (offset, length, magic, crc) == (0, len(batch) - 12, 2, crc32c(batch[21:]))
+    assert crc32c(b"123456789") == 0xE3069283
+    assert batch.endswith(b"\0\0\2\1\6two\0")
+    assert [zigzag(number) for number in (-1, 1, 63, 64, 1024)] == [
+        b"\1", b"\2", b"\x7e", b"\x80\1", b"\x80\x10",
+    ]  # fmt: skip

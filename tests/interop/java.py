@@ -45,6 +45,18 @@ def class_path(project: Path) -> str:
     return f"{packed}:{listed.read_text().strip()}"
 
 
+def why_not(*projects: Path) -> str:
+    """Build projects if need be; why they cannot be built, or nothing."""
+    if why := missing():
+        return why
+    try:
+        for project in projects:
+            class_path(project)
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
 @cache
 def archive(project: Path) -> tuple[str, ...]:
     """The option that lets JVMs of the client start from an archive of loaded classes, in half the
