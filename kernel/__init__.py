@@ -1,7 +1,7 @@
 """The compiled kernel: per-message work in C, where a compiler was there at the installation.
 
-Each of its functions stands twice: in `compiled.pyx`, and in Python where it is called, marked
-`@twin`. Both give the same bytes, which a test holds, and the whole suite passes on either road.
+Each of its functions stands twice: here, in Cython, and in Python where it is called, there mostly
+marked `@twin`. Both give the same bytes, which tests hold, and the whole suite passes on either.
 Every room may use the kernel; it uses none, keeps no objects and decides nothing.
 
 `SKYLARKMQ_PURE=1` in the environment chooses the Python road.

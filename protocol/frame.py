@@ -20,6 +20,7 @@ from enum import IntEnum
 from mmap import ACCESS_COPY, mmap
 from typing import Final, Literal, NamedTuple
 
+from skylarkmq.kernel import twin
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 
@@ -79,6 +80,29 @@ class BadFrameError(RemoteProtocolError):
         self.frames: list[RawFrame] = list(frames)
 
 
+@twin
+def cut_frames(
+    data: bytes, length_max: int, frame_type: type[RawFrame]
+) -> tuple[list[RawFrame], int]:
+    """Return the whole frames that `data` begins with, and where they end.
+
+    What follows is unfinished, or its length or header size is wrong.
+    """
+    frames: list[RawFrame] = []
+    position, end = 0, len(data)
+    while end - position >= PREFIX_SIZE:
+        length, mark = _unpack_prefix(data, position)
+        header_size = mark & MAX_HEADER_SIZE
+        frame_end = position + LENGTH_SIZE + length
+        if length > length_max or header_size + 4 > length or frame_end > end:
+            break
+        body_start = position + PREFIX_SIZE + header_size
+        header = data[position + PREFIX_SIZE : body_start]
+        frames.append(_new_tuple(frame_type, (mark >> 24, header, data[body_start:frame_end])))
+        position = frame_end
+    return frames, position
+
+
 class FrameDecoder:
     """Cuts the bytes of one connection into frames.
 
@@ -127,21 +151,9 @@ class FrameDecoder:
             data = self._take_large(self._large, data, frames)
         elif self._pending:
             data = self._take_pending(data, frames)
-        end = len(data)
-        position = 0
-        while end - position >= PREFIX_SIZE:
-            length, mark = _unpack_prefix(data, position)
-            header_size = mark & MAX_HEADER_SIZE
-            if length > self._max_length or header_size + 4 > length:
-                raise self._refuse(length, header_size, frames)
-            frame_end = position + LENGTH_SIZE + length
-            if frame_end > end:
-                break
-            body_start = position + PREFIX_SIZE + header_size
-            header = data[position + PREFIX_SIZE : body_start]
-            frames.append(_new_tuple(RawFrame, (mark >> 24, header, data[body_start:frame_end])))
-            position = frame_end
-        if position < end:
+        cut, position = cut_frames(data, self._max_length, RawFrame)
+        frames += cut
+        if position < len(data):
             self._keep(data, position, frames)
         return frames
 
@@ -199,10 +211,13 @@ class FrameDecoder:
         if kept_size < LENGTH_SIZE:
             self._wanted_size = LENGTH_SIZE
         else:
-            length = int.from_bytes(data[position : position + LENGTH_SIZE])
-            if not LENGTH_SIZE <= length <= self._max_length:
-                raise self._refuse(length, 0, frames)
-            self._wanted_size = PREFIX_SIZE if kept_size < PREFIX_SIZE else LENGTH_SIZE + length
+            length, header_size = int.from_bytes(data[position : position + LENGTH_SIZE]), 0
+            self._wanted_size = PREFIX_SIZE
+            if kept_size >= PREFIX_SIZE:
+                header_size = _unpack_prefix(data, position)[1] & MAX_HEADER_SIZE
+                self._wanted_size = LENGTH_SIZE + length
+            if not LENGTH_SIZE + header_size <= length <= self._max_length:
+                raise self._refuse(length, header_size, frames)
         begun = memoryview(data)[position:]
         if kept_size >= BEGUN_SIZE and self._wanted_size >= LARGE_SIZE:
             self._begin_large(begun)

@@ -200,8 +200,8 @@ def decode_send_v2_fast(header: bytes) -> SendCommand | None:
 
 _TAIL: Final = f'"serializeTypeCurrentRPC":"JSON","version":{CURRENT_VERSION}}}'
 _SEND_RESPONSE: Final = (
-    '{"code":0,"extFields":{"queueId":"%%d","TRACE_ON":"true","MSG_REGION":%s,"msgId":"%%b",'
-    '"queueOffset":"%%d"},"flag":1,"language":"PYTHON","opaque":%%d,' + _TAIL
+    '{"code":0,"extFields":{"queueId":"\0","TRACE_ON":"%s","MSG_REGION":%s,"msgId":"\0",'
+    '"queueOffset":"\0"},"flag":1,"language":"PYTHON","opaque":\0,' + _TAIL
 )
 _PULL_RESPONSE: Final = (
     '{"code":%%d,"extFields":{"suggestWhichBrokerId":"%%d","nextBeginOffset":"%%d",'
@@ -219,12 +219,19 @@ def _pull_template(remark: str | None) -> str:
     return _PULL_RESPONSE % ("" if remark is None else f'"remark":{_escaped(remark)},')
 
 
-def send_response_encoder(region_id: str) -> SendResponseEncoder:
-    """Return what encodes the headers of a region's successful answers to sends."""
-    template = (_SEND_RESPONSE % _escaped(region_id)).encode("ascii")
+def send_response_parts(region_id: str, trace_on: str) -> tuple[bytes, ...]:
+    """Return what stands around queue id, message ids, queue offset and opaque of an answer."""
+    return tuple((_SEND_RESPONSE % (trace_on, dumps(region_id))).encode("ascii").split(b"\0"))
+
+
+def send_response_encoder(parts: tuple[bytes, ...]) -> SendResponseEncoder:
+    """Return what encodes the headers of successful answers to sends, around their parts."""
+    start, ids, offset, opaque_name, end = parts
 
     def encode(opaque: int, msg_ids: bytes, queue_id: int, queue_offset: int) -> bytes:
-        return template % (queue_id, msg_ids, queue_offset, opaque)
+        return b"%b%d%b%b%b%d%b%d%b" % (
+            start, queue_id, ids, msg_ids, offset, queue_offset, opaque_name, opaque, end
+        )  # fmt: skip
 
     return encode
 

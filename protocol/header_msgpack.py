@@ -18,7 +18,7 @@ from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.frame import BadFrameError, SerializeType
 from skylarkmq.protocol.header_json import DECODE_ERRORS, texts_of
 from skylarkmq.protocol.headers.fields import JavaInt
-from skylarkmq.protocol.headers.send import SendFields
+from skylarkmq.protocol.headers.send import SendFields, send_fields
 from skylarkmq.protocol.remoting_command import (
     EXT_FIELDS_MAX,
     LANGUAGE_BY_NUMBER,
@@ -132,24 +132,39 @@ def decode_send_v2_fast(header: bytes) -> SendCommand | None:
     try:
         command = _decode_send(header)
     except DECODE_ERRORS:
-        return None
+        try:  # the SDK writes numbers as numbers
+            mixed = _decode_loose(header)
+            fields = None if mixed.fields is None else send_fields(texts_of(mixed.fields))
+        except DECODE_ERRORS:
+            return None
+        if fields is None or mixed.remark is not None:
+            return None
+        fixed = mixed.code, mixed.language, mixed.version, mixed.opaque, mixed.flag
+        command = SendCommand(*fixed, None, fields)
     if command.code not in SEND_V2_CODES or command.flag & RESPONSE_FLAG or header.count(NIL) != 1:
         return None
     return command
 
 
-def send_response_encoder(region_id: str) -> SendResponseEncoder:
-    """Return what encodes the headers of a region's successful answers to sends."""
+def send_response_parts(region_id: str, trace_on: str) -> tuple[bytes, ...]:
+    """Return what stands around opaque, message ids, queue id and queue offset of an answer."""
+    start = b"\x97" + _pack(0) + _pack(_PYTHON) + _pack(CURRENT_VERSION)
+    region = _pack("MSG_REGION") + _pack(region_id) + _pack("TRACE_ON") + _pack(trace_on)
+    fields = _pack(1) + NIL + b"\x85" + _pack("msgId")
+    return start, fields, _pack("queueId"), _pack("queueOffset"), region
+
+
+def send_response_encoder(parts: tuple[bytes, ...]) -> SendResponseEncoder:
+    """Return what encodes the headers of successful answers to sends, around their parts."""
+    start, fields, queue_name, offset_name, region = parts
 
     def encode(opaque: int, msg_ids: bytes, queue_id: int, queue_offset: int) -> bytes:
-        fields = {
-            "msgId": msg_ids.decode("ascii"),
-            "queueId": queue_id,
-            "queueOffset": queue_offset,
-            "MSG_REGION": region_id,
-            "TRACE_ON": "true",
-        }
-        return _pack((0, _PYTHON, CURRENT_VERSION, opaque, 1, None, fields))
+        pack = _pack
+        ids = pack(msg_ids.decode("ascii"))
+        return b"".join(
+            (start, pack(opaque), fields, ids, queue_name, pack(queue_id), offset_name,
+             pack(queue_offset), region)
+        )  # fmt: skip
 
     return encode
 

@@ -22,15 +22,12 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 remoting/.../protocol/RocketMQSeriali
 
 import struct
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import msgspec
-
-from skylarkmq.kernel import twin
 from skylarkmq.protocol.codes import CURRENT_VERSION, SEND_V2_CODES, LanguageCode
 from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.frame import BadFrameError, SerializeType
-from skylarkmq.protocol.headers.send import SEND_V2_NAMES, SendFields
+from skylarkmq.protocol.headers.send import SendFields, send_fields
 from skylarkmq.protocol.remoting_command import (
     EXT_FIELDS_MAX,
     LANGUAGE_BY_NUMBER,
@@ -44,6 +41,8 @@ FIXED_SIZE: Final = 17
 assert FIXED.size == FIXED_SIZE
 INT16_SIZE: Final = 2
 INT32_SIZE: Final = 4
+OPAQUE_START: Final = 5
+OPAQUE_END: Final = 9
 MIN_HEADER_SIZE: Final = FIXED_SIZE + INT32_SIZE
 LETTER_ENTRY_SIZE: Final = INT16_SIZE + 1 + INT32_SIZE
 INT16: Final = struct.Struct(">h")
@@ -53,8 +52,6 @@ UINT32: Final = struct.Struct(">I")
 # comparison refuses both negative and huge ones.
 LETTER_ENTRY: Final = struct.Struct(">HxI")
 INT16_MAX: Final = 2**15 - 1
-LETTERS: Final = tuple(SEND_V2_NAMES.values())
-_REQUIRED_COUNT: Final = sum(field.required for field in msgspec.structs.fields(SendFields))
 EMPTY_ENTRY: Final = bytes(INT16_SIZE + INT32_SIZE)
 assert (INT16.size, INT32.size) == (INT16_SIZE, INT32_SIZE)
 assert LETTER_ENTRY.size == LETTER_ENTRY_SIZE
@@ -157,25 +154,11 @@ def decode_send_v2_fast(header: bytes) -> SendCommand | None:
     end = MIN_HEADER_SIZE + block_size
     if code not in SEND_V2_CODES or flag & RESPONSE_FLAG or remark_size or end > len(header):
         return None
-    values = letter_values(header, MIN_HEADER_SIZE, end)
-    if values is None or None in values[:_REQUIRED_COUNT]:
-        return None
-    return SendCommand(code, opaque, flag, SendFields(*values))
-
-
-@twin
-def letter_values(data: bytes, position: int, end: int) -> tuple[Any, ...] | None:
-    """Return the values of the fields `a` to `n` in an ext block, None where there is none.
-
-    None for all of them when the block is damaged or has other fields; the kernel leaves whatever
-    is unusual to the generic way.
-    """
     try:
-        fields = _decode_block(data, position, end)
+        fields = send_fields(_decode_block(header, MIN_HEADER_SIZE, end))
     except (BadFrameError, UnicodeDecodeError):
         return None
-    values = tuple([fields.pop(letter, None) for letter in LETTERS])
-    return None if fields else values
+    return None if fields is None else SendCommand(code, opaque, flag, fields)
 
 
 @lru_cache(maxsize=256)
@@ -222,7 +205,6 @@ _NEXT_BEGIN = _key("nextBeginOffset")
 _MIN_OFFSET = _key("minOffset")
 _MAX_OFFSET = _key("maxOffset")
 _MSG_REGION = _key("MSG_REGION")
-_TRACE_ON_TRUE = _key("TRACE_ON") + _text("true")
 
 
 def _number(value: int) -> bytes:
@@ -230,28 +212,25 @@ def _number(value: int) -> bytes:
     return _pack_int32(len(digits)) + digits
 
 
-def send_response_encoder(region_id: str) -> SendResponseEncoder:
-    """Return what encodes the headers of a region's successful answers to sends."""
-    end = _MSG_REGION + _text(region_id) + _TRACE_ON_TRUE
+def send_response_parts(region_id: str, trace_on: str) -> tuple[bytes, ...]:
+    """Return what stands around opaque, the block's size, message ids, queue id and offset."""
+    fixed = _pack_fixed(0, _PYTHON, CURRENT_VERSION, 0, RESPONSE_FLAG, 0)
+    region = _MSG_REGION + _text(region_id) + _key("TRACE_ON") + _text(trace_on)
+    return fixed[:OPAQUE_START], fixed[OPAQUE_END:], _MSG_ID, _QUEUE_ID, _QUEUE_OFFSET, region
+
+
+def send_response_encoder(parts: tuple[bytes, ...]) -> SendResponseEncoder:
+    """Return what encodes the headers of successful answers to sends, around their parts."""
+    start, flag, _, _, _, region = parts
 
     def encode(opaque: int, msg_ids: bytes, queue_id: int, queue_offset: int) -> bytes:
         queue, offset = b"%d" % queue_id, b"%d" % queue_offset
+        size = _pack_int32
         block = b"".join(
-            (
-                _MSG_ID,
-                _pack_int32(len(msg_ids)),
-                msg_ids,
-                _QUEUE_ID,
-                _pack_int32(len(queue)),
-                queue,
-                _QUEUE_OFFSET,
-                _pack_int32(len(offset)),
-                offset,
-                end,
-            )
-        )
-        fixed = _pack_fixed(0, _PYTHON, CURRENT_VERSION, opaque, 1, 0)
-        return b"".join((fixed, _pack_int32(len(block)), block))
+            (_MSG_ID, size(len(msg_ids)), msg_ids, _QUEUE_ID, size(len(queue)), queue,
+             _QUEUE_OFFSET, size(len(offset)), offset, region)
+        )  # fmt: skip
+        return b"".join((start, size(opaque), flag, size(len(block)), block))
 
     return encode
 

@@ -110,6 +110,7 @@ RESERVED_NAMES: Final = frozenset(
 TAGS_AND_SEPARATOR: Final = b"TAGS\x01"
 """What begins the TAGS pair; for `find_property`."""
 
+_TAGS_PAIR: Final = PROPERTY_SEPARATOR + TAGS + NAME_SEPARATOR
 _PROPERTY_BYTE: Final = 0x02
 _PROPERTY_BYTES: Final = b"\x02"
 
@@ -132,6 +133,13 @@ def decode_properties(text: str) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def tag_in(text: str) -> str | None:
+    """Return the value of TAGS in `text`, None without one."""
+    _, found, rest = (PROPERTY_SEPARATOR + text).rpartition(_TAGS_PAIR)
+    tag = rest.partition(PROPERTY_SEPARATOR)[0]
+    return tag if found and tag else decode_properties(text).get(TAGS) if found else None
 
 
 def find_property(data: bytes, name_and_sep: bytes) -> bytes | None:

@@ -40,9 +40,10 @@ common/.../message/MessageDecoder.java (decode)
 
 import struct
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from skylarkmq.common.crc import body_crc
+from skylarkmq.kernel import twin, twins
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 from skylarkmq.protocol.flags import MAX_TOPIC_SIZE, MessageSysFlag
@@ -93,6 +94,20 @@ LENGTHS_SIZE: Final = 3
 MIN_RECORD_SIZE: Final = FIXED_IPV4_SIZE + LENGTHS_SIZE
 assert (FIXED_IPV4_SIZE, MIN_RECORD_SIZE) == (88, 91)
 assert FIXED_IPV6.size == FIXED_IPV4_SIZE + 2 * (IPV6_HOST_SIZE - IPV4_HOST_SIZE)
+
+RecordParts = tuple[
+    str, int, int, int, int, int, int, bytes, int, bytes, int, int, bytes, str, int, int
+]
+"""A record taken apart: the fields of `MessageExt` in their order, but the hosts still packed and
+the properties still one text."""
+TOPIC: Final = 0
+QUEUE_ID: Final = 1
+QUEUE_OFFSET: Final = 3
+SYS_FLAG: Final = 5
+RECONSUME_TIMES: Final = 10
+BODY: Final = 12
+PROPERTIES: Final = 13
+SIZE: Final = 15
 
 PROPERTIES_SIZE: Final = struct.Struct(">h")
 PLACE: Final = struct.Struct(">i16xqq")
@@ -298,6 +313,7 @@ def read_record(
     return view
 
 
+@twin
 def is_intact(
     buffer: memoryview | bytes,
     position: int,
@@ -343,6 +359,35 @@ def is_intact(
     )
 
 
+@twin
+def intact_count(
+    buffer: memoryview | bytes,
+    position: int,
+    end: int,
+    physical_offset: int,
+    queue_offset: int,
+    owner: tuple[int, bytes],
+) -> int:
+    """Return how many records fill a part of a buffer; -1 when one of them is not sound.
+
+    Args:
+        queue_offset: of the first; they are neighbours in their queue, too.
+        owner: as for `is_intact`.
+    """
+    count, shift = 0, physical_offset - position
+    if position < 0 or end > len(buffer):
+        return -1
+    while position < end:
+        size = int.from_bytes(buffer[position : position + 4], "big", signed=True)
+        if position + size > end or not is_intact(
+            buffer, position, size, position + shift, queue_offset + count, owner
+        ):
+            return -1
+        position += size
+        count += 1
+    return count
+
+
 def store_timestamp_at(buffer: memoryview | bytes, position: int) -> int:
     """Return the store time, ms, of the record at a position."""
     if buffer[position + _SYS_FLAG_LOW_POSITION] & MessageSysFlag.BORNHOST_V6_FLAG:
@@ -386,6 +431,62 @@ def decode_message(
     Raises:
         RemoteProtocolError: there is no whole, sound record.
     """
+    return message_of(_taken_apart(buffer, position, check_crc))
+
+
+def decode_messages(body: bytes, *, check_crc: bool = True) -> list[MessageExt]:
+    """Return the messages of a pull answer's body, which holds records back to back.
+
+    Unlike RocketMQ, whose client passes over the rest of a body at the first bad record and so
+    loses messages in silence: ours refuses the body.
+
+    Raises:
+        RemoteProtocolError: a record is cut or damaged.
+    """
+    return [message_of(parts) for parts in split_records(body, check_crc=check_crc)]
+
+
+def split_records(body: bytes, *, check_crc: bool = True) -> list[RecordParts]:
+    """Do as `decode_messages`, for those who may not need all of each message."""
+    taken = take_apart(body, check_crc)
+    # What the kernel leaves alone is rare, or refused.
+    return twins["take_apart"](body, check_crc) if taken is None else taken
+
+
+@twin
+def take_apart(body: bytes, check_crc: bool) -> list[RecordParts] | None:
+    parts: list[RecordParts] = []
+    position = 0
+    while position < len(body):
+        parts.append(_taken_apart(body, position, check_crc))
+        position += parts[-1][-1]
+    return parts
+
+
+def message_of(parts: RecordParts) -> MessageExt:
+    """Return the message of a record that was taken apart."""
+    # By position: by name it costs twice as much.
+    return MessageExt(
+        parts[0],
+        parts[1],
+        parts[2],
+        parts[3],
+        parts[4],
+        parts[5],
+        parts[6],
+        unpack_host(parts[7]),
+        parts[8],
+        unpack_host(parts[9]),
+        parts[10],
+        parts[11],
+        parts[12],
+        decode_properties(parts[13]),
+        parts[14],
+        parts[15],
+    )
+
+
+def _taken_apart(buffer: memoryview | bytes, position: int, check_crc: bool) -> RecordParts:
     remaining = len(buffer) - position
     if position < 0 or remaining < FIXED_IPV4_SIZE:
         raise _undecodable(position, "fewer bytes are left than its fixed fields have")
@@ -408,59 +509,15 @@ def decode_message(
     tail_position = body_position + body_size
     if body_size < 0 or position + size - tail_position < LENGTHS_SIZE:
         raise _undecodable(position, "the body is larger than the record")
-    parts = _split_tail(bytes(buffer[tail_position : position + size]))
-    if parts is None:
+    tail = _split_tail(bytes(buffer[tail_position : position + size]))
+    if tail is None:
         raise _undecodable(position, "topic and properties do not add up")
     body = bytes(buffer[body_position:tail_position])
     if check_crc and body_crc(body) != crc:
         raise _undecodable(position, "the body's checksum is wrong")
-    properties = decode_properties(parts[1].decode("utf-8", "replace"))
-    return _message(fields, parts[0].decode("utf-8", "replace"), body, properties)
-
-
-def decode_messages(body: bytes, *, check_crc: bool = True) -> list[MessageExt]:
-    """Return the messages of a pull answer's body, which holds records back to back.
-
-    Unlike RocketMQ, whose client passes over the rest of a body at the first bad record and so
-    loses messages in silence: ours refuses the body.
-
-    Raises:
-        RemoteProtocolError: a record is cut or damaged.
-    """
-    messages: list[MessageExt] = []
-    position = 0
-    while position < len(body):
-        message = decode_message(body, position, check_crc=check_crc)
-        messages.append(message)
-        position += message.store_size
-    return messages
-
-
-def _message(
-    fields: tuple[Any, ...], topic: str, body: bytes, properties: dict[str, str]
-) -> MessageExt:
-    """Return the message of a record's fixed fields, in their order, and its three parts.
-
-    By position, in the order of MessageExt's own fields: by name it costs twice as much.
-    """
-    return MessageExt(
-        topic,
-        fields[3],
-        fields[4],
-        fields[5],
-        fields[6],
-        fields[7],
-        fields[8],
-        unpack_host(fields[9]),
-        fields[10],
-        unpack_host(fields[11]),
-        fields[12],
-        fields[13],
-        body,
-        properties,
-        fields[2],
-        fields[0],
-    )
+    topic, properties = tail
+    text = properties.decode("utf-8", "replace")
+    return (topic.decode("utf-8", "replace"), *fields[3:14], body, text, crc, size)
 
 
 def _split_tail(tail: bytes) -> tuple[bytes, bytes] | None:

@@ -31,7 +31,13 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.frame import MAX_FRAME_SIZE, BadFrameError, RawFrame, SerializeType
+from skylarkmq.protocol.frame import (
+    MAX_FRAME_SIZE,
+    PREFIX_SIZE,
+    BadFrameError,
+    RawFrame,
+    SerializeType,
+)
 from skylarkmq.remoting.connection import CODEC_FIELD, CODEC_OFFER
 
 if TYPE_CHECKING:
@@ -91,31 +97,33 @@ class Router:
             BadFrameError: a header cannot be read; the frames before it were handled.
         """
         send = self._send
-        traffic = self._stats.frames_in
-        settled = connection.codec_settled
-        remaining = iter(frames)
+        position, count = 0, len(frames)
         try:
-            for frame in remaining:
-                counter = traffic.get(frame.serialize_type)
-                if counter is not None:
-                    counter.count += 1
-                    counter.bytes += len(frame.header) + len(frame.body) + 8
+            while position < count and not (position and connection.congested):
+                taken = 0
                 try:
-                    if settled and send is not None and send.take(connection, frame):
-                        continue
-                    self._handle_decoded(connection, decode_command(frame))
+                    if send is not None and connection.codec_settled:
+                        taken = send.take(connection, frames, position)
+                    if not taken:
+                        self._handle_other(connection, frames[position])
                 except BadFrameError:
                     raise
                 except Exception as error:
-                    request = decode_command(frame)
+                    request = decode_command(frames[position])
                     connection.reply(request, self._error_reply(request, error))
-                settled = connection.codec_settled
-                if connection.congested:
-                    break
+                position += taken or 1
         finally:
             if send is not None and send.gathering:
                 send.end_read(connection)
-        return list(remaining)
+        return frames[position:]
+
+    def _handle_other(self, connection: Connection, frame: RawFrame) -> None:
+        """Handle a frame that is no plain send."""
+        traffic = self._stats.frames_in.get(frame.serialize_type)
+        if traffic is not None:
+            traffic.count += 1
+            traffic.bytes += len(frame.header) + len(frame.body) + PREFIX_SIZE
+        self._handle_decoded(connection, decode_command(frame))
 
     def _handle_decoded(self, connection: Connection, command: RemotingCommand) -> None:
         if command.is_response:

@@ -7,11 +7,13 @@ sender that waits is answered when the batch is durable under the flush mode; on
 WAIT=false, at once. The first messages of a topic made on demand are stored at once too, but
 acknowledged only when `topics.json` is on the disk, so an acknowledged topic survives a power cut.
 
+    kernel         plain sends that follow each other, in one call, to queues that have a lane: the
+                   plain road has stored a message there since the topic was made or changed
     plain road     header with short names, known ordinary topic, no delay, no batch: small structs,
                    templates, no dict
     full road      everything else, and whatever the plain road is not sure of
 
-Both give the same records and answers; a test holds that.
+All give the same records and answers; tests hold that.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProcessor.java
 """
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.metrics.stats import BrokerStats, Traffic
@@ -29,6 +32,7 @@ from skylarkmq.broker.processor.send_answers import SendAnswers
 from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
 from skylarkmq.broker.processor.send_messages import SendMessages, take_wait
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
+from skylarkmq.kernel import compiled as kernel
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import ONEWAY_FLAG, RemotingCommand
@@ -41,7 +45,7 @@ from skylarkmq.protocol.flags import (
     MessageSysFlag,
     transaction_type,
 )
-from skylarkmq.protocol.frame import RawFrame, SerializeType
+from skylarkmq.protocol.frame import PREFIX_SIZE, RawFrame, SerializeType
 from skylarkmq.protocol.headers.fields import java_int, java_long
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader, decode_send_header
 from skylarkmq.protocol.properties import (
@@ -55,13 +59,12 @@ from skylarkmq.store.log.append import AppendBatch
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.queue.consume_queue import ConsumeQueue
 
-_JSON = int(SerializeType.JSON)
-_MSGPACK = int(SerializeType.MSGPACK)
-_ROCKETMQ = int(SerializeType.ROCKETMQ)
 # How a send's header begins: code 310 as Java and we write it.
-_JSON_SEND = b'{"code":310,'
-_ROCKETMQ_SEND = b"\x01\x36"
-_MSGPACK_SEND = b"\x97\xcd\x01\x36"
+_BEGINS: Final = {
+    int(SerializeType.JSON): b'{"code":310,',
+    int(SerializeType.MSGPACK): b"\x97\xcd\x01\x36",
+    int(SerializeType.ROCKETMQ): b"\x01\x36",
+}
 # What sends a message down the full road. Looked for in text: `in` on bytes costs ten times as
 # much, because it first tries the right side as a number, and fails by an exception.
 _DELAY = "DELAY\x01"
@@ -74,6 +77,13 @@ _LOOKED_AT = MessageSysFlag.TRANSACTION_MASK | MessageSysFlag.COMPRESSED_FLAG
 
 
 PlainCommand = header_json.SendCommand | header_msgpack.SendCommand | header_rocketmq.SendCommand
+_DECODE: Final[dict[int, Callable[[bytes], PlainCommand | None]]] = {
+    int(SerializeType.JSON): header_json.decode_send_v2_fast,
+    int(SerializeType.MSGPACK): header_msgpack.decode_send_v2_fast,
+    int(SerializeType.ROCKETMQ): header_rocketmq.decode_send_v2_fast,
+}
+Lane = tuple[ConsumeQueue, Traffic]
+"""Where plain sends go, and what counts them."""
 
 
 def _ignore() -> None:
@@ -125,119 +135,125 @@ class SendProcessor:
             transaction_refusal=_transaction_refusal(config),
         )
         self._on_half = on_half
-        self._queue = store.queues.queues.get
         self._batch: AppendBatch = store.commit_log.batch
-        self._counters: dict[ConsumeQueue, Traffic] = {}
-        topics.add_deletion_listener(lambda _: self._counters.clear())
+        self._lanes: dict[tuple[str, str], Lane] = {}  # by topic, and queue id as a header has it
+        topics.add_change_listener(lambda _: self._lanes.clear())
+        topics.add_deletion_listener(lambda _: self._lanes.clear())
         self.gathering = False
         self._last_sender: Connection | None = None
         self._planned = False  # the end of this turn
 
     # The plain road
 
-    def take(self, connection: Connection, frame: RawFrame) -> bool:
-        """Handle a plain send frame; False when it is something else, or for the full road."""
-        kind = frame.serialize_type
-        header = frame.header
-        command: PlainCommand | None
-        if kind == _JSON and header.startswith(_JSON_SEND):
-            command = header_json.decode_send_v2_fast(header)
-        elif kind == _MSGPACK and header.startswith(_MSGPACK_SEND):
-            command = header_msgpack.decode_send_v2_fast(header)
-        elif kind == _ROCKETMQ and header.startswith(_ROCKETMQ_SEND):
-            command = header_rocketmq.decode_send_v2_fast(header)
-        else:
-            return False
-        return command is not None and self._plain(connection, kind, command, frame.body)
+    def take(self, connection: Connection, frames: list[RawFrame], start: int) -> int:
+        """Handle plain sends from `start` on; return how many, 0 for what is something else."""
+        kind, header, body = frames[start]
+        begins = _BEGINS.get(kind)
+        if begins is None or not header.startswith(begins):
+            return 0
+        if not self.gathering and not self._begin():
+            return 0
+        packed = self._pack(connection, frames, start)
+        if packed:
+            return packed
+        command = _DECODE[kind](header)
+        if command is None or not self._plain(connection, kind, command, body):
+            return 0
+        traffic = self._stats.frames_in[kind]
+        traffic.count += 1
+        traffic.bytes += len(header) + len(body) + PREFIX_SIZE
+        return 1
 
-    def _plain(
-        self,
-        connection: Connection,
-        kind: int,
-        command: PlainCommand,
-        body: bytes,
-    ) -> bool:
+    def _pack(self, connection: Connection, frames: list[RawFrame], start: int) -> int:
+        """Do as `take`, in the kernel."""
+        if kernel is None:
+            return 0
+        batch, answers, kind = self._batch, self._answers, frames[start].serialize_type
+        packed = kernel.take_sends(
+            frames, start, self._lanes, self._max_body_size, self._cluster_pair,
+            batch.physical_offset, batch.room, batch.store_timestamp, connection.host_bytes,
+            self._store_host, answers.id_prefix, answers.parts(kind),
+        )  # fmt: skip
+        if packed is None:
+            return 0
+        count: int
+        count, wire_size, records, units, frames_out, answer_count = packed
+        batch.extend(records, units)
+        if answer_count:
+            answers.add_waiting((connection, kind, answer_count, frames_out))
+        traffic = self._stats.frames_in[kind]
+        traffic.count += count
+        traffic.bytes += wire_size
+        return count
+
+    def _plain(self, connection: Connection, kind: int, command: PlainCommand, body: bytes) -> bool:
         """Store a send in which everything is usual; False, and nothing done, otherwise."""
         fields = command.ext_fields
-        topic = fields.topic
-        config = self._topics.table.get(topic)
+        topic, batch, text = fields.topic, fields.batch, fields.properties or ""
         if (
-            config is None
-            or topic[0] == "%"
-            or (config.order or config.topic_filter_type != "SINGLE_TAG")
-            or len(body) > self._max_body_size
-            or topic in NOT_ALLOWED_SEND_TOPICS
-            or (fields.batch is not None and fields.batch != "false")
-            or (not self.gathering and not self._begin())
+            len(body) > self._max_body_size
+            or (batch is not None and batch != "false")
+            or (_DELAY in text or _TRANSACTION in text or _TIMER in text or _CLUSTER in text)
+            or "\0" in text
         ):
             return False
-        text = fields.properties or ""
-        host = connection.host_bytes
+        properties, wait = take_wait(text.encode())
+        properties = properties + self._cluster_pair if properties else self._cluster_pair[1:]
+        if len(properties) > MAX_PROPERTIES_SIZE:
+            return False
+        tags = find_property(properties, TAGS_AND_SEPARATOR)
         try:
-            queue_id = java_int(fields.queue_id, "queueId")
             sys_flag = java_int(fields.sys_flag, "sysFlag")
-            if not 0 <= queue_id < config.write_queue_nums or (
-                sys_flag & _LOOKED_AT
-                and (transaction_type(sys_flag) or not looks_compressed(body, sys_flag))
+            if sys_flag & _LOOKED_AT and (
+                transaction_type(sys_flag) or not looks_compressed(body, sys_flag)
             ):
                 return False
             born_timestamp = java_long(fields.born_timestamp, "bornTimestamp")
             flag = java_int(fields.flag, "flag")
             reconsume_times = java_int(fields.reconsume_times or "0", "reconsumeTimes")
-            queue = self._queue((topic, queue_id))
-            packed = None
-            if queue is not None:
-                packed = self._batch.pack_message(
-                    queue, body, text, self._cluster_pair, born_timestamp, host, self._store_host,
-                    flag, sys_flag, reconsume_times,
-                )  # fmt: skip
-            if queue is not None and packed is not None:
-                physical_offset, wait = packed
-            else:
-                made = self._plain_properties(text)
-                if made is None:
-                    return False
-                properties, wait = made
-                tags = find_property(properties, TAGS_AND_SEPARATOR)
-                queue = queue or self._store.queues.open(topic, queue_id)
-                physical_offset = self._batch.add(
-                    queue, body, properties, born_timestamp, host, self._store_host,
-                    0 if tags is None else cached_tags_code(tags), flag, sys_flag, reconsume_times,
-                )  # fmt: skip
+            lane = self._lanes.get((topic, fields.queue_id)) or self._open(topic, fields.queue_id)
+            if lane is None:
+                return False
+            queue, counter = lane
+            physical_offset = self._batch.add(
+                queue, body, properties, born_timestamp, connection.host_bytes, self._store_host,
+                0 if tags is None else cached_tags_code(tags), flag, sys_flag, reconsume_times,
+            )  # fmt: skip
         except OSError as error:
             self._store.fail(error)
             return False
         except (RemoteProtocolError, StoreFullError):
             return False  # the full road meets the same and words the refusal
-        self._count(queue, topic, len(body), 1)
+        counter.count += 1
+        counter.bytes += len(body)
         if not command.flag & ONEWAY_FLAG:
             queue_offset = queue.next_offset - 1
-            self._answers.add(
-                (
-                    connection, command.opaque, kind, physical_offset, queue_id, queue_offset,
-                    False,
-                ),
-                wait,
-                topic,
-            )  # fmt: skip
+            frame = self._answers.of_message(
+                kind, command.opaque, physical_offset, queue.queue_id, queue_offset
+            )
+            self._answers.add((connection, kind, 1, frame), wait, topic)
         return True
 
-    def _plain_properties(self, text: str) -> tuple[bytes, bool] | None:
-        """Return what is stored of a message's properties, and whether its sender waits.
+    def _open(self, topic: str, queue_id_text: str) -> Lane | None:
+        """Return the lane of a queue, made if there is none; None when sends to it are not plain.
 
-        None when they ask for more than storing the message.
+        Raises:
+            RemoteProtocolError: the queue id is no number.
         """
+        config = self._topics.table.get(topic)
+        queue_id = java_int(queue_id_text, "queueId")
         if (
-            _DELAY in text
-            or _TRANSACTION in text
-            or _TIMER in text
-            or _CLUSTER in text
-            or "\0" in text
+            config is None
+            or topic[0] == "%"
+            or (config.order or config.topic_filter_type != "SINGLE_TAG")
+            or topic in NOT_ALLOWED_SEND_TOPICS
+            or not 0 <= queue_id < config.write_queue_nums
         ):
             return None
-        properties, wait = take_wait(text.encode())
-        properties = properties + self._cluster_pair if properties else self._cluster_pair[1:]
-        return None if len(properties) > MAX_PROPERTIES_SIZE else (properties, wait)
+        lane = self._store.queues.open(topic, queue_id), self._stats.topic_in(topic)
+        if queue_id_text == str(queue_id) and not self._answers.is_fresh(topic):
+            self._lanes[topic, queue_id_text] = lane
+        return lane
 
     # The full road
 
@@ -299,10 +315,9 @@ class SendProcessor:
             parked.count += 1
             parked.bytes += len(inner.body)
         else:
-            self._count(queue, inner.topic, len(inner.body), 1)
-        self._note(
-            connection, request, target, physical_offset, queue.next_offset - 1, inner.wait_store_ok
-        )
+            self._count(inner.topic, len(inner.body), 1)
+        offset = queue.next_offset - 1
+        self._note(connection, request, target, [physical_offset], offset, inner.wait_store_ok)
 
     def _put_batch(
         self,
@@ -315,7 +330,7 @@ class SendProcessor:
         born_timestamp, reconsume_times = header.born_timestamp, header.reconsume_times
         head = self._maker.batch_head(body, header, target)
         sys_flag = head.sys_flag
-        queue = self._queue((target.topic, target.queue_id))
+        queue = self._store.queues.get(target.topic, target.queue_id)
         offsets: list[int] | None = None
         if queue is not None and not sys_flag & MessageSysFlag.COMPRESSED_FLAG:
             offsets = self._batch.pack_batch(
@@ -335,31 +350,23 @@ class SendProcessor:
                 for part_body, properties, flag, tags_code in parts
             ]  # fmt: skip
         count = len(offsets)
-        self._count(queue, target.topic, len(body), count)
+        self._count(target.topic, len(body), count)
         first_offset = queue.next_offset - count
-        self._note(connection, request, target, tuple(offsets), first_offset, head.wait)
+        self._note(connection, request, target, offsets, first_offset, head.wait)
 
     def _note(
         self,
         connection: Connection,
         request: RemotingCommand,
         target: Target,
-        physical_offset: int | tuple[int, ...],
+        physical_offsets: list[int],
         queue_offset: int,
         wait: bool,
     ) -> None:
         if request.is_oneway:
             return
-        sent = (
-            connection,
-            request.opaque,
-            request.serialize_type,
-            physical_offset,
-            target.queue_id,
-            queue_offset,
-            self._answers.codec(request),
-        )
-        self._answers.add(sent, wait, target.topic)
+        frame = self._answers.of_request(request, physical_offsets, target.queue_id, queue_offset)
+        self._answers.add((connection, request.serialize_type, 1, frame), wait, target.topic)
 
     # One turn of the loop
 
@@ -410,10 +417,8 @@ class SendProcessor:
         self._store.commit(turn.durable if turn.waits else None, turn.unwaited)
         turn.committed()
 
-    def _count(self, queue: ConsumeQueue, topic: str, size: int, count: int) -> None:
-        counter = self._counters.get(queue)
-        if counter is None:
-            counter = self._counters[queue] = self._stats.topic_in(topic)
+    def _count(self, topic: str, size: int, count: int) -> None:
+        counter = self._stats.topic_in(topic)
         counter.count += count
         counter.bytes += size
 

@@ -4,6 +4,9 @@
     waiting     answered when the batch is durable under the flush mode
     fresh       their topic was just made: answered when, besides, `topics.json` is on the disk
 
+An answer is written with its message, as if all went well. In the rare other case its frame is
+read again, and says what went wrong.
+
 Every success carries MSG_REGION and TRACE_ON, without which Java clients fail on it.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProcessor.java
@@ -12,7 +15,6 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProce
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import groupby
 from operator import itemgetter
 
@@ -20,10 +22,11 @@ from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
+from skylarkmq.kernel import twin
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.codes import ResponseCode
-from skylarkmq.protocol.command import RESPONSE_FLAG, RemotingCommand, encode_command
-from skylarkmq.protocol.frame import SerializeType, encode_frame
+from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
+from skylarkmq.protocol.frame import FrameDecoder, SerializeType, encode_frame
 from skylarkmq.remoting.connection import CODEC_FIELD, CODEC_OFFER
 from skylarkmq.store.log.group_commit import Committed
 from skylarkmq.store.results import PutMessageResult, PutMessageStatus
@@ -40,14 +43,16 @@ _CODECS = {
 }
 _REFUSED = "the store has failed or is full; the message is not stored safely, send it elsewhere"
 _TOPIC_NOT_DURABLE = "the topic table could not be written, so the new topic is not safe yet: "
+_MSG_ID = "msgId"
+_QUEUE_ID = "queueId"
+_QUEUE_OFFSET = "queueOffset"
 _MSG_REGION = "MSG_REGION"
 _TRACE_ON = "TRACE_ON"
 
 
-# A stored send that wants an answer, as a plain tuple because one is made for every message:
-# (who wants it, opaque, serialize type, physical offset or those of a batch, queue id, queue
-# offset, codec) with `codec` telling whether the request asked if we read the msgpack codec.
-Sent = tuple[Connection, int, int, int | tuple[int, ...], int, int, bool]
+# Stored sends that want an answer, as a plain tuple because one is made for nearly every message:
+# (who wants them, serialize type, how many, frames that say SUCCESS)
+Sent = tuple[Connection, int, int, bytes]
 _connection_of = itemgetter(0)
 
 
@@ -74,9 +79,9 @@ class SendTurn:
     def _park(self, entries: list[Sent], sign: int) -> None:
         if not entries:
             return
-        for connection, count in Counter(map(_connection_of, entries)).items():
+        for connection, _, count, _ in entries:
             connection.park(sign * count)
-        self._answers.waiting_count += sign * len(entries)
+            self._answers.waiting_count += sign * count
 
     @property
     def waits(self) -> bool:
@@ -122,7 +127,7 @@ class SendTurn:
         at_once = not self._is_committed
         for connection, sent in groupby(entries, _connection_of):
             if not connection.closed:
-                connection.send(self._answers.encode(list(sent), status, why), at_once=at_once)
+                connection.send(self._answers.frames(list(sent), status, why), at_once=at_once)
 
 
 def remark_of(result: PutMessageResult) -> str | None:
@@ -134,7 +139,12 @@ def remark_of(result: PutMessageResult) -> str | None:
 
 def send_extras(config: BrokerConfig) -> dict[str, str]:
     """Return the fields of every answer to a send: what clients want to know of the broker."""
-    return {_MSG_REGION: config.region_id, _TRACE_ON: "true" if config.trace_on else "false"}
+    return {_MSG_REGION: config.region_id, _TRACE_ON: trace_text(config)}
+
+
+def trace_text(config: BrokerConfig) -> str:
+    """Return what answers say of the clients' tracing, which may change at any time."""
+    return "true" if config.trace_on else "false"
 
 
 class SendAnswers:
@@ -154,9 +164,15 @@ class SendAnswers:
         self.topics = topics
         self.waiting_count = 0
         self._config = config
-        self._id_prefix = store_host.hex().upper().encode()
+        self.id_prefix = store_host.hex().upper().encode()
+        self._parts: dict[tuple[int, str], tuple[bytes, ...]] = {
+            (kind, trace_on): codec.send_response_parts(config.region_id, trace_on)
+            for kind, codec in _CODECS.items()
+            for trace_on in ("true", "false")
+        }
         self._encoders = {
-            kind: codec.send_response_encoder(config.region_id) for kind, codec in _CODECS.items()
+            (kind, trace_on): _CODECS[kind].send_response_encoder(parts)
+            for (kind, trace_on), parts in self._parts.items()
         }
         self._stats = stats
         self._fresh_topics: set[str] = set()
@@ -179,6 +195,36 @@ class SendAnswers:
             and request.serialize_type == SerializeType.JSON
         )
 
+    def parts(self, kind: int) -> tuple[bytes, ...]:
+        """Return what stands in an answer of one codec around its numbers."""
+        return self._parts[kind, trace_text(self._config)]
+
+    def of_message(
+        self, kind: int, opaque: int, physical_offset: int, queue_id: int, queue_offset: int
+    ) -> bytes:
+        """Return the frame that says where a message is stored."""
+        msg_ids = message_ids(self.id_prefix, [physical_offset])
+        encode = self._encoders[kind, trace_text(self._config)]
+        return encode_frame(kind, encode(opaque, msg_ids, queue_id, queue_offset))
+
+    def of_request(
+        self,
+        request: RemotingCommand,
+        physical_offsets: list[int],
+        queue_id: int,
+        queue_offset: int,
+    ) -> bytes:
+        """Return the frame that says where the message of a request is stored, or its batch."""
+        kind, msg_ids = request.serialize_type, message_ids(self.id_prefix, physical_offsets)
+        if not self.codec(request):
+            encode = self._encoders[kind, trace_text(self._config)]
+            return encode_frame(kind, encode(request.opaque, msg_ids, queue_id, queue_offset))
+        answer = request.reply(ResponseCode.SUCCESS, None, self.extras(request))
+        answer.ext_fields[_MSG_ID] = msg_ids.decode()
+        answer.ext_fields[_QUEUE_ID] = str(queue_id)
+        answer.ext_fields[_QUEUE_OFFSET] = str(queue_offset)
+        return encode_command(answer)
+
     def note_fresh(self, topic: str) -> None:
         """Note a topic that was just made: its acknowledgements wait for the topic table."""
 
@@ -191,14 +237,19 @@ class SendAnswers:
 
     def add(self, sent: Sent, wait: bool, topic: str) -> None:
         """Note a stored message that wants an answer."""
-        if self._fresh_topics and self._is_fresh(topic):
+        if self._fresh_topics and self.is_fresh(topic):
             self._fresh.append(sent)
         elif wait:
             self._waiting.append(sent)
         else:
             self._unwaited.append(sent)
 
-    def _is_fresh(self, topic: str) -> bool:
+    def add_waiting(self, sent: Sent) -> None:
+        """Note stored messages of topics that are not fresh, whose senders wait for the disk."""
+        self._waiting.append(sent)
+
+    def is_fresh(self, topic: str) -> bool:
+        """Return whether a topic was made lately and is not on the disk yet."""
         if not self.topics.pending:
             self._fresh_topics.clear()
         return topic in self._fresh_topics
@@ -209,51 +260,35 @@ class SendAnswers:
         self._waiting, self._unwaited, self._fresh = [], [], []
         return turn
 
-    def encode(self, entries: list[Sent], status: PutMessageStatus, why: str) -> bytes:
-        """Return the frames that answer the entries."""
-        # The quick encoders say that traces are on.
-        plain = status is PutMessageStatus.PUT_OK and self._config.trace_on
-        prefix, encoders = self._id_prefix, self._encoders
-        out: list[bytes] = []
-        for sent in entries:
-            _, opaque, kind, physical_offset, queue_id, queue_offset, codec = sent
-            if plain and not codec:
-                if isinstance(physical_offset, int):
-                    msg_ids = b"%b%016X" % (prefix, physical_offset)
-                else:
-                    msg_ids = self._msg_ids(physical_offset)
-                header = encoders[kind](opaque, msg_ids, queue_id, queue_offset)
-                out.append(encode_frame(kind, header))
-            else:
-                out.append(encode_command(self._full(sent, status, why)))
-        data = b"".join(out)
-        traffic = self._stats.frames_out[entries[0][2]]
-        traffic.count += len(out)
+    def frames(self, entries: list[Sent], status: PutMessageStatus, why: str) -> bytes:
+        """Return the frames that answer the entries, all of one connection."""
+        _, kind, count, data = entries[0]
+        if len(entries) > 1:
+            data = b"".join([entry[3] for entry in entries])
+            count = sum([entry[2] for entry in entries])
+        if status is not PutMessageStatus.PUT_OK:
+            data = _with_status(data, status, why)
+        traffic = self._stats.frames_out[kind]
+        traffic.count += count
         traffic.bytes += len(data)
         return data
 
-    def _msg_ids(self, physical_offsets: tuple[int, ...]) -> bytes:
-        prefix = self._id_prefix
-        return b",".join([b"%b%016X" % (prefix, offset) for offset in physical_offsets])
 
-    def _full(self, sent: Sent, status: PutMessageStatus, why: str) -> RemotingCommand:
-        _, opaque, kind, offsets, queue_id, queue_offset, codec = sent
-        fields = send_extras(self._config)
-        if codec:
-            fields[CODEC_FIELD] = CODEC_OFFER
-        remark: str | None = None
+@twin
+def message_ids(prefix: bytes, physical_offsets: list[int]) -> bytes:
+    """Return offset ids, joined by commas; `prefix` is the store host in hexadecimal digits."""
+    return b",".join([b"%b%016X" % (prefix, offset) for offset in physical_offsets])
+
+
+def _with_status(frames: bytes, status: PutMessageStatus, why: str) -> bytes:
+    """Return answers that say SUCCESS with what has come of their messages instead."""
+    out: list[bytes] = []
+    for frame in FrameDecoder(len(frames)).feed(frames):
+        answer = decode_command(frame)
+        answer.code = CODES[status]
         if status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
-            remark = why
-        else:
-            places = (offsets,) if isinstance(offsets, int) else offsets
-            fields["msgId"] = self._msg_ids(places).decode()
-            fields["queueId"] = str(queue_id)
-            fields["queueOffset"] = str(queue_offset)
-        return RemotingCommand(
-            CODES[status],
-            opaque=opaque,
-            flag=RESPONSE_FLAG,
-            remark=remark,
-            ext_fields=fields,
-            serialize_type=kind,
-        )
+            answer.remark = why
+            for name in (_MSG_ID, _QUEUE_ID, _QUEUE_OFFSET):
+                del answer.ext_fields[name]
+        out.append(encode_command(answer))
+    return b"".join(out)

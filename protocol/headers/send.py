@@ -126,6 +126,17 @@ class SendFields(
     broker_name: str | None = None
 
 
+_REQUIRED_COUNT: Final = sum(field.required for field in msgspec.structs.fields(SendFields))
+
+
+def send_fields(texts: dict[str, str]) -> SendFields | None:
+    """Return the fields of a send by their letters; None when one is missing or unknown."""
+    values = [texts.pop(letter, None) for letter in SEND_V2_NAMES.values()]
+    if texts or None in values[:_REQUIRED_COUNT]:
+        return None
+    return SendFields(*values)  # type: ignore[arg-type]
+
+
 _V2_PLAN: Final = plan_of(SendMessageRequestHeader, SEND_V2_NAMES)
 
 

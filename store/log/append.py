@@ -209,64 +209,35 @@ class AppendBatch:
         """
         if kernel is None:
             return None
-        position = self._position
         packed = kernel.pack_batch(
-            queue, items, batch_level, self._file_start + position,
-            self._file_size - position - MIN_BLANK_SIZE, queue.next_offset, self.store_timestamp,
-            born_host, store_host, born_timestamp, sys_flag & ~HOSTS_BITS, reconsume_times,
+            queue, items, batch_level, self.physical_offset, self.room, queue.next_offset,
+            self.store_timestamp, born_host, store_host, born_timestamp, sys_flag & ~HOSTS_BITS,
+            reconsume_times,
         )  # fmt: skip
         if packed is None:
             return None
         records, units = packed
-        self._parts.append(records)
-        self.units += units
-        self._position = position + len(records)
-        self.count += len(units)
-        self.size += len(records)
+        self.extend(records, units)
         queue.next_offset += len(units)
         return [unit[2] for unit in units]
 
-    def pack_message(
-        self,
-        queue: ConsumeQueue,
-        body: bytes,
-        text: str,
-        cluster_pair: bytes,
-        born_timestamp: int,
-        born_host: bytes,
-        store_host: bytes,
-        flag: int,
-        sys_flag: int,
-        reconsume_times: int,
-    ) -> tuple[int, bool] | None:
-        """Lay one message out in the kernel; return its physical offset, and whether WAIT is true.
+    @property
+    def physical_offset(self) -> int:
+        """Where the next record goes, as long as it fits into `room`."""
+        return self._file_start + self._position
 
-        None, and nothing done, as `pack_batch`. WAIT leaves the properties, and CLUSTER joins them.
+    @property
+    def room(self) -> int:
+        """Bytes that the next records may take without a roll."""
+        return self._file_size - self._position - MIN_BLANK_SIZE
 
-        Args:
-            text: encoded properties.
-            cluster_pair: CLUSTER and its value, after a separator.
-            sys_flag: of no transaction.
-        """
-        if kernel is None:
-            return None
-        position = self._position
-        physical_offset = self._file_start + position
-        packed = kernel.pack_message(
-            queue, body, text, cluster_pair, physical_offset,
-            self._file_size - position - MIN_BLANK_SIZE, queue.next_offset, self.store_timestamp,
-            born_host, store_host, born_timestamp, flag, sys_flag & ~HOSTS_BITS, reconsume_times,
-        )  # fmt: skip
-        if packed is None:
-            return None
-        record, unit, wait = packed
-        self._parts.append(record)
-        self.units.append(unit)
-        self._position = position + len(record)
-        self.count += 1
-        self.size += len(record)
-        queue.next_offset += 1
-        return physical_offset, wait
+    def extend(self, records: bytes, units: list[Unit]) -> None:
+        """Take records that were laid out for `physical_offset`, with offsets of their queues."""
+        self._parts.append(records)
+        self.units += units
+        self._position += len(records)
+        self.count += len(units)
+        self.size += len(records)
 
     def reserve(self, size: int) -> None:
         """Make sure that the next records, `size` bytes in total, lie in one file.

@@ -45,7 +45,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from skylarkmq.kernel import twin
+
+if TYPE_CHECKING:
+    from skylarkmq.store.log.append import Unit
 
 UNIT = struct.Struct(">qiq")
 UNIT_SIZE = 20
@@ -115,6 +120,13 @@ class ConsumeQueue:
         self.max_offset += 1
         self.max_physical_offset = commit_offset + record_size
 
+    def extend(self, units: bytes) -> None:
+        """Publish the next units."""
+        self.tail += units
+        self.max_offset += len(units) // UNIT_SIZE
+        commit_offset, record_size, _ = UNIT.unpack_from(units, len(units) - UNIT_SIZE)
+        self.max_physical_offset = commit_offset + record_size
+
     @property
     def unwritten_size(self) -> int:
         """Bytes of units that are only in memory."""
@@ -141,6 +153,25 @@ class ConsumeQueue:
         """Return units from `offset` >= tail_start on, at most `max_count`, as in the file."""
         start = (offset - self.tail_start) * UNIT_SIZE
         return bytes(self.tail[start : start + max_count * UNIT_SIZE])
+
+
+@twin
+def queue_runs(units: list[Unit]) -> list[tuple[ConsumeQueue, int, bytes]]:
+    """Return what each queue gets: its first unit's number, and the units as its file has them.
+
+    A queue that misses a number gets another run from there on.
+    """
+    runs: list[tuple[ConsumeQueue, int, list[bytes]]] = []
+    last: dict[ConsumeQueue, tuple[ConsumeQueue, int, list[bytes]]] = {}
+    for queue, number, physical_offset, record_size, tags_code, _, _ in units:
+        if number < 0:
+            continue
+        run = last.get(queue)
+        if run is None or number != run[1] + len(run[2]):
+            run = last[queue] = (queue, number, [])
+            runs.append(run)
+        run[2].append(UNIT.pack(physical_offset, record_size, tags_code))
+    return [(queue, number, b"".join(parts)) for queue, number, parts in runs]
 
 
 def is_valid_unit(commit_offset: int, record_size: int) -> bool:

@@ -46,6 +46,7 @@ from skylarkmq.store.queue.consume_queue import (
     bitmaps,
     first_unit_at,
     is_address,
+    queue_runs,
     unit_size_at,
     with_tags_codes,
 )
@@ -139,31 +140,36 @@ class QueueTable:
         folder = self._paths.queue_ext_folder(queue.topic, queue.queue_id)
         return ConsumeQueueExt(folder, self._ext_file_size)
 
-    def publish(self, units: Iterable[Unit]) -> None:
+    def publish(self, units: list[Unit]) -> None:
         """Make stored records visible in their queues.
 
         Raises:
             StoreError: a unit is not the next one of its queue; it is in no queue then.
         """
-        writes_ext, bitmap_of, dirty = self.writes_ext, self.bitmap_of, self.dirty
-        for queue, queue_offset, physical_offset, record_size, tags_code, text, timestamp in units:
-            if queue_offset != queue.max_offset:
-                if queue_offset < 0:
-                    continue
+        for queue, offset, run in queue_runs(self._extended(units) if self.writes_ext else units):
+            if offset != queue.max_offset:
                 raise StoreError(
-                    f"message {queue_offset} of {queue.topic}-{queue.queue_id} would be shown as "
+                    f"message {offset} of {queue.topic}-{queue.queue_id} would be shown as "
                     f"message {queue.max_offset}"
                 )
-            if writes_ext and queue.ext is not None:
-                bitmap = b"" if bitmap_of is None else bitmap_of(queue.topic, text)
-                tags_code = queue.ext.append(tags_code, timestamp, bitmap)
-            queue.append(physical_offset, record_size, tags_code)
+            queue.extend(run)
             if not queue.dirty:
                 queue.dirty = True
-                dirty.append(queue)
+                self.dirty.append(queue)
             if queue.max_offset - queue.written >= TAIL_WRITE_COUNT and not self._writing:
                 self.write()
-                dirty = self.dirty
+
+    def _extended(self, units: list[Unit]) -> list[Unit]:
+        """Put what the extensions are to hold there; return units with the addresses."""
+        extended: list[Unit] = []
+        for unit in units:
+            queue, number, offset, size, tags_code, text, timestamp = unit
+            if number >= 0 and queue.ext is not None:
+                bitmap = b"" if self.bitmap_of is None else self.bitmap_of(queue.topic, text)
+                address = queue.ext.append(tags_code, timestamp, bitmap)
+                unit = (queue, number, offset, size, address, text, timestamp)
+            extended.append(unit)
+        return extended
 
     # Reading
 

@@ -21,7 +21,12 @@ from typing import NamedTuple
 
 from skylarkmq.kernel import twin
 from skylarkmq.protocol.message import MessageExt
-from skylarkmq.protocol.record import decode_message, is_intact, store_timestamp_at
+from skylarkmq.protocol.record import (
+    decode_message,
+    intact_count,
+    is_intact,
+    store_timestamp_at,
+)
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import MappedFile
@@ -67,19 +72,24 @@ CORRUPT_LOGGED_MAX = 1000  # damaged records that get a line of their own in the
 _LIGHT_QUEUE_PREFIX = "%LMQ%"
 
 
+# Records that are neighbours in the log: where they start and end there, and the place of the first
+# among the units that were looked at.
+Run = tuple[int, int, int]
+
+
 @twin
 def take_units(
     units: bytes, matches: Matches | None, count_max: int, size_max: int
-) -> tuple[list[tuple[int, int]], int, int, int]:
+) -> tuple[list[Run], int, int, int]:
     """Go over units and take the wanted ones up to the limits, the first one whatever its size.
 
     Returns:
-        The places (start, end) in the log that the records take, neighbours as one; how many units
-        were looked at, how many of them were taken, and the bytes of their records.
+        The runs that the records form; how many units were looked at, how many of them were taken,
+        and the bytes of their records.
     """
-    runs: list[tuple[int, int]] = []
+    runs: list[Run] = []
     start = end = -1
-    scanned = count = size = 0
+    scanned = count = size = place = 0
     for commit_offset, record_size, tags_code in UNIT.iter_unpack(units):
         if count and (count >= count_max or size + record_size > size_max):
             break
@@ -88,13 +98,13 @@ def take_units(
         if matches is None or matches(tags_code) or tags_code <= ADDRESS_MAX:
             if commit_offset != end:
                 if count:
-                    runs.append((start, end))
-                start = commit_offset
+                    runs.append((start, end, place))
+                start, place = commit_offset, scanned - 1
             end = commit_offset + record_size
             count += 1
             size += record_size
     if count:
-        runs.append((start, end))
+        runs.append((start, end, place))
     return runs, scanned, count, size
 
 
@@ -180,7 +190,7 @@ class MessageReader:
     def _near(
         self, queue: ConsumeQueue, offset: int, wanted: Wanted, max_count: int
     ) -> GetMessageResult | None:
-        """Read messages that are in memory and were stored in this run; None for others.
+        """Read messages that are in memory; None for others, and when one is not sound.
 
         It does for them what `walk` does. Where all are wanted it reads no unit too many.
         """
@@ -191,23 +201,25 @@ class MessageReader:
             return None
         # Places in the log grow along a queue, so the first one tells.
         first: int = UNIT.unpack_from(units)[0]
-        if first < max(self.verify_below, self._log.min_offset, self.cold_below):
+        if first < max(self._log.min_offset, self.cold_below):
             return None
         runs, scanned, count, size = take_units(units, matches, count_max, size_max)
         views = self._views(runs)
-        if views is None:
+        if views is None or (
+            first < self.verify_below and not _are_sound(queue, offset, runs, views, count)
+        ):
             return None
         status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
         return GetMessageResult(
             status, offset + scanned, queue.min_offset, queue.max_offset, views, count, size
         )
 
-    def _views(self, runs: list[tuple[int, int]]) -> list[memoryview] | None:
+    def _views(self, runs: list[Run]) -> list[memoryview] | None:
         """Return the bytes of runs of the log; None when one is not there as a whole."""
         views: list[memoryview] = []
         view = memoryview(b"")
         file_start = file_end = 0
-        for start, end in runs:
+        for start, end, _ in runs:
             if not file_start <= start < end <= file_end:
                 found = self._log.locate(start)
                 if found is None or found[1] + end - start > found[0].committed_position:
@@ -418,6 +430,25 @@ def owner_of(queue: ConsumeQueue) -> tuple[int, bytes] | None:
     """
     light = queue.topic.startswith(_LIGHT_QUEUE_PREFIX)
     return None if light else (queue.queue_id, queue.topic_part)
+
+
+def _are_sound(
+    queue: ConsumeQueue, offset: int, runs: list[Run], views: list[memoryview], count: int
+) -> bool:
+    """Return whether runs hold the records that a queue says, so many and each of them sound.
+
+    Args:
+        offset: of the queue, where the units that were looked at begin.
+    """
+    owner = owner_of(queue)
+    if owner is None:
+        return False
+    for (start, _, place), view in zip(runs, views, strict=True):
+        sound = intact_count(view, 0, len(view), start, offset + place, owner)
+        if sound < 0:
+            return False
+        count -= sound
+    return count == 0
 
 
 class _Gathered:

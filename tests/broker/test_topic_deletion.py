@@ -284,6 +284,6 @@ async def test_a_deleted_topic_leaves_nothing_in_memory_nor_in_metrics(tmp_path:
         broker.parts.rates.sample()
         assert broker.parts.rates.per_second(topics[0], "g") == 0
         await client.close()
-        counted = [each._counters for each in gc.get_objects() if isinstance(each, SendProcessor)]
-        assert counted
-        assert not {queue.topic for counters in counted for queue in counters} & set(topics)
+        senders = [each for each in gc.get_objects() if isinstance(each, SendProcessor)]
+        assert senders
+        assert not {topic for each in senders for topic, _ in each._lanes} & set(topics)

@@ -1,4 +1,4 @@
-"""Sends: the records that the kernel lays out are those of the Python road, to the byte."""
+"""Batches: the records that the kernel lays out are those of the Python road, to the byte."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skylarkmq import kernel
-from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.processor.send_messages import BatchHead, SendMessages
 from skylarkmq.protocol.batch import BatchItem, encode_batch
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.properties import find_property
 from skylarkmq.protocol.record import MIN_BLANK_SIZE
-from skylarkmq.protocol.tags_code import cached_tags_code
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.log.append import AppendBatch
 from skylarkmq.store.queue.consume_queue import ConsumeQueue
@@ -119,70 +116,6 @@ def test_a_batch_of_records(
     ]  # fmt: skip
     assert offsets == expected
     assert state(packed, queues[0]) == state(laid_out, queues[1])
-
-
-SEND_NAMES = st.sampled_from(
-    ["WAIT", "XWAIT", "TAGS", "UNIQ_KEY", "DELAY", "CLUSTER", "TRAN_MSG", "TIMER_DELAY_MS", "a", ""]
-)
-SEND_VALUES = st.sampled_from(["true", "TRUE", "false", "", "WAIT\x01true", "é", "\0", "x" * 40])
-SEND_PAIRS = st.builds(lambda name, value: f"{name}\x01{value}", SEND_NAMES, SEND_VALUES)
-SEND_TEXTS = st.builds(
-    lambda pairs, end: "\x02".join(pairs) + end,
-    st.lists(SEND_PAIRS | st.sampled_from(["WAIT", "a" * 32_740, ""]), max_size=4),
-    st.sampled_from(["", "\x02"]),
-)
-PAIR = b"\x02CLUSTER\x01C1"
-
-
-@settings(max_examples=800)
-@given(
-    SEND_TEXTS,
-    st.binary(max_size=40),
-    st.sampled_from([BORN, IPV6]),
-    st.integers(0, FILE_SIZE),
-    INT32,
-    INT32.map(lambda flag: flag & ~0xC),
-)
-def test_the_record_of_a_send(
-    text: str, body: bytes, born_host: bytes, position: int, flag: int, sys_flag: int
-) -> None:
-    packed, laid_out = batch_at(position), batch_at(position)
-    queues = [ConsumeQueue("TopicTest", 3, Path()) for _ in range(2)]
-    before = state(packed, queues[0])
-    made = packed.pack_message(queues[0], body, text, PAIR, -5, born_host, HOST, flag, sys_flag, 7)
-    if made is None:
-        assert state(packed, queues[0]) == before
-        return
-    processor: Any = SimpleNamespace(_cluster_pair=PAIR)
-    plain = SendProcessor._plain_properties(processor, text)
-    assert plain is not None, "what is not plain is left to the Python road"
-    properties, wait = plain
-    tags = find_property(properties, b"TAGS\x01")
-    tags_code = 0 if tags is None else cached_tags_code(tags)
-    offset = laid_out.add(
-        queues[1], body, properties, -5, born_host, HOST, tags_code, flag, sys_flag, 7
-    )
-    assert made == (offset, wait)
-    assert state(packed, queues[0]) == state(laid_out, queues[1])
-
-
-@pytest.mark.parametrize(
-    ("text", "stored", "wait"),
-    [
-        ("", b"CLUSTER\x01C1", True),
-        ("UNIQ_KEY\x01A\x02WAIT\x01true\x02TAGS\x01t", b"UNIQ_KEY\x01A\x02TAGS\x01t" + PAIR, True),
-        ("WAIT\x01false\x02a\x01b", b"a\x01b" + PAIR, False),
-        ("a\x01b\x02WAIT\x01true", b"a\x01b" + PAIR, True),
-        ("WAIT\x01true", b"CLUSTER\x01C1", True),
-    ],
-)
-def test_a_plain_send_is_packed(text: str, stored: bytes, wait: bool) -> None:
-    """Against a kernel that is so careful that it packs nothing."""
-    batch = batch_at(0)
-    queue = ConsumeQueue("T", 0, Path())
-    made = batch.pack_message(queue, b"x", text, PAIR, 5, BORN, HOST, 0, 0, 0)
-    assert made == (FILE_SIZE, wait)
-    assert batch.units[0][5] == stored
 
 
 def test_a_plain_batch_is_packed() -> None:

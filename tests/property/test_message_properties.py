@@ -22,6 +22,7 @@ from skylarkmq.protocol.properties import (
     encode_properties,
     find_property,
     join_properties,
+    tag_in,
     with_property,
     without_property,
 )
@@ -96,6 +97,16 @@ def test_a_map_of_properties_survives_its_text(properties: dict[str, str]) -> No
 def test_searching_sees_what_reading_sees(text: str, name: str) -> None:
     found = find_property(text.encode(), name.encode() + b"\x01")
     assert (None if found is None else found.decode()) == decode_properties(text).get(name)
+
+
+PIECES = st.sampled_from(["TAGS", "XTAGS", "\x01", "\x02", "a", "TAGS\x01b", "\x02TAGS\x01"])
+
+
+@CALM
+@given(st.lists(PIECES, max_size=12).map("".join))
+@example("TAGS\x01a\x02TAGS\x01")
+def test_the_tag_is_the_one_that_reading_sees(text: str) -> None:
+    assert tag_in(text) == decode_properties(text).get("TAGS")
 
 
 @CALM

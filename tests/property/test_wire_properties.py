@@ -293,7 +293,7 @@ def test_send_answers_say_what_the_generic_encoders_say(
     }
     command = RemotingCommand(0, opaque=opaque, flag=1, ext_fields=fields)
     for codec in (header_json, header_rocketmq, header_msgpack):
-        encode = codec.send_response_encoder(region)
+        encode = codec.send_response_encoder(codec.send_response_parts(region, "true"))
         written = encode(opaque, msg_id.encode(), queue_id, queue_offset)
         assert codec.decode_header(written) == codec.decode_header(codec.encode_header(command))
 

@@ -293,7 +293,7 @@ def test_the_send_template_says_what_the_generic_encoder_says(
         "queueOffset": str(queue_offset),
     }
     expected = RemotingCommand(0, opaque=opaque, flag=1, ext_fields=fields)
-    encode = header_json.send_response_encoder(region)
+    encode = header_json.send_response_encoder(header_json.send_response_parts(region, "true"))
     written = encode(opaque, msg_id.encode(), queue_id, queue_offset)
     assert decode_header(written) == expected
     assert json.loads(written) == json.loads(encode_header(expected))
@@ -318,7 +318,9 @@ def test_the_pull_template_says_what_the_generic_encoder_says(
 
 def test_the_answer_to_a_send_is_the_golden_one() -> None:
     vector = FRAMES["send_response_json"]
-    encode = header_json.send_response_encoder("DefaultRegion")
+    encode = header_json.send_response_encoder(
+        header_json.send_response_parts("DefaultRegion", "true")
+    )
     written = encode(3, b"C000021400002A9F0000000000001000", 0, 7)
     assert decode_header(written).ext_fields == vector["decoded"]["extFields"]
     golden = only_frame(bytes.fromhex(vector["hex"])).header

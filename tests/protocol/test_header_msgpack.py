@@ -197,8 +197,8 @@ def test_sends_take_the_quick_road() -> None:
     [
         b"",
         b"\x91" * 1_000_000,
-        with_fields({**SEND_FIELDS, "e": 0}),
-        with_fields({**SEND_FIELDS, "i": b"x"}),
+        with_fields({**SEND_FIELDS, "e": 0.5}),
+        with_fields({**SEND_FIELDS, "i": b"\xff"}),
         with_fields({**SEND_FIELDS, "l": None}),
         with_fields({**SEND_FIELDS, "AccessKey": "x"}),
         packed(310, 3, 409, 7, 0, "remark", SEND_FIELDS),
@@ -212,6 +212,16 @@ def test_anything_out_of_the_way_leaves_the_quick_road(data: bytes) -> None:
     assert header_msgpack.decode_send_v2_fast(data) is None
 
 
+def test_numbers_of_a_send_may_be_numbers() -> None:
+    command = header_msgpack.decode_send_v2_fast(
+        with_fields({**SEND_FIELDS, "e": 7, "g": 2**40, "i": b"a\x01b", "k": True, "m": False})
+    )
+    assert command is not None
+    fields = command.ext_fields
+    assert (fields.queue_id, fields.born_timestamp) == ("7", str(2**40))
+    assert (fields.properties, fields.unit_mode, fields.batch) == ("a\x01b", "true", "false")
+
+
 def test_the_send_answer_means_what_the_generic_one_means() -> None:
     fields = {
         "msgId": "C000021400002A9F0000000000001000",
@@ -221,7 +231,7 @@ def test_the_send_answer_means_what_the_generic_one_means() -> None:
         "TRACE_ON": "true",
     }
     expected = RemotingCommand(0, opaque=-9, flag=1, ext_fields=fields)
-    encode = header_msgpack.send_response_encoder("é")
+    encode = header_msgpack.send_response_encoder(header_msgpack.send_response_parts("é", "true"))
     written = encode(-9, fields["msgId"].encode(), 3, 2**63 - 1)
     assert decode_header(written) == decode_header(encode_header(expected))
 

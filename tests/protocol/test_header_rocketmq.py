@@ -182,7 +182,9 @@ def test_the_send_answer_is_what_the_generic_encoder_writes(region: str) -> None
         "TRACE_ON": "true",
     }
     expected = encode_header(RemotingCommand(0, opaque=-9, flag=1, ext_fields=fields))
-    encode = header_rocketmq.send_response_encoder(region)
+    encode = header_rocketmq.send_response_encoder(
+        header_rocketmq.send_response_parts(region, "true")
+    )
     written = encode(-9, fields["msgId"].encode(), 3, 2**63 - 1)
     assert written == expected
 

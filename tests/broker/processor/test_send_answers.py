@@ -14,7 +14,7 @@ from skylarkmq.broker.net.connection import PARKED_MAX
 from skylarkmq.broker.processor.send_answers import SendAnswers
 from skylarkmq.common.files import DiskFiles
 from skylarkmq.protocol.codes import ResponseCode
-from skylarkmq.protocol.command import decode_command, encode_command
+from skylarkmq.protocol.command import decode_command
 from skylarkmq.protocol.frame import FrameDecoder, SerializeType
 from skylarkmq.store.results import PutMessageStatus
 from tests.broker.group_rig import GroupRig
@@ -122,24 +122,32 @@ async def test_answered_sends_do_not_count_as_waiting(tmp_path: Path, flush: str
 @pytest.mark.parametrize(
     "kind", [SerializeType.JSON, SerializeType.ROCKETMQ, SerializeType.MSGPACK]
 )
-def test_templates_and_the_general_encoder_answer_alike(kind: int) -> None:
+def test_what_is_answered_when_a_message_is_stored_late_or_lost(kind: int) -> None:
     rig = GroupRig(region_id="Region").start()
     answers = SendAnswers(rig.config, HOST, BrokerStats(), rig.topics)
-    sent = (connect(Owner())[0], 77, int(kind), 0x12AB, 3, 2**40, False)
-    made = answers.encode([sent, sent], PutMessageStatus.PUT_OK, "")
-    general = encode_command(answers._full(sent, PutMessageStatus.PUT_OK, ""))
-    quick, again = [decode_command(frame) for frame in FrameDecoder().feed(made)]
-    (full,) = [decode_command(frame) for frame in FrameDecoder().feed(general)]
-    for answer in (quick, again):
-        for name in ("code", "opaque", "flag", "remark", "ext_fields", "serialize_type"):
-            assert getattr(answer, name) == getattr(full, name), name
-    assert full.ext_fields == {
-        "MSG_REGION": "Region",
-        "TRACE_ON": "true",
+    frame = answers.of_message(int(kind), 77, 0x12AB, 3, 2**40)
+    sent = (connect(Owner())[0], int(kind), 2, frame + frame)
+    told = {"MSG_REGION": "Region", "TRACE_ON": "true"}
+    place = {
         "msgId": HOST.hex().upper() + "00000000000012AB",
         "queueId": "3",
         "queueOffset": str(2**40),
     }
+    expected = {
+        PutMessageStatus.PUT_OK: (ResponseCode.SUCCESS, None, told | place),
+        PutMessageStatus.FLUSH_DISK_TIMEOUT: (
+            ResponseCode.FLUSH_DISK_TIMEOUT, None, told | place,
+        ),
+        PutMessageStatus.SERVICE_NOT_AVAILABLE: (ResponseCode.SERVICE_NOT_AVAILABLE, "why", told),
+    }  # fmt: skip
+    for status, (code, remark, fields) in expected.items():
+        made = answers.frames([sent, sent], status, "why")
+        decoded = [decode_command(each) for each in FrameDecoder().feed(made)]
+        assert len(decoded) == 4
+        for answer in decoded:
+            assert (answer.code, answer.remark, answer.ext_fields) == (code, remark, fields)
+            assert (answer.opaque, answer.serialize_type) == (77, kind)
+            assert answer.is_response
 
 
 async def test_answers_are_counted_with_their_bytes(tmp_path: Path) -> None:
@@ -156,10 +164,9 @@ async def test_answers_are_counted_with_their_bytes(tmp_path: Path) -> None:
 def test_answers_say_at_once_that_traces_were_turned_off() -> None:
     rig = GroupRig().start()
     answers = SendAnswers(rig.config, HOST, BrokerStats(), rig.topics)
-    sent = (connect(Owner())[0], 77, int(SerializeType.JSON), 0x12AB, 3, 2**40, False)
     for trace_on in (True, False, True):
         object.__setattr__(rig.config, "trace_on", trace_on)
-        frames = answers.encode([sent], PutMessageStatus.PUT_OK, "")
-        (answer,) = [decode_command(frame) for frame in FrameDecoder().feed(frames)]
+        frame = answers.of_message(int(SerializeType.JSON), 77, 0x12AB, 3, 2**40)
+        (answer,) = [decode_command(each) for each in FrameDecoder().feed(frame)]
         assert answer.ext_fields["TRACE_ON"] == str(trace_on).lower()
         assert answer.ext_fields["queueOffset"] == str(2**40)
