@@ -25,13 +25,21 @@ OPENED_SIZE_MAX: Final = 16 * 1024 * 1024
 class MessageView:
     """What every message has. Not to be made or changed by users."""
 
-    __slots__ = ("_body", "_message", "topic")
+    __slots__ = ("_body", "_made", "_topic")
 
     def __init__(self, message: MessageExt, topic: str) -> None:
-        self.topic = topic
-        """Its topic, without the client's namespace."""
-        self._message = message
+        self._topic = topic
+        self._made = message
         self._body: bytes | None = None
+
+    @property
+    def _message(self) -> MessageExt:
+        return self._made
+
+    @property
+    def topic(self) -> str:
+        """Its topic, without the client's namespace."""
+        return self._topic
 
     @property
     def body(self) -> bytes:
@@ -128,12 +136,14 @@ class MessageView:
 class StoredView(MessageView):
     """What a stored message has beside it."""
 
-    __slots__ = ("queue_offset",)
+    __slots__ = ("queue_offset", "size")
 
     def __init__(self, message: MessageExt, topic: str) -> None:
         super().__init__(message, topic)
         self.queue_offset = message.queue_offset
         """Its number in the queue."""
+        self.size = message.store_size
+        """Bytes of the stored record."""
 
     @property
     def msg_id(self) -> str:
@@ -154,11 +164,6 @@ class StoredView(MessageView):
     def body_crc(self) -> int:
         """CRC-32 of the stored body, masked with 0x7FFFFFFF."""
         return self._message.body_crc
-
-    @property
-    def size(self) -> int:
-        """Bytes of the stored record."""
-        return self._message.store_size
 
     @property
     def stored(self) -> MessageExt:

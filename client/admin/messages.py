@@ -43,7 +43,7 @@ from skylarkmq.client.observe.trace import (
 )
 from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.client.producer.send_result import STORED_CODES
-from skylarkmq.client.wire.ask import read_records
+from skylarkmq.client.wire.ask import read_messages
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError, WireError
@@ -254,7 +254,7 @@ class MessageAdmin(AdminBase):
         accepted = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)})
         code = RequestCode.VIEW_MESSAGE_BY_ID
         answer = await self._api.call(address, code, header, accepted=accepted)
-        records = read_records(answer, address) if answer.code == ResponseCode.SUCCESS else []
+        records = read_messages(answer, address) if answer.code == ResponseCode.SUCCESS else []
         if not records or records[0].physical_offset != physical_offset:
             return None
         return stored_message(records[0], await self._broker_at(str(host)), self._namespace)
@@ -343,7 +343,7 @@ class MessageAdmin(AdminBase):
                 accepted=HAVE_OR_NOT,
                 timeout_s=max(QUERY_TIMEOUT_S, self._timeout_s),
             )
-            found = read_records(answer, address) if answer.code == ResponseCode.SUCCESS else []
+            found = read_messages(answer, address) if answer.code == ResponseCode.SUCCESS else []
             return [
                 stored_message(message, broker, self._namespace)
                 for message in found

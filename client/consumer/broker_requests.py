@@ -47,7 +47,7 @@ from skylarkmq.protocol.headers.group import (
     ResetOffsetRequestHeader,
 )
 from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.protocol.record import decode_messages
+from skylarkmq.protocol.record import QUEUE_ID, QUEUE_OFFSET, TOPIC, split_records
 from skylarkmq.protocol.remoting_command import RemotingCommand
 
 log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class BrokerRequests:
 
     async def _consume_directly(self, push: RemotingCommand) -> RemotingCommand:
         header = decode_fields(ConsumeMessageDirectlyResultRequestHeader, push.ext_fields)
-        records = decode_messages(push.body)
+        records = split_records(push.body)
         if not records:
             return push.reply(ResponseCode.SYSTEM_ERROR, "there is no message in it")
         workers = self.workers
@@ -176,14 +176,14 @@ class BrokerRequests:
             )
             return push.reply(ResponseCode.SYSTEM_ERROR, remark)
         record = records[0]
-        queue = MessageQueue(record.topic, header.broker_name or "", record.queue_id)
+        queue = MessageQueue(record[TOPIC], header.broker_name or "", record[QUEUE_ID])
         clock = self._services.clock
-        aside = ProcessQueue(queue, record.queue_offset)
+        aside = ProcessQueue(queue, record[QUEUE_OFFSET])
         message = ReceivedMessage(record, aside, Returner(clock, self._services.namespace))
-        aside.add([message], record.queue_offset + 1)
+        aside.add([message], record[QUEUE_OFFSET] + 1)
         aside.take(1)
         began_s = clock.monotonic()
-        outcome, error = await workers.handle([message])
+        outcome, error = await workers.handle([message], began_s)
         results = {"ok": "CR_SUCCESS", "cancelled": "CR_THROW_EXCEPTION"}
         result = ConsumeMessageDirectlyResult(
             auto_commit=True,

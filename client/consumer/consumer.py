@@ -19,14 +19,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Literal, Self, Unpack, overload
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final, Literal, Self, Unpack, overload
 
 from skylarkmq.client.clock import ceil_ms
 from skylarkmq.client.config import ConsumerConfig, ConsumerSettings, shows
 from skylarkmq.client.consumer.handlers import BatchHandler, Handler, Workers, acting_task
 from skylarkmq.client.consumer.membership import Membership
 from skylarkmq.client.consumer.rebalance import Callbacks, QueuesCallback
-from skylarkmq.client.consumer.received_message import ReceivedMessage
+from skylarkmq.client.consumer.received_message import ProcessQueue, ReceivedMessage
 from skylarkmq.client.consumer.subscription import (
     Selector,
     StartFrom,
@@ -44,6 +46,8 @@ from skylarkmq.client.observe.trace import Tracer, trace_topic
 from skylarkmq.client.producer.request_reply import send_reply
 from skylarkmq.protocol.flags import is_retry_topic, validate_group, validate_topic
 from skylarkmq.protocol.message import MessageQueue
+
+PROCESS_QUEUE: Final[Callable[[ReceivedMessage], ProcessQueue]] = attrgetter("_process_queue")
 
 
 class Consumer(OnClient):
@@ -610,8 +614,8 @@ class Consumer(OnClient):
 
     def _ack_given(self) -> None:
         given, self._given = self._given, []
-        for message in given:
-            message._finish()
+        for process_queue, messages in groupby(given, PROCESS_QUEUE):
+            process_queue.done_all(messages)
 
     def _give(self, messages: list[ReceivedMessage]) -> None:
         # Several tasks may wait at the same time: no message of theirs is forgotten.

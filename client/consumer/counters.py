@@ -22,74 +22,82 @@ from skylarkmq.protocol.message import MessageQueue
 MINUTE_S: Final = 60.0
 HOUR_S: Final = 3600.0
 SLICES: Final = 6
+NOTHING: Final = (0, 0, 0.0)
 MIB: Final = 1024 * 1024
 
 
 class Window:
-    """Sums over the last `span_s` seconds, a sixth of it more or less."""
+    """Calls over the last `span_s` seconds, a sixth of it more or less: messages, times in ms."""
 
-    __slots__ = ("_counts", "_end_s", "_place", "_slice", "_slice_s", "_sums", "span_s")
+    __slots__ = (
+        "_calls", "_count", "_end_s", "_slice", "_slice_s", "_slices", "_took_ms", "span_s",
+    )  # fmt: skip
 
     def __init__(self, span_s: float) -> None:
         self.span_s = span_s
         self._slice_s = span_s / SLICES
         self._slice = 0
-        self._place = 0
         self._end_s = self._slice_s  # of the slice that is counted into
-        self._counts = [0] * SLICES
-        self._sums = [0.0] * SLICES
+        # That slice, and by their number modulo SLICES those before it.
+        self._calls = 0
+        self._count = 0
+        self._took_ms = 0.0
+        self._slices: list[tuple[int, int, float]] = [NOTHING] * SLICES
 
-    def add(self, now_s: float, count: int, amount: float = 0.0) -> None:
-        """Count `count` events of together `amount`, now on a monotonic clock."""
+    def add(self, now_s: float, count: int, took_ms: float = 0.0) -> None:
+        """Count a call with `count` messages, now on a monotonic clock."""
         if now_s >= self._end_s:
             self._move(now_s)
-        self._counts[self._place] += count
-        self._sums[self._place] += amount
+        self._calls += 1
+        self._count += count
+        self._took_ms += took_ms
 
-    def count(self, now_s: float) -> int:
-        """Return how many events there were."""
+    def messages(self, now_s: float) -> int:
+        """Return how many messages there were."""
         self._move(now_s)
-        return sum(self._counts)
+        return self._count + sum(each[1] for each in self._slices)
 
     def per_second(self, now_s: float) -> float:
-        """Return the events of a second."""
-        return self.count(now_s) / self.span_s
+        """Return the messages of a second."""
+        return self.messages(now_s) / self.span_s
 
-    def mean(self, now_s: float) -> float:
-        """Return the amount of an event; 0 without events."""
-        count = self.count(now_s)
-        return sum(self._sums) / count if count else 0.0
+    def mean_ms(self, now_s: float) -> float:
+        """Return the time of a call; 0 without calls."""
+        self._move(now_s)
+        calls = self._calls + sum(each[0] for each in self._slices)
+        took_ms = self._took_ms + sum(each[2] for each in self._slices)
+        return took_ms / calls if calls else 0.0
 
     def _move(self, now_s: float) -> None:
         current = int(now_s / self._slice_s)
+        if current <= self._slice:
+            return
+        self._slices[self._slice % SLICES] = (self._calls, self._count, self._took_ms)
+        self._calls, self._count, self._took_ms = NOTHING
         for number in range(max(self._slice + 1, current - SLICES + 1), current + 1):
-            self._counts[number % SLICES] = 0
-            self._sums[number % SLICES] = 0.0
-        self._slice = max(self._slice, current)
-        self._place = self._slice % SLICES
-        self._end_s = (self._slice + 1) * self._slice_s
+            self._slices[number % SLICES] = NOTHING
+        self._slice = current
+        self._end_s = (current + 1) * self._slice_s
 
 
 @dataclass(slots=True)
 class TopicCounters:
-    """One topic: `pulls` and `calls` by their times in ms, messages handled, and failures."""
+    """One topic: pulls, calls of the handler with the messages that it was done with, failures."""
 
     pulls: Window = field(default_factory=lambda: Window(MINUTE_S))
-    pulled: Window = field(default_factory=lambda: Window(MINUTE_S))
     calls: Window = field(default_factory=lambda: Window(MINUTE_S))
-    done: Window = field(default_factory=lambda: Window(MINUTE_S))
     failed: Window = field(default_factory=lambda: Window(MINUTE_S))
     failed_hour: Window = field(default_factory=lambda: Window(HOUR_S))
 
     def status(self, now_s: float) -> ConsumeStatus:
         """Return them under RocketMQ's names."""
         return ConsumeStatus(
-            pull_rt=self.pulls.mean(now_s),
-            pull_tps=self.pulled.per_second(now_s),
-            consume_rt=self.calls.mean(now_s),
-            consume_ok_tps=self.done.per_second(now_s),
+            pull_rt=self.pulls.mean_ms(now_s),
+            pull_tps=self.pulls.per_second(now_s),
+            consume_rt=self.calls.mean_ms(now_s),
+            consume_ok_tps=self.calls.per_second(now_s),
             consume_failed_tps=self.failed.per_second(now_s),
-            consume_failed_msgs=self.failed_hour.count(now_s),
+            consume_failed_msgs=self.failed_hour.messages(now_s),
         )
 
 
@@ -99,32 +107,28 @@ class ConsumerCounters:
     def __init__(self, clock: Clock) -> None:
         self.started_ms = clock.now_ms()
         self._clock = clock
+        self._now_s = clock.monotonic
         self._topics: dict[str, TopicCounters] = {}
 
     def pulled(self, queue: MessageQueue, count: int, asked_s: float) -> None:
         """A pull that was begun at `asked_s`, monotonic, has brought that many messages."""
         now_s = self._clock.monotonic()
-        counters = self._of(queue.topic)
-        counters.pulls.add(now_s, 1, (now_s - asked_s) * 1000)
-        counters.pulled.add(now_s, count)
+        self._of(queue.topic).pulls.add(now_s, count, (now_s - asked_s) * 1000)
 
     def handled(
         self,
         process_queue: ProcessQueue,
         count: int,
         began_s: float,
-        *,
         ok: bool,
     ) -> None:
         """A handler that began at `began_s`, monotonic, has ended with that many messages."""
-        now_s = process_queue.handled_s = self._clock.monotonic()
+        now_s = process_queue.handled_s = self._now_s()
         counters = self._topics.get(process_queue.queue.topic)
         if counters is None:
             counters = self._of(process_queue.queue.topic)
-        counters.calls.add(now_s, 1, (now_s - began_s) * 1000)
-        if ok:
-            counters.done.add(now_s, count)
-        else:
+        counters.calls.add(now_s, count if ok else 0, (now_s - began_s) * 1000)
+        if not ok:
             counters.failed.add(now_s, count)
             counters.failed_hour.add(now_s, count)
 

@@ -21,13 +21,19 @@ from skylarkmq.remoting.waiting import fail_after
 class MessageBuffer:
     """Hands out; knows which queues have something."""
 
+    ordered = False
+    """It asks `_may_give` before it hands out, and is told by `begin` and `end` of the handlers."""
+
     def __init__(self, clock: Clock, consume_timeout_s: float = inf) -> None:
         """Take the clock, and how long a handler may have a message before that is worth a line."""
         self._clock = clock
+        self._now_s = clock.monotonic
         self._consume_timeout_s = consume_timeout_s
         # Invariant: each queue once at most. It may hold queues that have nothing any more.
         self._turn: deque[ProcessQueue] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
+        self.taken_s = 0.0
+        """When messages were taken last, monotonic."""
         self._closed = False
         self._refusal: RocketMQError | None = None  # until somebody has raised it
 
@@ -49,19 +55,21 @@ class MessageBuffer:
         if self._refusal is not None:
             refusal, self._refusal = self._refusal, None
             raise refusal
-        turn = self._turn
-        for _ in range(len(turn)):
+        turn, ordered = self._turn, self.ordered
+        while turn:
             process_queue = turn.popleft()
-            if not self._may_give(process_queue):
+            if ordered and not self._may_give(process_queue):
                 continue  # offered again when it may
             taken = process_queue.take(max_count)
-            if process_queue.ready_count and not process_queue.paused:
+            if not taken:
+                continue  # it is empty, or offered again when it goes on
+            if process_queue._ready:
                 turn.append(process_queue)
-            if taken:
-                overdue_s = self._clock.monotonic() + self._consume_timeout_s
-                for message in taken:
-                    message._overdue_s = overdue_s
-                return taken
+            self.taken_s = self._now_s()
+            overdue_s = self.taken_s + self._consume_timeout_s
+            for message in taken:
+                message._overdue_s = overdue_s
+            return taken
         return []
 
     def begin(self, queue: MessageQueue) -> None:

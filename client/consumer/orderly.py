@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 class OrderedBuffer(MessageBuffer):
     """Hands out of one queue only after all that it handed out before is done. Loop thread."""
 
+    ordered = True
+
     def __init__(self, clock: Clock, consume_timeout_s: float, locks: QueueLocks | None) -> None:
         """Take the parts.
 

@@ -55,6 +55,8 @@ from skylarkmq.client.wire.api_pull import (
 from skylarkmq.client.wire.route import MASTER_ID, RouteTable
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.protocol.properties import tag_in
+from skylarkmq.protocol.record import PROPERTIES
 from skylarkmq.remoting.connection import Peer
 from skylarkmq.remoting.waiting import sleep
 
@@ -293,8 +295,8 @@ class PullService:
         except RocketMQError:
             self._sources.forget(queue)
             raise
-        if result.messages:
-            self.counters.pulled(queue, len(result.messages), asked_s)
+        if result.records:
+            self.counters.pulled(queue, len(result.records), asked_s)
         self._sources.suggested(queue, result.suggested_broker_id)
         return result
 
@@ -304,11 +306,10 @@ class PullService:
         subscription: Subscription,
         result: PullResult,
     ) -> None:
-        messages = [
-            ReceivedMessage(message, process_queue, self._returner)
-            for message in result.messages
-            if subscription.wants(message.tags)
-        ]
+        records, returner = result.records, self._returner
+        if subscription.tags:
+            records = [each for each in records if subscription.wants(tag_in(each[PROPERTIES]))]
+        messages = [ReceivedMessage(each, process_queue, returner) for each in records]
         hooks = self._services.hooks
         if hooks and messages:
             each(hooks, lambda hook: hook.received(self._config.group, messages))

@@ -34,14 +34,28 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from math import inf
-from typing import Literal
+from typing import Final, Literal
 
 from skylarkmq.client.consumer.retry_delay import RetryDelay, retry_delay
 from skylarkmq.client.message_view import StoredView
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol import properties as names
+from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.message import MessageExt, MessageQueue
+from skylarkmq.protocol.record import (
+    BODY,
+    PROPERTIES,
+    QUEUE_OFFSET,
+    RECONSUME_TIMES,
+    SIZE,
+    SYS_FLAG,
+    TOPIC,
+    RecordParts,
+    message_of,
+)
+
+COMPRESSED_FLAG: Final = MessageSysFlag.COMPRESSED_FLAG
 
 ConsumeOutcome = Literal["ok", "retry", "dead_letter", "suspended", "cancelled"]
 
@@ -90,7 +104,6 @@ class ProcessQueue:
     """One assigned queue. Loop thread."""
 
     __slots__ = (
-        "_done_ahead",
         "_held",
         "_on_idle",
         "_on_room",
@@ -136,9 +149,7 @@ class ProcessQueue:
         self._ready: deque[ReceivedMessage] = deque()
         # Invariant: ascending, each offset once, all below pull_offset; its first is not done.
         self._unacked: deque[int] = deque()
-        # Invariant: a subset of _unacked, without its first.
-        self._done_ahead: set[int] = set()
-        # Invariant: the keys are _unacked without _done_ahead; _ready is a part of the values.
+        # Invariant: what is not done: the keys are a part of _unacked, _ready is of the values.
         self._held: dict[int, ReceivedMessage] = {}
 
     @property
@@ -183,26 +194,33 @@ class ProcessQueue:
             messages: ascending by offset; those below `pull_offset` are known and left out.
             next_offset: where to go on, above all of them.
         """
-        added = 0
+        held, ready, unacked = self._held, self._ready, self._unacked
+        before, pull_offset, held_bytes = len(ready), self.pull_offset, self.held_bytes
         for message in messages:
             offset = message.queue_offset
-            if offset < self.pull_offset:
+            if offset < pull_offset:
                 continue
-            self._ready.append(message)
-            self._unacked.append(offset)
-            self._held[offset] = message
-            self.held_bytes += message.size
-            self.pull_offset = offset + 1
-            added += 1
-        self.pull_offset = max(self.pull_offset, next_offset)
-        return added
+            ready.append(message)
+            unacked.append(offset)
+            held[offset] = message
+            held_bytes += message.size
+            pull_offset = offset + 1
+        self.held_bytes = held_bytes
+        self.pull_offset = max(pull_offset, next_offset)
+        return len(ready) - before
 
     def take(self, max_count: int) -> list[ReceivedMessage]:
         """Hand out the next messages; none while paused, dropped or about to go."""
         if self.paused or self.dropped or self.on_drained is not None:
             return []
         ready = self._ready
-        return [ready.popleft() for _ in range(min(max_count, len(ready)))]
+        if max_count == 1 and ready:
+            return [ready.popleft()]
+        if max_count < len(ready):
+            return [ready.popleft() for _ in range(max_count)]
+        taken = list(ready)
+        ready.clear()
+        return taken
 
     def done(self, offset: int) -> bool:
         """Note that the message at `offset` needs no more work; False when known, or dropped."""
@@ -210,20 +228,32 @@ class ProcessQueue:
         if message is None or self.dropped:
             return False
         self.held_bytes -= message.size
-        unacked, ahead = self._unacked, self._done_ahead
-        if offset == unacked[0]:
+        self._went_on()
+        return True
+
+    def done_all(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Note that the work with some of its messages has ended well, as far as that is open."""
+        held, size = self._held, 0
+        for message in messages:
+            if message._outcome is None:
+                message._outcome = "ok"
+                if held.pop(message.queue_offset, None) is not None:
+                    size += message.size
+        if size and not self.dropped:
+            self.held_bytes -= size
+            self._went_on()
+
+    def _went_on(self) -> None:
+        """Follow messages that are done: the offset, and those who wait for it."""
+        held, unacked = self._held, self._unacked
+        while unacked and unacked[0] not in held:
             unacked.popleft()
-            while unacked and unacked[0] in ahead:
-                ahead.discard(unacked.popleft())
-        else:
-            ahead.add(offset)
         if self._on_room is not None:
             self._on_room()
         if self._on_idle is not None and not self.out_count:
             self._on_idle(self)
         if self.on_drained is not None and not self.out_count:
             self.on_drained()
-        return True
 
     def given(self) -> list[ReceivedMessage]:
         """Return the messages that were handed out and are not done."""
@@ -269,6 +299,7 @@ class ReceivedMessage(StoredView):
         "_local_tries",
         "_outcome",
         "_overdue_s",
+        "_parts",
         "_process_queue",
         "_received_s",
         "_returner",
@@ -276,28 +307,43 @@ class ReceivedMessage(StoredView):
 
     def __init__(
         self,
-        message: MessageExt,
+        parts: RecordParts,
         process_queue: ProcessQueue,
         returner: Returner,
         local_tries: int = 0,
     ) -> None:
-        # Hot path, once a message: the attributes of the bases are set without their constructors.
-        self.queue_offset = message.queue_offset
-        # A retried message lies in the group's retry topic; its own topic stands in a property.
-        topic = message.properties.get(names.RETRY_TOPIC, message.topic)
-        namespace = returner.namespace
-        self.topic = namespace.unwrap(topic) if namespace else topic
+        # Hot path, once a message: the attributes of the bases are set without their constructors,
+        # and most of the message is made when somebody asks for it.
+        self._parts = parts
+        self.queue_offset = parts[QUEUE_OFFSET]
+        self.size = parts[SIZE]
         # When its handler will have had it for too long, monotonic.
         self._overdue_s = inf
         # When it came, monotonic; only with metrics.
         self._received_s = 0.0
-        self._message = message
         self._process_queue = process_queue
         self._returner = returner
         self._local_tries = local_tries
-        self._body: bytes | None = None
+        self._body = None if parts[SYS_FLAG] & COMPRESSED_FLAG else parts[BODY]
         # What became of it; None while its handler decides.
         self._outcome: ConsumeOutcome | None = None
+
+    @property
+    def _message(self) -> MessageExt:
+        try:
+            return self._made
+        except AttributeError:
+            self._made = message_of(self._parts)
+        return self._made
+
+    @property
+    def topic(self) -> str:
+        """Its topic, without the client's namespace."""
+        topic = self._parts[TOPIC]
+        if names.RETRY_TOPIC in self._parts[PROPERTIES]:
+            # It lies in the group's retry topic; its own topic stands in a property.
+            topic = self._message.properties.get(names.RETRY_TOPIC, topic)
+        return self._returner.namespace.unwrap(topic)
 
     @property
     def queue(self) -> MessageQueue:
@@ -307,7 +353,7 @@ class ReceivedMessage(StoredView):
     @property
     def reconsume_times(self) -> int:
         """How many times it was handed back before."""
-        return self._message.reconsume_times + self._local_tries
+        return self._parts[RECONSUME_TIMES] + self._local_tries
 
     # What becomes of it
 
@@ -396,7 +442,7 @@ class ReceivedMessage(StoredView):
         self._outcome = "suspended"
         self._overdue_s = inf  # it waits for its time, not for its handler
         return ReceivedMessage(
-            self._message, self._process_queue, self._returner, self._local_tries + 1
+            self._parts, self._process_queue, self._returner, self._local_tries + 1
         )
 
     async def _retry(self, error: BaseException | None = None) -> None:

@@ -25,6 +25,7 @@ from skylarkmq.protocol.flags import PullSysFlag
 from skylarkmq.protocol.headers.fields import encode_fields
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from skylarkmq.protocol.message import MessageExt, MessageQueue
+from skylarkmq.protocol.record import RecordParts, message_of
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.client import RemotingClient
 
@@ -128,14 +129,19 @@ class PulledRecords:
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """What came, decoded; the rest as in `PulledRecords`."""
+    """What came, taken apart; the rest as in `PulledRecords`."""
 
     status: PullStatus
-    messages: list[MessageExt]
+    records: list[RecordParts]
     next_offset: int
     min_offset: int
     max_offset: int
     suggested_broker_id: int
+
+    @property
+    def messages(self) -> list[MessageExt]:
+        """The records as messages, made anew at each call."""
+        return [message_of(parts) for parts in self.records]
 
 
 async def pull(
@@ -149,10 +155,9 @@ async def pull(
     code = RequestCode.PULL_MESSAGE
     answer = await ask(remoting, address, code, timeout_s, wish.header(), accepted=STATUSES)
     found = pulled_in(answer, address)
-    messages = read_records(answer, address) if found.records else []
     return PullResult(
         found.status,
-        messages,
+        read_records(answer, address) if found.records else [],
         found.next_offset,
         found.min_offset,
         found.max_offset,

@@ -17,7 +17,7 @@ from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 from skylarkmq.protocol.message import MessageExt
-from skylarkmq.protocol.record import decode_messages
+from skylarkmq.protocol.record import RecordParts, message_of, split_records
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.client import RemotingClient
 
@@ -86,13 +86,22 @@ def read_header(kind: type[T], answer: RemotingCommand, address: str) -> T:
         raise ProtocolError(f"{address} sent an answer that cannot be read: {error}") from error
 
 
-def read_records(answer: RemotingCommand, address: str) -> list[MessageExt]:
-    """Return the records in an answer's body.
+def read_messages(answer: RemotingCommand, address: str) -> list[MessageExt]:
+    """Return the messages in an answer's body.
+
+    Raises:
+        ProtocolError: a record is cut or damaged.
+    """
+    return [message_of(parts) for parts in read_records(answer, address)]
+
+
+def read_records(answer: RemotingCommand, address: str) -> list[RecordParts]:
+    """Return the records in an answer's body, taken apart.
 
     Raises:
         ProtocolError: one is cut or damaged.
     """
     try:
-        return decode_messages(answer.body)
+        return split_records(answer.body)
     except RemoteProtocolError as error:
         raise ProtocolError(f"{address} sent a record that cannot be read: {error}") from error
