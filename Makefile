@@ -11,9 +11,11 @@
 #   make bench     how fast, beside an echo server on the same machine
 #   make bench-store  how fast the store alone is: growth, recovery, reads, the key index
 #   make bench-broker  filters, many topics, groups and queues, a million timers, connections
-#   make bench-peers  the same load on RocketMQ's own broker, in turns; needs Java and Maven
+#   make bench-peers  the same load on RocketMQ's own broker, in turns; needs Java and Maven;
+#                  with ARGS='--peers nats redis kafka' on these
 #   make bench-spark  source, sink, commit-log reader and triggers, beside the same without Spark
 #   make spark-oldest  the tests of the Spark connector on the oldest PySpark it works with
+#   make wheel     source distribution and wheel into ./dist, each installed elsewhere and tried
 #   make faults    kills, crashes and disk errors at their full amounts; power cuts when root
 #   make interop   RocketMQ's own clients against a live broker; needs Maven or npm
 #   make docs      the documentation with the API pages as one site, in ./var/docs
@@ -28,7 +30,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 
-.PHONY: run test test-pure test-spark test-busy faults check demo pipeline-demo bench bench-store bench-broker bench-peers bench-spark spark-oldest interop docs docs-reference clean
+.PHONY: run test test-pure test-spark test-busy faults check demo pipeline-demo bench bench-store bench-broker bench-peers bench-spark spark-oldest interop wheel docs docs-reference clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve --dev $(ARGS)
@@ -88,6 +90,9 @@ interop: $(VENV)/.dev
 spark-oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/pytest -m 'not interop and not soak' tests/spark $(ARGS)
 
+wheel: $(VENV)/.wheel
+	tests/wheel.sh $(BIN)
+
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs var/docs $(ARGS)
 
@@ -98,11 +103,11 @@ clean:
 	rm -rf $(VENV) $(OLDEST) build dist *.egg-info kernel/compiled.c kernel/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A stamp for each set of packages; newer settings, or a newer kernel, install again.
-$(VENV)/.core: pyproject.toml setup.py kernel/compiled.pyx | $(BIN)/python
+$(VENV)/.core: pyproject.toml setup.py $(wildcard kernel/*.p[xy][xi]) | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-$(VENV)/.%: pyproject.toml setup.py kernel/compiled.pyx | $(BIN)/python
+$(VENV)/.%: pyproject.toml setup.py $(wildcard kernel/*.p[xy][xi]) | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,12 @@ def test_what_is_packed(built: tuple[set[str], set[str], str]) -> None:
         "skylarkmq/client/sync/__init__.pyi",
         "skylarkmq/spark/log4j2.properties",
     }
-    assert modules | {"skylarkmq/kernel/compiled.pyx"} <= source
+    is_compiled = find_spec("skylarkmq.kernel.compiled") is not None
+    assert sum(name.endswith(".so") for name in wheel) == is_compiled  # as where this runs
+    in_cython = (".pyx", ".pxi")
+    kernel = {f"skylarkmq/{name}" for name in done.stdout.splitlines() if name.endswith(in_cython)}
+    assert modules | kernel <= source
+    assert not [name for name in source if name.endswith((".c", ".so", ".pyc"))]
     rest = {name for name in source - modules if not name.startswith("skylarkmq")}
     assert not {name for name in rest if name.startswith(("tests", "deploy", "var"))}
 
