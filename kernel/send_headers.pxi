@@ -49,6 +49,7 @@ cdef struct Send:
 cdef struct Lane:
     Text topic
     Text queue_id_text
+    unsigned char digits[NUMBER_MAX]  # of the queue id
     PyObject* queue
     PyObject* traffic
     int64_t queue_id

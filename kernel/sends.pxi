@@ -64,10 +64,14 @@ cdef Lane* lane_of(dict lanes, Send* send, Lane* known, int* known_count) except
         return NULL
     lane = known + known_count[0]
     known_count[0] += 1
-    lane.topic, lane.queue_id_text = topic[0], queue_id[0]
     queue, traffic = found
     lane.queue, lane.traffic = <PyObject*> queue, <PyObject*> traffic
     lane.queue_id, lane.queue_offset = queue.queue_id, queue.next_offset
+    # Texts of its own: those of the send may lie in `send.digits`, where the next one's go.
+    lane.topic.at = <const unsigned char*> PyBytes_AS_STRING(<bytes> queue.topic_part) + 1
+    lane.topic.size = topic.size
+    lane.queue_id_text.at = lane.digits
+    lane.queue_id_text.size = put_digits(lane.digits, lane.queue_id) - lane.digits
     lane.body_size = lane.count = 0
     return lane
 

@@ -33,14 +33,14 @@ CODECS = (SerializeType.JSON, SerializeType.ROCKETMQ, SerializeType.MSGPACK)
 FILE_SIZE = 1 << 17
 STORED_MS = 1_700_000_000_123
 IPV6 = bytes(range(20))
-TOPICS = ("T", "T-2", "Ordered", "%RETRY%g", "TBW102", "None")
+TOPICS = ("T", "T-2", "7", "8", "Ordered", "%RETRY%g", "TBW102", "None")
 PLAIN = {
     "a": "pg", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000",
     "h": "0", "i": "UNIQ_KEY\x01A\x02WAIT\x01true\x02TAGS\x01t", "j": "0", "k": "false",
     "m": "false",
 }  # fmt: skip
 RIG = GroupRig(region_id='Région"').start()
-for name in TOPICS[:3]:
+for name in TOPICS[:5]:
     RIG.topics.table[name] = TopicConfig(
         topic_name=name, write_queue_nums=4, order=name == "Ordered"
     )
@@ -90,7 +90,7 @@ FIELDS = st.sampled_from(["i", "i", "i", "f", *CHANGES]).flatmap(
 )
 # Values that are no strings, as the SDK writes some of them.
 MIXED: dict[str, st.SearchStrategy[Any]] = {
-    "b": st.sampled_from(["T", b"T", b"\xff"]),
+    "b": st.sampled_from(["T", "T", b"T", b"\xff", 7, 8]),
     "e": st.sampled_from([0, 1, 3, 4, -1, True]),
     "f": st.sampled_from([0, 2, 16, 300, -5, 2**31]),
     "g": st.sampled_from([1_700_000_000_000, 0, 2**31, 2**62, 2**63, -1]),
@@ -112,7 +112,7 @@ TROUBLES = ("absent", "code", "flag", "remark", "opaque", "body", "byte")
 def sends(draw: st.DrawFn) -> bytes:
     """Frames of sends, most of them plain; some have one thing that is not."""
     trouble = draw(st.sampled_from([*TROUBLES, *[""] * len(TROUBLES) * 2]))
-    fields = PLAIN | draw(FIELDS)
+    fields = PLAIN | {"e": draw(st.sampled_from("0013"))} | draw(FIELDS)
     if trouble == "absent":
         del fields[draw(st.sampled_from(sorted(PLAIN)))]
     command = RemotingCommand(
@@ -234,7 +234,7 @@ def check_roads(
     assert with_kernel.state() == in_python.state()
 
 
-def encode_plain(codec: SerializeType, **fields: str) -> bytes:
+def encode_plain(codec: SerializeType, **fields: Any) -> bytes:
     """The frame of a plain send."""
     command = RemotingCommand(310, opaque=5, ext_fields=PLAIN | fields, body=b"body")
     command.serialize_type = codec
@@ -277,6 +277,12 @@ def test_headers_in_odd_json(usual: bytes, odd: bytes) -> None:
     assert usual in plain.header
     for header in (plain.header.replace(usual, odd, 1), odd.join(plain.header.rsplit(usual, 1))):
         check_roads([encode_frame(SerializeType.JSON, header, plain.body)])
+
+
+def test_numbers_that_lead_to_several_queues() -> None:
+    """The SDK writes queue ids as numbers: a queue's is known after the next one was read."""
+    places: list[tuple[Any, Any]] = [("T", 0), ("T", 3), ("T", 0), (7, 1), (8, 1), ("7", "1")]
+    check_roads([encode_plain(SerializeType.MSGPACK, b=topic, e=place) for topic, place in places])
 
 
 @pytest.mark.parametrize("codec", CODECS)
