@@ -21,6 +21,7 @@ from typing import Final
 from skylarkmq.common.clock import TimerHandle
 from skylarkmq.common.files import is_no_space
 from skylarkmq.common.repeating import IntervalTimer
+from skylarkmq.kernel import compiled as kernel
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.index.builder import SLICE_SIZE, IndexBuilder, Progress
 from skylarkmq.store.log.append import Unit
@@ -30,7 +31,10 @@ from skylarkmq.store.log.mapped_file import MappedFile
 log = logging.getLogger(__name__)
 
 BATCH_UNITS: Final = 512
-"""Units of one job, about 2 ms."""
+"""So many units make a job without waiting for more."""
+JOB_UNITS_MAX: Final = BATCH_UNITS if kernel is None else 16 * BATCH_UNITS
+"""Units of one job, about 2 ms. Where fewer are taken than come while it runs, the index falls
+behind."""
 LINGER_S: Final = 0.02
 """How long fewer units than a batch wait for more."""
 WAITING_UNITS_MAX: Final = 65_536
@@ -208,8 +212,8 @@ class IndexFollower:
             self._build_batch()
 
     def _build_batch(self) -> None:
-        batch = self._waiting[:BATCH_UNITS]
-        del self._waiting[:BATCH_UNITS]
+        batch = self._waiting[:JOB_UNITS_MAX]
+        del self._waiting[:JOB_UNITS_MAX]
         self._waiting_size -= batch[-1][2] + batch[-1][3] - batch[0][2]
         if not self._waiting:
             self._waiting_size = 0
