@@ -58,8 +58,8 @@ assert UNIT.size == UNIT_SIZE
 PRE_BLANK_SIZE = 0x7FFFFFFF
 PRE_BLANK = UNIT.pack(0, PRE_BLANK_SIZE, 0)
 
-# A queue with so many unwritten units (8 KiB) does not wait for the next timed write.
-TAIL_WRITE_COUNT = 8192 // UNIT_SIZE
+# A queue with so many unwritten units (64 KiB) does not wait for the next timed write.
+TAIL_WRITE_COUNT = 65_536 // UNIT_SIZE
 # Written bytes kept in memory for readers at the end of the queue.
 TAIL_KEEP_SIZE = 4096
 

@@ -138,8 +138,11 @@ class QueueWriter:
                 break
         return not self._files_left and not self._folders_left
 
-    def sync_full(self, least_size: int, count: int) -> None:
+    def sync_full(self, least_size: int, count: int) -> bool:
         """Sync up to `count` files that have `least_size` unsynced bytes or more. Blocks.
+
+        Returns:
+            True when no more are left.
 
         Raises:
             OSError: as `sync_some`.
@@ -147,6 +150,7 @@ class QueueWriter:
         full = [path for path, size in self._unsynced.items() if size >= least_size]
         for path in full[:count]:
             self._sync_file(path)
+        return len(full) <= count
 
     def _sync_file(self, path: Path) -> None:
         if path in self._unsynced:

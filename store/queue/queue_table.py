@@ -106,6 +106,9 @@ class QueueTable:
         self._least_size = config.flush_consume_queue_least_pages * PAGE_SIZE
         self._cooling: list[ConsumeQueue] = []  # written at the last turn, maybe idle now
         self._write_due = False
+        self._wrote = False  # since the last tick
+        self._full_due = False  # a sync of files that have many unsynced pages
+        self._full_left = False  # more such files than one job syncs
         self._writing = False  # a job is under way
         self._syncing: Marks | None = None  # of the sync that is under way
         self._sync_begins = False
@@ -230,7 +233,10 @@ class QueueTable:
         for queue in cooling:
             if not queue.dirty:
                 queue.drop_tail()
+        self._full_due = self._wrote or bool(self.dirty)
+        self._wrote = False
         self.write()
+        self._go_on()
 
     def write(self) -> None:
         """Start writing the unwritten units, unless a write is under way."""
@@ -260,7 +266,7 @@ class QueueTable:
         if self._syncing is None and self._sync_wanted is not None:
             self._syncing, self._sync_wanted = self._sync_wanted, None
             self._sync_begins = self._write_due = True
-        if self._write_due or self._syncing is not None:
+        if self._write_due or self._full_due or self._syncing is not None:
             self._start()
 
     def _start(self) -> None:
@@ -270,7 +276,9 @@ class QueueTable:
         if self._write_due:
             self._write_due = False
             writes, ext_writes, ends = self._take_unwritten()
+            self._wrote = True
         marks, begins = self._syncing, self._sync_begins
+        syncs_full, self._full_due = self._full_due, False
         self._sync_begins = False
         self._writing = True
         units, extensions = self.writer, self.ext_writer
@@ -280,8 +288,11 @@ class QueueTable:
             extensions.write(ext_writes)  # first: no unit may point to what was never written
             units.write(writes)
             if marks is None:
-                extensions.sync_full(self._least_size, SYNC_SLICE)
-                units.sync_full(self._least_size, SYNC_SLICE)
+                if syncs_full:
+                    self._full_left = not (
+                        extensions.sync_full(self._least_size, SYNC_SLICE)
+                        and units.sync_full(self._least_size, SYNC_SLICE)
+                    )
                 return False
             if begins:
                 extensions.begin_sync()
@@ -293,6 +304,7 @@ class QueueTable:
 
         def finished(synced: bool | None, error: BaseException | None) -> None:
             self._writing = False
+            self._full_due, self._full_left = self._full_due or self._full_left, False
             self._finish(ends, error)
             if error is not None:
                 self._syncing = self._sync_wanted = None

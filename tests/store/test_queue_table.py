@@ -14,7 +14,7 @@ from skylarkmq.store.checkpoint import Checkpoint, Marks
 from skylarkmq.store.errors import StoreProfileError
 from skylarkmq.store.log.append import Unit
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, TAIL_WRITE_COUNT, UNIT, UNIT_SIZE
-from skylarkmq.store.queue.queue_table import QueueTable
+from skylarkmq.store.queue.queue_table import SYNC_SLICE, QueueTable
 from tests.store.support import environment
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import ManualClock
@@ -133,6 +133,20 @@ def test_much_that_is_unwritten_does_not_wait_for_the_clock() -> None:
     queue = rig.table.get("T", 0)
     assert queue is not None
     assert queue.written >= TAIL_WRITE_COUNT
+
+
+def test_the_clock_has_files_synced_that_have_much_unsynced() -> None:
+    rig = Rig(file_size=2 * TAIL_WRITE_COUNT * UNIT_SIZE)
+    for queue_id in range(SYNC_SLICE + 1):
+        rig.publish("T", queue_id, count=TAIL_WRITE_COUNT)
+        rig.worker.run_all()
+    assert rig.disk.calls["datasync"] == 0, "a write that comes sooner syncs nothing"
+    rig.turn()
+    assert rig.disk.calls["datasync"] == SYNC_SLICE + 1
+    rig.publish("T", 0, count=3)
+    rig.turn()
+    rig.turn()
+    assert rig.disk.calls["datasync"] == SYNC_SLICE + 1, "three units wait for the sync of all"
 
 
 def test_what_comes_during_a_write_goes_with_the_next() -> None:
