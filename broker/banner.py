@@ -3,7 +3,7 @@ send a first message."""
 
 from __future__ import annotations
 
-import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,7 +170,7 @@ def _first_message(namesrv: str) -> Iterator[str]:
 
 def _command() -> str:
     """Return how this user calls us: the plain name when the shell finds it, else its place."""
-    if _is_on_path("skylarkmq"):
+    if shutil.which("skylarkmq") is not None:
         return "skylarkmq"
     beside = Path(sys.executable).with_name("skylarkmq")
     if not beside.exists():
@@ -179,11 +179,6 @@ def _command() -> str:
         return str(beside.relative_to(Path.cwd()))
     except ValueError:
         return str(beside)
-
-
-def _is_on_path(command: str) -> bool:
-    places = (Path(folder, command) for folder in os.get_exec_path())
-    return any(place.is_file() and os.access(place, os.X_OK) for place in places)
 
 
 def _python() -> str:

@@ -40,6 +40,7 @@ from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
 from skylarkmq.broker.processor.client_manage import ClientManageProcessor
 from skylarkmq.broker.processor.consumer_manage import ConsumerManageProcessor, LockProcessor
 from skylarkmq.broker.processor.end_transaction import EndTransactionProcessor
+from skylarkmq.broker.processor.plain_pulls import PlainPulls
 from skylarkmq.broker.processor.processor import Context, Processor
 from skylarkmq.broker.processor.pull import PullProcessor
 from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
@@ -255,36 +256,50 @@ class BrokerParts:
 
 def _processors(
     parts: BrokerParts, clock: Clock, store_host: bytes, rng: random.Random
-) -> tuple[SendProcessor, tuple[Processor, ...]]:
-    """Return the processor of sends, which the router calls by itself, and all others."""
+) -> tuple[SendProcessor, PlainPulls, tuple[Processor, ...]]:
+    """Return the processor of sends and the plain road of pulls, which the router knows, and more.
+
+    The others handle decoded requests.
+    """
     context, stats, transactions = parts.context, parts.stats, parts.transactions
     checks = SendChecks(parts.config, parts.topics, parts.groups, rng)
     send = SendProcessor(
         parts.config, parts.store, parts.topics, checks, stats, store_host, transactions.expect
     )
-    return send, (
-        PullProcessor(
-            context,
-            PullSubscriptions(parts.config, parts.consumers, parts.filters),
-            parts.holding,
-            OffsetMovedEvents(parts.config.broker_name, parts.store, clock, store_host),
-            parts.slow_consumers,
-            stats,
-            parts.peer_clock,
+
+    def settle() -> None:
+        if send.gathering:
+            send.commit()
+
+    pulls = PlainPulls(context, parts.slow_consumers, stats, parts.peer_clock, settle)
+    return (
+        send,
+        pulls,
+        (
+            PullProcessor(
+                context,
+                PullSubscriptions(parts.config, parts.consumers, parts.filters),
+                parts.holding,
+                OffsetMovedEvents(parts.config.broker_name, parts.store, clock, store_host),
+                parts.slow_consumers,
+                stats,
+                parts.peer_clock,
+                pulls,
+            ),
+            ClientManageProcessor(context, parts.locks, stats),
+            ConsumerManageProcessor(context),
+            LockProcessor(context, parts.locks),
+            QueryProcessor(context),
+            QueryConsumeQueueProcessor(context, parts.filters),
+            SendBackProcessor(context, rng),
+            EndTransactionProcessor(context, transactions),
+            ReplyProcessor(context, checks, parts.client_calls, stats, store_host),
+            parts.admin_broker,
+            AdminTopicProcessor(context, parts.deletion),
+            AdminGroupProcessor(context, parts.delay_offsets, parts.rates),
+            AdminOffsetProcessor(context, parts.client_calls),
+            ClientCallProcessor(context, parts.client_calls),
         ),
-        ClientManageProcessor(context, parts.locks, stats),
-        ConsumerManageProcessor(context),
-        LockProcessor(context, parts.locks),
-        QueryProcessor(context),
-        QueryConsumeQueueProcessor(context, parts.filters),
-        SendBackProcessor(context, rng),
-        EndTransactionProcessor(context, transactions),
-        ReplyProcessor(context, checks, parts.client_calls, stats, store_host),
-        parts.admin_broker,
-        AdminTopicProcessor(context, parts.deletion),
-        AdminGroupProcessor(context, parts.delay_offsets, parts.rates),
-        AdminOffsetProcessor(context, parts.client_calls),
-        ClientCallProcessor(context, parts.client_calls),
     )
 
 
@@ -302,7 +317,7 @@ def make_server(
         connect: makes what stands for a peer that has connected.
     """
     config, stats = parts.config, parts.stats
-    send, processors = _processors(parts, clock, store_host, rng)
+    send, pulls, processors = _processors(parts, clock, store_host, rng)
     handlers: dict[int, Handler] = {}
     for processor in processors:
         handlers.update(processor.handlers())
@@ -311,6 +326,7 @@ def make_server(
         stats,
         parts.peer_clock,
         send=send,
+        pulls=pulls,
         waiting_max=config.query_thread_pool_queue_capacity,
         body_max=BODY_MAX,
     )

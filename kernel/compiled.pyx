@@ -9,6 +9,7 @@ wrong is left to the Python road, which words the refusal.
 
 from zlib import crc32
 
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
@@ -29,7 +30,6 @@ cdef enum:
     UNIT_SIZE = 20
     FIXED_SIZE = 88
     RECORD_MIN = 91
-    PHYSICAL_OFFSET_AT = 28
     CRC_SIZE_MAX = 384
     LENGTHS_SIZE = 3
     IPV6_EXTRA = 12  # bytes that an IPv6 host takes more
@@ -96,5 +96,7 @@ include "units.pxi"
 include "frames.pxi"
 include "pulls.pxi"
 include "send_headers.pxi"
+include "pull_headers.pxi"
 include "sends.pxi"
+include "plain_pulls.pxi"
 include "pulled.pxi"

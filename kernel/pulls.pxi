@@ -73,29 +73,102 @@ def intact_count(
         PyBuffer_Release(&view)
 
 
+cdef enum:
+    CODES_MAX = 16
+
+
+cdef struct Wanted:
+    PyObject* matches  # NULL: every message
+    int64_t codes[CODES_MAX]  # what it matches, when these are all
+    Py_ssize_t code_count
+
+
+cdef struct Extent:  # records that are neighbours in the log
+    int64_t start
+    int64_t end
+    Py_ssize_t place  # of the first one's unit
+
+
+cdef struct Scan:
+    Extent* extents  # room for as many as units may be taken
+    Py_ssize_t extent_count
+    int64_t first_start  # of the first unit's record
+    Py_ssize_t scanned
+    Py_ssize_t count
+    Py_ssize_t count_max
+    int64_t size
+    int64_t size_max
+    bint is_full
+
+
+cdef int note_wanted(Wanted* wanted, object matches) except -1:
+    """Note a filter; the test of a small set, which most of them are, is made without calls."""
+    wanted.matches = NULL if matches is None else <PyObject*> matches
+    wanted.code_count = 0
+    codes = getattr(matches, "__self__", None)
+    if type(codes) is frozenset and len(codes) <= CODES_MAX and matches == codes.__contains__:
+        for code in codes:
+            wanted.codes[wanted.code_count] = code
+            wanted.code_count += 1
+    return 0
+
+
+cdef bint is_wanted(Wanted* wanted, int64_t tags_code) except -1:
+    cdef Py_ssize_t place
+    for place in range(wanted.code_count):
+        if wanted.codes[place] == tags_code:
+            return True
+    return not wanted.code_count and (<object> wanted.matches)(tags_code)
+
+
+cdef int scan_units(
+    const unsigned char* at, Py_ssize_t unit_count, Wanted* wanted, Scan* scan
+) except -1:
+    """Go over units and take the wanted ones up to the limits, the first one whatever its size."""
+    cdef Py_ssize_t place
+    cdef int64_t start, end
+    cdef int32_t size
+    cdef Extent* extent = scan.extents + scan.extent_count - 1
+    for place in range(unit_count):
+        start, size = load64(at), load32(at + 8)
+        if scan.count and (scan.count >= scan.count_max or scan.size + size > scan.size_max):
+            scan.is_full = True
+            break
+        if (
+            wanted.matches == NULL or load64(at + 12) <= ADDRESS_MAX
+            or is_wanted(wanted, load64(at + 12))
+        ):
+            if not scan.count or start != extent.end:
+                extent = scan.extents + scan.extent_count
+                scan.extent_count += 1
+                extent.start, extent.place = start, scan.scanned
+            extent.end = start + size
+            scan.count += 1
+            scan.size += size
+        scan.scanned += 1
+        at += UNIT_SIZE
+    return 0
+
+
 def take_units(bytes units, object matches, Py_ssize_t count_max, int64_t size_max):
     """`message_reader.take_units`."""
-    cdef const unsigned char* at = <const unsigned char*> PyBytes_AS_STRING(units)
-    cdef Py_ssize_t unit_count = PyBytes_GET_SIZE(units) // UNIT_SIZE
-    cdef Py_ssize_t scanned = 0, count = 0, place = 0
-    cdef int64_t start = -1, end = -1, size = 0, commit_offset, tags_code
-    cdef int32_t record_size
-    cdef list runs = []
-    while scanned < unit_count:
-        commit_offset, record_size = load64(at), load32(at + 8)
-        if count and (count >= count_max or size + record_size > size_max):
-            break
-        scanned += 1
-        tags_code = load64(at + 12)
-        at += UNIT_SIZE
-        if matches is None or tags_code <= ADDRESS_MAX or matches(tags_code):
-            if commit_offset != end:
-                if count:
-                    runs.append((start, end, place))
-                start, place = commit_offset, scanned - 1
-            end = commit_offset + record_size
-            count += 1
-            size += record_size
-    if count:
-        runs.append((start, end, place))
-    return runs, scanned, count, size
+    cdef Py_ssize_t unit_count = PyBytes_GET_SIZE(units) // UNIT_SIZE, place
+    cdef Wanted wanted
+    cdef Scan scan
+    memset(&scan, 0, sizeof(Scan))
+    scan.count_max, scan.size_max = count_max, size_max
+    note_wanted(&wanted, matches)
+    scan.extents = <Extent*> PyMem_Malloc((unit_count + 1) * sizeof(Extent))
+    if scan.extents == NULL:
+        raise MemoryError
+    try:
+        scan_units(
+            <const unsigned char*> PyBytes_AS_STRING(units), unit_count, &wanted, &scan
+        )
+        runs = [
+            (scan.extents[place].start, scan.extents[place].end, scan.extents[place].place)
+            for place in range(scan.extent_count)
+        ]
+        return runs, scan.scanned, scan.count, scan.size
+    finally:
+        PyMem_Free(scan.extents)

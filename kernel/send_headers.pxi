@@ -1,24 +1,21 @@
-# Headers of sends (codes 310 and 320) in any of the three codecs: read, when they are plain.
+# Headers of sends (code 310) in any of the three codecs: read, when they are plain.
 
 cdef enum:
     JSON = 0
     ROCKETMQ = 1
     MSGPACK = 0x4D
     SEND_V2 = 310
-    SEND_BATCH = 320
     RESPONSE_FLAG = 1
     ONEWAY_FLAG = 2
     LETTER_COUNT = 14  # the fields a to n of a send
     REQUIRED_COUNT = 8
     TOPIC = 1
-    DEFAULT_QUEUES = 3
     QUEUE_ID = 4
     SYS_FLAG = 5
     BORN_TIMESTAMP = 6
     FLAG = 7
     PROPERTIES = 8
     RECONSUME_TIMES = 9
-    MAX_RECONSUME_TIMES = 11
     BATCH = 12
     TOPIC_MAX = 127
     INT_DIGITS = 9  # in range whatever they are
@@ -31,8 +28,6 @@ cdef enum:
     ID_SIZE = 32
     ID_DIGITS = 16  # of the offset
     ANSWER_NUMBERS = 80  # bytes of an answer's numbers and their sizes, at most
-    BATCH_COUNT_MAX = 32768
-    IPV6_HOSTS_EXTRA = 24  # bytes that the hosts of a record take at most beside those of IPv4
     RUN_SIZE_MAX = 1 << 20  # bytes of frames that one call takes
     LANES_MAX = 16
     NUMBER_MAX = 20  # digits
@@ -45,13 +40,8 @@ cdef struct Text:
 
 
 cdef struct Send:
-    int64_t code
     int64_t opaque
     int64_t flag
-    int64_t sys_flag
-    int64_t born_timestamp
-    int64_t message_flag
-    int64_t reconsume_times
     Text fields[LETTER_COUNT]
     unsigned char digits[LETTER_COUNT * NUMBER_MAX]  # of numbers that did not come as text
 
@@ -103,9 +93,16 @@ cdef const unsigned char* json_number(
     return at
 
 
+# Reads the fields of a command into its struct; returns what follows, NULL when they are not plain.
+ctypedef const unsigned char* (*ReadFields)(
+    const unsigned char* at, const unsigned char* end, void* command
+) noexcept nogil
+
+
 cdef const unsigned char* json_fields(
-    const unsigned char* at, const unsigned char* end, Send* send
+    const unsigned char* at, const unsigned char* end, void* command
 ) noexcept nogil:
+    cdef Send* send = <Send*> command
     cdef int letter
     if at == end or at[0] != c'{':
         return NULL
@@ -129,10 +126,13 @@ cdef bint is_named(Text* name, const char* word, Py_ssize_t size) noexcept nogil
     return name.size == size and memcmp(name.at, word, size) == 0
 
 
-cdef bint json_send(const unsigned char* at, Py_ssize_t size, Send* send) noexcept nogil:
+cdef bint json_command(
+    const unsigned char* at, Py_ssize_t size, int64_t wanted_code, int64_t* opaque, int64_t* flag,
+    ReadFields read_fields, void* command,
+) noexcept nogil:
     cdef const unsigned char* end = at + size
     cdef Text name, text
-    cdef int64_t version = 0
+    cdef int64_t code = 0, version = 0
     cdef int bit, seen = 0
     if not size or at[0] != c'{':
         return False
@@ -142,15 +142,15 @@ cdef bint json_send(const unsigned char* at, Py_ssize_t size, Send* send) noexce
             return False
         at += 1
         if is_named(&name, b"code", 4):
-            bit, at = 1, json_number(at, end, &send.code)
+            bit, at = 1, json_number(at, end, &code)
         elif is_named(&name, b"flag", 4):
-            bit, at = 2, json_number(at, end, &send.flag)
+            bit, at = 2, json_number(at, end, flag)
         elif is_named(&name, b"opaque", 6):
-            bit, at = 4, json_number(at, end, &send.opaque)
+            bit, at = 4, json_number(at, end, opaque)
         elif is_named(&name, b"version", 7):
             bit, at = 8, json_number(at, end, &version)
         elif is_named(&name, b"extFields", 9):
-            bit, at = 16, json_fields(at, end, send)
+            bit, at = 16, read_fields(at, end, command)
         elif is_named(&name, b"language", 8) or is_named(&name, b"serializeTypeCurrentRPC", 23):
             bit, at = 32 if name.size == 8 else 64, json_text(at, end, &text)
             if at != NULL and (text.escaped or not is_ascii(&text)):
@@ -161,7 +161,7 @@ cdef bint json_send(const unsigned char* at, Py_ssize_t size, Send* send) noexce
             return False
         seen |= bit
         if at[0] == c'}':
-            return at + 1 == end
+            return at + 1 == end and code == wanted_code
         if at[0] != c',':
             return False
 
@@ -178,12 +178,12 @@ cdef bint binary_send(const unsigned char* at, Py_ssize_t size, Send* send) noex
     cdef Py_ssize_t left
     cdef int letter
     cdef uint32_t value_size
-    if size < BINARY_HEADER_MIN or load32(at + 13):
+    if size < BINARY_HEADER_MIN or load16(at) != SEND_V2 or load32(at + 13):
         return False
     left = load32(at + 17)
     if not 0 <= left <= size - BINARY_HEADER_MIN:
         return False
-    send.code, send.opaque, send.flag = load16(at), load32(at + 5), load32(at + 9)
+    send.opaque, send.flag = load32(at + 5), load32(at + 9)
     at += BINARY_HEADER_MIN
     while left:
         letter = at[2] - c'a' if left >= LETTER_ENTRY_SIZE and load16(at) == 1 else -1
@@ -274,24 +274,38 @@ cdef const unsigned char* msgpack_text(
     return at + text.size if text.size <= end - at else NULL
 
 
-cdef bint msgpack_send(const unsigned char* at, Py_ssize_t size, Send* send) noexcept nogil:
-    cdef const unsigned char* end = at + size
-    cdef int64_t number = 0
-    cdef int left, letter
-    if size < 4 or at[0] != 0x97 or at[1] != 0xCD:
-        return False
-    send.code = load16(at + 2)
-    at = msgpack_number(at + 4, end, &number)  # the language
+cdef const unsigned char* msgpack_command(
+    const unsigned char* at, const unsigned char* end, int64_t wanted_code, int64_t* opaque,
+    int64_t* flag, int* field_count,
+) noexcept nogil:
+    """Read what stands before the fields; return where they begin, NULL when it is not plain."""
+    cdef int64_t code = 0, number = 0
+    if at == end or at[0] != 0x97:
+        return NULL
+    at = msgpack_number(at + 1, end, &code)
+    if at != NULL:
+        at = msgpack_number(at, end, &number)  # the language
     if at != NULL:
         at = msgpack_number(at, end, &number)  # the version
     if at != NULL:
-        at = msgpack_number(at, end, &send.opaque)
+        at = msgpack_number(at, end, opaque)
     if at != NULL:
-        at = msgpack_number(at, end, &send.flag)
-    if at == NULL or end - at < 2 or at[0] != 0xC0 or not 0x80 <= at[1] < 0x90:
+        at = msgpack_number(at, end, flag)
+    if (
+        at == NULL or code != wanted_code or end - at < 2 or at[0] != 0xC0
+        or not 0x80 <= at[1] < 0x90
+    ):
+        return NULL
+    field_count[0] = at[1] & 0xF
+    return at + 2
+
+
+cdef bint msgpack_send(const unsigned char* at, Py_ssize_t size, Send* send) noexcept nogil:
+    cdef const unsigned char* end = at + size
+    cdef int left = 0, letter
+    at = msgpack_command(at, end, SEND_V2, &send.opaque, &send.flag, &left)
+    if at == NULL:
         return False
-    left = at[1] & 0xF
-    at += 2
     while left:
         if end - at < 2 or at[0] != 0xA1:
             return False
@@ -319,21 +333,23 @@ cdef int64_t digits_of(Text* text, Py_ssize_t digits_max) noexcept nogil:
 
 
 cdef bint is_send(int kind, bytes header, Send* send) except -1:
-    """Whether a header is that of a send with all it needs, as usual; all texts are UTF-8."""
+    """Whether a header is that of a send with all it needs, in which all texts are UTF-8."""
     cdef const unsigned char* at = <const unsigned char*> PyBytes_AS_STRING(header)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(header)
     cdef Text* text
     cdef int letter
     memset(send, 0, sizeof(Send))
     if kind == JSON:
-        if not json_send(at, size, send):
+        if not json_command(
+            at, size, SEND_V2, &send.opaque, &send.flag, json_fields, send
+        ):
             return False
     elif kind == ROCKETMQ:
         if not binary_send(at, size, send):
             return False
     elif kind != MSGPACK or not msgpack_send(at, size, send):
         return False
-    if send.flag & RESPONSE_FLAG or (send.code != SEND_V2 and send.code != SEND_BATCH):
+    if send.flag & RESPONSE_FLAG:
         return False
     for letter in range(LETTER_COUNT):
         text = &send.fields[letter]
@@ -345,21 +361,7 @@ cdef bint is_send(int kind, bytes header, Send* send) except -1:
                 PyUnicode_DecodeUTF8(<const char*> text.at, text.size, NULL)
             except UnicodeDecodeError:
                 return False
-    text = &send.fields[RECONSUME_TIMES]
-    send.reconsume_times = 0 if text.at == NULL else digits_of(text, INT_DIGITS)
-    text = &send.fields[MAX_RECONSUME_TIMES]
-    if (
-        (text.at != NULL and digits_of(text, INT_DIGITS) < 0)
-        or digits_of(&send.fields[DEFAULT_QUEUES], INT_DIGITS) < 0
-    ):
-        return False
-    send.sys_flag = digits_of(&send.fields[SYS_FLAG], INT_DIGITS)
-    send.born_timestamp = digits_of(&send.fields[BORN_TIMESTAMP], LONG_DIGITS)
-    send.message_flag = digits_of(&send.fields[FLAG], INT_DIGITS)
-    return (
-        send.reconsume_times >= 0 and send.born_timestamp >= 0 and send.message_flag >= 0
-        and send.sys_flag >= 0 and not send.sys_flag & LOOKED_AT_BITS and send.opaque >= 0
-    )
+    return True
 
 
 cdef const unsigned char* TRUE = b"true"

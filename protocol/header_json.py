@@ -9,8 +9,8 @@ ones are skipped, numbers and booleans in `extFields` become the text that Java'
 make of them, nulls are dropped. Nested values, numbers outside int32 in the fixed fields, broken
 UTF-8 and lone surrogates are refused.
 
-Sends have a quick decoder beside the generic one, a struct with all their fields instead of a map:
-it returns what the generic one would, or nothing. Answers to sends and pulls have templates.
+Sends and pulls have a quick decoder beside the generic one, a struct with all their fields in place
+of a map: it returns what the generic one would, or nothing. Answers to both have templates.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 remoting/.../protocol/RemotingCommand.java,
 RemotingSerializable.java
@@ -23,10 +23,11 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from skylarkmq.protocol.codes import CURRENT_VERSION, SEND_V2_CODES, LanguageCode
+from skylarkmq.protocol.codes import CURRENT_VERSION, SEND_V2_CODES, LanguageCode, RequestCode
 from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.frame import BadFrameError
 from skylarkmq.protocol.headers.fields import JavaInt
+from skylarkmq.protocol.headers.pull import PullFields
 from skylarkmq.protocol.headers.send import SendFields
 from skylarkmq.protocol.remoting_command import (
     EXT_FIELDS_MAX,
@@ -75,6 +76,18 @@ class SendCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fa
     serialize_type: str = msgspec.field(default="JSON", name="serializeTypeCurrentRPC")
 
 
+class PullCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A pull in which everything is plain."""
+
+    ext_fields: PullFields = msgspec.field(name="extFields")
+    code: JavaInt = 0
+    flag: JavaInt = 0
+    language: str = "JAVA"
+    opaque: JavaInt = 0
+    version: JavaInt = 0
+    serialize_type: str = msgspec.field(default="JSON", name="serializeTypeCurrentRPC")
+
+
 class _OutHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Fields in the order in which they are written."""
 
@@ -105,6 +118,7 @@ _decode = msgspec.json.Decoder(_Header[str]).decode
 _decode_loose = msgspec.json.Decoder(_Header[Any], float_hook=_float_text).decode
 _encode = msgspec.json.Encoder().encode
 _decode_send = msgspec.json.Decoder(SendCommand).decode
+_decode_pull = msgspec.json.Decoder(PullCommand).decode
 
 
 def texts_of(fields: dict[str, Any]) -> dict[str, str]:
@@ -198,6 +212,15 @@ def decode_send_v2_fast(header: bytes) -> SendCommand | None:
     return command
 
 
+def decode_pull_fast(header: bytes) -> PullCommand | None:
+    """Return the pull in `header`, None when the generic way has to look at it."""
+    try:
+        command = _decode_pull(header)
+    except DECODE_ERRORS:
+        return None
+    return command if command.code == RequestCode.PULL_MESSAGE else None
+
+
 _TAIL: Final = f'"serializeTypeCurrentRPC":"JSON","version":{CURRENT_VERSION}}}'
 _SEND_RESPONSE: Final = (
     '{"code":0,"extFields":{"queueId":"\0","TRACE_ON":"%s","MSG_REGION":%s,"msgId":"\0",'
@@ -234,6 +257,13 @@ def send_response_encoder(parts: tuple[bytes, ...]) -> SendResponseEncoder:
         )  # fmt: skip
 
     return encode
+
+
+def pull_response_parts(code: int, remark: str, suggested_id: int) -> tuple[bytes, ...]:
+    """Return what stands around next, least and last offset and opaque of an answer to a pull."""
+    before_code, before_id, before_next, *others = _pull_template(remark).split("%d")
+    start = f"{before_code}{code}{before_id}{suggested_id}{before_next}"
+    return tuple(part.encode("ascii") for part in (start, *others))
 
 
 def encode_pull_response(

@@ -13,11 +13,12 @@ from typing import Any, Final, Generic, TypeVar
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
 import msgspec
 
-from skylarkmq.protocol.codes import CURRENT_VERSION, SEND_V2_CODES, LanguageCode
+from skylarkmq.protocol.codes import CURRENT_VERSION, SEND_V2_CODES, LanguageCode, RequestCode
 from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.frame import BadFrameError, SerializeType
 from skylarkmq.protocol.header_json import DECODE_ERRORS, texts_of
 from skylarkmq.protocol.headers.fields import JavaInt
+from skylarkmq.protocol.headers.pull import PullFields
 from skylarkmq.protocol.headers.send import SendFields, send_fields
 from skylarkmq.protocol.remoting_command import (
     EXT_FIELDS_MAX,
@@ -63,6 +64,18 @@ class SendCommand(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ext_fields: SendFields
 
 
+class PullCommand(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A pull in which everything is plain."""
+
+    code: JavaInt
+    language: int
+    version: JavaInt
+    opaque: JavaInt
+    flag: JavaInt
+    remark: None
+    ext_fields: PullFields
+
+
 def _refuse_extension(code: int, data: memoryview) -> object:
     raise ValueError(f"extension type {code} of {len(data)} bytes")
 
@@ -70,6 +83,7 @@ def _refuse_extension(code: int, data: memoryview) -> object:
 _decode = msgspec.msgpack.Decoder(_Header[str]).decode
 _decode_loose = msgspec.msgpack.Decoder(_Header[Any], ext_hook=_refuse_extension).decode
 _decode_send = msgspec.msgpack.Decoder(SendCommand).decode
+_decode_pull = msgspec.msgpack.Decoder(PullCommand).decode
 _pack = msgspec.msgpack.Encoder().encode
 _pack_generic: Callable[[object], bytes] = msgpack.packb  # pyright: ignore
 
@@ -146,6 +160,16 @@ def decode_send_v2_fast(header: bytes) -> SendCommand | None:
     return command
 
 
+def decode_pull_fast(header: bytes) -> PullCommand | None:
+    """Return the pull in `header`, None when the generic way has to look at it."""
+    try:
+        command = _decode_pull(header)
+    except DECODE_ERRORS:
+        return None
+    is_plain = command.code == RequestCode.PULL_MESSAGE and header.count(NIL) == 1
+    return command if is_plain else None
+
+
 def send_response_parts(region_id: str, trace_on: str) -> tuple[bytes, ...]:
     """Return what stands around opaque, message ids, queue id and queue offset of an answer."""
     start = b"\x97" + _pack(0) + _pack(_PYTHON) + _pack(CURRENT_VERSION)
@@ -167,6 +191,14 @@ def send_response_encoder(parts: tuple[bytes, ...]) -> SendResponseEncoder:
         )  # fmt: skip
 
     return encode
+
+
+def pull_response_parts(code: int, remark: str, suggested_id: int) -> tuple[bytes, ...]:
+    """Return what stands before opaque, next, least and last offset of an answer to a pull."""
+    start = b"\x97" + _pack(code) + _pack(_PYTHON) + _pack(CURRENT_VERSION)
+    suggested = _pack("suggestWhichBrokerId") + _pack(suggested_id)
+    fields = _pack(RESPONSE_FLAG) + _pack(remark) + b"\x84" + suggested + _pack("nextBeginOffset")
+    return start, fields, _pack("minOffset"), _pack("maxOffset")
 
 
 def encode_pull_response(

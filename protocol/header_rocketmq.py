@@ -24,9 +24,10 @@ import struct
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from skylarkmq.protocol.codes import CURRENT_VERSION, SEND_V2_CODES, LanguageCode
+from skylarkmq.protocol.codes import CURRENT_VERSION, SEND_V2_CODES, LanguageCode, RequestCode
 from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.frame import BadFrameError, SerializeType
+from skylarkmq.protocol.headers.pull import PullFields, pull_fields
 from skylarkmq.protocol.headers.send import SendFields, send_fields
 from skylarkmq.protocol.remoting_command import (
     EXT_FIELDS_MAX,
@@ -57,6 +58,7 @@ assert (INT16.size, INT32.size) == (INT16_SIZE, INT32_SIZE)
 assert LETTER_ENTRY.size == LETTER_ENTRY_SIZE
 
 _OTHER: Final = LanguageCode.OTHER
+_PULL_CODES: Final = frozenset({int(RequestCode.PULL_MESSAGE)})
 _ROCKETMQ: Final = SerializeType.ROCKETMQ
 _PYTHON: Final = int(LanguageCode.PYTHON)
 _unpack_fixed = FIXED.unpack_from
@@ -75,6 +77,14 @@ class SendCommand(NamedTuple):
     opaque: int
     flag: int
     ext_fields: SendFields
+
+
+class PullCommand(NamedTuple):
+    """A pull in which everything is plain."""
+
+    opaque: int
+    flag: int
+    ext_fields: PullFields
 
 
 def decode_header(data: bytes) -> RemotingCommand:
@@ -145,20 +155,41 @@ def _decode_block(data: bytes, position: int, end: int) -> dict[str, str]:
     raise BadFrameError("bad_header", f"binary: more than {EXT_FIELDS_MAX} ext fields")
 
 
-def decode_send_v2_fast(header: bytes) -> SendCommand | None:
-    """Return the send request in `header`, None when the generic way has to look at it."""
+def _decode_plain(header: bytes, codes: frozenset[int]) -> tuple[int, int, int, dict[str, str]]:
+    """Return code, opaque, flag and fields of a request without a remark.
+
+    Raises:
+        BadFrameError: it is something else.
+        UnicodeDecodeError: a text is not UTF-8.
+    """
     if len(header) < MIN_HEADER_SIZE:
-        return None
+        raise BadFrameError("bad_header", "binary: shorter than its fixed part")
     code, _, _, opaque, flag, remark_size = _unpack_fixed(header)
     (block_size,) = _unpack_int32(header, FIXED_SIZE)
     end = MIN_HEADER_SIZE + block_size
-    if code not in SEND_V2_CODES or flag & RESPONSE_FLAG or remark_size or end > len(header):
-        return None
+    if code not in codes or flag & RESPONSE_FLAG or remark_size or end > len(header):
+        raise BadFrameError("bad_header", "binary: not plain")
+    return code, opaque, flag, _decode_block(header, MIN_HEADER_SIZE, end)
+
+
+def decode_send_v2_fast(header: bytes) -> SendCommand | None:
+    """Return the send request in `header`, None when the generic way has to look at it."""
     try:
-        fields = send_fields(_decode_block(header, MIN_HEADER_SIZE, end))
+        code, opaque, flag, texts = _decode_plain(header, SEND_V2_CODES)
     except (BadFrameError, UnicodeDecodeError):
         return None
+    fields = send_fields(texts)
     return None if fields is None else SendCommand(code, opaque, flag, fields)
+
+
+def decode_pull_fast(header: bytes) -> PullCommand | None:
+    """Return the pull in `header`, None when the generic way has to look at it."""
+    try:
+        _, opaque, flag, texts = _decode_plain(header, _PULL_CODES)
+    except (BadFrameError, UnicodeDecodeError):
+        return None
+    fields = pull_fields(texts)
+    return None if fields is None else PullCommand(opaque, flag, fields)
 
 
 @lru_cache(maxsize=256)
@@ -233,6 +264,14 @@ def send_response_encoder(parts: tuple[bytes, ...]) -> SendResponseEncoder:
         return b"".join((start, size(opaque), flag, size(len(block)), block))
 
     return encode
+
+
+def pull_response_parts(code: int, remark: str, suggested_id: int) -> tuple[bytes, ...]:
+    """Return what stands around opaque, the block's size, next, least and last offset."""
+    remark_bytes = remark.encode()
+    fixed = _pack_fixed(code, _PYTHON, CURRENT_VERSION, 0, RESPONSE_FLAG, len(remark_bytes))
+    first = _SUGGEST + _number(suggested_id) + _NEXT_BEGIN
+    return fixed[:OPAQUE_START], fixed[OPAQUE_END:] + remark_bytes, first, _MIN_OFFSET, _MAX_OFFSET
 
 
 def encode_pull_response(

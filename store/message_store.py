@@ -141,6 +141,8 @@ class MessageStore:
         self.add_arrival_listener = writer.add_arrival_listener
         # Reading
         self.get_message = reader.get_message
+        self.near_terms = reader.near_terms
+        self.units_ahead = reader.units_ahead
         self.queue_units = reader.queue_units
         self.min_offset = reader.min_offset
         self.max_offset = reader.max_offset

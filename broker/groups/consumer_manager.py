@@ -89,6 +89,7 @@ class ConsumerManager(Memberships):
         on_subscribed: told of the subscriptions of each heartbeat.
         on_group_gone: told when a group's last member has gone.
         watch: knows the groups whose members do not subscribe to the same.
+        changes: counts changes of what groups subscribe to, and of their message models.
     """
 
     def __init__(self, clock: Clock, notify: Notify) -> None:
@@ -103,6 +104,7 @@ class ConsumerManager(Memberships):
         self.on_subscribed: Subscribed = lambda group, subscriptions: None
         self.on_group_gone: GroupGone = lambda group: None
         self._table: dict[str, ConsumerGroupInfo] = {}  # of the groups that have a member
+        self.changes = 0
 
     def group(self, group: str) -> ConsumerGroupInfo | None:
         """Return a group, None when it has no member here."""
@@ -158,7 +160,10 @@ class ConsumerManager(Memberships):
         info = self._table.get(group)
         if info is None:
             info = self._table[group] = ConsumerGroupInfo(group, self.clients(group))
+        before = info.message_model, *info.subscriptions.values()
         changed = info.update(data)
+        if before != (info.message_model, *info.subscriptions.values()):
+            self.changes += 1
         self.watch.note(group, connection, client_id, data.subscription_data_set)
         self.on_subscribed(group, data.subscription_data_set)
         return changed or joined
@@ -176,6 +181,7 @@ class ConsumerManager(Memberships):
         log.info("group %s: %s at %s %s", group, client.client_id, connection.remote_address, how)
         if not self.clients(group):
             del self._table[group]
+            self.changes += 1
             self.on_group_gone(group)
         else:
             self.tell(group)

@@ -232,6 +232,11 @@ class Connection(PendingCalls, asyncio.Protocol):
         """The peer has enough: unsent answers, or requests without an answer."""
         return self._out_size > PAUSE_SIZE or self.parked > PARKED_MAX
 
+    @property
+    def room(self) -> int:
+        """Bytes of answers until the peer has enough; it may get one answer beyond."""
+        return PAUSE_SIZE - self._out_size
+
     def eof_received(self) -> bool:
         return False
 

@@ -1,8 +1,8 @@
 """From request code to processor, for all frames of one read.
 
-Sends, which come in thousands, have their own road: their headers are read into small structs and
-nothing is built that the answer does not need. Everything else is decoded in full and handed to its
-handler:
+Sends and pulls, which come in thousands, have a plain road: nothing is built that the answer does
+not need. Everything else, and what a plain road is not sure of, is decoded in full and handed to
+its handler:
 
     handler(connection, request) -> response         answered now
                                  -> coroutine        becomes a task; its result is the answer
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from skylarkmq.broker.metrics.stats import BrokerStats
@@ -41,6 +41,7 @@ from skylarkmq.protocol.frame import (
 from skylarkmq.remoting.connection import CODEC_FIELD, CODEC_OFFER
 
 if TYPE_CHECKING:
+    from skylarkmq.broker.processor.plain_pulls import PlainPulls
     from skylarkmq.broker.processor.send import SendProcessor
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,9 @@ WAITING_MAX = 20_000
 STOP_LIMIT_S = 2.0
 REMARK_MAX = 1024
 UNKNOWN_TOLD_MAX = 1024
+
+Take = Callable[[Connection, list[RawFrame], int], int]
+"""Handles plain requests of one kind from a place on; returns how many, 0 for something else."""
 
 
 class Router:
@@ -62,6 +66,7 @@ class Router:
         clock: Clock,
         *,
         send: SendProcessor | None = None,
+        pulls: PlainPulls | None = None,
         waiting_max: int = WAITING_MAX,
         body_max: int = MAX_FRAME_SIZE,
     ) -> None:
@@ -77,6 +82,8 @@ class Router:
         self._stats = stats
         self._clock = clock
         self._send = send
+        roads = [road for road in (send, pulls) if road is not None]
+        self._takes: list[Take] = [road.take for road in roads]
         self._send_codes = send.codes if send is not None else frozenset[int]()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unknown_told: set[tuple[str, int]] = set()  # (address, code)
@@ -102,8 +109,11 @@ class Router:
             while position < count and not (position and connection.congested):
                 taken = 0
                 try:
-                    if send is not None and connection.codec_settled:
-                        taken = send.take(connection, frames, position)
+                    if connection.codec_settled:
+                        for take in self._takes:
+                            taken = take(connection, frames, position)
+                            if taken:
+                                break
                     if not taken:
                         self._handle_other(connection, frames[position])
                 except BadFrameError:
@@ -118,7 +128,7 @@ class Router:
         return frames[position:]
 
     def _handle_other(self, connection: Connection, frame: RawFrame) -> None:
-        """Handle a frame that is no plain send."""
+        """Handle a frame that no plain road took."""
         traffic = self._stats.frames_in.get(frame.serialize_type)
         if traffic is not None:
             traffic.count += 1

@@ -20,6 +20,7 @@ from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import Handler, refused
 from skylarkmq.broker.net.router import REMARK_MAX
+from skylarkmq.broker.processor.plain_pulls import PlainPulls
 from skylarkmq.broker.processor.processor import Context, Processor
 from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
 from skylarkmq.broker.pulling.cold_pulls import ColdPulls, Finished
@@ -96,8 +97,10 @@ class PullProcessor(Processor):
         slow: SlowConsumerService,
         stats: BrokerStats,
         peer_clock: Clock,
+        plain: PlainPulls,
     ) -> None:
         super().__init__(context)
+        self._plain = plain
         self._subscriptions = subscriptions
         self._holding = holding
         self._answers = PullAnswers(stats)
@@ -118,6 +121,7 @@ class PullProcessor(Processor):
         group = self._check(header, connection.remote_address)
         matches = self._subscriptions.select(header, group)
         self._read(_Pull(connection, request, header, matches), header.queue_offset, hold=True)
+        self._plain.open(header, matches)
         if header.sys_flag & PullSysFlag.FLAG_COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(
                 connection.remote_address,

@@ -7,6 +7,7 @@ remoting/.../protocol/header/PullMessageRequestHeader.java
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -71,6 +72,36 @@ def decode_pull_header(ext_fields: Mapping[str, str]) -> PullMessageRequestHeade
         )
     except (KeyError, RemoteProtocolError):  # the general way meets the same and names the field
         return decode_fields(PullMessageRequestHeader, ext_fields)
+
+
+class PullFields(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):
+    """The fields of a pull as text, where nothing else stands beside them."""
+
+    consumer_group: str
+    topic: str
+    queue_id: str
+    queue_offset: str
+    max_msg_nums: str
+    sys_flag: str
+    commit_offset: str
+    suspend_timeout_millis: str
+    sub_version: str
+    subscription: str | None = None
+    expression_type: str | None = None
+    max_msg_bytes: str | None = None
+    broker_name: str | None = msgspec.field(default=None, name="bname")
+
+
+_FIELD_NAMES: Final = tuple(field.encode_name for field in msgspec.structs.fields(PullFields))
+_REQUIRED_COUNT: Final = sum(field.required for field in msgspec.structs.fields(PullFields))
+
+
+def pull_fields(texts: dict[str, str]) -> PullFields | None:
+    """Return the fields of a pull; None when one is missing or unknown."""
+    values = [texts.pop(name, None) for name in _FIELD_NAMES]
+    if texts or None in values[:_REQUIRED_COUNT]:
+        return None
+    return PullFields(*values)  # type: ignore[arg-type]
 
 
 class PullMessageResponseHeader(Header, kw_only=True, frozen=True):

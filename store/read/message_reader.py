@@ -60,6 +60,7 @@ def nearest_in_time(low: int, high: int, timestamp_ms: int, time_of: Callable[[i
 
 
 Matches = Callable[[int], bool]  # tags code of a unit -> whether the reader wants the message
+Locate = Callable[[int], tuple[MappedFile, int] | None]  # see `CommitLog.locate`
 Filter = Matches | RecordFilter
 
 SCANNED_UNITS_MIN = 800  # units looked at in one read, wanted or not
@@ -115,6 +116,20 @@ class Wanted(NamedTuple):
     on_disk: tuple[int, int]
     matches: Matches | None
     by_record: RecordFilter | None = None
+
+
+class NearTerms(NamedTuple):
+    """What a read of messages that are in memory keeps to."""
+
+    floor: int  # place of the log: the first record must not lie below it
+    verify_below: int  # see `MessageReader`
+    only_tails: bool  # units that are in a file alone may have to come from the disk
+    units_per_file: int
+    count_max: int  # RocketMQ's caps
+    size_max: int
+    units_min: int  # looked at where not all are wanted
+    big_count: int  # the caps where more than `size_max` bytes are asked for
+    big_size: int
 
 
 class MessageReader:
@@ -197,38 +212,30 @@ class MessageReader:
         (count_max, size_max), _, matches, _ = wanted
         unit_count = count_max if matches is None else max(SCANNED_UNITS_MIN, max_count)
         units = self._units(queue, offset, unit_count, resolved=matches is not None)
-        if not units:
-            return None
-        # Places in the log grow along a queue, so the first one tells.
-        first: int = UNIT.unpack_from(units)[0]
-        if first < max(self._log.min_offset, self.cold_below):
-            return None
-        runs, scanned, count, size = take_units(units, matches, count_max, size_max)
-        views = self._views(runs)
-        if views is None or (
-            first < self.verify_below and not _are_sound(queue, offset, runs, views, count)
-        ):
-            return None
-        status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
-        return GetMessageResult(
-            status, offset + scanned, queue.min_offset, queue.max_offset, views, count, size
+        limits = count_max, size_max
+        return near(queue, offset, units, matches, limits, self.near_terms(), self._log.locate)
+
+    def near_terms(self) -> NearTerms:
+        """Return what `near` keeps to now."""
+        config = self._config
+        return NearTerms(
+            max(self._log.min_offset, self.cold_below),
+            self.verify_below,
+            self.has_cold,
+            self._queues.units_per_file,
+            config.max_transfer_count_on_message_in_memory,
+            config.max_transfer_bytes_on_message_in_memory,
+            SCANNED_UNITS_MIN,
+            BIG_PULL_COUNT,
+            BIG_PULL_BYTES,
         )
 
-    def _views(self, runs: list[Run]) -> list[memoryview] | None:
-        """Return the bytes of runs of the log; None when one is not there as a whole."""
-        views: list[memoryview] = []
-        view = memoryview(b"")
-        file_start = file_end = 0
-        for start, end, _ in runs:
-            if not file_start <= start < end <= file_end:
-                found = self._log.locate(start)
-                if found is None or found[1] + end - start > found[0].committed_position:
-                    return None
-                mapped = found[0]
-                view, file_start = mapped.view, mapped.start_offset
-                file_end = file_start + mapped.committed_position
-            views.append(view[start - file_start : end - file_start])
-        return views
+    def units_ahead(self, queue: ConsumeQueue, offset: int) -> bytes:
+        """Return units of a queue for this read and the next ones; none when they have gone."""
+        try:
+            return self._units(queue, offset, SCANNED_UNITS_MIN, resolved=False)
+        except FileNotFoundError:
+            return b""
 
     def outside(self, queue: ConsumeQueue | None, offset: int) -> GetMessageResult | None:
         """Return the answer for an offset at which a queue has no message; None when it has one."""
@@ -430,6 +437,55 @@ def owner_of(queue: ConsumeQueue) -> tuple[int, bytes] | None:
     """
     light = queue.topic.startswith(_LIGHT_QUEUE_PREFIX)
     return None if light else (queue.queue_id, queue.topic_part)
+
+
+def near(
+    queue: ConsumeQueue,
+    offset: int,
+    units: bytes,
+    matches: Matches | None,
+    limits: tuple[int, int],
+    terms: NearTerms,
+    locate: Locate,
+) -> GetMessageResult | None:
+    """Read messages whose units, from `offset` on, are at hand.
+
+    Args:
+        limits: messages, and bytes of them.
+
+    Returns:
+        None where the messages are not in memory, or one is not sound.
+    """
+    # Places in the log grow along a queue, so the first one tells.
+    if not units or (first := UNIT.unpack_from(units)[0]) < terms.floor:
+        return None
+    runs, scanned, count, size = take_units(units, matches, *limits)
+    views = _views(runs, locate)
+    if views is None or (
+        first < terms.verify_below and not _are_sound(queue, offset, runs, views, count)
+    ):
+        return None
+    status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
+    return GetMessageResult(
+        status, offset + scanned, queue.min_offset, queue.max_offset, views, count, size
+    )
+
+
+def _views(runs: list[Run], locate: Locate) -> list[memoryview] | None:
+    """Return the bytes of runs of the log; None when one is not there as a whole."""
+    views: list[memoryview] = []
+    view = memoryview(b"")
+    file_start = file_end = 0
+    for start, end, _ in runs:
+        if not file_start <= start < end <= file_end:
+            found = locate(start)
+            if found is None or found[1] + end - start > found[0].committed_position:
+                return None
+            mapped = found[0]
+            view, file_start = mapped.view, mapped.start_offset
+            file_end = file_start + mapped.committed_position
+        views.append(view[start - file_start : end - file_start])
+    return views
 
 
 def _are_sound(

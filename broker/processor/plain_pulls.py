@@ -1,0 +1,348 @@
+"""The plain road of pulls: messages that are there and in memory, for a subscription that is known.
+
+The pulls of a read that follow each other are answered in one call. A lane leads from what a pull
+names to its queue, filter and counter; the full road, `PullProcessor.handle`, opens it when it has
+checked all of that. When a topic, a group or a subscription changes, all lanes are forgotten.
+
+The full road takes what the plain one is not sure of: the first pull of its kind, one that waits,
+has nothing to get or asks for old messages, filters by properties, and whatever is refused. Both
+give the same answers and counts; tests hold that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from skylarkmq.broker.filter.tag_filter import is_tag_type
+from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
+from skylarkmq.broker.metrics.stats import BrokerStats, Traffic
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.processor.processor import Context
+from skylarkmq.common.clock import Clock
+from skylarkmq.kernel import twin
+from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.flags import PullSysFlag, is_readable
+from skylarkmq.protocol.frame import PREFIX, PREFIX_SIZE, RawFrame, SerializeType
+from skylarkmq.protocol.headers.fields import java_int, java_long
+from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
+from skylarkmq.store.queue.consume_queue import UNIT_SIZE, ConsumeQueue
+from skylarkmq.store.read.filtering import RecordFilter
+from skylarkmq.store.read.message_reader import (
+    Filter,
+    Locate,
+    Matches,
+    NearTerms,
+    near,
+    owner_of,
+)
+from skylarkmq.store.results import GetMessageResult, GetMessageStatus
+
+MASTER_ID: Final = 0
+LANES_MAX: Final = 1024
+"""One more, and all are opened anew: a lane keeps up to 16 KB of its queue's units."""
+
+# How a pull's header begins: code 11 as Java and we write it.
+_BEGINS: Final = {
+    int(SerializeType.JSON): b'{"code":11,',
+    int(SerializeType.MSGPACK): b"\x97\x0b",
+    int(SerializeType.ROCKETMQ): b"\x00\x0b",
+}
+_CODECS: Final = {
+    int(SerializeType.JSON): header_json,
+    int(SerializeType.MSGPACK): header_msgpack,
+    int(SerializeType.ROCKETMQ): header_rocketmq,
+}
+_FOUND: Final = {
+    kind: codec.pull_response_parts(ResponseCode.SUCCESS, GetMessageStatus.FOUND.value, MASTER_ID)
+    for kind, codec in _CODECS.items()
+}
+_NONE: Final = {
+    kind: codec.pull_response_parts(
+        ResponseCode.PULL_RETRY_IMMEDIATELY, GetMessageStatus.NO_MATCHED_MESSAGE.value, MASTER_ID
+    )
+    for kind, codec in _CODECS.items()
+}
+_CODE: Final = int(RequestCode.PULL_MESSAGE)
+_COMMITS: Final = PullSysFlag.FLAG_COMMIT_OFFSET
+_NOT_PLAIN: Final = RESPONSE_FLAG | ONEWAY_FLAG
+
+
+class Lane:
+    """Where the pulls of one group from one queue lead, with one subscription."""
+
+    __slots__ = (
+        "_read",
+        "first_unit",
+        "group",
+        "matches",
+        "queue",
+        "sub_version",
+        "traffic",
+        "units",
+    )
+
+    def __init__(
+        self,
+        group: str,
+        queue: ConsumeQueue,
+        matches: Matches | None,
+        sub_version: int,
+        traffic: Traffic,
+        read: Callable[[ConsumeQueue, int], bytes],
+    ) -> None:
+        """Make a lane.
+
+        Args:
+            sub_version: of the group's subscription; of no account where it is in the request.
+            read: returns units of a queue from a queue offset on.
+        """
+        self.group = group
+        self.queue = queue
+        self.matches = matches
+        self.sub_version = sub_version
+        self.traffic = traffic
+        self.units = b""  # some of the queue's, for the next pulls
+        self.first_unit = 0
+        self._read = read
+
+    def read_units(self, offset: int) -> bytes:
+        """Return units from a queue offset on, and keep them."""
+        self.units, self.first_unit = self._read(self.queue, offset), offset
+        return self.units
+
+    def units_at(self, offset: int, end: int) -> bytes:
+        """Return the units [offset, end), fewer where more are asked for than are kept."""
+        queue = self.queue
+        if offset >= queue.tail_start:
+            return queue.tail_units(offset, end - offset)
+        if not self.first_unit <= offset < end <= self.first_unit + len(self.units) // UNIT_SIZE:
+            self.read_units(offset)
+        first = self.first_unit
+        return self.units[(offset - first) * UNIT_SIZE : (end - first) * UNIT_SIZE]
+
+
+def lane_key(group: str, topic: str, queue_id: int | str, subscription: str | None) -> bytes:
+    """Return what stands for the lanes of one kind.
+
+    Args:
+        subscription: as it is in the request; None where the group's own counts.
+    """
+    text = "\0" if subscription is None else f"\1{subscription}"
+    return f"{group}\0{topic}\0{queue_id}\0{text}".encode()
+
+
+Commit = tuple[Lane, int]  # an offset that came with a pull
+Taken = tuple[int, int, bytes, int, list[Commit]]
+Planned = tuple[Lane, int, int, GetMessageResult]  # with its opaque, and its offset to commit or -1
+
+
+@twin
+def take_pulls(
+    frames: list[RawFrame],
+    start: int,
+    lanes: dict[bytes, Lane],
+    terms: NearTerms,
+    locate: Locate,
+    found: tuple[bytes, ...],
+    none: tuple[bytes, ...],
+    room: int,
+) -> Taken | None:
+    """Answer the plain pulls of one codec that follow each other from `start` on.
+
+    It ends at whatever the full road must look at, and when the answers fill `room`. The counters
+    of the lanes move.
+
+    Args:
+        found: what stands in an answer around its numbers, for the kernel.
+        none: the same, where no message is wanted of those that were looked at.
+
+    Returns:
+        How many, the bytes of their frames, their answers, how many of those hold messages, and the
+        offsets that came with them. None when the first one is not plain.
+    """
+    kind, position, wire_size, found_count = frames[start].serialize_type, start, 0, 0
+    answers: list[bytes | memoryview] = []
+    commits: list[Commit] = []
+    while position < len(frames) and room >= 0:
+        frame = frames[position]
+        planned = _plan(frame, lanes, terms, locate) if frame.serialize_type == kind else None
+        if planned is None:
+            break
+        lane, opaque, commit_offset, result = planned
+        code = ResponseCode.SUCCESS if result.count else ResponseCode.PULL_RETRY_IMMEDIATELY
+        head = _CODECS[kind].encode_pull_response(
+            code, opaque, result.status.value, MASTER_ID, result.next_begin_offset,
+            result.min_offset, result.max_offset,
+        )  # fmt: skip
+        length = PREFIX_SIZE - 4 + len(head) + result.size
+        answers += (PREFIX.pack(length, kind << 24 | len(head)), head, *result.views)
+        if result.count:
+            found_count += 1
+            lane.traffic.count += result.count
+            lane.traffic.bytes += result.size
+        if commit_offset >= 0:
+            commits.append((lane, commit_offset))
+        room -= length + 4
+        wire_size += len(frame.header) + PREFIX_SIZE
+        position += 1
+    if position == start:
+        return None
+    return position - start, wire_size, b"".join(answers), found_count, commits
+
+
+def _plan(
+    frame: RawFrame, lanes: dict[bytes, Lane], terms: NearTerms, locate: Locate
+) -> Planned | None:
+    """Read what a plain pull asks for; None when it is not plain."""
+    command = _CODECS[frame.serialize_type].decode_pull_fast(frame.header)
+    if command is None or frame.body or command.flag & _NOT_PLAIN:
+        return None
+    fields = command.ext_fields
+    subscription = None
+    try:
+        sys_flag = java_int(fields.sys_flag, "")
+        offset = java_long(fields.queue_offset, "")
+        count = min(max(java_int(fields.max_msg_nums, ""), 1), terms.big_count)
+        sub_version = java_long(fields.sub_version, "")
+        commit_offset = java_long(fields.commit_offset, "")
+        size_max = 0 if fields.max_msg_bytes is None else java_int(fields.max_msg_bytes, "")
+        java_long(fields.suspend_timeout_millis, "")
+    except RemoteProtocolError:
+        return None  # the full road meets the same and words the refusal
+    if sys_flag & PullSysFlag.FLAG_SUBSCRIPTION:
+        if not is_tag_type(fields.expression_type):
+            return None
+        subscription = fields.subscription or ""
+    lane = lanes.get(lane_key(fields.consumer_group, fields.topic, fields.queue_id, subscription))
+    if lane is None or (subscription is None and sub_version > lane.sub_version):
+        return None
+    queue = lane.queue
+    if (
+        queue.removed
+        or not queue.min_offset <= offset < queue.max_offset
+        or (terms.only_tails and offset < queue.tail_start)
+    ):
+        return None
+    limits = min(count, terms.count_max), terms.size_max
+    if size_max > terms.size_max:
+        limits = count, min(size_max, terms.big_size)
+    end = offset + (limits[0] if lane.matches is None else max(terms.units_min, count))
+    end = min(end, queue.max_offset)
+    if offset < queue.tail_start:  # a read of units ends with their file
+        end = min(end, offset - offset % terms.units_per_file + terms.units_per_file)
+    units = lane.units_at(offset, end)
+    if len(units) < (end - offset) * UNIT_SIZE:
+        return None
+    result = near(queue, offset, units, lane.matches, limits, terms, locate)
+    if result is None:
+        return None
+    return lane, command.opaque, commit_offset if sys_flag & _COMMITS else -1, result
+
+
+class PlainPulls:
+    """Answers plain pulls. Loop thread."""
+
+    def __init__(
+        self,
+        context: Context,
+        slow: SlowConsumerService,
+        stats: BrokerStats,
+        peer_clock: Clock,
+        settle: Callable[[], None],
+    ) -> None:
+        """Begin without lanes.
+
+        Args:
+            settle: commits the sends that were gathered, so that the next pull finds them.
+        """
+        self._config = context.config
+        self._clock = peer_clock
+        self._store = context.store
+        self._topics = context.topics
+        self._groups = context.groups
+        self._consumers = context.consumers
+        self._offsets = context.offsets
+        self._stats = stats
+        self._settle = settle
+        self._enabled = not slow.enabled  # which wants to know of each pull
+        self._lanes: dict[bytes, Lane] = {}
+        self._changes = (0, 0, 0)
+
+    def take(self, connection: Connection, frames: list[RawFrame], start: int) -> int:
+        """Answer plain pulls from `start` on; return how many, 0 for what is something else."""
+        kind, header, _ = frames[start]
+        begins = _BEGINS.get(kind)
+        if begins is None or not header.startswith(begins):
+            return 0
+        self._settle()
+        config = self._config
+        if (
+            not self._known()
+            or connection.closed
+            or config.slave_read_enable
+            or not is_readable(config.broker_permission)
+        ):
+            return 0
+        started = self._clock.monotonic()
+        taken = take_pulls(
+            frames, start, self._lanes, self._store.near_terms(), self._store.commit_log.locate,
+            _FOUND[kind], _NONE[kind], connection.room,
+        )  # fmt: skip
+        if taken is None:
+            return 0
+        count, wire_size, answers, found_count, commits = taken
+        connection.send(answers)
+        for lane, offset in commits:
+            queue = lane.queue
+            self._offsets.commit(
+                connection.remote_address, lane.group, queue.topic, queue.queue_id, offset
+            )
+        stats = self._stats
+        stats.pull_results["found"] += found_count
+        stats.pull_results["no_matched"] += count - found_count
+        traffic = stats.frames_in[kind]
+        traffic.count += count
+        traffic.bytes += wire_size
+        traffic = stats.frames_out[kind]
+        traffic.count += count
+        traffic.bytes += len(answers)
+        each_s = (self._clock.monotonic() - started) / count
+        stats.request(_CODE).observe_many(each_s, count)
+        return count
+
+    def _known(self) -> bool:
+        """Return whether there are lanes, after those that may have changed were forgotten."""
+        changes = self._topics.changes, self._groups.changes, self._consumers.changes
+        if changes != self._changes:
+            self._changes = changes
+            self._lanes.clear()
+        return bool(self._lanes)
+
+    def open(self, header: PullMessageRequestHeader, matches: Filter | None) -> None:
+        """Open the lane of a pull that was checked, if there can be one."""
+        topic, group, subscription = header.topic, header.consumer_group, None
+        if header.sys_flag & PullSysFlag.FLAG_SUBSCRIPTION:
+            subscription = header.subscription or ""
+        self._known()
+        key = lane_key(group, topic, header.queue_id, subscription)
+        if key in self._lanes or not self._enabled or isinstance(matches, RecordFilter):
+            return
+        queue = self._store.queues.get(topic, header.queue_id)
+        traffic = self._stats.topics_out.get((topic, group))
+        if (
+            queue is None
+            or queue.ext is not None
+            or owner_of(queue) is None
+            or traffic is None  # nothing was handed out yet, or it is counted among others
+            or "\0" in (subscription or "")  # it would end a part of the key
+        ):
+            return
+        known = self._consumers.find_subscription(group, topic)
+        version = -1 if known is None else known.sub_version
+        if len(self._lanes) >= LANES_MAX:
+            self._lanes.clear()
+        self._lanes[key] = Lane(group, queue, matches, version, traffic, self._store.units_ahead)
