@@ -92,6 +92,7 @@ cdef inline int64_t load64(const unsigned char* at) noexcept nogil:
 
 include "index.pxi"
 include "records.pxi"
+include "crc.pxi"
 include "units.pxi"
 include "frames.pxi"
 include "pulls.pxi"

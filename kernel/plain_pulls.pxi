@@ -302,7 +302,7 @@ def take_pulls(
     tuple none, Py_ssize_t room,
 ):
     """`plain_pulls.take_pulls`; it takes no more pulls than its tables hold."""
-    cdef Reading reading
+    cdef Reading* reading
     cdef Plan* plan
     cdef Py_ssize_t position = start, wire_size = 0, head_max = FRAME_PREFIX_SIZE + PULL_NUMBERS
     cdef Py_ssize_t bound = 0, found_count = 0, number
@@ -311,21 +311,24 @@ def take_pulls(
     cdef object frame, lane, traffic
     if not 0 <= start < len(frames):
         return None
+    reading = <Reading*> PyMem_Malloc(sizeof(Reading))
+    if reading == NULL:
+        raise MemoryError
     reading.place_count, reading.file_count, reading.plan_count = 0, 0, 0
-    (
-        reading.terms.floor, reading.terms.verify_below, reading.terms.only_tails,
-        reading.terms.units_per_file, reading.terms.count_max, reading.terms.size_max,
-        reading.terms.units_min, reading.terms.big_count, reading.terms.big_size,
-    ) = terms
-    kind = <object> PyTuple_GET_ITEM(frames[start], 0)
-    for part in found + none:
-        head_max += PyBytes_GET_SIZE(<bytes?> part)
     try:
+        (
+            reading.terms.floor, reading.terms.verify_below, reading.terms.only_tails,
+            reading.terms.units_per_file, reading.terms.count_max, reading.terms.size_max,
+            reading.terms.units_min, reading.terms.big_count, reading.terms.big_size,
+        ) = terms
+        kind = <object> PyTuple_GET_ITEM(frames[start], 0)
+        for part in found + none:
+            head_max += PyBytes_GET_SIZE(<bytes?> part)
         while position < len(frames) and bound <= room and reading.plan_count < PULLS_MAX:
             frame = frames[position]
             if (
                 kind != <object> PyTuple_GET_ITEM(frame, 0)
-                or not plan_pull(&reading, kind, frame, lanes, locate)
+                or not plan_pull(reading, kind, frame, lanes, locate)
             ):
                 break
             bound += head_max + reading.plans[reading.plan_count - 1].size
@@ -333,7 +336,7 @@ def take_pulls(
             position += 1
         if position == start:
             return None
-        answers = pull_answers(&reading, kind, found, none, bound)
+        answers = pull_answers(reading, kind, found, none, bound)
         for number in range(reading.plan_count):
             plan = reading.plans + number
             lane = <object> plan.lane
@@ -348,3 +351,4 @@ def take_pulls(
     finally:
         for number in range(reading.file_count):
             PyBuffer_Release(&reading.files[number].view)
+        PyMem_Free(reading)

@@ -40,7 +40,7 @@ def logs(draw: st.DrawFn) -> bytes:
             store_host=store_host,
             reconsume_times=0,
             prepared_transaction_offset=0,
-            body=draw(st.binary(max_size=30)),
+            body=draw(st.binary(max_size=30) | st.binary(min_size=60, max_size=300)),
             topic=TOPIC,
             properties=draw(st.binary(max_size=20)),
         )
