@@ -3,7 +3,7 @@ send a first message."""
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,7 +170,7 @@ def _first_message(namesrv: str) -> Iterator[str]:
 
 def _command() -> str:
     """Return how this user calls us: the plain name when the shell finds it, else its place."""
-    if shutil.which("skylarkmq") is not None:
+    if _is_on_path("skylarkmq"):
         return "skylarkmq"
     beside = Path(sys.executable).with_name("skylarkmq")
     if not beside.exists():
@@ -179,6 +179,11 @@ def _command() -> str:
         return str(beside.relative_to(Path.cwd()))
     except ValueError:
         return str(beside)
+
+
+def _is_on_path(command: str) -> bool:
+    places = (Path(folder, command) for folder in os.get_exec_path())
+    return any(place.is_file() and os.access(place, os.X_OK) for place in places)
 
 
 def _python() -> str:

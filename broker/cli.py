@@ -44,6 +44,7 @@ from skylarkmq.broker.net.addresses import is_loopback
 from skylarkmq.broker.process import (
     collect_rarely,
     connections_possible,
+    give_memory_back,
     keep_freed_memory,
     raise_file_limit,
 )
@@ -187,6 +188,7 @@ async def _serve(
     finally:
         progress.end()
     collect_rarely()
+    give_memory_back(kept_size=0)  # what reading the store took
     stop = _stop_event()
     if progress.stopped:
         stop.set()

@@ -38,12 +38,14 @@ from skylarkmq.broker.net.addresses import (
     resolve,
 )
 from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.http import MetricsServer
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import ConnectionMaker, RemotingServer
 from skylarkmq.broker.process import memory_size
 from skylarkmq.broker.registration import RegistrationService
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import DiskFiles, Files
+from skylarkmq.common.first_use import on_first_use
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.protocol.host_address import HostAddress
@@ -51,7 +53,11 @@ from skylarkmq.store.message_store import StoreState
 from skylarkmq.store.progress import Progress
 
 if TYPE_CHECKING:
-    from skylarkmq.broker.net.http import MetricsServer
+    from prometheus_client import CollectorRegistry
+
+    import skylarkmq.broker.metrics.broker_metrics as broker_metrics
+else:  # by the first scrape
+    broker_metrics = on_first_use("skylarkmq.broker.metrics.broker_metrics")
 
 log = logging.getLogger(__name__)
 
@@ -181,8 +187,6 @@ class BrokerController:
         self._started_at_ms = clock.now_ms()
 
     async def _start_metrics(self) -> None:
-        from skylarkmq.broker.metrics.broker_metrics import metrics_server
-
         checks = HealthChecks(
             ready={
                 "store": self._store_check,
@@ -196,8 +200,20 @@ class BrokerController:
                 ),
             },
         )
-        self._metrics = metrics_server(
-            self.parts, checks, self._lag.silence_s, self._connection_counts, self._started_at
+        loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
+
+        def make_registry() -> CollectorRegistry:
+            return broker_metrics.registry_of(
+                self.parts, checks, loop, self._connection_counts, self._started_at
+            )
+
+        config = self.config
+        self._metrics = MetricsServer(
+            config.metrics_host,
+            config.metrics_prom_exporter_port,
+            make_registry,
+            checks,
+            self._lag.silence_s,
         )
         self.metrics_address = await self._metrics.start()
 

@@ -29,7 +29,7 @@ import click
 
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.health import HealthChecks
-from skylarkmq.broker.metrics.broker_metrics import BrokerCollector, metrics_server
+from skylarkmq.broker.metrics.broker_metrics import BrokerCollector, registry_of
 from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.cli import main as command_line
 from skylarkmq.common.config_fields import (
@@ -230,8 +230,7 @@ def metrics(broker: RunningBroker) -> str:
     """Return the page of all metric families of a running broker."""
     state = broker.controller.parts
     checks = HealthChecks(ready={}, live={})
-    server = metrics_server(state, checks, lambda: 0.0, dict, lambda: 1)
-    collectors = server._registry._collector_to_names
+    collectors = registry_of(state, checks, "uvloop", dict, lambda: 1)._collector_to_names
     (collector,) = (each for each in collectors if isinstance(each, BrokerCollector))
     rows = [
         [

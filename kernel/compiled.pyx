@@ -30,6 +30,7 @@ cdef enum:
     UNIT_SIZE = 20
     FIXED_SIZE = 88
     RECORD_MIN = 91
+    PHYSICAL_OFFSET_AT = 28
     CRC_SIZE_MAX = 384
     LENGTHS_SIZE = 3
     IPV6_EXTRA = 12  # bytes that an IPv6 host takes more

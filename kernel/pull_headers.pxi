@@ -27,6 +27,7 @@ cdef int* PULL_NAME_SIZES = [13, 5, 7, 11, 10, 7, 12, 20, 10, 12, 14, 11, 5]
 
 
 cdef struct Pull:
+    int64_t code
     int64_t opaque
     int64_t flag
     Text fields[PULL_FIELD_COUNT]
@@ -70,12 +71,12 @@ cdef bint binary_pull(const unsigned char* at, Py_ssize_t size, Pull* pull) noex
     cdef Py_ssize_t left, name_size
     cdef int place
     cdef uint32_t value_size
-    if size < BINARY_HEADER_MIN or load16(at) != PULL_MESSAGE or load32(at + 13):
+    if size < BINARY_HEADER_MIN or load32(at + 13):
         return False
     left = load32(at + 17)
     if not 0 <= left <= size - BINARY_HEADER_MIN:
         return False
-    pull.opaque, pull.flag = load32(at + 5), load32(at + 9)
+    pull.code, pull.opaque, pull.flag = load16(at), load32(at + 5), load32(at + 9)
     at += BINARY_HEADER_MIN
     while left:
         name_size = load16(at) if left >= 6 else 0
@@ -99,7 +100,7 @@ cdef bint binary_pull(const unsigned char* at, Py_ssize_t size, Pull* pull) noex
 cdef bint msgpack_pull(const unsigned char* at, Py_ssize_t size, Pull* pull) noexcept nogil:
     cdef const unsigned char* end = at + size
     cdef int left = 0, name_size, place
-    at = msgpack_command(at, end, PULL_MESSAGE, &pull.opaque, &pull.flag, &left)
+    at = msgpack_command(at, end, &pull.code, &pull.opaque, &pull.flag, &left)
     if at == NULL:
         return False
     while left:
@@ -126,7 +127,7 @@ cdef bint is_pull(int kind, bytes header, Pull* pull) except -1:
     memset(pull, 0, sizeof(Pull))
     if kind == JSON:
         if not json_command(
-            at, size, PULL_MESSAGE, &pull.opaque, &pull.flag, json_pull_fields, pull
+            at, size, &pull.code, &pull.opaque, &pull.flag, json_pull_fields, pull
         ):
             return False
     elif kind == ROCKETMQ:
@@ -134,7 +135,7 @@ cdef bint is_pull(int kind, bytes header, Pull* pull) except -1:
             return False
     elif kind != MSGPACK or not msgpack_pull(at, size, pull):
         return False
-    if pull.flag & (RESPONSE_FLAG | ONEWAY_FLAG) or pull.opaque < 0:
+    if pull.code != PULL_MESSAGE or pull.flag & (RESPONSE_FLAG | ONEWAY_FLAG) or pull.opaque < 0:
         return False
     for place in range(PULL_FIELD_COUNT):
         if pull.fields[place].at == NULL:

@@ -1,4 +1,4 @@
-# Records: their checksum, and the batches of a send.
+# Records: their checksum, their layout, and what their properties ask for.
 
 cdef uint32_t crc_tables[8][256]
 
@@ -129,90 +129,6 @@ cdef int64_t tags_of(const unsigned char* at, Py_ssize_t size) except? -1:
             tags, tags_size = at + TAGS_SIZE, stop - at - TAGS_SIZE
         at = stop + 1
     return <int32_t> <uint32_t> text_hash(0, tags, tags_size)
-
-
-def pack_batch(
-    object queue, bytes body, bytes batch_level, int64_t physical_offset, Py_ssize_t room,
-    int64_t queue_offset, int64_t store_timestamp, bytes born_host, bytes store_host,
-    int64_t born_timestamp, int32_t sys_flag, int32_t reconsume_times,
-):
-    """The records of a batch and their units; None when the Python road must look at it.
-
-    It looks at what is not plain: a size that is wrong, a property that is not usual, an IPv6 host,
-    and more records than `room` bytes hold.
-    """
-    cdef bytes topic = queue.topic_part
-    cdef const unsigned char* source = <const unsigned char*> PyBytes_AS_STRING(body)
-    cdef const unsigned char* shared = <const unsigned char*> PyBytes_AS_STRING(batch_level)
-    cdef const unsigned char* properties
-    cdef Py_ssize_t end = PyBytes_GET_SIZE(body)
-    cdef Py_ssize_t shared_size = PyBytes_GET_SIZE(batch_level)
-    cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic)
-    cdef Py_ssize_t at = 0, count = 0, total = 0, size, body_size, own_size, joined_size, stop
-    cdef list units = []
-    cdef bytes records, joined
-    cdef unsigned char* out
-    cdef int32_t queue_id = queue.queue_id
-    if PyBytes_GET_SIZE(born_host) != HOST_SIZE or PyBytes_GET_SIZE(store_host) != HOST_SIZE:
-        return None
-    while at < end:  # all of it, before the first byte is written
-        if end - at < ITEM_MIN:
-            return None
-        size = load32(source + at)
-        body_size = load32(source + at + 16)
-        if size < ITEM_MIN or size > end - at or not 0 <= body_size <= size - ITEM_MIN:
-            return None
-        own_size = size - ITEM_MIN - body_size
-        if load16(source + at + 20 + body_size) != own_size:
-            return None
-        properties = source + at + size - own_size
-        joined_size = own_size + shared_size
-        if own_size and shared_size and properties[own_size - 1] != PAIR_END:
-            joined_size += 1
-        if (
-            joined_size > PROPERTIES_MAX
-            or memchr(properties, 0, own_size) != NULL
-            or has_timer(properties, own_size)
-        ):
-            return None
-        total += RECORD_MIN + body_size + topic_size - 1 + joined_size
-        if total > room:
-            return None
-        count += 1
-        at += size
-    if not count or memchr(shared, 0, shared_size) != NULL:
-        return None
-    records = PyBytes_FromStringAndSize(NULL, total)
-    out = <unsigned char*> PyBytes_AS_STRING(records)
-    at = 0
-    while at < end:
-        size = load32(source + at)
-        body_size = load32(source + at + 16)
-        own_size = size - ITEM_MIN - body_size
-        properties = source + at + size - own_size
-        joined_size = own_size + shared_size
-        if own_size and shared_size and properties[own_size - 1] != PAIR_END:
-            joined_size += 1
-        stop = RECORD_MIN + body_size + topic_size - 1 + joined_size
-        out = lay_out(
-            out, stop, queue_id, load32(source + at + 12), queue_offset, physical_offset, sys_flag,
-            born_timestamp, born_host, store_timestamp, store_host, reconsume_times,
-            source + at + 20, body_size, topic, joined_size,
-        )
-        memcpy(out, properties, own_size)
-        if joined_size > own_size + shared_size:
-            out[own_size] = PAIR_END
-        memcpy(out + joined_size - shared_size, shared, shared_size)
-        joined = PyBytes_FromStringAndSize(<char*> out, joined_size)
-        units.append(
-            (queue, queue_offset, physical_offset, stop, tags_of(out, joined_size), joined,
-             store_timestamp)
-        )
-        out += joined_size
-        at += size
-        physical_offset += stop
-        queue_offset += 1
-    return records, units
 
 
 cdef bint has_timer(const unsigned char* at, Py_ssize_t size) noexcept nogil:

@@ -1,21 +1,24 @@
-# Headers of sends (code 310) in any of the three codecs: read, when they are plain.
+# Headers of sends (codes 310 and 320) in any of the three codecs: read, when they are plain.
 
 cdef enum:
     JSON = 0
     ROCKETMQ = 1
     MSGPACK = 0x4D
     SEND_V2 = 310
+    SEND_BATCH = 320
     RESPONSE_FLAG = 1
     ONEWAY_FLAG = 2
     LETTER_COUNT = 14  # the fields a to n of a send
     REQUIRED_COUNT = 8
     TOPIC = 1
+    DEFAULT_QUEUES = 3
     QUEUE_ID = 4
     SYS_FLAG = 5
     BORN_TIMESTAMP = 6
     FLAG = 7
     PROPERTIES = 8
     RECONSUME_TIMES = 9
+    MAX_RECONSUME_TIMES = 11
     BATCH = 12
     TOPIC_MAX = 127
     INT_DIGITS = 9  # in range whatever they are
@@ -28,6 +31,8 @@ cdef enum:
     ID_SIZE = 32
     ID_DIGITS = 16  # of the offset
     ANSWER_NUMBERS = 80  # bytes of an answer's numbers and their sizes, at most
+    BATCH_COUNT_MAX = 32768
+    IPV6_HOSTS_EXTRA = 24  # bytes that the hosts of a record take at most beside those of IPv4
     RUN_SIZE_MAX = 1 << 20  # bytes of frames that one call takes
     LANES_MAX = 16
     NUMBER_MAX = 20  # digits
@@ -40,8 +45,13 @@ cdef struct Text:
 
 
 cdef struct Send:
+    int64_t code
     int64_t opaque
     int64_t flag
+    int64_t sys_flag
+    int64_t born_timestamp
+    int64_t message_flag
+    int64_t reconsume_times
     Text fields[LETTER_COUNT]
     unsigned char digits[LETTER_COUNT * NUMBER_MAX]  # of numbers that did not come as text
 
@@ -127,12 +137,12 @@ cdef bint is_named(Text* name, const char* word, Py_ssize_t size) noexcept nogil
 
 
 cdef bint json_command(
-    const unsigned char* at, Py_ssize_t size, int64_t wanted_code, int64_t* opaque, int64_t* flag,
+    const unsigned char* at, Py_ssize_t size, int64_t* code, int64_t* opaque, int64_t* flag,
     ReadFields read_fields, void* command,
 ) noexcept nogil:
     cdef const unsigned char* end = at + size
     cdef Text name, text
-    cdef int64_t code = 0, version = 0
+    cdef int64_t version = 0
     cdef int bit, seen = 0
     if not size or at[0] != c'{':
         return False
@@ -142,7 +152,7 @@ cdef bint json_command(
             return False
         at += 1
         if is_named(&name, b"code", 4):
-            bit, at = 1, json_number(at, end, &code)
+            bit, at = 1, json_number(at, end, code)
         elif is_named(&name, b"flag", 4):
             bit, at = 2, json_number(at, end, flag)
         elif is_named(&name, b"opaque", 6):
@@ -161,7 +171,7 @@ cdef bint json_command(
             return False
         seen |= bit
         if at[0] == c'}':
-            return at + 1 == end and code == wanted_code
+            return at + 1 == end
         if at[0] != c',':
             return False
 
@@ -178,12 +188,12 @@ cdef bint binary_send(const unsigned char* at, Py_ssize_t size, Send* send) noex
     cdef Py_ssize_t left
     cdef int letter
     cdef uint32_t value_size
-    if size < BINARY_HEADER_MIN or load16(at) != SEND_V2 or load32(at + 13):
+    if size < BINARY_HEADER_MIN or load32(at + 13):
         return False
     left = load32(at + 17)
     if not 0 <= left <= size - BINARY_HEADER_MIN:
         return False
-    send.opaque, send.flag = load32(at + 5), load32(at + 9)
+    send.code, send.opaque, send.flag = load16(at), load32(at + 5), load32(at + 9)
     at += BINARY_HEADER_MIN
     while left:
         letter = at[2] - c'a' if left >= LETTER_ENTRY_SIZE and load16(at) == 1 else -1
@@ -275,14 +285,14 @@ cdef const unsigned char* msgpack_text(
 
 
 cdef const unsigned char* msgpack_command(
-    const unsigned char* at, const unsigned char* end, int64_t wanted_code, int64_t* opaque,
+    const unsigned char* at, const unsigned char* end, int64_t* code, int64_t* opaque,
     int64_t* flag, int* field_count,
 ) noexcept nogil:
     """Read what stands before the fields; return where they begin, NULL when it is not plain."""
-    cdef int64_t code = 0, number = 0
+    cdef int64_t number = 0
     if at == end or at[0] != 0x97:
         return NULL
-    at = msgpack_number(at + 1, end, &code)
+    at = msgpack_number(at + 1, end, code)
     if at != NULL:
         at = msgpack_number(at, end, &number)  # the language
     if at != NULL:
@@ -291,10 +301,7 @@ cdef const unsigned char* msgpack_command(
         at = msgpack_number(at, end, opaque)
     if at != NULL:
         at = msgpack_number(at, end, flag)
-    if (
-        at == NULL or code != wanted_code or end - at < 2 or at[0] != 0xC0
-        or not 0x80 <= at[1] < 0x90
-    ):
+    if at == NULL or end - at < 2 or at[0] != 0xC0 or not 0x80 <= at[1] < 0x90:
         return NULL
     field_count[0] = at[1] & 0xF
     return at + 2
@@ -303,7 +310,7 @@ cdef const unsigned char* msgpack_command(
 cdef bint msgpack_send(const unsigned char* at, Py_ssize_t size, Send* send) noexcept nogil:
     cdef const unsigned char* end = at + size
     cdef int left = 0, letter
-    at = msgpack_command(at, end, SEND_V2, &send.opaque, &send.flag, &left)
+    at = msgpack_command(at, end, &send.code, &send.opaque, &send.flag, &left)
     if at == NULL:
         return False
     while left:
@@ -333,7 +340,7 @@ cdef int64_t digits_of(Text* text, Py_ssize_t digits_max) noexcept nogil:
 
 
 cdef bint is_send(int kind, bytes header, Send* send) except -1:
-    """Whether a header is that of a send with all it needs, in which all texts are UTF-8."""
+    """Whether a header is that of a send with all it needs, as usual; all texts are UTF-8."""
     cdef const unsigned char* at = <const unsigned char*> PyBytes_AS_STRING(header)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(header)
     cdef Text* text
@@ -341,7 +348,7 @@ cdef bint is_send(int kind, bytes header, Send* send) except -1:
     memset(send, 0, sizeof(Send))
     if kind == JSON:
         if not json_command(
-            at, size, SEND_V2, &send.opaque, &send.flag, json_fields, send
+            at, size, &send.code, &send.opaque, &send.flag, json_fields, send
         ):
             return False
     elif kind == ROCKETMQ:
@@ -349,7 +356,7 @@ cdef bint is_send(int kind, bytes header, Send* send) except -1:
             return False
     elif kind != MSGPACK or not msgpack_send(at, size, send):
         return False
-    if send.flag & RESPONSE_FLAG:
+    if send.flag & RESPONSE_FLAG or (send.code != SEND_V2 and send.code != SEND_BATCH):
         return False
     for letter in range(LETTER_COUNT):
         text = &send.fields[letter]
@@ -361,7 +368,21 @@ cdef bint is_send(int kind, bytes header, Send* send) except -1:
                 PyUnicode_DecodeUTF8(<const char*> text.at, text.size, NULL)
             except UnicodeDecodeError:
                 return False
-    return True
+    text = &send.fields[RECONSUME_TIMES]
+    send.reconsume_times = 0 if text.at == NULL else digits_of(text, INT_DIGITS)
+    text = &send.fields[MAX_RECONSUME_TIMES]
+    if (
+        (text.at != NULL and digits_of(text, INT_DIGITS) < 0)
+        or digits_of(&send.fields[DEFAULT_QUEUES], INT_DIGITS) < 0
+    ):
+        return False
+    send.sys_flag = digits_of(&send.fields[SYS_FLAG], INT_DIGITS)
+    send.born_timestamp = digits_of(&send.fields[BORN_TIMESTAMP], LONG_DIGITS)
+    send.message_flag = digits_of(&send.fields[FLAG], INT_DIGITS)
+    return (
+        send.reconsume_times >= 0 and send.born_timestamp >= 0 and send.message_flag >= 0
+        and send.sys_flag >= 0 and not send.sys_flag & LOOKED_AT_BITS and send.opaque >= 0
+    )
 
 
 cdef const unsigned char* TRUE = b"true"

@@ -1,10 +1,12 @@
-# Plain sends: what is stored of them, and what is answered.
+# Plain sends, of a message or a batch: what is stored of them, and what is answered.
 
-cdef Py_ssize_t store_properties(Text* text, bytes cluster_pair, unsigned char* out) noexcept:
+cdef Py_ssize_t store_properties(
+    Text* text, bytes cluster_pair, bint is_batch, unsigned char* out
+) noexcept:
     """Write what is stored of a send's properties and return its size.
 
-    WAIT=true leaves them and CLUSTER joins them. -1 at a delay, a transaction, a timer, a zero, and
-    a WAIT that says something else.
+    CLUSTER joins them, and WAIT=true leaves them, but not those of a batch. -1 at a delay, a
+    transaction, a timer, a zero, and a WAIT that says something else.
     """
     cdef Py_ssize_t size = text.size, pair_size = PyBytes_GET_SIZE(cluster_pair), start, value
     cdef const unsigned char* pair = <const unsigned char*> PyBytes_AS_STRING(cluster_pair)
@@ -25,12 +27,14 @@ cdef Py_ssize_t store_properties(Text* text, bytes cluster_pair, unsigned char* 
             or wait_at(out, size, value) >= 0
         ):
             return -1
-        if size - value == 4:
+        if is_batch:
+            pass
+        elif size - value == 4:
             size = max(0, start - 1)
         else:
             size -= WAIT_SIZE + 5
             memmove(out + start, out + value + 5, size - start)
-    if not size:  # no separator before CLUSTER
+    if not size or (is_batch and out[size - 1] == PAIR_END):  # no separator before CLUSTER
         pair += 1
         pair_size -= 1
     if size + pair_size > PROPERTIES_MAX:
@@ -80,6 +84,15 @@ cdef extern from "Python.h":
     PyObject* new_bytes "PyBytes_FromStringAndSize"(const char*, Py_ssize_t) except NULL
     int resize "_PyBytes_Resize"(PyObject**, Py_ssize_t) except -1
     void Py_XDECREF(PyObject*)
+
+
+cdef unsigned char* make_room(PyObject** made, unsigned char* end, Py_ssize_t size) except NULL:
+    """See to it that so much can be written from `end` on; return where that is now."""
+    cdef Py_ssize_t used = end - <unsigned char*> PyBytes_AS_STRING(<object> made[0])
+    cdef Py_ssize_t capacity = PyBytes_GET_SIZE(<object> made[0])
+    if size > capacity - used:
+        resize(made, max(2 * capacity, used + size))
+    return <unsigned char*> PyBytes_AS_STRING(<object> made[0]) + used
 
 
 cdef bytes cut(PyObject** made, unsigned char* end):
@@ -139,43 +152,64 @@ cdef unsigned char* put_bytes(unsigned char* out, object data) noexcept:
     return out + size
 
 
-cdef unsigned char* put_id(unsigned char* out, bytes prefix, uint64_t offset) noexcept:
-    """Write an offset id: the store host and the physical offset, 32 hexadecimal digits."""
+cdef unsigned char* put_ids(
+    unsigned char* out, bytes prefix, const unsigned char* record, Py_ssize_t count
+) noexcept:
+    """Write the offset ids of records: the store host and the physical offset, in hexadecimal."""
+    cdef uint64_t offset
     cdef int shift
-    out = put_bytes(out, prefix)
-    for shift in range(60, -4, -4):
-        out[0] = HEX[offset >> shift & 0xF]
+    while True:
+        out = put_bytes(out, prefix)
+        offset = load64(record + PHYSICAL_OFFSET_AT)
+        for shift in range(60, -4, -4):
+            out[0] = HEX[offset >> shift & 0xF]
+            out += 1
+        count -= 1
+        if not count:
+            return out
+        record += load32(record)
+        out[0] = c','
         out += 1
-    return out
 
 
 cdef unsigned char* put_answer(
-    unsigned char* out, int kind, tuple parts, bytes id_prefix, int64_t opaque, int64_t offset,
-    int64_t queue_id, int64_t queue_offset,
+    unsigned char* out, int kind, tuple parts, bytes id_prefix, int64_t opaque,
+    const unsigned char* record, Py_ssize_t count, int64_t queue_id, int64_t queue_offset,
 ) except NULL:
-    """Write the frame that says that a send is stored, around the codec's parts."""
+    """Write the frame that says that some records are stored, around the codec's parts."""
     cdef unsigned char* start = out
     cdef unsigned char* block
+    cdef uint32_t ids_size = <uint32_t> (count * (ID_SIZE + 1) - 1)
     out += FRAME_PREFIX_SIZE
     out = put_bytes(out, parts[0])
     if kind == JSON:
         out = put_digits(out, queue_id)
-        out = put_id(put_bytes(out, parts[1]), id_prefix, offset)
+        out = put_ids(put_bytes(out, parts[1]), id_prefix, record, count)
         out = put_digits(put_bytes(out, parts[2]), queue_offset)
         out = put_digits(put_bytes(out, parts[3]), opaque)
     elif kind == ROCKETMQ:
         store32(out, <uint32_t> opaque)
         block = put_bytes(out + 4, parts[1])
         out = put_bytes(block + 4, parts[2])
-        store32(out, ID_SIZE)
-        out = put_id(out + 4, id_prefix, offset)
+        store32(out, ids_size)
+        out = put_ids(out + 4, id_prefix, record, count)
         out = put_sized(put_bytes(out, parts[3]), queue_id)
         out = put_sized(put_bytes(out, parts[4]), queue_offset)
         store32(block, <uint32_t> (out - block - 4 + PyBytes_GET_SIZE(<bytes> parts[5])))
     else:
         out = put_bytes(put_packed(out, opaque), parts[1])
-        out[0], out[1] = 0xD9, ID_SIZE
-        out = put_id(out + 2, id_prefix, offset)
+        if ids_size < 0x100:
+            out[0], out[1] = 0xD9, ids_size
+            out += 2
+        elif ids_size < 0x10000:
+            out[0] = 0xDA
+            store16(out + 1, ids_size)
+            out += 3
+        else:
+            out[0] = 0xDB
+            store32(out + 1, ids_size)
+            out += 5
+        out = put_ids(out, id_prefix, record, count)
         out = put_packed(put_bytes(out, parts[2]), queue_id)
         out = put_packed(put_bytes(out, parts[3]), queue_offset)
     out = put_bytes(out, parts[len(parts) - 1])
@@ -184,42 +218,102 @@ cdef unsigned char* put_answer(
     return out
 
 
-def message_ids(bytes prefix, list offsets):
-    """`send_answers.message_ids`."""
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(prefix) + ID_DIGITS + 1
-    cdef Py_ssize_t count = len(offsets)
-    cdef bytes ids
-    cdef unsigned char* out
-    if not count:
-        return b""
-    ids = PyBytes_FromStringAndSize(NULL, size * count - 1)
-    out = <unsigned char*> PyBytes_AS_STRING(ids)
-    for at in range(count):
-        if at:
-            out[0] = c','
-            out += 1
-        out = put_id(out, prefix, <int64_t> offsets[at])
-    return ids
+cdef struct Batch:
+    Py_ssize_t count
+    Py_ssize_t size  # of the records, without what the request's properties add
+    Py_ssize_t properties_max  # of a message, with the separator that follows
+
+
+cdef bint is_batch_of(bytes body, Py_ssize_t topic_size, Batch* batch) noexcept:
+    """Whether a body is that of a batch in which everything is usual."""
+    cdef const unsigned char* at = <const unsigned char*> PyBytes_AS_STRING(body)
+    cdef const unsigned char* end = at + PyBytes_GET_SIZE(body)
+    cdef const unsigned char* properties
+    cdef Py_ssize_t size, body_size, own_size
+    batch.count = batch.size = batch.properties_max = 0
+    while at < end:
+        if end - at < ITEM_MIN:
+            return False
+        size, body_size = load32(at), load32(at + 16)
+        if size < ITEM_MIN or size > end - at or not 0 <= body_size <= size - ITEM_MIN:
+            return False
+        own_size = size - ITEM_MIN - body_size
+        properties = at + size - own_size
+        if (
+            load16(properties - 2) != own_size
+            or memchr(properties, 0, own_size) != NULL
+            or has_timer(properties, own_size)
+        ):
+            return False
+        if own_size and properties[own_size - 1] != PAIR_END:
+            own_size += 1
+        batch.properties_max = max(batch.properties_max, own_size)
+        batch.size += RECORD_MIN + body_size + topic_size - 1 + own_size
+        batch.count += 1
+        at += size
+    return batch.count > 0
+
+
+cdef unsigned char* lay_out_batch(
+    unsigned char* out, bytes body, const unsigned char* shared, Py_ssize_t shared_size,
+    Send* send, Lane* lane, int64_t physical_offset, bytes born_host, int64_t store_timestamp,
+    bytes store_host, list units,
+) except NULL:
+    """Write the records of a batch, whose properties end with `shared`, and return their end."""
+    cdef const unsigned char* at = <const unsigned char*> PyBytes_AS_STRING(body)
+    cdef const unsigned char* end = at + PyBytes_GET_SIZE(body)
+    cdef object queue = <object> lane.queue
+    cdef bytes topic = queue.topic_part, properties
+    cdef Py_ssize_t body_size, own_size, joined_size, size
+    cdef int64_t queue_offset = lane.queue_offset
+    while at < end:
+        body_size = load32(at + 16)
+        own_size = load32(at) - ITEM_MIN - body_size
+        joined_size = own_size + shared_size
+        if own_size and at[load32(at) - 1] != PAIR_END:
+            joined_size += 1
+        size = RECORD_MIN + body_size + PyBytes_GET_SIZE(topic) - 1 + joined_size
+        out = lay_out(
+            out, size, lane.queue_id, load32(at + 12), queue_offset, physical_offset,
+            send.sys_flag & ~HOSTS_BITS, send.born_timestamp, born_host, store_timestamp,
+            store_host, send.reconsume_times, at + 20, body_size, topic, joined_size,
+        )
+        memcpy(out, at + 22 + body_size, own_size)
+        if joined_size > own_size + shared_size:
+            out[own_size] = PAIR_END
+        memcpy(out + joined_size - shared_size, shared, shared_size)
+        properties = PyBytes_FromStringAndSize(<char*> out, joined_size)
+        units.append((
+            queue, queue_offset, physical_offset, size, tags_of(out, joined_size), properties,
+            store_timestamp,
+        ))
+        out += joined_size
+        at += load32(at)
+        physical_offset += size
+        queue_offset += 1
+    return out
 
 
 def take_sends(
-    list frames, Py_ssize_t start, dict lanes, Py_ssize_t body_max, bytes cluster_pair,
-    int64_t physical_offset, Py_ssize_t room, int64_t store_timestamp, bytes born_host,
-    bytes store_host, bytes id_prefix, tuple parts,
+    list frames, Py_ssize_t start, dict lanes, Py_ssize_t body_max, Py_ssize_t batch_size_max,
+    bytes cluster_pair, int64_t physical_offset, Py_ssize_t room, int64_t store_timestamp,
+    bytes born_host, bytes store_host, bytes id_prefix, tuple parts,
 ):
     """Lay out the plain sends of one codec that follow each other from `start` on.
 
     Returns how many, the bytes of their frames, their records, units, answers, and how many of
     those. It ends at whatever the Python road must look at: what is not plain or may be wrong, a
-    queue without a lane, and a record that `room` bytes do not hold. Offsets and counters of the
-    lanes move at the end, all at once.
+    queue without a lane, and what `room` bytes do not hold. Offsets and counters of the lanes move
+    at the end, all at once.
     """
-    cdef Py_ssize_t count, position, bound = 0, wire_size = 0, size, topic_size, text_size
+    cdef Py_ssize_t position, bound = 0, wire_size = 0, size, count, text_size
     cdef Py_ssize_t answer_max = FRAME_PREFIX_SIZE + 2 * ID_SIZE + ANSWER_NUMBERS
-    cdef int64_t sys_flag, born_timestamp, flag, reconsume_times
+    cdef Py_ssize_t extra_max = RECORD_MIN + TOPIC_MAX + PyBytes_GET_SIZE(cluster_pair)
     cdef int kind = -1, known_count = 0, answer_count = 0
+    cdef bint is_batch
     cdef Lane known[LANES_MAX]
     cdef Lane* lane
+    cdef Batch batch
     cdef Send send
     cdef Text* text
     cdef Py_ssize_t at
@@ -238,8 +332,7 @@ def take_sends(
     position = start
     while position < len(frames) and (position == start or bound < RUN_SIZE_MAX):
         frame = frames[position]
-        bound += RECORD_MIN + TOPIC_MAX + PyBytes_GET_SIZE(cluster_pair) \
-            + PyBytes_GET_SIZE(<bytes> PyTuple_GET_ITEM(frame, 1)) \
+        bound += extra_max + PyBytes_GET_SIZE(<bytes> PyTuple_GET_ITEM(frame, 1)) \
             + PyBytes_GET_SIZE(<bytes> PyTuple_GET_ITEM(frame, 2))
         position += 1
     count = position - start
@@ -250,7 +343,7 @@ def take_sends(
         record = <unsigned char*> PyBytes_AS_STRING(<object> records)
         answer = <unsigned char*> PyBytes_AS_STRING(<object> answers)
         position = start
-        while position < start + count:
+        while position < len(frames) and (position == start or wire_size < RUN_SIZE_MAX):
             frame = frames[position]
             body = <bytes> PyTuple_GET_ITEM(frame, 2)
             if position == start:
@@ -263,47 +356,68 @@ def take_sends(
             ):
                 break
             text = &send.fields[BATCH]
-            if text.at != NULL and (text.size != 5 or memcmp(text.at, b"false", 5) != 0):
-                break
-            text = &send.fields[RECONSUME_TIMES]
-            reconsume_times = digits_of(text, INT_DIGITS) if text.size else 0
-            sys_flag = digits_of(&send.fields[SYS_FLAG], INT_DIGITS)
-            born_timestamp = digits_of(&send.fields[BORN_TIMESTAMP], LONG_DIGITS)
-            flag = digits_of(&send.fields[FLAG], INT_DIGITS)
-            if (
-                reconsume_times < 0 or born_timestamp < 0 or flag < 0 or sys_flag < 0
-                or sys_flag & LOOKED_AT_BITS or send.opaque < 0
+            is_batch = text.size == 4 and memcmp(text.at, TRUE, 4) == 0
+            if not is_batch and (
+                send.code == SEND_BATCH
+                or (text.at != NULL and (text.size != 5 or memcmp(text.at, FALSE, 5) != 0))
             ):
                 break
             lane = lane_of(lanes, &send, known, &known_count)
             if lane == NULL:
                 break
-            topic_size = 1 + lane.topic.size
-            place = record + FIXED_SIZE + PyBytes_GET_SIZE(body) + topic_size + 2
-            text_size = store_properties(&send.fields[PROPERTIES], cluster_pair, place)
-            size = place - record + text_size
-            if text_size < 0 or size > room:
-                break
             queue = <object> lane.queue
-            lay_out(
-                record, size, lane.queue_id, flag, lane.queue_offset, physical_offset,
-                sys_flag & ~HOSTS_BITS, born_timestamp, born_host, store_timestamp, store_host,
-                reconsume_times, <const unsigned char*> PyBytes_AS_STRING(body),
-                PyBytes_GET_SIZE(body), queue.topic_part, text_size,
-            )
-            properties = PyBytes_FromStringAndSize(<char*> place, text_size)
-            units.append((
-                queue, lane.queue_offset, physical_offset, size, tags_of(place, text_size),
-                properties, store_timestamp,
-            ))
+            text = &send.fields[PROPERTIES]
+            if is_batch:
+                if not is_batch_of(body, 1 + lane.topic.size, &batch):
+                    break
+                text_size = text.size + PyBytes_GET_SIZE(cluster_pair)
+                size = PyBytes_GET_SIZE(body) + batch.count * (
+                    RECORD_MIN + IPV6_HOSTS_EXTRA + lane.topic.size + text_size + 1
+                )  # as much as the full road reserves
+                if batch.count > BATCH_COUNT_MAX or size > batch_size_max or size > room:
+                    break
+                record = make_room(&records, record, size + text_size)
+                place = record + size  # which nothing else needs
+                text_size = store_properties(text, cluster_pair, True, place)
+                if text_size < 0 or batch.properties_max + text_size > PROPERTIES_MAX:
+                    break
+                size = batch.size + batch.count * text_size
+                lay_out_batch(
+                    record, body, place, text_size, &send, lane, physical_offset, born_host,
+                    store_timestamp, store_host, units,
+                )
+                count = batch.count
+            else:
+                record = make_room(
+                    &records, record, extra_max + PyBytes_GET_SIZE(body)
+                    + PyBytes_GET_SIZE(<bytes> PyTuple_GET_ITEM(frame, 1)),
+                )
+                place = record + FIXED_SIZE + PyBytes_GET_SIZE(body) + 1 + lane.topic.size + 2
+                text_size = store_properties(text, cluster_pair, False, place)
+                size = place - record + text_size
+                if text_size < 0 or size > room:
+                    break
+                lay_out(
+                    record, size, lane.queue_id, send.message_flag, lane.queue_offset,
+                    physical_offset, send.sys_flag & ~HOSTS_BITS, send.born_timestamp, born_host,
+                    store_timestamp, store_host, send.reconsume_times,
+                    <const unsigned char*> PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body),
+                    queue.topic_part, text_size,
+                )
+                properties = PyBytes_FromStringAndSize(<char*> place, text_size)
+                units.append((
+                    queue, lane.queue_offset, physical_offset, size, tags_of(place, text_size),
+                    properties, store_timestamp,
+                ))
+                count = 1
             if not send.flag & ONEWAY_FLAG:
                 answer = put_answer(
-                    answer, kind, parts, id_prefix, send.opaque, physical_offset, lane.queue_id,
-                    lane.queue_offset,
+                    make_room(&answers, answer, answer_max + count * (ID_SIZE + 1)), kind, parts,
+                    id_prefix, send.opaque, record, count, lane.queue_id, lane.queue_offset,
                 )
                 answer_count += 1
-            lane.queue_offset += 1
-            lane.count += 1
+            lane.queue_offset += count
+            lane.count += count
             lane.body_size += PyBytes_GET_SIZE(body)
             record += size
             room -= size

@@ -14,20 +14,25 @@ Kubernetes set variables of their own.
 
 from __future__ import annotations
 
-import difflib
 import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 from skylarkmq.broker.config.properties_file import PropertiesError, read_properties
 from skylarkmq.broker.config.settings import ALIASES, JAVA_ONLY, BrokerConfig, NamesrvConfig
 from skylarkmq.common.config_fields import ABOVE_ZERO, ConfigError, Key, keys_of
+from skylarkmq.common.first_use import on_first_use
 from skylarkmq.kernel import PURE_VARIABLE
 from skylarkmq.store.config import StoreConfig
+
+if TYPE_CHECKING:
+    import difflib
+else:  # for a key that nobody knows
+    difflib = on_first_use("difflib")
 
 C = TypeVar("C", BrokerConfig, NamesrvConfig)
 

@@ -124,7 +124,7 @@ def bind(host: str, port: int) -> socket.socket:
         OSError: the address is not available; its text names it.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        _host(host), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     bound = socket.socket(family, kind, protocol)
     try:
@@ -182,5 +182,10 @@ def resolve(host: str) -> str:
     Raises:
         OSError: the name is unknown.
     """
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    found = socket.getaddrinfo(_host(host), None, type=socket.SOCK_STREAM)
     return str(found[0][4][0])
+
+
+def _host(name: str) -> str | bytes:
+    """Return a name as `getaddrinfo` takes it without loading the tables of all letters."""
+    return name.encode() if name.isascii() else name

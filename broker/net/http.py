@@ -34,27 +34,30 @@ import threading
 import zlib
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from email.utils import formatdate
 from functools import partial
 from http import HTTPStatus
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-import h11
 import msgspec
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import (
-    CONTENT_TYPE_PLAIN_0_0_4,
-    choose_encoder,
-    generate_latest,
-    gzip_accepted,
-)
 
 from skylarkmq import __version__
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.health import HealthChecks, run_checks
 from skylarkmq.common.clock import Clock
+from skylarkmq.common.first_use import on_first_use
 from skylarkmq.remoting.waiting import within
+
+if TYPE_CHECKING:
+    import email.utils as email_utils
+
+    import h11
+    import prometheus_client.exposition as text_formats
+    from prometheus_client import CollectorRegistry
+else:  # loaded on the thread of the pages, by the first connection and by the first scrape
+    email_utils = on_first_use("email.utils")
+    h11 = on_first_use("h11")
+    text_formats = on_first_use("prometheus_client.exposition")
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +169,7 @@ def _encoded(
     http: h11.Connection, response: HttpResponse, now_ms: int, *, with_body: bool
 ) -> bytes:
     headers = [
-        ("Date", formatdate(now_ms / 1000, usegmt=True)),
+        ("Date", email_utils.formatdate(now_ms / 1000, usegmt=True)),
         ("Content-Type", response.content_type),
         ("Content-Length", str(len(response.body))),
         ("Cache-Control", "no-store"),
@@ -228,6 +231,7 @@ class MetricsServer:
     Args:
         host: where to listen; loopback unless the operator says otherwise.
         port: 0 picks a free one.
+        make_registry: makes what a scrape collects; called on the thread, by the first scrape.
         silence_s: how long the broker's loop has run no timer, s; called on the thread.
         make_clock: makes the clock of the thread's loop; a test hands in one of its own.
     """
@@ -236,14 +240,15 @@ class MetricsServer:
         self,
         host: str,
         port: int,
-        registry: CollectorRegistry,
+        make_registry: Callable[[], CollectorRegistry],
         checks: HealthChecks,
         silence_s: Callable[[], float],
         make_clock: Callable[[asyncio.AbstractEventLoop], Clock] = SystemClock,
     ) -> None:
         self._host = host
         self._port = port
-        self._registry = registry
+        self._make_registry = make_registry
+        self._registry: CollectorRegistry | None = None
         self._checks = checks
         self._silence_s = silence_s
         self._make_clock = make_clock
@@ -323,16 +328,16 @@ class MetricsServer:
         return await within(self._clock, limit_s, answer)
 
     async def _metrics(self, request: HttpRequest) -> HttpResponse:
+        if self._registry is None:
+            self._registry = self._make_registry()
+        encode, content_type = choose_format(request.headers.get("accept", ""))
+        zipped = text_formats.gzip_accepted(request.headers.get("accept-encoding", ""))
+        work = exposition(self._registry, encode, zipped=zipped)
         try:
-            return await self._ask_loop(self._scrape(request), METRICS_LIMIT_S)
+            body = await self._ask_loop(work, METRICS_LIMIT_S)
         except TimeoutError:
             why = f"{self._silent(METRICS_LIMIT_S)}\n".encode()
             return HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, why)
-
-    async def _scrape(self, request: HttpRequest) -> HttpResponse:
-        encode, content_type = choose_format(request.headers.get("accept", ""))
-        zipped = gzip_accepted(request.headers.get("accept-encoding", ""))
-        body = await exposition(self._registry, encode, zipped=zipped)
         headers = [("Vary", "Accept, Accept-Encoding")]
         if zipped:
             headers.append(("Content-Encoding", "gzip"))
@@ -363,8 +368,8 @@ def choose_format(accept: str) -> tuple[Encoder, str]:
     """Return the encoder and the content type for an Accept header, whatever is in it."""
     if accept.isascii():  # what it asks for is repeated in a header
         with contextlib.suppress(ValueError, TypeError):  # a version that is no number
-            return choose_encoder(accept)
-    return generate_latest, CONTENT_TYPE_PLAIN_0_0_4
+            return text_formats.choose_encoder(accept)
+    return text_formats.generate_latest, text_formats.CONTENT_TYPE_PLAIN_0_0_4
 
 
 async def exposition(registry: CollectorRegistry, encode: Encoder, *, zipped: bool) -> bytes:

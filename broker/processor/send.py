@@ -7,8 +7,8 @@ sender that waits is answered when the batch is durable under the flush mode; on
 WAIT=false, at once. The first messages of a topic made on demand are stored at once too, but
 acknowledged only when `topics.json` is on the disk, so an acknowledged topic survives a power cut.
 
-    kernel         plain sends that follow each other, in one call, to queues that have a lane: the
-                   plain road has stored a message there since the topic was made or changed
+    kernel         plain sends that follow each other, also of batches, in one call, to queues that
+                   have a lane: a message was stored there since the topic was made or changed
     plain road     header with short names, known ordinary topic, no delay, no batch: small structs,
                    templates, no dict
     full road      everything else, and whatever the plain road is not sure of
@@ -59,11 +59,12 @@ from skylarkmq.store.log.append import AppendBatch
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.queue.consume_queue import ConsumeQueue
 
-# How a send's header begins: code 310 as Java and we write it.
+# How a send's header begins, of a message and of a batch: codes 310 and 320 as Java and we write
+# them.
 _BEGINS: Final = {
-    int(SerializeType.JSON): b'{"code":310,',
-    int(SerializeType.MSGPACK): b"\x97\xcd\x01\x36",
-    int(SerializeType.ROCKETMQ): b"\x01\x36",
+    int(SerializeType.JSON): (b'{"code":310,', b'{"code":320,'),
+    int(SerializeType.MSGPACK): (b"\x97\xcd\x01\x36", b"\x97\xcd\x01\x40"),
+    int(SerializeType.ROCKETMQ): (b"\x01\x36", b"\x01\x40"),
 }
 # What sends a message down the full road. Looked for in text: `in` on bytes costs ten times as
 # much, because it first tries the right side as a number, and fails by an exception.
@@ -156,6 +157,8 @@ class SendProcessor:
         packed = self._pack(connection, frames, start)
         if packed:
             return packed
+        if not header.startswith(begins[0]):
+            return 0
         command = _DECODE[kind](header)
         if command is None or not self._plain(connection, kind, command, body):
             return 0
@@ -170,9 +173,9 @@ class SendProcessor:
             return 0
         batch, answers, kind = self._batch, self._answers, frames[start].serialize_type
         packed = kernel.take_sends(
-            frames, start, self._lanes, self._max_body_size, self._cluster_pair,
-            batch.physical_offset, batch.room, batch.store_timestamp, connection.host_bytes,
-            self._store_host, answers.id_prefix, answers.parts(kind),
+            frames, start, self._lanes, self._max_body_size, self._maker.batch_size_max,
+            self._cluster_pair, batch.physical_offset, batch.room, batch.store_timestamp,
+            connection.host_bytes, self._store_host, answers.id_prefix, answers.parts(kind),
         )  # fmt: skip
         if packed is None:
             return 0
@@ -210,7 +213,9 @@ class SendProcessor:
                 return False
             born_timestamp = java_long(fields.born_timestamp, "bornTimestamp")
             flag = java_int(fields.flag, "flag")
-            reconsume_times = java_int(fields.reconsume_times or "0", "reconsumeTimes")
+            java_int(fields.default_topic_queue_nums, "defaultTopicQueueNums")
+            _int_or_0(fields.max_reconsume_times, "maxReconsumeTimes")
+            reconsume_times = _int_or_0(fields.reconsume_times, "reconsumeTimes")
             lane = self._lanes.get((topic, fields.queue_id)) or self._open(topic, fields.queue_id)
             if lane is None:
                 return False
@@ -329,30 +334,22 @@ class SendProcessor:
         body, born_host, store_host = request.body, connection.host_bytes, self._store_host
         born_timestamp, reconsume_times = header.born_timestamp, header.reconsume_times
         head = self._maker.batch_head(body, header, target)
-        sys_flag = head.sys_flag
-        queue = self._store.queues.get(target.topic, target.queue_id)
-        offsets: list[int] | None = None
-        if queue is not None and not sys_flag & MessageSysFlag.COMPRESSED_FLAG:
-            offsets = self._batch.pack_batch(
-                queue, body, head.properties, born_timestamp, born_host, store_host, sys_flag,
-                reconsume_times,
-            )  # fmt: skip
-        if queue is None or offsets is None:
-            parts = self._maker.batch_parts(body, head)
-            queue = self._store.queues.open(target.topic, target.queue_id)
-            self._batch.reserve(len(body) + len(parts) * head.extra_size)
-            add = self._batch.add
-            offsets = [
-                add(
-                    queue, part_body, properties, born_timestamp, born_host, store_host, tags_code,
-                    flag, sys_flag, reconsume_times,
-                )
-                for part_body, properties, flag, tags_code in parts
-            ]  # fmt: skip
+        parts = self._maker.batch_parts(body, head)
+        queue = self._store.queues.open(target.topic, target.queue_id)
+        self._batch.reserve(len(body) + len(parts) * head.extra_size)
+        add = self._batch.add
+        offsets = [
+            add(
+                queue, part_body, properties, born_timestamp, born_host, store_host, tags_code,
+                flag, head.sys_flag, reconsume_times,
+            )
+            for part_body, properties, flag, tags_code in parts
+        ]  # fmt: skip
         count = len(offsets)
         self._count(target.topic, len(body), count)
         first_offset = queue.next_offset - count
         self._note(connection, request, target, offsets, first_offset, head.wait)
+        self._open(target.topic, str(target.queue_id))
 
     def _note(
         self,
@@ -421,6 +418,10 @@ class SendProcessor:
         counter = self._stats.topic_in(topic)
         counter.count += count
         counter.bytes += size
+
+
+def _int_or_0(text: str | None, name: str) -> int:
+    return 0 if text is None else java_int(text, name)
 
 
 def _transaction_refusal(config: BrokerConfig) -> str | None:

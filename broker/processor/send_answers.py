@@ -22,7 +22,6 @@ from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.kernel import twin
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
@@ -274,7 +273,6 @@ class SendAnswers:
         return data
 
 
-@twin
 def message_ids(prefix: bytes, physical_offsets: list[int]) -> bytes:
     """Return offset ids, joined by commas; `prefix` is the store host in hexadecimal digits."""
     return b",".join([b"%b%016X" % (prefix, offset) for offset in physical_offsets])

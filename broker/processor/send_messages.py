@@ -105,7 +105,7 @@ class SendMessages:
         self._transaction_refusal = transaction_refusal
         # A message takes five times its part of the body and more: it must fit into one log file,
         # and a small request must not fill the memory.
-        self._batch_size_max = min(
+        self.batch_size_max = min(
             config.mapped_file_size_commit_log - MIN_BLANK_SIZE,
             BATCH_GROWTH_MAX * config.max_message_size,
         )
@@ -184,12 +184,12 @@ class SendMessages:
         _, wait = take_wait(batch_level)
         batch_level = with_property(batch_level, b"CLUSTER", self._cluster)
         extra_size = _FIXED_SIZE_MAX + LENGTHS_SIZE + len(target.topic) + len(batch_level) + 1
-        room = (self._batch_size_max - len(body)) // extra_size
+        room = (self.batch_size_max - len(body)) // extra_size
         if has_more_items(body, min(room, BATCH_COUNT_MAX)):  # before the work that they cost
             raise _illegal(
                 f"the batch has more than {BATCH_COUNT_MAX} messages; split it"
                 if room >= BATCH_COUNT_MAX
-                else f"the batch's messages would take more than {self._batch_size_max}B in the "
+                else f"the batch's messages would take more than {self.batch_size_max}B in the "
                 "log; split it"
             )
         sys_flag = header.sys_flag | multi_tag_flag(target.config)

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from hashlib import blake2b
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from skylarkmq.broker.delay.delayed_message import Parked, ParkedReader, Place, copy_to, delivered
+from skylarkmq.common.first_use import on_first_use
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.flags import RMQ_SYS_WHEEL_TIMER_TOPIC
 from skylarkmq.protocol.properties import find_property, with_property
@@ -26,6 +26,11 @@ from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.results import MessageInner
 from skylarkmq.store.timer.rules import TIMER_QUEUE_ID, cancelled_key, due_of
 from skylarkmq.store.timer.run_file import ENTRY
+
+if TYPE_CHECKING:
+    import hashlib
+else:  # by the first message that takes another back
+    hashlib = on_first_use("hashlib")
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +87,8 @@ class TimedMessages:
                 self._cancelled.add(_digest(entry, topic, value[len(topic) + 1 :]))
 
     def _is_cancelled(self, entry: bytes, parked: Parked) -> bool:
+        if not self._cancelled:
+            return False
         key = find_property(parked.properties, _UNIQ_KEY)
         topic = find_property(parked.properties, _REAL_TOPIC) or b""
         return key is not None and _digest(entry, topic, key) in self._cancelled
@@ -165,4 +172,4 @@ class TimedMessages:
 
 def _digest(entry: bytes, topic: bytes, key: bytes) -> bytes:
     due = entry[:DUE_SIZE]
-    return blake2b(due + topic + b"\x01" + key, digest_size=DIGEST_SIZE).digest()
+    return hashlib.blake2b(due + topic + b"\x01" + key, digest_size=DIGEST_SIZE).digest()

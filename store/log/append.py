@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
-from skylarkmq.kernel import compiled as kernel
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.host_address import IPV4_HOST_SIZE
 from skylarkmq.protocol.record import (
@@ -185,41 +184,6 @@ class AppendBatch:
             inner.prepared_transaction_offset,
             inner.delay_level,
         )
-
-    def pack_batch(
-        self,
-        queue: ConsumeQueue,
-        items: bytes,
-        batch_level: bytes,
-        born_timestamp: int,
-        born_host: bytes,
-        store_host: bytes,
-        sys_flag: int,
-        reconsume_times: int,
-    ) -> list[int] | None:
-        """Lay out the messages of a batch send in the kernel; return their physical offsets.
-
-        None, and nothing done, without a kernel, and when something about them is not plain: they
-        need a look at each, and then `add`.
-
-        Args:
-            items: the messages, as `protocol/batch.py` lays them out.
-            batch_level: encoded properties that follow those of each message.
-            sys_flag: of no transaction, and of no compressed bodies.
-        """
-        if kernel is None:
-            return None
-        packed = kernel.pack_batch(
-            queue, items, batch_level, self.physical_offset, self.room, queue.next_offset,
-            self.store_timestamp, born_host, store_host, born_timestamp, sys_flag & ~HOSTS_BITS,
-            reconsume_times,
-        )  # fmt: skip
-        if packed is None:
-            return None
-        records, units = packed
-        self.extend(records, units)
-        queue.next_offset += len(units)
-        return [unit[2] for unit in units]
 
     @property
     def physical_offset(self) -> int:

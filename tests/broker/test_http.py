@@ -40,7 +40,12 @@ class Site:
         self.clock = ManualClock()
         self.silent_s = 0.0
         self.server = MetricsServer(
-            "127.0.0.1", 0, self.registry, health, lambda: self.silent_s, lambda _: self.clock
+            "127.0.0.1",
+            0,
+            lambda: self.registry,
+            health,
+            lambda: self.silent_s,
+            lambda _: self.clock,
         )
         self.address = ("", 0)
 

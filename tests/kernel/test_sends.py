@@ -1,7 +1,8 @@
-"""Plain sends: what the kernel stores and answers is what the Python road does, to the byte."""
+"""Plain sends: what the kernel stores and answers is what the Python roads do, to the byte."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +15,18 @@ from skylarkmq import kernel
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.processor import send
 from skylarkmq.broker.processor.send import SendProcessor
-from skylarkmq.broker.processor.send_answers import message_ids
+from skylarkmq.broker.processor.send_checks import SendChecks
 from skylarkmq.client.wire.api_send import SendRequest, SendTemplate
+from skylarkmq.protocol.batch import BatchItem, encode_batch
 from skylarkmq.protocol.bodies.topic import TopicConfig
-from skylarkmq.protocol.command import RemotingCommand, encode_command
-from skylarkmq.protocol.frame import FrameDecoder, RawFrame, SerializeType, encode_frame
+from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
+from skylarkmq.protocol.frame import (
+    PREFIX_SIZE,
+    FrameDecoder,
+    RawFrame,
+    SerializeType,
+    encode_frame,
+)
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.log.append import AppendBatch
@@ -30,7 +38,7 @@ from tests.store.support import BORN, HOST
 pytestmark = pytest.mark.skipif(kernel.compiled is None, reason=kernel.why_pure)
 
 CODECS = (SerializeType.JSON, SerializeType.ROCKETMQ, SerializeType.MSGPACK)
-FILE_SIZE = 1 << 17
+FILE_SIZE = 1 << 21
 STORED_MS = 1_700_000_000_123
 IPV6 = bytes(range(20))
 TOPICS = ("T", "T-2", "7", "8", "Ordered", "%RETRY%g", "TBW102", "None")
@@ -39,7 +47,7 @@ PLAIN = {
     "h": "0", "i": "UNIQ_KEY\x01A\x02WAIT\x01true\x02TAGS\x01t", "j": "0", "k": "false",
     "m": "false",
 }  # fmt: skip
-RIG = GroupRig(region_id='Région"').start()
+RIG = GroupRig(region_id='Région"', max_message_size=60_000).start()
 for name in TOPICS[:5]:
     RIG.topics.table[name] = TopicConfig(
         topic_name=name, write_queue_nums=4, order=name == "Ordered"
@@ -74,6 +82,7 @@ NUMBERS = st.sampled_from(
 CHANGES: dict[str, st.SearchStrategy[str]] = {
     "a": st.sampled_from(["é", "x" * 300, 'q"\n']),
     "b": st.sampled_from([*TOPICS, "T" * 140, "é"]),
+    "d": NUMBERS,
     "e": st.sampled_from(["0", "1", "3", "4", "03", "-1", "x"]),
     "f": NUMBERS | st.sampled_from(["1", "2", "4", "16", "48", "259"]),
     "g": NUMBERS,
@@ -163,26 +172,38 @@ class Road:
             queues=self.queues,
             begin=lambda commit: self.batch,
             refusal=lambda: None,
+            failure=None,
             is_busy=False,
             fail=lambda error: None,
         )
-        checks: Any = None
+        groups: Any = None
+        checks = SendChecks(RIG.config, RIG.topics, groups, random.Random(1))
         RIG.topics._listeners.clear()
         RIG.topics._deletion_listeners.clear()
         self.processor = SendProcessor(
             RIG.config, store, RIG.topics, checks, self.stats, store_host
         )
         self.processor._max_body_size = 4096
+        self.refused: list[tuple[int, int, str | None]] = []
 
-    def take(self, frames: list[RawFrame], host: bytes) -> list[int]:
-        """Hand frames in, and return the places of those that the full road would get."""
-        peer: Any = SimpleNamespace(host_bytes=host)
+    def take(self, frames: list[RawFrame], host: bytes, *, full: bool = False) -> list[int]:
+        """Hand frames in, and return the places of those that the full road would get, or gets."""
+
+        def reply(request: RemotingCommand, answer: RemotingCommand) -> None:
+            self.refused.append((request.opaque, answer.code, answer.remark))
+
+        peer: Any = SimpleNamespace(host_bytes=host, remote_address="192.0.2.7:40000", reply=reply)
         left: list[int] = []
         position = 0
         while position < len(frames):
             taken = self.processor.take(peer, frames, position)
             if not taken:
                 left.append(position)
+                if full:  # after the router, which counts
+                    kind, header, body = frames[position]
+                    self.stats.frames_in[kind].count += 1
+                    self.stats.frames_in[kind].bytes += len(header) + len(body) + PREFIX_SIZE
+                    self.processor.request(peer, decode_command(frames[position]))
             position += taken or 1
         return left
 
@@ -191,6 +212,7 @@ class Road:
         answers = self.processor._answers
         noted = [answers._waiting, answers._unwaited, answers._fresh]
         return (
+            self.refused,
             [(unit[0].topic, unit[0].queue_id, *unit[1:]) for unit in self.batch.units],
             b"".join(self.batch._parts),
             (self.batch._position, self.batch.count, self.batch.size),
@@ -336,7 +358,116 @@ def test_what_the_sdk_sends_is_plain(codec: SerializeType, flags: dict[str, int]
     assert road.processor._pack(peer, frames, 0) == 2
 
 
-@given(st.binary(max_size=20), st.lists(st.integers(0, 2**63 - 1), max_size=5))
-def test_ids_of_messages(prefix: bytes, offsets: list[int]) -> None:
-    made = message_ids(prefix, offsets)
-    assert made == kernel.twins["message_ids"](prefix, offsets)
+# Batches
+
+ITEM_PROPERTIES = st.one_of(
+    PROPERTIES.map(str.encode).filter(lambda text: len(text) < 32_768),
+    st.binary(max_size=20),
+    st.just(b"p\x01" + b"v" * 32_740),
+)
+ITEMS = st.builds(
+    BatchItem, st.integers(-(2**31), 2**31 - 1), st.binary(max_size=40), ITEM_PROPERTIES
+)
+PLAIN_ITEMS = st.builds(
+    BatchItem,
+    st.just(7),
+    st.binary(max_size=40),
+    st.sampled_from([b"", b"UNIQ_KEY\x01A\x02TAGS\x01t", b"KEYS\x01a b\x02", b"TIMER\x01t"]),
+)
+
+
+@st.composite
+def batch_bodies(draw: st.DrawFn) -> bytes:
+    """Bodies of batch sends, some of them cut, or with a byte that is wrong."""
+    items = st.lists(PLAIN_ITEMS, min_size=1, max_size=9) | st.lists(ITEMS, max_size=4)
+    body = bytearray(encode_batch(draw(items)))
+    if body and draw(st.integers(0, 5)) == 0:
+        body[draw(st.integers(0, len(body) - 1))] ^= draw(st.integers(1, 255))
+    if body and draw(st.integers(0, 9)) == 0:
+        del body[draw(st.integers(0, len(body) - 1)) :]
+    return bytes(body)
+
+
+BATCH_LEVELS = (
+    "", "WAIT\x01true", "a\x01b\x02WAIT\x01true\x02", "WAIT\x01TRUE", "WAIT\x01false", "a\x01b\x02",
+    "WAIT\x01true\x02WAIT\x01true", "DELAY\x011", "CLUSTER\x01x\x02a\x01b", "TRAN_MSG\x01true",
+    "TIMER_DELAY_MS\x011", "\0", "a" * 3000, "TAGS\x01shared", "\u20ac\x01\u20ac",
+)  # fmt: skip
+
+
+@st.composite
+def batch_sends(draw: st.DrawFn) -> bytes:
+    """Frames of batch sends, most of them plain, and of sends between them."""
+    codec = draw(st.sampled_from(CODECS))
+    fields: dict[str, Any] = PLAIN | {"e": draw(st.sampled_from("013")), "i": "", "m": "true"}
+    kind = draw(st.integers(0, 9))
+    if kind == 0:
+        return encode_plain(codec, e=fields["e"])
+    if kind < 4:
+        fields["i"] = draw(st.sampled_from(BATCH_LEVELS))
+    elif kind < 6:
+        name = draw(st.sampled_from("defghjlm"))
+        fields[name] = draw(CHANGES[name])
+    elif kind == 6 and codec == SerializeType.MSGPACK:
+        fields |= {"e": draw(st.integers(0, 3)), "m": True, "g": 1_700_000_000_000}
+    code = 310 if draw(st.integers(0, 9)) == 0 else 320
+    command = RemotingCommand(code, opaque=9, ext_fields=fields, body=draw(batch_bodies()))
+    command.flag = 2 if draw(st.integers(0, 9)) == 0 else 0
+    command.serialize_type = codec
+    return encode_command(command)
+
+
+@settings(max_examples=1000)
+@given(
+    st.lists(batch_sends(), min_size=1, max_size=5),
+    st.sampled_from([BORN, BORN, BORN, IPV6]),
+    st.sampled_from([0, 0, 0, FILE_SIZE - 900]),
+    st.sampled_from([1 << 22, 1 << 22, 2000]),
+)
+def test_batches_and_sends_between_them(
+    pieces: list[bytes], host: bytes, position: int, size_max: int
+) -> None:
+    check_batches(pieces, host, position, size_max)
+
+
+def check_batches(
+    pieces: list[bytes], host: bytes = BORN, position: int = 0, size_max: int = 1 << 22
+) -> list[int]:
+    """Hand frames in on both roads, twice; return what the kernel left to the full road."""
+    frames = frames_of([encode_plain(CODECS[0], e=str(e)) for e in (0, 1, 3)] + pieces + pieces)
+    with_kernel, in_python = Road(position), Road(position)
+    for road in (with_kernel, in_python):
+        road.processor._max_body_size = RIG.config.store.max_message_size
+        road.processor._maker.batch_size_max = size_max
+    left = with_kernel.take(frames, host, full=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(send, "kernel", None)
+        in_python.take(frames, host, full=True)
+    assert with_kernel.state() == in_python.state()
+    return left
+
+
+def encode_batch_send(codec: SerializeType, items: list[BatchItem], **fields: Any) -> bytes:
+    """The frame of a batch send."""
+    all_fields = PLAIN | {"i": "", "m": "true"} | fields
+    command = RemotingCommand(320, opaque=5, ext_fields=all_fields, body=encode_batch(items))
+    command.serialize_type = codec
+    return encode_command(command)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("count", [1, 7, 8, 64, 2000])  # ids of 32, 230, 263, 2111, 65999 bytes
+def test_plain_batches_are_packed(codec: SerializeType, count: int) -> None:
+    """Against a kernel that is so careful that it packs nothing."""
+    items = [BatchItem(7, b"body"[: count % 5], b"UNIQ_KEY\x01A\x02TAGS\x01t")] * min(count, 64)
+    items += [BatchItem(0, b"", b"")] * (count - len(items))
+    pieces = [encode_batch_send(codec, items, i=text) for text in ("", "WAIT\x01true")]
+    left = check_batches([*pieces, encode_plain(codec)])
+    assert left == [], "the plain sends before them made the lanes"
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_batch_makes_a_lane(codec: SerializeType) -> None:
+    road = Road(0)
+    frames = frames_of([encode_batch_send(codec, [BatchItem(0, b"body", b"")])] * 3)
+    assert road.take(frames, BORN, full=True) == [0]
