@@ -15,7 +15,8 @@ from typing import Any, Final, Literal, cast
 from skylarkmq.client.consumer.subscription import ALL, Selector, Sql92, Subscription, Tag
 from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.flags import validate_group, validate_topic
-from skylarkmq.protocol.sql92.parser import ExpressionError, parse
+from skylarkmq.protocol.sql92.errors import ExpressionError
+from skylarkmq.protocol.sql92.parser import parse
 from skylarkmq.spark.offsets import INT32_MAX, QueueKey
 from skylarkmq.spark.option_reading import (
     KIB,

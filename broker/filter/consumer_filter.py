@@ -28,7 +28,7 @@ import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.filter.bloom import BloomBits, BloomFilter
@@ -37,16 +37,21 @@ from skylarkmq.broker.tables.json_table import load_table, table_text
 from skylarkmq.broker.tables.persist import TableFile
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
+from skylarkmq.common.first_use import on_first_use
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.common.table_file import TableWriter, Text
 from skylarkmq.protocol.bodies import group as bodies
 from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.flags import validate_group, validate_topic
-from skylarkmq.protocol.sql92.expression import Expression, compile_expression
-from skylarkmq.protocol.sql92.parser import ExpressionError
+from skylarkmq.protocol.sql92.errors import ExpressionError
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.read.filtering import RecordFilter
+
+if TYPE_CHECKING:
+    import skylarkmq.protocol.sql92.expression as sql92
+else:  # by the first consumer that filters with it
+    sql92 = on_first_use("skylarkmq.protocol.sql92.expression")
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +72,7 @@ class ConsumerFilterData:
 
     topic: str
     group: str
-    expression: Expression
+    expression: sql92.Expression
     client_version: int
     born_time: int
     bits: BloomBits
@@ -120,7 +125,7 @@ class ConsumerFilterManager:
         self.count = 0
         self._characters = 0
         # By topic, what a message is held against; None where that would cost too much.
-        self._bitmap_plans: dict[str, list[tuple[Expression, int]] | None] = {}
+        self._bitmap_plans: dict[str, list[tuple[sql92.Expression, int]] | None] = {}
         if config.enable_calc_filter_bit_map:
             store.queues.bitmap_of = self.bitmap_of
 
@@ -161,7 +166,7 @@ class ConsumerFilterManager:
         if row.expression_type != EXPRESSION_SQL92:
             return False
         try:
-            expression = compile_expression(row.expression)
+            expression = sql92.compile_expression(row.expression)
         except ExpressionError as error:
             log.warning(
                 "%s: leaving out the filter of group %s for topic %s: %s",
@@ -267,7 +272,7 @@ class ConsumerFilterManager:
         if subscription.expression_type != EXPRESSION_SQL92:
             return
         try:
-            expression = compile_expression(text)
+            expression = sql92.compile_expression(text)
         except ExpressionError as error:
             log.warning("group %s filters topic %s wrongly: %s", group, topic, error)
             return
@@ -346,7 +351,7 @@ class ConsumerFilterManager:
                 bitmap |= mask
         return bitmap.to_bytes(self.bloom.byte_count, "little")
 
-    def _bitmap_plan(self, topic: str) -> list[tuple[Expression, int]] | None:
+    def _bitmap_plan(self, topic: str) -> list[tuple[sql92.Expression, int]] | None:
         if topic not in self._bitmap_plans:
             filters = self._by_topic[topic].values()
             cost = sum(data.expression.cost for data in filters)

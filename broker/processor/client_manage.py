@@ -51,7 +51,7 @@ from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.protocol.flags import TopicSysFlag, retry_topic
 from skylarkmq.protocol.headers.group import UnregisterClientRequestHeader
-from skylarkmq.protocol.sql92.parser import TEXT_SIZE_MAX
+from skylarkmq.protocol.sql92.errors import TEXT_SIZE_MAX
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ broker/.../filter/ExpressionForRetryMessageFilter.java
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.filter.consumer_filter import EXPRESSION_SQL92, ConsumerFilterManager
@@ -25,6 +25,7 @@ from skylarkmq.broker.groups.consumer_manager import (
     ConsumerGroupInfo,
     ConsumerManager,
 )
+from skylarkmq.common.first_use import on_first_use
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.bodies.group import SubscriptionData, SubscriptionGroupConfig
 from skylarkmq.protocol.codes import ResponseCode
@@ -32,10 +33,14 @@ from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX, PullSysFlag
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
 from skylarkmq.protocol.properties import find_property
-from skylarkmq.protocol.sql92.expression import Expression, compile_expression
-from skylarkmq.protocol.sql92.parser import ExpressionError
+from skylarkmq.protocol.sql92.errors import ExpressionError
 from skylarkmq.store.read.filtering import RecordFilter
 from skylarkmq.store.read.message_reader import Filter
+
+if TYPE_CHECKING:
+    import skylarkmq.protocol.sql92.expression as sql92
+else:  # by the first consumer that filters with it
+    sql92 = on_first_use("skylarkmq.protocol.sql92.expression")
 
 _RETRY_TOPIC: Final = names.RETRY_TOPIC.encode() + b"\x01"
 
@@ -124,7 +129,7 @@ class PullSubscriptions:
     def _of_original_topics(self, group: str) -> RecordFilter:
         """Filter retried messages by what the group wants of the topics that they came from."""
         # A copy: the reads worker must not look into the table.
-        expressions: dict[bytes | None, Expression] = {
+        expressions: dict[bytes | None, sql92.Expression] = {
             data.topic.encode(): data.expression for data in self._filters.of_group(group)
         }
 
@@ -149,7 +154,7 @@ def no_filter(kind: str) -> RemoteProtocolError:
     )
 
 
-def compile_subscription(kind: str, text: str) -> Expression:
+def compile_subscription(kind: str, text: str) -> sql92.Expression:
     """Return the expression of a subscription that is not one of tags.
 
     Raises:
@@ -158,7 +163,7 @@ def compile_subscription(kind: str, text: str) -> Expression:
     try:
         if kind != EXPRESSION_SQL92:
             raise ExpressionError(f"no filter is called {kind[:32]!a}; TAG and SQL92 are known")
-        return compile_expression(text)
+        return sql92.compile_expression(text)
     except ExpressionError as error:
         raise RemoteProtocolError(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,

@@ -29,6 +29,7 @@ from typing import Any, Final
 
 from skylarkmq.protocol.headers.fields import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN
 from skylarkmq.protocol.properties import find_property
+from skylarkmq.protocol.sql92.errors import TEXT_SIZE_MAX, ExpressionError
 from skylarkmq.protocol.sql92.java_values import (
     EvaluationError,
     compare_doubles,
@@ -37,7 +38,7 @@ from skylarkmq.protocol.sql92.java_values import (
     to_double,
     to_integer,
 )
-from skylarkmq.protocol.sql92.parser import TEXT_SIZE_MAX, ExpressionError, parse
+from skylarkmq.protocol.sql92.parser import parse
 from skylarkmq.protocol.sql92.tree import (
     NULL,
     And,

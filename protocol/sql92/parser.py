@@ -40,6 +40,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, NoReturn
 
 from skylarkmq.protocol.headers.fields import INT_MAX, LONG_MAX
+from skylarkmq.protocol.sql92.errors import TEXT_SIZE_MAX, ExpressionError
 from skylarkmq.protocol.sql92.java_values import compare_numbers
 from skylarkmq.protocol.sql92.tree import (
     FALSE,
@@ -59,9 +60,6 @@ from skylarkmq.protocol.sql92.tree import (
     Property,
     is_condition,
 )
-
-TEXT_SIZE_MAX: Final = 4096
-"""Characters of an expression."""
 
 KEYWORDS: Final = frozenset(
     {"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"},
@@ -108,10 +106,6 @@ class Token(NamedTuple):
     kind: str
     text: str  # as written; of a text literal what it means
     position: int  # 0-based character in the expression
-
-
-class ExpressionError(ValueError):
-    """The expression is none; the text says what is wrong and where."""
 
 
 def tokenize(text: str) -> list[Token]:

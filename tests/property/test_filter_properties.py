@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.record import record_properties
+from skylarkmq.protocol.sql92.errors import ExpressionError
 from skylarkmq.protocol.sql92.expression import Expression, compile_expression
 from skylarkmq.protocol.sql92.java_values import EvaluationError
-from skylarkmq.protocol.sql92.parser import ExpressionError
 
 CALM = settings(max_examples=100)
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from skylarkmq.protocol.properties import encode_properties
+from skylarkmq.protocol.sql92.errors import ExpressionError
 from skylarkmq.protocol.sql92.expression import CACHED_MAX, Expression, compile_expression
 from skylarkmq.protocol.sql92.java_values import EvaluationError
-from skylarkmq.protocol.sql92.parser import ExpressionError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "golden-sql92.json"
 CASES: list[dict[str, Any]] = json.loads(GOLDEN.read_text("utf-8"))["cases"]

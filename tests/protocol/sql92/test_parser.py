@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.protocol.sql92.parser import (
-    DEPTH_MAX,
-    END,
-    TEXT_SIZE_MAX,
-    ExpressionError,
-    parse,
-    tokenize,
-)
+from skylarkmq.protocol.sql92.errors import TEXT_SIZE_MAX, ExpressionError
+from skylarkmq.protocol.sql92.parser import DEPTH_MAX, END, parse, tokenize
 from skylarkmq.protocol.sql92.tree import And, Cast, Or, Property
 
 
