@@ -295,14 +295,15 @@ cdef unsigned char* lay_out_batch(
 
 
 def take_sends(
-    list frames, Py_ssize_t start, dict lanes, Py_ssize_t body_max, Py_ssize_t batch_size_max,
+    list frames, list peers, Py_ssize_t start, dict lanes, Py_ssize_t body_max, Py_ssize_t batch_size_max,
     bytes cluster_pair, int64_t physical_offset, Py_ssize_t room, int64_t store_timestamp,
-    bytes born_host, bytes store_host, bytes id_prefix, tuple parts,
+    bytes store_host, bytes id_prefix, tuple parts,
 ):
     """Lay out the plain sends of one codec that follow each other from `start` on.
 
-    Returns how many, the bytes of their frames, their records, units, answers, and how many of
-    those. It ends at whatever the Python road must look at: what is not plain or may be wrong, a
+    `peers` are the connections of the frames; the last is that of all that follow. Returns how many
+    were taken, the bytes of their frames, their records, units, and answers as `send_answers.Sent`
+    has them. It ends at whatever the Python road must look at: what is not plain or may be wrong, a
     queue without a lane, and what `room` bytes do not hold. Offsets and counters of the lanes move
     at the end, all at once.
     """
@@ -319,15 +320,16 @@ def take_sends(
     cdef Py_ssize_t at
     cdef PyObject* records = NULL
     cdef PyObject* answers = NULL
-    cdef bytes body, properties
-    cdef object frame, queue, traffic
-    cdef list units = []
+    cdef bytes body, properties, born_host = b""
+    cdef object frame, queue, traffic, peer = None
+    cdef list units = [], sent = []
     cdef unsigned char* record
     cdef unsigned char* place
     cdef unsigned char* answer
-    if PyBytes_GET_SIZE(born_host) != HOST_SIZE or PyBytes_GET_SIZE(store_host) != HOST_SIZE:
+    cdef unsigned char* first_answer
+    if PyBytes_GET_SIZE(store_host) != HOST_SIZE or PyBytes_GET_SIZE(id_prefix) != ID_SIZE // 2:
         return None
-    if PyBytes_GET_SIZE(id_prefix) != ID_SIZE // 2:
+    if not peers:
         return None
     position = start
     while position < len(frames) and (position == start or bound < RUN_SIZE_MAX):
@@ -341,7 +343,7 @@ def take_sends(
     try:
         records, answers = new_bytes(NULL, bound), new_bytes(NULL, count * answer_max)
         record = <unsigned char*> PyBytes_AS_STRING(<object> records)
-        answer = <unsigned char*> PyBytes_AS_STRING(<object> answers)
+        answer = first_answer = <unsigned char*> PyBytes_AS_STRING(<object> answers)
         position = start
         while position < len(frames) and (position == start or wire_size < RUN_SIZE_MAX):
             frame = frames[position]
@@ -350,8 +352,14 @@ def take_sends(
                 kind = <object> PyTuple_GET_ITEM(frame, 0)
             elif kind != <object> PyTuple_GET_ITEM(frame, 0):
                 break
+            if peer is not peers[min(position, len(peers) - 1)]:
+                if answer_count:
+                    sent.append((peer, kind, answer_count, first_answer[:answer - first_answer]))
+                    answer, answer_count = first_answer, 0
+                peer = peers[min(position, len(peers) - 1)]
+                born_host = peer.host_bytes
             if (
-                PyBytes_GET_SIZE(body) > body_max
+                PyBytes_GET_SIZE(born_host) != HOST_SIZE or PyBytes_GET_SIZE(body) > body_max
                 or not is_send(kind, <bytes> PyTuple_GET_ITEM(frame, 1), &send)
             ):
                 break
@@ -415,6 +423,7 @@ def take_sends(
                     make_room(&answers, answer, answer_max + count * (ID_SIZE + 1)), kind, parts,
                     id_prefix, send.opaque, record, count, lane.queue_id, lane.queue_offset,
                 )
+                first_answer = <unsigned char*> PyBytes_AS_STRING(<object> answers)
                 answer_count += 1
             lane.queue_offset += count
             lane.count += count
@@ -433,10 +442,9 @@ def take_sends(
             queue.next_offset = lane.queue_offset
             traffic.count += lane.count
             traffic.bytes += lane.body_size
-        return (
-            position - start, wire_size, cut(&records, record), units, cut(&answers, answer),
-            answer_count,
-        )
+        if answer_count:
+            sent.append((peer, kind, answer_count, cut(&answers, answer)))
+        return position - start, wire_size, cut(&records, record), units, sent
     finally:
         Py_XDECREF(records)
         Py_XDECREF(answers)

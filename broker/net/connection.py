@@ -161,7 +161,7 @@ class Connection(PendingCalls, asyncio.Protocol):
             self._note_unfinished(size, is_new=bool(frames))
         if size or self._held_size:
             self._note_held()
-        self._take(frames, why)
+        self.handle(frames, why)
 
     def _note_unfinished(self, size: int, *, is_new: bool) -> None:
         if not size:
@@ -182,7 +182,7 @@ class Connection(PendingCalls, asyncio.Protocol):
         self._server.stats.protocol_errors[error.kind] += 1
         return error.remark
 
-    def _take(self, frames: list[RawFrame], why_close: str = "") -> None:
+    def handle(self, frames: list[RawFrame], why_close: str = "") -> None:
         """Handle frames, write what they answered, and leave the rest for when there is room."""
         if self._waiting:
             self._wait(self._waiting + frames)
@@ -223,7 +223,7 @@ class Connection(PendingCalls, asyncio.Protocol):
         if not self.closed and not self._writing_paused and self._waiting:
             frames, self._waiting = self._waiting, []
             self._waiting_size = 0
-            self._take(frames)
+            self.handle(frames)
             if self._held_size and not self._waiting:
                 self._note_held()
 

@@ -8,7 +8,8 @@ WAIT=false, at once. The first messages of a topic made on demand are stored at 
 acknowledged only when `topics.json` is on the disk, so an acknowledged topic survives a power cut.
 
     kernel         plain sends that follow each other, also of batches, in one call, to queues that
-                   have a lane: a message was stored there since the topic was made or changed
+                   have a lane: a message was stored there since the topic was made or changed.
+                   Those that came alone in a read wait for others of their turn
     plain road     header with short names, known ordinary topic, no delay, no batch: small structs,
                    templates, no dict
     full road      everything else, and whatever the plain road is not sure of
@@ -141,6 +142,11 @@ class SendProcessor:
         topics.add_change_listener(lambda _: self._lanes.clear())
         topics.add_deletion_listener(lambda _: self._lanes.clear())
         self.gathering = False
+        # Sends of this turn that came alone in a read, until the kernel takes them all in one call.
+        self._single: list[RawFrame] = []
+        self._single_peers: list[Connection] = []
+        self._single_size = 0
+        self._taking_single = False
         self._last_sender: Connection | None = None
         self._planned = False  # the end of this turn
 
@@ -154,7 +160,18 @@ class SendProcessor:
             return 0
         if not self.gathering and not self._begin():
             return 0
-        packed = self._pack(connection, frames, start)
+        if (
+            len(frames) == 1
+            and kernel is not None
+            and connection is not self._last_sender
+            and not self._taking_single
+        ):
+            self._single.append(frames[0])
+            self._single_peers.append(connection)
+            self._single_size += len(body)
+            return 1
+        self._take_single()
+        packed = self._pack([connection], frames, start)
         if packed:
             return packed
         if not header.startswith(begins[0]):
@@ -167,27 +184,47 @@ class SendProcessor:
         traffic.bytes += len(header) + len(body) + PREFIX_SIZE
         return 1
 
-    def _pack(self, connection: Connection, frames: list[RawFrame], start: int) -> int:
-        """Do as `take`, in the kernel."""
+    def _pack(self, peers: list[Connection], frames: list[RawFrame], start: int) -> int:
+        """Do as `take`, in the kernel; frames after those of `peers` are the last one's, too."""
         if kernel is None:
             return 0
         batch, answers, kind = self._batch, self._answers, frames[start].serialize_type
         packed = kernel.take_sends(
-            frames, start, self._lanes, self._max_body_size, self._maker.batch_size_max,
+            frames, peers, start, self._lanes, self._max_body_size, self._maker.batch_size_max,
             self._cluster_pair, batch.physical_offset, batch.room, batch.store_timestamp,
-            connection.host_bytes, self._store_host, answers.id_prefix, answers.parts(kind),
+            self._store_host, answers.id_prefix, answers.parts(kind),
         )  # fmt: skip
         if packed is None:
             return 0
         count: int
-        count, wire_size, records, units, frames_out, answer_count = packed
+        count, wire_size, records, units, sent = packed
         batch.extend(records, units)
-        if answer_count:
-            answers.add_waiting((connection, kind, answer_count, frames_out))
+        answers.add_waiting(sent)
         traffic = self._stats.frames_in[kind]
         traffic.count += count
         traffic.bytes += wire_size
         return count
+
+    def _take_single(self) -> None:
+        """Take the sends that came alone in a read; those that are not plain go their own way."""
+        if not self._single:
+            return
+        frames, self._single = self._single, []
+        peers, self._single_peers = self._single_peers, []
+        self._single_size = 0
+        self._taking_single = True
+        position = 0
+        try:
+            while position < len(frames):
+                try:
+                    packed = self._pack(peers, frames, position) if self.gathering else 0
+                except Exception:
+                    packed = 0  # the router will meet the same, and answer
+                if not packed:
+                    peers[position].handle([frames[position]])
+                position += packed or 1
+        finally:
+            self._taking_single = False
 
     def _plain(self, connection: Connection, kind: int, command: PlainCommand, body: bytes) -> bool:
         """Store a send in which everything is usual; False, and nothing done, otherwise."""
@@ -274,6 +311,7 @@ class SendProcessor:
 
     def _request(self, connection: Connection, request: RemotingCommand) -> None:
         header = decode_send_header(request.code, request.ext_fields)
+        self._take_single()
         if self._store.failure is not None or (not self.gathering and not self._begin()):
             why = self._store.refusal()
             if why is None:
@@ -392,7 +430,10 @@ class SendProcessor:
 
         A peer that is the only one to send has nobody to share a commit with.
         """
-        if connection is self._last_sender or self._batch.size >= TURN_SIZE_MAX:
+        if self._taking_single:
+            return
+        gathered_size = self._batch.size + self._single_size
+        if connection is self._last_sender or gathered_size >= TURN_SIZE_MAX:
             self.commit()
             return
         self._last_sender = connection
@@ -407,6 +448,7 @@ class SendProcessor:
 
     def commit(self) -> None:
         """Commit what was gathered, and answer when it is durable."""
+        self._take_single()
         self.gathering = False
         if self._batch.is_empty:
             return

@@ -243,9 +243,9 @@ class SendAnswers:
         else:
             self._unwaited.append(sent)
 
-    def add_waiting(self, sent: Sent) -> None:
+    def add_waiting(self, sent: list[Sent]) -> None:
         """Note stored messages of topics that are not fresh, whose senders wait for the disk."""
-        self._waiting.append(sent)
+        self._waiting += sent
 
     def is_fresh(self, topic: str) -> bool:
         """Return whether a topic was made lately and is not on the disk yet."""

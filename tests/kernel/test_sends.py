@@ -316,16 +316,16 @@ def test_plain_sends_are_packed(codec: SerializeType) -> None:
     frames = frames_of(plain)
     peer: Any = SimpleNamespace(host_bytes=BORN)
     assert road.take(frames[:3], BORN) == [], "which makes the lanes"
-    assert road.processor._pack(peer, frames, 0) == len(frames)
-    assert road.processor._pack(peer, frames, len(frames) - 1) == 1
+    assert road.processor._pack([peer], frames, 0) == len(frames)
+    assert road.processor._pack([peer], frames, len(frames) - 1) == 1
 
 
 async def test_a_topic_that_changes_is_looked_at_again() -> None:
     road = Road(0)
-    frames = frames_of([encode_plain(SerializeType.JSON, b="T-2", e="3")])
+    frames = frames_of([encode_plain(SerializeType.JSON, b="T-2", e="3")] * 2)
     assert road.take(frames, BORN) == []
     RIG.topics.update(TopicConfig(topic_name="T-2", write_queue_nums=2))
-    assert road.take(frames, BORN) == [0]
+    assert road.take(frames, BORN) == [0, 1]
     RIG.topics.update(TopicConfig(topic_name="T-2", write_queue_nums=4))
     assert road.take(frames, BORN) == []
 
@@ -355,7 +355,7 @@ def test_what_the_sdk_sends_is_plain(codec: SerializeType, flags: dict[str, int]
     frames = frames_of(sent)
     assert road.take(frames, BORN) == []
     peer: Any = SimpleNamespace(host_bytes=BORN)
-    assert road.processor._pack(peer, frames, 0) == 2
+    assert road.processor._pack([peer], frames, 0) == 2
 
 
 # Batches

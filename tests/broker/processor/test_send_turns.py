@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.processor import send as send_module
+from skylarkmq.kernel import why_pure
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
-from skylarkmq.protocol.frame import FrameDecoder
+from skylarkmq.protocol.frame import FrameDecoder, SerializeType, encode_frame
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store.results import PutMessageResult
 from tests.store.support import inner
@@ -137,6 +139,70 @@ async def test_what_the_broker_stores_itself_comes_after_what_was_read(tmp_path:
         await turn()
         assert [result.queue_offset for result in results] == [1]
         assert peer.offsets() == ["0", "2"]
+
+
+async def test_what_is_not_plain_keeps_its_place_in_the_turn(tmp_path: Path) -> None:
+    async with live_broker(tmp_path) as broker:
+        first, second, third = await peers(broker, 3)
+        first.send("x")
+        second.send("in a hurry", "WAIT\x01false")
+        second.send("y")
+        first.send("shouts", "WAIT\x01TRUE")
+        third.read(SEND, send_fields("T", "99"), b"no such queue")
+        third.send("z")
+        await turn()
+        assert first.offsets() == ["0", "3"]
+        assert sorted(second.offsets()) == ["1", "2"]
+        refused, stored_last = third.answers()
+        assert (refused.code, stored_last.ext_fields["queueOffset"]) == (1, "4")
+
+
+async def test_a_header_that_can_not_be_read_costs_its_peer_alone(tmp_path: Path) -> None:
+    async with live_broker(tmp_path) as broker:
+        first, second, third = await peers(broker, 3)
+        first.send("x")
+        header = b'{"code":310,"opaque":'
+        second.connection.data_received(encode_frame(SerializeType.JSON, header, b"y"))
+        third.send("z")
+        await turn()
+        assert (first.offsets(), third.offsets()) == (["0"], ["1"])
+        assert second.connection.close_reason == "protocol_error"
+
+
+async def test_a_header_that_says_two_codes_finds_what_was_sent_before_it(tmp_path: Path) -> None:
+    async with live_broker(tmp_path) as broker:
+        first, second, third = await peers(broker, 3)
+        first.send("x")
+        pull = RemotingCommand.request(PULL, pull_fields("T"), opaque=7)
+        (frame,) = FrameDecoder().feed(encode_command(pull))
+        header = b'{"code":310,' + frame.header[1:]
+        second.connection.data_received(encode_frame(SerializeType.JSON, header, b""))
+        third.send("z")
+        await turn()
+        (answer,) = second.answers()
+        assert [found.body for found in decode_messages(answer.body)] == [b"x"]
+        assert (first.offsets(), third.offsets()) == (["0"], ["1"])
+
+
+@pytest.mark.skipif(send_module.kernel is None, reason=why_pure)
+async def test_a_defect_of_the_kernel_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    async with live_broker(tmp_path) as broker:
+        first, second = await peers(broker)
+        with monkeypatch.context() as patch:
+            patch.setattr(send_module, "kernel", SimpleNamespace(take_sends=fail))
+            first.send("x")
+            second.send("y")
+            await turn()
+        for peer in (first, second):
+            assert [answer.code for answer in peer.answers()] == [ResponseCode.SYSTEM_ERROR]
+        first.send("z")
+        await turn()
+        assert first.offsets() == ["0"]
 
 
 async def test_a_deleted_topic_takes_along_what_this_turn_has_read(tmp_path: Path) -> None:
