@@ -19,14 +19,14 @@ import sys
 import tempfile
 import time
 import zlib
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from statistics import median
 
 from tests.bench.frames import PULL_UP_TO
 from tests.bench.load import Figures
 from tests.bench.peers import Load, Server, broker, echo, load, resident_mib
-from tests.bench.report import Report, Row
+from tests.bench.report import Report, Row, Start
 from tests.bench.scenarios import ASYNC, MAPPED, POOL, Scenario, all_scenarios
 
 SYNC_TRIES = 100
@@ -68,18 +68,21 @@ def crc_us() -> float:
     return median(times) * 1e6
 
 
-def idle_broker(folder: Path) -> tuple[float, float]:
-    """Seconds until ready and resident MiB of a broker that does nothing; medians."""
-    ready: list[float] = []
-    resident: list[float] = []
-    for number in range(STARTS):
+def idle_broker(folder: Path) -> Start:
+    """What a start costs, and what a broker takes that does nothing; medians.
+
+    Its modules have byte code, as in an installation; a checkout may have none.
+    """
+    starts: list[Start] = []
+    for number in range(STARTS + 1):
         root = folder / f"idle-{number}"
         root.mkdir()
-        with broker(root, ASYNC) as server:
+        with broker(root, ASYNC, byte_code=folder / "byte-code") as server:
             time.sleep(IDLE_S)
-            ready.append(server.ready_s)
-            resident.append(resident_mib(server.pid))
-    return median(ready), median(resident)
+            resident, of_files = resident_mib(server.pid), resident_mib(server.pid, "RssFile")
+            starts.append(Start(server.ready_s, server.ready_cpu_s, resident, of_files))
+    counted = map(astuple, starts[1:])  # the first one has compiled the sources
+    return Start(*map(median, zip(*counted, strict=True)))
 
 
 def run_one(scenario: Scenario, server: Server, source: Load, seconds: float) -> Figures:
@@ -122,7 +125,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Report:
     ]
     rows = [Row(scenario) for scenario in scenarios]
     disk_ms = disk_sync_ms(folder)
-    ready_s, idle_mib = idle_broker(folder)
+    start = idle_broker(folder)
     with contextlib.ExitStack() as stack:
         servers: dict[tuple[str, str, bool], Server] = {}
         for needed in {scenario.server: None for scenario in scenarios}:
@@ -144,7 +147,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Report:
                 if scenario.flush == ASYNC and not scenario.per_pull:
                     row.echo.append(run_echo(scenario, mirror, source, options.seconds))
         print("\r\x1b[K", end="", file=sys.stderr)
-    return Report(rows, crc_us(), disk_ms, ready_s, idle_mib)
+    return Report(rows, crc_us(), disk_ms, start)
 
 
 def main() -> None:

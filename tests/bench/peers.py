@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from tests.bench.load import Figures, Job
+from tests.bench.load import Figures, Job, cpu_seconds
 
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 30.0
@@ -30,6 +30,7 @@ class Server:
     port: int
     namesrv: str = ""
     ready_s: float = 0.0  # from the start of the process
+    ready_cpu_s: float = 0.0  # of all its threads until then
     protocol: str = "rocketmq"
 
 
@@ -55,8 +56,17 @@ def process(command: list[str], **settings: object) -> Iterator[subprocess.Popen
 
 
 @contextlib.contextmanager
-def broker(root: Path, flush: str, settings: dict[str, object] | None = None) -> Iterator[Server]:
-    """A broker on an empty store, ready for clients."""
+def broker(
+    root: Path,
+    flush: str,
+    settings: dict[str, object] | None = None,
+    byte_code: Path | None = None,
+) -> Iterator[Server]:
+    """A broker on an empty store, ready for clients.
+
+    Args:
+        byte_code: where compiled modules are kept from one start to the next.
+    """
     values: dict[str, object] = {
         "storePathRootDir": root / "store",
         "mappedFileSizeCommitLog": 256 * 1024 * 1024,
@@ -72,14 +82,18 @@ def broker(root: Path, flush: str, settings: dict[str, object] | None = None) ->
     command = [str(Path(sys.executable).with_name("skylarkmq")), "serve", "--log-format", "json"]
     for key, value in values.items():
         command += ["--set", f"{key}={value}"]
+    environment = dict(os.environ)
+    if byte_code is not None:
+        environment["PYTHONPYCACHEPREFIX"] = str(byte_code)
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
     path = root / "broker.log"
     with path.open("w") as log:
         started = time.perf_counter()
-        with process(command, stdout=log, stderr=log) as child:
+        with process(command, stdout=log, stderr=log, env=environment) as child:
             ready = wait_until_ready(child, path)
+            took_s, cpu_s = time.perf_counter() - started, cpu_seconds(child.pid)
             port = int(str(ready["listenAddr"]).rpartition(":")[2])
-            took_s = time.perf_counter() - started
-            yield Server(child.pid, port, str(ready["namesrvAddr"]), took_s)
+            yield Server(child.pid, port, str(ready["namesrvAddr"]), took_s, cpu_s)
 
 
 def wait_until_ready(child: subprocess.Popen[str], log: Path) -> dict[str, object]:
@@ -134,9 +148,9 @@ def output_of(child: subprocess.Popen[str]) -> IO[str]:
     return child.stdout
 
 
-def resident_mib(pid: int) -> float:
-    """Resident memory of a process."""
+def resident_mib(pid: int, field: str = "VmRSS") -> float:
+    """Resident memory of a process; with RssFile, that part of it which is pages of files."""
     status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
+    found = re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)
     assert found is not None
     return int(found[1]) / 1024

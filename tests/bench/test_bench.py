@@ -27,7 +27,7 @@ from tests.bench.frames import (
 )
 from tests.bench.load import Figures, Job, percentile
 from tests.bench.other_frames import crc32c, kafka_batch, talk, zigzag
-from tests.bench.report import Report, Row
+from tests.bench.report import Report, Row, Start
 from tests.bench.rocketmq import OURS, Measured, pulls, sends
 from tests.bench.rocketmq import Row as PeerRow
 from tests.bench.scenarios import ASYNC, SYNC, Scenario, all_scenarios
@@ -105,7 +105,7 @@ def test_report_shows_medians_beside_targets() -> None:
         ]
         return Row(scenario, rounds, [])
 
-    report = Report([row(ASYNC, 1000), row(SYNC, 700)], 0.6, 1.5, 0.4, 41.2)
+    report = Report([row(ASYNC, 1000), row(SYNC, 700)], 0.6, 1.5, Start(0.4, 0.3, 34.2, 12.4))
     lines = report.text().splitlines()
     assert "CPU us" in lines[2]
     shown = lines[3].split()
@@ -113,7 +113,8 @@ def test_report_shows_medians_beside_targets() -> None:
     assert shown[6:9] == ["5.00", "<=", "8"]
     facts = {name: (figure, target) for name, figure, target in report.facts()}
     assert facts["sync rate / async rate, 512 clients"] == ("70%", ">= 60%")
-    assert facts["idle broker, resident"] == ("41.2 MiB", "< 60 MiB")
+    assert facts["CPU until then"] == ("0.30 s", "< 0.35 s")
+    assert facts["idle broker, resident"] == ("34.2 MiB", "< 33 MiB")
 
 
 def test_every_scenario_has_its_own_name() -> None:
