@@ -37,7 +37,7 @@ cdef struct Plan:  # an answer
 cdef struct Terms:  # `message_reader.NearTerms`
     int64_t floor
     int64_t verify_below
-    bint only_tails
+    bint only_kept
     int64_t units_per_file
     int64_t count_max
     int64_t size_max
@@ -74,18 +74,18 @@ cdef bytes lane_key(Pull* pull, bint subscribed):
         out += pull.fields[place].size
         out[0] = 0
         out += 1
-    out[0] = subscribed
+    out[0] = c'+' if subscribed else c'-'
     if subscribed and subscription.size:
         memcpy(out + 1, subscription.at, subscription.size)
     return key
 
 
 cdef bint scan_lane(
-    object lane, int64_t offset, int64_t end, int64_t floor, Wanted* wanted, Scan* scan
+    object lane, int64_t offset, int64_t end, Terms* terms, Wanted* wanted, Scan* scan
 ) except -1:
     """Go over units of a queue, from its memory or what the lane has of its files.
 
-    False when they cannot be had, or the first one's record lies below `floor`.
+    False when they cannot be had, or the first one's record is too old.
     """
     cdef object queue = lane.queue
     cdef bytearray tail
@@ -101,6 +101,8 @@ cdef bint scan_lane(
             units, first = lane.units, lane.first_unit
             have = PyBytes_GET_SIZE(units) // UNIT_SIZE
             if not first <= offset < first + have:
+                if terms.only_kept:
+                    return False
                 units, first = lane.read_units(offset), offset
                 have = PyBytes_GET_SIZE(units) // UNIT_SIZE
             at = <const unsigned char*> PyBytes_AS_STRING(units)
@@ -110,7 +112,7 @@ cdef bint scan_lane(
         at += (offset - first) * UNIT_SIZE
         if not scan.scanned:
             scan.first_start = load64(at)
-            if scan.first_start < floor:
+            if scan.first_start < terms.floor:
                 return False
         scan_units(at, have - offset, wanted, scan)
         offset = have
@@ -218,7 +220,6 @@ cdef bint plan_pull(
     offset = numbers[QUEUE_OFFSET]
     if (
         queue.removed or not plan.min_offset <= offset < plan.max_offset
-        or (terms.only_tails and offset < <int64_t> queue.tail_start)
     ):
         return False
     note_wanted(&wanted, lane.matches)
@@ -235,7 +236,7 @@ cdef bint plan_pull(
         end = min(end, offset - offset % terms.units_per_file + terms.units_per_file)
     if reading.place_count + scan.count_max > EXTENTS_MAX:
         return False
-    if not scan_lane(lane, offset, end, terms.floor, &wanted, &scan):
+    if not scan_lane(lane, offset, end, terms, &wanted, &scan):
         return False
     if scan.count and not place_extents(reading, &scan, queue, offset, locate):
         return False
@@ -317,7 +318,7 @@ def take_pulls(
     reading.place_count, reading.file_count, reading.plan_count = 0, 0, 0
     try:
         (
-            reading.terms.floor, reading.terms.verify_below, reading.terms.only_tails,
+            reading.terms.floor, reading.terms.verify_below, reading.terms.only_kept,
             reading.terms.units_per_file, reading.terms.count_max, reading.terms.size_max,
             reading.terms.units_min, reading.terms.big_count, reading.terms.big_size,
         ) = terms

@@ -89,3 +89,4 @@ class GetMessageResult:
     count: int = 0
     size: int = 0
     suggest_pulling_from_slave: bool = False  # the last message looked at is not in memory
+    units: bytes = b""  # of the queue, from the offset asked for on, if the disk had to give them

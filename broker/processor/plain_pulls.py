@@ -43,7 +43,7 @@ from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 
 MASTER_ID: Final = 0
 LANES_MAX: Final = 1024
-"""One more, and all are opened anew: a lane keeps up to 16 KB of its queue's units."""
+"""One more, and all are opened anew: a lane keeps up to 40 KiB of its queue's units."""
 
 # How a pull's header begins: code 11 as Java and we write it.
 _BEGINS: Final = {
@@ -66,6 +66,8 @@ _NONE: Final = {
     )
     for kind, codec in _CODECS.items()
 }
+_KEY_ENDS: Final = 3
+"""Zeros of a lane's key; one more would make two pulls alike that are not."""
 _CODE: Final = int(RequestCode.PULL_MESSAGE)
 _COMMITS: Final = PullSysFlag.FLAG_COMMIT_OFFSET
 _NOT_PLAIN: Final = RESPONSE_FLAG | ONEWAY_FLAG
@@ -114,12 +116,14 @@ class Lane:
         self.units, self.first_unit = self._read(self.queue, offset), offset
         return self.units
 
-    def units_at(self, offset: int, end: int) -> bytes:
-        """Return the units [offset, end), fewer where more are asked for than are kept."""
+    def units_at(self, offset: int, end: int, *, may_read: bool) -> bytes:
+        """Return the units [offset, end), fewer where they are not kept."""
         queue = self.queue
         if offset >= queue.tail_start:
             return queue.tail_units(offset, end - offset)
         if not self.first_unit <= offset < end <= self.first_unit + len(self.units) // UNIT_SIZE:
+            if not may_read:
+                return b""
             self.read_units(offset)
         first = self.first_unit
         return self.units[(offset - first) * UNIT_SIZE : (end - first) * UNIT_SIZE]
@@ -131,7 +135,7 @@ def lane_key(group: str, topic: str, queue_id: int | str, subscription: str | No
     Args:
         subscription: as it is in the request; None where the group's own counts.
     """
-    text = "\0" if subscription is None else f"\1{subscription}"
+    text = "-" if subscription is None else f"+{subscription}"
     return f"{group}\0{topic}\0{queue_id}\0{text}".encode()
 
 
@@ -221,11 +225,7 @@ def _plan(
     if lane is None or (subscription is None and sub_version > lane.sub_version):
         return None
     queue = lane.queue
-    if (
-        queue.removed
-        or not queue.min_offset <= offset < queue.max_offset
-        or (terms.only_tails and offset < queue.tail_start)
-    ):
+    if queue.removed or not queue.min_offset <= offset < queue.max_offset:
         return None
     limits = min(count, terms.count_max), terms.size_max
     if size_max > terms.size_max:
@@ -234,13 +234,20 @@ def _plan(
     end = min(end, queue.max_offset)
     if offset < queue.tail_start:  # a read of units ends with their file
         end = min(end, offset - offset % terms.units_per_file + terms.units_per_file)
-    units = lane.units_at(offset, end)
+    units = lane.units_at(offset, end, may_read=not terms.only_kept)
     if len(units) < (end - offset) * UNIT_SIZE:
         return None
     result = near(queue, offset, units, lane.matches, limits, terms, locate)
     if result is None:
         return None
     return lane, command.opaque, commit_offset if sys_flag & _COMMITS else -1, result
+
+
+def _key_of(header: PullMessageRequestHeader) -> bytes:
+    """Return the key of the lane that a pull would take."""
+    inline = header.sys_flag & PullSysFlag.FLAG_SUBSCRIPTION
+    subscription = header.subscription or "" if inline else None
+    return lane_key(header.consumer_group, header.topic, header.queue_id, subscription)
 
 
 class PlainPulls:
@@ -324,11 +331,9 @@ class PlainPulls:
 
     def open(self, header: PullMessageRequestHeader, matches: Filter | None) -> None:
         """Open the lane of a pull that was checked, if there can be one."""
-        topic, group, subscription = header.topic, header.consumer_group, None
-        if header.sys_flag & PullSysFlag.FLAG_SUBSCRIPTION:
-            subscription = header.subscription or ""
+        topic, group = header.topic, header.consumer_group
         self._known()
-        key = lane_key(group, topic, header.queue_id, subscription)
+        key = _key_of(header)
         if key in self._lanes or not self._enabled or isinstance(matches, RecordFilter):
             return
         queue = self._store.queues.get(topic, header.queue_id)
@@ -338,7 +343,7 @@ class PlainPulls:
             or queue.ext is not None
             or owner_of(queue) is None
             or traffic is None  # nothing was handed out yet, or it is counted among others
-            or "\0" in (subscription or "")  # it would end a part of the key
+            or key.count(b"\0") != _KEY_ENDS
         ):
             return
         known = self._consumers.find_subscription(group, topic)
@@ -346,3 +351,13 @@ class PlainPulls:
         if len(self._lanes) >= LANES_MAX:
             self._lanes.clear()
         self._lanes[key] = Lane(group, queue, matches, version, traffic, self._store.units_ahead)
+
+    def keep_units(self, header: PullMessageRequestHeader, offset: int, units: bytes) -> None:
+        """Keep what the disk gave for a pull, for the next ones: their messages may be in memory.
+
+        Args:
+            units: from `offset` on; none where the pull needed none.
+        """
+        lane = self._lanes.get(_key_of(header)) if units else None
+        if lane is not None:
+            lane.units, lane.first_unit = units, offset

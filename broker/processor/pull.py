@@ -195,6 +195,7 @@ class PullProcessor(Processor):
                         pull.fail(error)
                     elif not connection.closed:
                         self._check(header)  # the topic may have gone meanwhile
+                        self._plain.keep_units(header, offset, result.units)
                         self._finish(pull, result, hold=hold)
                 except Exception as failure:
                     pull.fail(failure)

@@ -59,6 +59,8 @@ GotRecords = Callable[[list[bytes | None]], None]
 GotOffset = Callable[[int, BaseException | None], None]
 
 RECORD_SIZE_MAX = 1 << 30
+UNITS_AHEAD = 2048
+"""Units, 40 KiB, that are read for the next reads of a queue, too."""
 _ALL = 1 << 62, 1 << 62  # of what a walk may take, where the worker keeps the limits
 
 
@@ -116,13 +118,13 @@ class ColdReads:
     def _read_units(
         self, queue: ConsumeQueue, offset: int, count: int, wanted: Wanted, done: GotMessages
     ) -> None:
-        count = min(count, queue.written - offset)
+        read_count = min(max(count, UNITS_AHEAD), queue.written - offset)
         file_size = self._queues.units_per_file * UNIT_SIZE
 
         def read() -> bytes:
             files = QueueReader(self._files, file_size, handle_limit=1)
             try:
-                return files.units(queue.folder, offset, count)
+                return files.units(queue.folder, offset, read_count)
             finally:
                 files.close()
 
@@ -135,7 +137,14 @@ class ColdReads:
             elif units is None:
                 done(None, error)
             else:
-                self._walk(queue, offset, units, wanted, done)
+                kept = units
+
+                def read_all(result: GetMessageResult | None, error: BaseException | None) -> None:
+                    if result is not None:
+                        result.units = kept
+                    done(result, error)
+
+                self._walk(queue, offset, units[: count * UNIT_SIZE], wanted, read_all)
 
         self._worker.submit(read, finished)
 

@@ -123,7 +123,7 @@ class NearTerms(NamedTuple):
 
     floor: int  # place of the log: the first record must not lie below it
     verify_below: int  # see `MessageReader`
-    only_tails: bool  # units that are in a file alone may have to come from the disk
+    only_kept: bool  # units that are in a file alone may have to come from the disk
     units_per_file: int
     count_max: int  # RocketMQ's caps
     size_max: int

@@ -371,3 +371,16 @@ async def test_what_has_changed_is_looked_at_again() -> None:
     await road.read(by_heartbeat)
     assert b"group info not exist" in road.transport.writes[-1]
     subscribe("*")
+
+
+async def test_units_that_the_disk_gave_serve_the_next_pulls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (unit,) = RIG.store.queue_units("T", 0, 60, 1)
+    monkeypatch.setattr(RIG.store._reader, "_memory_span", LOG_END - unit.commit_offset)
+    queue = RIG.store.queues.get("T", 0)
+    assert queue is not None and queue.tail_start > 110 and RIG.store.has_cold
+    reads = [pull(queueOffset=str(offset)) for offset in (70, 75, 40, 80, 99, 105)]
+    for road in await check(*reads):
+        # At 70 and 105 the units are in a file alone; at 40 they are, and the messages are old.
+        assert road.plain_count == 3
