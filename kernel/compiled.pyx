@@ -31,7 +31,6 @@ cdef enum:
     FIXED_SIZE = 88
     RECORD_MIN = 91
     PHYSICAL_OFFSET_AT = 28
-    CRC_SIZE_MAX = 384
     LENGTHS_SIZE = 3
     IPV6_EXTRA = 12  # bytes that an IPv6 host takes more
     HOST_SIZE = 8
@@ -92,8 +91,8 @@ cdef inline int64_t load64(const unsigned char* at) noexcept nogil:
 
 
 include "index.pxi"
-include "records.pxi"
 include "crc.pxi"
+include "records.pxi"
 include "units.pxi"
 include "frames.pxi"
 include "pulls.pxi"

@@ -30,7 +30,7 @@ def take_apart(bytes data not None, bint check_crc):
             return None
         body = PyBytes_FromStringAndSize(<const char*> at + FIXED_SIZE, body_size)
         crc = <uint32_t> load32(at + 8)
-        if check_crc and (<uint32_t> crc32(body) & 0x7FFFFFFF) != crc:
+        if check_crc and (<uint32_t> crc_of(at + FIXED_SIZE, body_size) & 0x7FFFFFFF) != crc:
             return None
         # Neighbours mostly have these in common.
         if topic_size != last_topic_size or memcmp(tail + 1, topic_at, topic_size) != 0:

@@ -26,7 +26,7 @@ cdef Py_ssize_t intact_size(
             or memcmp(at + body_at + body_size, PyBytes_AS_STRING(topic_part), topic_size) != 0
         ):
             return 0
-    return size if quick_crc(at + body_at, body_size) & 0x7FFFFFFF == <uint32_t> load32(at + 8) else 0
+    return size if crc_of(at + body_at, body_size) & 0x7FFFFFFF == <uint32_t> load32(at + 8) else 0
 
 
 def is_intact(

@@ -1,45 +1,4 @@
-# Records: their checksum, their layout, and what their properties ask for.
-
-cdef uint32_t crc_tables[8][256]
-
-
-cdef void make_crc_tables() noexcept nogil:
-    cdef uint32_t value
-    cdef int at, bit, table
-    for at in range(256):
-        value = at
-        for bit in range(8):
-            value = value >> 1 ^ (0xEDB88320u if value & 1 else 0)
-        crc_tables[0][at] = value
-    for table in range(1, 8):
-        for at in range(256):
-            value = crc_tables[table - 1][at]
-            crc_tables[table][at] = value >> 8 ^ crc_tables[0][value & 0xFF]
-
-
-make_crc_tables()
-
-
-cdef int64_t crc_of(const unsigned char* at, Py_ssize_t size) except -1:
-    """CRC-32. zlib is quicker over much, but to call it takes as long as some 300 bytes."""
-    cdef uint32_t crc = 0xFFFFFFFFu
-    if size > CRC_SIZE_MAX:
-        return <int64_t> crc32(PyMemoryView_FromMemory(<char*> at, size, PyBUF_READ))
-    while size >= 8:  # eight bytes at a time, each through a table of its own
-        crc ^= <uint32_t> at[0] | <uint32_t> at[1] << 8 | <uint32_t> at[2] << 16 \
-            | <uint32_t> at[3] << 24
-        crc = crc_tables[7][crc & 0xFF] ^ crc_tables[6][crc >> 8 & 0xFF] \
-            ^ crc_tables[5][crc >> 16 & 0xFF] ^ crc_tables[4][crc >> 24] \
-            ^ crc_tables[3][at[4]] ^ crc_tables[2][at[5]] \
-            ^ crc_tables[1][at[6]] ^ crc_tables[0][at[7]]
-        at += 8
-        size -= 8
-    while size:
-        crc = crc >> 8 ^ crc_tables[0][(crc ^ at[0]) & 0xFF]
-        at += 1
-        size -= 1
-    return crc ^ 0xFFFFFFFFu
-
+# Records: their layout, and what their properties ask for.
 
 cdef unsigned char* lay_out(
     unsigned char* out, Py_ssize_t size, int32_t queue_id, int32_t flag, int64_t queue_offset,

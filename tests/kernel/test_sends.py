@@ -256,9 +256,9 @@ def check_roads(
     assert with_kernel.state() == in_python.state()
 
 
-def encode_plain(codec: SerializeType, **fields: Any) -> bytes:
+def encode_plain(codec: SerializeType, body: bytes = b"body", **fields: Any) -> bytes:
     """The frame of a plain send."""
-    command = RemotingCommand(310, opaque=5, ext_fields=PLAIN | fields, body=b"body")
+    command = RemotingCommand(310, opaque=5, ext_fields=PLAIN | fields, body=body)
     command.serialize_type = codec
     return encode_command(command)
 
@@ -318,6 +318,12 @@ def test_plain_sends_are_packed(codec: SerializeType) -> None:
     assert road.take(frames[:3], BORN) == [], "which makes the lanes"
     assert road.processor._pack([peer], frames, 0) == len(frames)
     assert road.processor._pack([peer], frames, len(frames) - 1) == 1
+
+
+def test_checksums_of_bodies_of_all_sizes() -> None:
+    data = random.Random(1).randbytes(2000)
+    sizes = [*range(200), *range(380, 400), *range(1000, 1100), 2000]
+    check_roads([encode_plain(SerializeType.JSON, body=data[size % 7 :][:size]) for size in sizes])
 
 
 async def test_a_topic_that_changes_is_looked_at_again() -> None:
