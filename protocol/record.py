@@ -124,7 +124,7 @@ VIEW_BY_HOSTS: Final = (
 VIEW_IPV4: Final = VIEW_BY_HOSTS[0]
 assert [layout.size for layout in VIEW_BY_HOSTS] == [layout.size for layout in FIXED_BY_HOSTS]
 WALK_IPV4: Final = struct.Struct(">iiii4xqqi16xq20xi")
-"""What a walk over the log checks of a record without IPv6 hosts; the rest is passed over."""
+"""What tells whether a record without IPv6 hosts is sound; the rest is passed over."""
 assert WALK_IPV4.size == FIXED_IPV4.size
 
 _BODY_SIZE: Final = struct.Struct(">i")
@@ -333,30 +333,45 @@ def is_intact(
     """
     if position < 0 or size < MIN_RECORD_SIZE or position + size > len(buffer):
         return False
-    fields = VIEW_IPV4.unpack_from(buffer, position)
-    body_position = position + FIXED_IPV4_SIZE
-    hosts: int = fields[6] & HOSTS_BITS
-    if hosts:
-        layout = VIEW_BY_HOSTS[hosts >> HOSTS_SHIFT]
-        if layout.size > size:
-            return False
-        fields = layout.unpack_from(buffer, position)
-        body_position = position + layout.size
-    body_end = body_position + fields[10]
-    return bool(
-        fields[0] == size
-        and fields[1] == MESSAGE_MAGIC
-        and fields[5] == physical_offset
-        and body_position <= body_end <= position + size - LENGTHS_SIZE
-        and (
-            owner is None
-            or (
-                (fields[4] == queue_offset and fields[3] == owner[0])
-                and buffer[body_end : body_end + len(owner[1])] == owner[1]
-            )
-        )
-        and body_crc(buffer[body_position:body_end]) == fields[2]
+    return size == _intact_size(buffer, position, len(buffer), physical_offset, queue_offset, owner)
+
+
+def _intact_size(
+    buffer: memoryview | bytes,
+    position: int,
+    end: int,
+    physical_offset: int,
+    queue_offset: int,
+    owner: tuple[int, bytes] | None,
+) -> int:
+    """Return the size of a record that is sound and the one that is meant; 0 when it is not."""
+    if end - position < MIN_RECORD_SIZE:
+        return 0
+    size, magic, crc, queue_id, at_queue, at_log, sys_flag, _, body_size = WALK_IPV4.unpack_from(
+        buffer, position
     )
+    start = position + FIXED_IPV4_SIZE
+    if sys_flag & HOSTS_BITS:
+        start = position + FIXED_BY_HOSTS[(sys_flag & HOSTS_BITS) >> HOSTS_SHIFT].size
+        if start > end:
+            return 0
+        (body_size,) = _BODY_SIZE.unpack_from(buffer, start - _BODY_SIZE.size)
+    body_end = start + body_size
+    if (
+        magic != MESSAGE_MAGIC
+        or at_log != physical_offset
+        or not start <= body_end <= position + size - LENGTHS_SIZE <= end - LENGTHS_SIZE
+    ):
+        return 0
+    if owner is not None:
+        expected_id, topic = owner
+        if (
+            at_queue != queue_offset
+            or queue_id != expected_id
+            or buffer[body_end : body_end + len(topic)] != topic
+        ):
+            return 0
+    return size if body_crc(buffer[start:body_end]) == crc else 0
 
 
 @twin
@@ -374,16 +389,15 @@ def intact_count(
         queue_offset: of the first; they are neighbours in their queue, too.
         owner: as for `is_intact`.
     """
-    count, shift = 0, physical_offset - position
+    count = 0
     if position < 0 or end > len(buffer):
         return -1
     while position < end:
-        size = int.from_bytes(buffer[position : position + 4], "big", signed=True)
-        if position + size > end or not is_intact(
-            buffer, position, size, position + shift, queue_offset + count, owner
-        ):
+        size = _intact_size(buffer, position, end, physical_offset, queue_offset + count, owner)
+        if not size:
             return -1
         position += size
+        physical_offset += size
         count += 1
     return count
 

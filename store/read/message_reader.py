@@ -217,11 +217,12 @@ class MessageReader:
 
     def near_terms(self) -> NearTerms:
         """Return what `near` keeps to now."""
-        config = self._config
+        config, log_start, log_end = self._config, self._log.min_offset, self._log.max_offset
+        cold_below = log_end - self._memory_span
         return NearTerms(
-            max(self._log.min_offset, self.cold_below),
+            max(log_start, cold_below),
             self.verify_below,
-            self.has_cold,
+            log_start < cold_below,
             self._queues.units_per_file,
             config.max_transfer_count_on_message_in_memory,
             config.max_transfer_bytes_on_message_in_memory,
