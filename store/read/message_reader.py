@@ -232,10 +232,13 @@ class MessageReader:
         )
 
     def units_ahead(self, queue: ConsumeQueue, offset: int) -> bytes:
-        """Return units of a queue for this read and the next ones; none when they have gone."""
+        """Return units of a queue for this read and the next ones.
+
+        None when they have gone or the disk fails; `get_message` meets the same, and says it.
+        """
         try:
             return self._units(queue, offset, SCANNED_UNITS_MIN, resolved=False)
-        except FileNotFoundError:
+        except OSError:
             return b""
 
     def outside(self, queue: ConsumeQueue | None, offset: int) -> GetMessageResult | None:

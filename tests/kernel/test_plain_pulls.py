@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -384,3 +385,19 @@ async def test_units_that_the_disk_gave_serve_the_next_pulls(
     for road in await check(*reads):
         # At 70 and 105 the units are in a file alone; at 40 they are, and the messages are old.
         assert road.plain_count == 3
+
+
+async def test_a_disk_that_cannot_read_units_fails_only_who_needs_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = RIG.store.queues._reader.units
+
+    def read_some(folder: Path, first_unit: int, max_count: int) -> bytes:
+        if first_unit == 20:
+            raise OSError("the disk cannot read this")
+        return read(folder, first_unit, max_count)
+
+    monkeypatch.setattr(RIG.store.queues._reader, "units", read_some)
+    for road in await check(pull(queueOffset="200") + pull(queueOffset="20") + pull(queueId="1")):
+        assert road.plain_count == 2, "the first and the last one's units are in memory"
+        assert b"the disk cannot read this" in b"".join(road.transport.writes)
