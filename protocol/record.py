@@ -351,8 +351,9 @@ def _intact_size(
         buffer, position
     )
     start = position + FIXED_IPV4_SIZE
-    if sys_flag & HOSTS_BITS:
-        start = position + FIXED_BY_HOSTS[(sys_flag & HOSTS_BITS) >> HOSTS_SHIFT].size
+    hosts: int = sys_flag & HOSTS_BITS
+    if hosts:
+        start = position + FIXED_BY_HOSTS[hosts >> HOSTS_SHIFT].size
         if start > end:
             return 0
         (body_size,) = _BODY_SIZE.unpack_from(buffer, start - _BODY_SIZE.size)
