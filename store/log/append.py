@@ -4,9 +4,11 @@
     write           one write for each log file touched (more than one only at a roll), on the road
                     of the file (`mapped_file.py`)
 
-The event loop is the put lock: nothing awaits between `begin` and `write`, so offsets are dense and
-records lie in the order of the calls. When `write` fails the store ends its writing for good, so
-an offset that was handed out and not stored is never handed out again.
+The event loop is the put lock: one batch at a time is open, so offsets are dense and records lie in
+the order of the calls. Syncs and commits of what was written before may end while it is open, so
+nothing of it shows before `write`: a file that it rolled into joins the log then. When `write`
+fails the store ends its writing for good, so an offset that was handed out and not stored is never
+handed out again.
 
 A record never spans two files: when it does not fit with 8 bytes to spare, the rest of the file
 becomes a blank record and the next file begins.
@@ -63,9 +65,11 @@ class AppendBatch:
         "_file",
         "_file_size",
         "_file_start",
+        "_join",
         "_next_file",
         "_parts",
         "_position",
+        "_rolled",
         "_segments",
         "count",
         "size",
@@ -73,9 +77,17 @@ class AppendBatch:
         "units",
     )
 
-    def __init__(self, file_size: int, next_file: NextFile, due_time: DueTime) -> None:
+    def __init__(
+        self, file_size: int, next_file: NextFile, join: Callable[[], None], due_time: DueTime
+    ) -> None:
+        """Make a batch; `begin` opens it.
+
+        Args:
+            join: called when what lies in the files from `next_file`, and before them, is written.
+        """
         self._file_size = file_size
         self._next_file = next_file
+        self._join = join
         self._due_time = due_time
         self._file: MappedFile | None = None
         self._segments: list[tuple[MappedFile, list[bytes]]] = []
@@ -85,6 +97,7 @@ class AppendBatch:
         self.size = 0
         self.store_timestamp = 0
         self._file_start = 0
+        self._rolled = False
 
     def begin(self, file: MappedFile | None, store_timestamp: int) -> None:
         """Start a batch at the end of `file`, the last log file.
@@ -225,6 +238,7 @@ class AppendBatch:
             mapped.append(b"".join(parts))
             if mapped is not file:
                 mapped.fill()
+        self._end_roll()
         return 0 if file is None else file.start_offset + file.wrote_position
 
     def hand_in(self, since_s: float) -> list[Piece]:
@@ -244,6 +258,7 @@ class AppendBatch:
                 mapped.append(data)
                 if rolled:
                     mapped.fill()
+        self._end_roll()
         return pieces
 
     @property
@@ -274,3 +289,9 @@ class AppendBatch:
         self._file = following
         self._file_start = following.start_offset
         self._position = following.wrote_position  # 0, unless the first file could not be had
+        self._rolled = True
+
+    def _end_roll(self) -> None:
+        if self._rolled:
+            self._rolled = False
+            self._join()

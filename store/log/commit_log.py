@@ -108,7 +108,8 @@ class CommitLog:
             self._warm_up = WarmUp(env.workers.prepare, step_size)
         self.mapped_files = MappedFileQueue(env.files, env.paths.commit_log, file_size)
         self._allocate = AllocateService(env, equip=self._equip, room=self._room)
-        self.batch = AppendBatch(file_size, self._next_file, due_time)
+        self.batch = AppendBatch(file_size, self._next_file, self._join, due_time)
+        self._ahead: list[MappedFile] = []  # that the open batch rolled into, not of the log yet
         self.flushed_offset = 0
         self.store_timestamp = 0  # of the newest record; never goes back within a run
         # Batches that left the loop, in order; while there are any, what follows leaves it too.
@@ -164,6 +165,7 @@ class CommitLog:
         if self._unready is None or self._unready.wrote_position == self.file_size:
             self._unready = None
             self._next_file(None)
+            self._join()
         else:
             self._resume(self._unready, None)
 
@@ -184,13 +186,23 @@ class CommitLog:
             return self._resume(self._unready, patience_s)
         if self._fail_without_buffer and self.pool is not None and not self.pool.available_count:
             raise NoBufferError("create mapped file failed, server is busy or broken.")
-        last = self.mapped_files.last
+        last = self._ahead[-1] if self._ahead else self.mapped_files.last
         start_offset = 0 if last is None else last.start_offset + self.file_size
         mapped = self._allocate.take(start_offset, patience_s)
         self._stage(mapped)
-        self.mapped_files.add(mapped)
+        self._ahead.append(mapped)
         self._allocate.prepare(start_offset + self.file_size)
         return mapped
+
+    def _join(self) -> None:
+        """Let the files that a batch rolled into be the log's: all before them is written.
+
+        Sooner, a sync that ended while the batch was open would take the rest of the old file,
+        which lay in the batch, for synced.
+        """
+        for mapped in self._ahead:
+            self.mapped_files.add(mapped)
+        self._ahead.clear()
 
     def _equip(self, mapped: MappedFile) -> None:
         """Make a new file ready for its road. Blocks; prepare thread."""
@@ -364,6 +376,8 @@ class CommitLog:
         """Delete the file made ahead, unmap the rest. Blocks; after the workers have ended."""
         self._allocate.discard()
         self._flushed.close()
+        for mapped in self._ahead:
+            mapped.close()
         self.mapped_files.close()
         if self.pool is not None:
             self.pool.close()

@@ -160,7 +160,7 @@ class Road:
         def no_next_file() -> Any:
             raise OSError("no room")
 
-        self.batch = AppendBatch(FILE_SIZE, no_next_file, lambda level, stored_ms: 0)
+        self.batch = AppendBatch(FILE_SIZE, no_next_file, lambda: None, lambda level, stored_ms: 0)
         file: Any = SimpleNamespace(start_offset=FILE_SIZE, wrote_position=position, size=FILE_SIZE)
         self.batch.begin(file, STORED_MS)
         self.stats = BrokerStats()

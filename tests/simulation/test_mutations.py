@@ -63,6 +63,17 @@ def sync_error_ignored(patch: Patch) -> None:
     patch.setattr(flush_service.FlushService, "_finished", broken)
 
 
+def rolled_file_joins_at_once(patch: Patch) -> None:
+    next_file = commit_log.CommitLog._next_file
+
+    def broken(self: commit_log.CommitLog, patience_s: float | None = None) -> Any:
+        mapped = next_file(self, patience_s)
+        self._join()
+        return mapped
+
+    patch.setattr(commit_log.CommitLog, "_next_file", broken)
+
+
 def write_error_ignored(patch: Patch) -> None:
     write = append.AppendBatch.write
 
@@ -362,6 +373,7 @@ MUTATIONS = [
     flushed_offset_not_written,
     flushed_offset_before_the_sync,
     # These take tens of seeds and more.
+    pytest.param(rolled_file_joins_at_once, marks=pytest.mark.fault),
     pytest.param(removal_without_a_sync, marks=pytest.mark.fault),
     pytest.param(index_believed_after_a_crash, marks=pytest.mark.fault),
     pytest.param(removed_before_its_units_are_synced, marks=pytest.mark.fault),

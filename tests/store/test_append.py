@@ -36,15 +36,25 @@ class LogRig:
         self.folder = self.disk.root / "commitlog"
         self.file_size = file_size
         self.files: list[MappedFile] = []
-        self.batch = AppendBatch(file_size, self.next_file, DelayLevels().due_time)
+        self.ahead: list[MappedFile] = []
+        self.batch = AppendBatch(file_size, self.make_file, self.join, DelayLevels().due_time)
         self.error: Exception | None = None
 
-    def next_file(self) -> MappedFile:
+    def make_file(self) -> MappedFile:
         if self.error is not None:
             raise self.error
-        start = len(self.files) * self.file_size
-        self.files.append(MappedFile.create(self.disk, self.folder, start, self.file_size))
-        return self.files[-1]
+        start = (len(self.files) + len(self.ahead)) * self.file_size
+        self.ahead.append(MappedFile.create(self.disk, self.folder, start, self.file_size))
+        return self.ahead[-1]
+
+    def join(self) -> None:
+        self.files += self.ahead
+        self.ahead.clear()
+
+    def next_file(self) -> MappedFile:
+        made = self.make_file()
+        self.join()
+        return made
 
     def begin(self, now_ms: int = NOW_MS) -> AppendBatch:
         self.batch.begin(self.files[-1] if self.files else None, now_ms)
@@ -182,6 +192,7 @@ def test_one_batch_over_three_files_takes_one_write_each() -> None:
     writes = rig.disk.calls["pwrite"]
     batch = rig.begin()
     places = [add(batch, target, bytes([number]) * 1500) for number in range(6)]
+    assert len(rig.files) == 1, "what it rolled into is not the log's before the write"
     end = batch.write()
     assert rig.disk.calls["pwrite"] == writes + 3
     assert [place // 4096 for place in places] == [0, 0, 1, 1, 2, 2]

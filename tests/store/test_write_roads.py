@@ -18,6 +18,7 @@ from skylarkmq.store.results import PutMessageStatus
 from tests.store.support import LOG_SIZE, StoreRig, inner
 from tests.store.test_message_store import bodies
 from tests.support.crash_disk import CrashDisk
+from tests.support.crash_states import CrashState, Keep
 
 ROADS: dict[str, dict[str, Any]] = {
     "pwrite": {},
@@ -70,6 +71,9 @@ def put_all_kinds(rig: StoreRig, rng: Random, count: int) -> None:
             )
             batch.add_message(rig.store.queues.open(message.topic, message.queue_id), message)
             number += 1
+            if rng.random() < 0.05:  # while the batch is open
+                rig.clock.advance(0.25)
+                rig.workers.run_all()
         rig.store.commit(None)
         rig.clock.advance(rng.choice((0.0, 0.003, 0.25)))
         if rng.random() < 0.5:
@@ -139,6 +143,41 @@ def test_what_sync_flush_acknowledged_outlives_any_crash(road: str) -> None:
         found = bodies(after, "T", 0)
         assert [int(body.split()[0]) for body in found] == list(range(len(found)))
         assert len(found) >= acked
+
+
+@every_road
+@every_flush
+def test_a_sync_that_ends_while_a_batch_is_open_takes_nothing_of_it_for_synced(
+    road: str, flush: str
+) -> None:
+    """It rolled into the next file; the rest of the old one is written after that sync."""
+    rig = rig_on(road, flush).start()
+    for number in range(3):  # the first is synced, the others share the sync after it
+        rig.put(body=b"%d " % number)
+    answers: list[PutMessageStatus] = []
+    batch = rig.store.begin(lambda: None)
+    queue = rig.store.queues.open("T", 0)
+    begun_at = batch.physical_offset
+    while batch.physical_offset < 2 * LOG_SIZE:
+        batch.add_message(queue, inner("T", 0, bytes(1500)))
+    count = 3 + batch.count
+    let_time_pass(rig)
+    log = rig.store.commit_log
+    assert log.max_offset == log.wrote_offset == log.flushed_offset == begun_at
+    rig.store.commit(answers.append)
+    let_time_pass(rig)
+    assert answers == [PutMessageStatus.PUT_OK]
+    assert log.flushed_offset == batch.physical_offset
+    nothing_unsynced = CrashState(Keep.NONE, names=Keep.NONE)
+    after = rig_on(road, flush, rig.files.crash(nothing_unsynced, Random(1))).start()
+    assert len(bodies(after, "T", 0)) == count
+
+
+def let_time_pass(rig: StoreRig) -> None:
+    """Let what is due be done: syncs and commits too, one after the other."""
+    for _ in range(3):
+        rig.clock.advance(1)
+        rig.workers.run_all()
 
 
 @every_road

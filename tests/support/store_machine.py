@@ -199,11 +199,34 @@ class StoreMachine:
         )
 
     def send_batch(self) -> None:
-        """Several messages as one read of a socket brings them: one write, one answer."""
+        """Several messages as one turn of the loop brings them: one write, one answer.
+
+        Between them a worker may end what it had to do, and the loop hear of it.
+        """
         store = self.store
-        batch = store.begin()
         entries: list[tuple[Sent, int, int]] = []
+
+        def done(status: PutMessageStatus) -> None:
+            if status is PutMessageStatus.PUT_OK:
+                for sent, queue_offset, physical_offset in entries:
+                    sent.acked_at = queue_offset, physical_offset
+                self._acked(end, durable=self.shape.sync)
+
+        def commit() -> None:
+            nonlocal end
+            end = len(self.log)
+            is_open.clear()
+            if entries:
+                store.commit(done)
+
+        end, is_open = 0, [True]
+        batch = store.begin(commit)
         for _ in range(self.rng.randrange(1, 9)):
+            if self.rng.random() < 0.2:
+                workers = self.workers
+                self.rng.choice((workers.flush, workers.commit, workers.queues)).step()
+            if not is_open:
+                return  # the store has failed meanwhile
             sent = self._new_message()
             inner = self._inner(sent, wait=True)
             self.log.append(sent)
@@ -217,16 +240,7 @@ class StoreMachine:
                 self._refused()
                 break
             entries.append((sent, queue.next_offset - 1, physical_offset))
-        end = len(self.log)
-
-        def done(status: PutMessageStatus) -> None:
-            if status is PutMessageStatus.PUT_OK:
-                for sent, queue_offset, physical_offset in entries:
-                    sent.acked_at = queue_offset, physical_offset
-                self._acked(end, durable=self.shape.sync)
-
-        if entries:
-            store.commit(done)
+        store.writer.commit_open()
 
     def _refused(self) -> None:
         """The last message was not taken: it needs a log file that is not ready."""
