@@ -16,7 +16,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.tuple cimport PyTuple_GET_ITEM
-from cpython.unicode cimport PyUnicode_DecodeUTF8
+from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
@@ -97,6 +97,7 @@ include "units.pxi"
 include "frames.pxi"
 include "pulls.pxi"
 include "send_headers.pxi"
+include "answers.pxi"
 include "pull_headers.pxi"
 include "sends.pxi"
 include "plain_pulls.pxi"

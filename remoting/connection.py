@@ -41,7 +41,7 @@ from skylarkmq.remoting.errors import (
     RocketMQError,
 )
 from skylarkmq.remoting.pending_calls import FutureWaiter, PendingCalls, Waiter
-from skylarkmq.remoting.send_answer import MSG_ID_MARK, decode_stored
+from skylarkmq.remoting.send_answer import read_stored
 from skylarkmq.remoting.stream import Stream
 from skylarkmq.remoting.tls import TlsFailure
 from skylarkmq.remoting.waiting import within
@@ -300,10 +300,7 @@ class Connection(PendingCalls, asyncio.Protocol):
         except BadFrameError as error:
             frames, bad = error.frames, error
         try:
-            for frame in frames:
-                if self.closed:
-                    return
-                self._take(frame)
+            self._take(frames)
         except BadFrameError as error:
             bad = error
         if bad is not None:
@@ -330,14 +327,29 @@ class Connection(PendingCalls, asyncio.Protocol):
 
     # Inside
 
-    def _take(self, frame: RawFrame) -> None:
-        self.answers_count += 1
-        if MSG_ID_MARK in frame.header and self._offer_opaque is None:
-            answer = decode_stored(frame)
-            waiter = None if answer is None else self._pending.pop(answer.opaque, None)
-            if answer is not None and waiter is not None:
-                waiter.stored(answer)
+    def _take(self, frames: list[RawFrame]) -> None:
+        if self._offer_opaque is not None:  # the answer to the offer is read with all its fields
+            for frame in frames:
+                if not self.closed:
+                    self._take_other(frame)
+            return
+        pending = self._pending
+        for place, answer in enumerate(read_stored(frames)):
+            if self.closed:
                 return
+            if answer is None:
+                self._take_other(frames[place])
+                continue
+            self.answers_count += 1
+            waiter = pending.pop(answer[0], None)
+            if waiter is None:
+                self.late_count += 1
+            else:
+                waiter.stored(answer)
+
+    def _take_other(self, frame: RawFrame) -> None:
+        """Take a frame that is no plain answer to a send, or may be more than that."""
+        self.answers_count += 1
         command = decode_command(frame)
         if not command.flag & RESPONSE_FLAG:
             self._on_push(self, command)

@@ -1,41 +1,45 @@
 """Quick decoding of the answers to sends: one typed decode instead of a map of texts.
 
-Only answers that carry `msgId` come here; the general decoder takes what the typed one refuses.
+Only what is like every answer to a send is read here; the general decoder takes the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 
+from skylarkmq.kernel import twin
 from skylarkmq.protocol.codes import LanguageCode
 from skylarkmq.protocol.frame import RawFrame, SerializeType
 from skylarkmq.protocol.header_json import DECODE_ERRORS
-from skylarkmq.protocol.headers.fields import JavaInt, JavaLong
+from skylarkmq.protocol.headers.fields import JavaInt
+from skylarkmq.protocol.properties import MSG_REGION, TRACE_ON
 from skylarkmq.protocol.remoting_command import RESPONSE_FLAG, RemotingCommand
 
 MSG_ID_MARK: Final = b"msgId"
 
+# An answer that says where a message is stored, as a plain tuple because there is one for nearly
+# every message: (opaque, code, msgId, queueId, queueOffset, transactionId, MSG_REGION, TRACE_ON)
+StoredAnswer = tuple[int, int, str, int, int, str | None, str | None, str]
 
-class StoredFields(msgspec.Struct, rename="camel", gc=False):
-    """Where a message is; the names are those on the wire."""
 
+class _Fields(msgspec.Struct, rename="camel", gc=False):
     msg_id: str
-    queue_id: JavaInt
-    queue_offset: JavaLong
-    transaction_id: str | None = None
-    region_id: str | None = msgspec.field(default=None, name="MSG_REGION")
-    trace_on: str = msgspec.field(default="true", name="TRACE_ON")
+    queue_id: str | int
+    queue_offset: str | int
+    transaction_id: str | msgspec.UnsetType = msgspec.UNSET
+    region_id: str | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name=MSG_REGION)
+    trace_on: str = msgspec.field(default="true", name=TRACE_ON)
 
 
 class _JsonAnswer(msgspec.Struct, gc=False):
-    fields: StoredFields = msgspec.field(name="extFields")
+    fields: _Fields = msgspec.field(name="extFields")
     opaque: JavaInt
     flag: JavaInt
     code: JavaInt = 0
-    remark: str | None = None
+    remark: None = None
 
 
 class _MsgpackAnswer(msgspec.Struct, array_like=True, gc=False):
@@ -44,40 +48,62 @@ class _MsgpackAnswer(msgspec.Struct, array_like=True, gc=False):
     version: int
     opaque: JavaInt
     flag: JavaInt
-    remark: str | None
-    fields: StoredFields
+    remark: None
+    fields: _Fields
 
 
-StoredAnswer = _JsonAnswer | _MsgpackAnswer
-
-# Not strict: in JSON every value is text.
-_DECODERS: Final[dict[int, Callable[[bytes], StoredAnswer]]] = {
-    int(SerializeType.JSON): msgspec.json.Decoder(_JsonAnswer, strict=False).decode,
-    int(SerializeType.MSGPACK): msgspec.msgpack.Decoder(_MsgpackAnswer, strict=False).decode,
+_DECODERS: Final[dict[int, Callable[[bytes], _JsonAnswer | _MsgpackAnswer]]] = {
+    int(SerializeType.JSON): msgspec.json.Decoder(_JsonAnswer).decode,
+    int(SerializeType.MSGPACK): msgspec.msgpack.Decoder(_MsgpackAnswer).decode,
 }
 
 
-def decode_stored(frame: RawFrame) -> StoredAnswer | None:
-    """Return the answer to a send, None when the frame is anything else."""
-    kind, header, _ = frame
-    decode = _DECODERS.get(kind)
-    if decode is None:
-        return None
-    try:
-        answer = decode(header)
-    except DECODE_ERRORS:
-        return None
-    return answer if answer.flag & RESPONSE_FLAG else None
+@twin
+def read_stored(frames: Sequence[RawFrame]) -> list[StoredAnswer | None]:
+    """Return what frames say that are answers to sends; None in the place of each other one."""
+    answers: list[StoredAnswer | None] = []
+    for kind, header, _ in frames:
+        decode = _DECODERS.get(kind)
+        if decode is None or MSG_ID_MARK not in header:
+            answers.append(None)
+            continue
+        try:
+            it = decode(header)
+        except DECODE_ERRORS:
+            answers.append(None)
+            continue
+        if not it.flag & RESPONSE_FLAG:
+            answers.append(None)
+            continue
+        at = it.fields
+        queue_id, queue_offset = _number(at.queue_id, 9), _number(at.queue_offset, 18)
+        if queue_id < 0 or queue_offset < 0:
+            answers.append(None)
+            continue
+        transaction_id = None if at.transaction_id is msgspec.UNSET else at.transaction_id
+        region_id = None if at.region_id is msgspec.UNSET else at.region_id
+        answers.append(
+            (it.opaque, it.code, at.msg_id, queue_id, queue_offset, transaction_id, region_id,
+             at.trace_on)
+        )  # fmt: skip
+    return answers
+
+
+def _number(value: str | int, digits_max: int) -> int:
+    """Return the number that is meant, -1 when it is not just so many digits."""
+    text = str(value)
+    return int(text) if len(text) <= digits_max and text.isascii() and text.isdigit() else -1
 
 
 def as_command(answer: StoredAnswer) -> RemotingCommand:
     """Return the same answer in the general form, for a waiter that did not send a message."""
-    fields: dict[str, Any] = msgspec.to_builtins(answer.fields)
+    opaque, code, msg_id, queue_id, queue_offset, transaction_id, region_id, trace_on = answer
+    fields = {"msgId": msg_id, "queueId": str(queue_id), "queueOffset": str(queue_offset)}
+    if transaction_id is not None:
+        fields["transactionId"] = transaction_id
+    if region_id is not None:
+        fields[MSG_REGION] = region_id
+    fields[TRACE_ON] = trace_on
     return RemotingCommand(
-        answer.code,
-        language=LanguageCode.OTHER,
-        opaque=answer.opaque,
-        flag=answer.flag,
-        remark=answer.remark,
-        ext_fields={name: str(value) for name, value in fields.items() if value is not None},
+        code, language=LanguageCode.OTHER, opaque=opaque, flag=RESPONSE_FLAG, ext_fields=fields
     )

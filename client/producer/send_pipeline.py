@@ -68,13 +68,13 @@ from skylarkmq.client.producer.lanes import FAILED_MS, Choice, Lane, Lanes
 from skylarkmq.client.producer.lines import Lines
 from skylarkmq.client.producer.send_result import STORED_CODES, SendResult, SendStatus
 from skylarkmq.client.services import Services
-from skylarkmq.client.wire.api_send import SendRequest, stored_fields
+from skylarkmq.client.wire.api_send import SendRequest, stored_answer
 from skylarkmq.common.clock import TimerHandle
 from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.connection import Connection, Peer
-from skylarkmq.remoting.send_answer import StoredAnswer, StoredFields
+from skylarkmq.remoting.send_answer import StoredAnswer
 from skylarkmq.remoting.waiting import backoff_s, fail_after, within
 
 log = logging.getLogger(__name__)
@@ -136,46 +136,44 @@ class Send(msgspec.Struct, eq=False):
 
     def answered(self, answer: RemotingCommand) -> None:
         """The broker's answer to the last try, in its general form."""
-        status = STORED_CODES.get(answer.code)
-        if status is None:
+        if answer.code not in STORED_CODES:
             self._refused(answer.code, answer.remark)
             return
         try:
-            fields = stored_fields(answer)
+            stored = stored_answer(answer)
         except ProtocolError as error:
             self.owner.end(self, error)
         else:
-            self.owner.succeed(self, self._result(status, fields))
+            self.stored(stored)
 
     def stored(self, answer: StoredAnswer) -> None:
         """The broker's answer to the last try."""
-        status = STORED_CODES.get(answer.code)
+        _, code, msg_id, queue_id, queue_offset, transaction_id, region_id, trace_on = answer
+        status = STORED_CODES.get(code)
         if status is None:
-            self._refused(answer.code, answer.remark)
-        else:
-            self.owner.succeed(self, self._result(status, answer.fields))
+            self._refused(code, None)
+            return
+        queue = self.queue
+        assert queue is not None, "a send has a queue once it is on the wire"
+        if queue_id != queue.queue_id:
+            queue = queue._replace(queue_id=queue_id)
+        result = SendResult(
+            status,
+            self.request.unique_key,
+            msg_id,
+            queue,
+            queue_offset,
+            transaction_id,
+            region_id,
+            trace_on != "false",
+            self.unknown_tries,
+        )
+        self.owner.succeed(self, result)
 
     def failed(self, error: RocketMQError) -> None:
         """The last try has no answer."""
         reached = not isinstance(error, ConnectionFailed) or error.reached
         self.owner.try_ended(self, error, unknown=reached)
-
-    def _result(self, status: SendStatus, fields: StoredFields) -> SendResult:
-        queue = self.queue
-        assert queue is not None, "a send has a queue once it is on the wire"
-        if fields.queue_id != queue.queue_id:
-            queue = queue._replace(queue_id=fields.queue_id)
-        return SendResult(
-            status,
-            self.request.unique_key,
-            fields.msg_id,
-            queue,
-            fields.queue_offset,
-            fields.transaction_id,
-            fields.region_id,
-            fields.trace_on != "false",
-            self.unknown_tries,
-        )
 
     def _refused(self, code: int, remark: str | None) -> None:
         connection = self.connection

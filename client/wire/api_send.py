@@ -35,7 +35,7 @@ from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.client import RemotingClient
 from skylarkmq.remoting.connection import Connection
 from skylarkmq.remoting.pending_calls import Waiter
-from skylarkmq.remoting.send_answer import StoredFields
+from skylarkmq.remoting.send_answer import StoredAnswer
 
 _to_json: Callable[[object], bytes] = msgspec.json.Encoder().encode
 _to_msgpack: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
@@ -207,7 +207,7 @@ class SendTemplate:
         return RemotingCommand.request(code, fields, request.body, oneway=oneway)
 
 
-def stored_fields(answer: RemotingCommand) -> StoredFields:
+def stored_answer(answer: RemotingCommand) -> StoredAnswer:
     """Return where the message is that the answer says is stored.
 
     Raises:
@@ -218,7 +218,9 @@ def stored_fields(answer: RemotingCommand) -> StoredFields:
         header = decode_fields(SendMessageResponseHeader, fields)
     except RemoteProtocolError as error:
         raise ProtocolError(f"an answer to a send cannot be read: {error}") from error
-    return StoredFields(
+    return (
+        answer.opaque,
+        answer.code,
         header.msg_id,
         header.queue_id,
         header.queue_offset,

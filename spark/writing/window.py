@@ -40,7 +40,7 @@ from skylarkmq.client.errors import (
     broker_error,
 )
 from skylarkmq.client.producer.send_result import STORED_CODES, SendStatus
-from skylarkmq.client.wire.api_send import SendRequest, SendTemplate, stored_fields
+from skylarkmq.client.wire.api_send import SendRequest, SendTemplate, stored_answer
 from skylarkmq.protocol.batch import BatchItem, encode_batch
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
@@ -338,15 +338,15 @@ class SendWindow:
                 del self._lines[request.queue]
 
     def _receipt(self, request: _Unsent, answer: RemotingCommand, address: str) -> Receipt:
-        where = stored_fields(answer)
+        _, _, _, queue_id, queue_offset, *_ = stored_answer(answer)
         topic, broker_name, _ = request.queue
         return Receipt(
-            MessageQueue(topic, broker_name, where.queue_id),
+            MessageQueue(topic, broker_name, queue_id),
             request.count,
             request.body_size,
             request.first_unique_key,
             request.last_unique_key,
-            where.queue_offset,
+            queue_offset,
             request.resent,
         )
 
