@@ -141,15 +141,13 @@ class RemotingClient:
         self._name_servers = frozenset(name_servers)
         self._on_reconnect = on_reconnect
         self._lost: dict[str, None] = {}
-        self._connections: dict[str, Connection] = {}
+        self._connections: Final[dict[str, Connection]] = {}
+        self.ready: Final[Callable[[str], Connection | None]] = self._connections.get
+        """Return the open connection to an address, if there is one."""
         self._attempts: SingleFlight[Connection] = SingleFlight("connect")
         self._backoffs: dict[str, _Backoff] = {}
         self._stopping = False
         self._closing: list[Connection] = []
-
-    def ready(self, address: str) -> Connection | None:
-        """Return the open connection to `address`, if there is one."""
-        return self._connections.get(address)
 
     @property
     def connections(self) -> list[Connection]:

@@ -8,6 +8,8 @@ answer that comes too late finds no waiter.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
 from typing import Final, Protocol
 
 from skylarkmq.common.clock import Clock, TimerHandle
@@ -15,7 +17,12 @@ from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.errors import RequestTimeout, RocketMQError
 from skylarkmq.remoting.send_answer import StoredAnswer, as_command
 
-OPAQUE_MASK: Final = 0x7FFFFFFF
+OPAQUE_MAX: Final = 0x7FFFFFFF
+
+
+def opaques() -> Iterator[int]:
+    """Yield 1 to OPAQUE_MAX over and over, without a step in Python."""
+    return chain.from_iterable(repeat(range(1, OPAQUE_MAX + 1)))
 
 
 class Waiter(Protocol):
@@ -66,11 +73,12 @@ class PendingCalls:
     Loop thread. It is a base class and not a part: a part would cost a request one call more.
     """
 
-    __slots__ = ("_clock", "_opaque", "_pending", "_timer", "_timer_s")
+    __slots__ = ("_clock", "_pending", "_timer", "_timer_s", "take_opaque")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._opaque = 0
+        self.take_opaque: Final[Callable[[], int]] = opaques().__next__
+        """Return an opaque that no request under way to this peer uses."""
         self._pending: dict[int, Waiter] = {}
         self._timer: TimerHandle | None = None
         self._timer_s = 0.0
@@ -79,11 +87,6 @@ class PendingCalls:
     def pending_count(self) -> int:
         """Requests under way."""
         return len(self._pending)
-
-    def take_opaque(self) -> int:
-        """Return an opaque that no request under way to this peer uses."""
-        opaque = self._opaque = (self._opaque + 1) & OPAQUE_MASK
-        return opaque
 
     def expect(self, opaque: int, waiter: Waiter) -> None:
         """Let `waiter` hear the answer to a request that leaves now."""

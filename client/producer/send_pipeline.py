@@ -68,7 +68,7 @@ from skylarkmq.client.producer.lanes import FAILED_MS, Choice, Lane, Lanes
 from skylarkmq.client.producer.lines import Lines
 from skylarkmq.client.producer.send_result import STORED_CODES, SendResult, SendStatus
 from skylarkmq.client.services import Services
-from skylarkmq.client.wire.api_send import SendRequest, stored_answer
+from skylarkmq.client.wire.api_send import SendRequest, SendTemplate, stored_answer
 from skylarkmq.common.clock import TimerHandle
 from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.message import MessageQueue
@@ -468,41 +468,43 @@ class SendPipeline:
         """
         end_s = self._monotonic() + (self._send_timeout_s if timeout_s is None else timeout_s)
         future = self._create_future()
-        generation = self.in_flight.enter(len(request.body))
-        send = Send(self, request, choice, future, end_s, end_s, generation, timed, context)
-        if self._plain and choice is None and not timed:
-            self._dispatch_plain(send, request)
-        elif self._closed:
+        in_flight = self.in_flight  # `enter`, written out
+        in_flight.count += 1
+        in_flight.size += len(request.body)
+        generation = in_flight.generation
+        connection: Connection | None = None
+        queue: MessageQueue | None = None
+        template: SendTemplate | None = None
+        address, topic = "", request.topic
+        if self._plain and choice is None and not timed and topic not in self._routeless:
+            # What `dispatch` does for a first try that may go to any queue, in fewer steps.
+            route = self._known_route(topic)
+            if route is not None and route.publish_queues:
+                try:
+                    _, queue, address, template = self._next_lane(topic, route)
+                except RouteNotFound:
+                    queue = None  # so that it ends in `dispatch`
+                if address not in self._unconnected:
+                    connection = self._ready(address)
+        send = Send(
+            self, request, choice, future, end_s, end_s, generation, timed, context, connection,
+            queue,
+        )  # fmt: skip
+        if connection is not None and template is not None:
+            self._put_on_wire(send, template, connection)
+        elif queue is not None:
+            self._waiting.await_connection(send, address)
+        else:
+            self._first_dispatch(send)
+        return send
+
+    def _first_dispatch(self, send: Send) -> None:
+        if self._closed:
             self.end(send, IllegalState(STOPPED))
-        elif request.topic in self._routeless:
+        elif send.request.topic in self._routeless:
             self._waiting.await_route(send)
         else:
             self.dispatch(send)
-        return send
-
-    def _dispatch_plain(self, send: Send, request: SendRequest) -> None:
-        """Do what `dispatch` does for a first try that may go to any queue, in fewer steps."""
-        topic = request.topic
-        route = self._known_route(topic)
-        if route is None or not route.publish_queues or topic in self._routeless:
-            self._waiting.await_route(send)
-            return
-        try:
-            lane = self._next_lane(topic, route)
-            send.queue = lane.shown
-            address = lane.address
-            connection = self._ready(address)
-            if connection is None or address in self._unconnected:
-                self._waiting.await_connection(send, address)
-                return
-            send.connection = connection
-            opaque = lane.template.start(connection, request, send)
-            if send.connection is connection:  # else it was refused, and may be elsewhere by now
-                send.opaque = opaque
-        except RouteNotFound as error:
-            self.not_sent(send, error)
-        except LocalProtocolError as error:
-            self.end(send, IllegalState(f"the message cannot be sent: {error}"))
 
     def abandon(self, send: Send) -> None:
         """Forget a send that nobody waits for any more; its outcome stays unknown."""
@@ -696,8 +698,11 @@ class SendPipeline:
             limit_s = self._config.try_timeout
             if limit_s is not None:
                 send.deadline_s = min(send.end_s, send.began_s + limit_s)
+        self._put_on_wire(send, lane.template, connection)
+
+    def _put_on_wire(self, send: Send, template: SendTemplate, connection: Connection) -> None:
         try:
-            opaque = lane.template.start(connection, send.request, send)
+            opaque = template.start(connection, send.request, send)
             if send.connection is connection:  # else it was refused, and may be elsewhere by now
                 send.opaque = opaque
         except LocalProtocolError as error:

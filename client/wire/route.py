@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from skylarkmq.client.errors import RocketMQError, RouteNotFound
 from skylarkmq.common.clock import Clock
@@ -78,12 +78,10 @@ class RouteTable:
         self._routes: dict[str, TopicRoute] = {}
         self._asked_s: dict[str, float] = {}
         self._fetches: SingleFlight[TopicRoute | None] = SingleFlight("route")
+        self.known: Final[Callable[[str], TopicRoute | None]] = self._routes.get
+        """Return the route if it is known already; no I/O."""
         # Topics that someone uses; the refresh asks for these.
         self._wanted: set[str] = set()
-
-    def known(self, topic: str) -> TopicRoute | None:
-        """Return the route if it is known already; no I/O."""
-        return self._routes.get(topic)
 
     def fresh(self, topic: str, max_age_s: float) -> TopicRoute | None:
         """Return the route if it is known and was asked for within `max_age_s`; no I/O."""

@@ -226,7 +226,8 @@ async def test_a_send_refused_at_once_and_sent_elsewhere_can_be_cancelled_there(
         assert free is not None
         clogged.pause_writing()
         clogged._unsent_size = UNSENT_MAX + 1
-        clogged._opaque += 100
+        for _ in range(100):
+            clogged.take_opaque()  # so that those of the two are not the same
         sends = [asyncio.create_task(it.producer.send(Message("orders", b"x"))) for _ in range(2)]
         await settle()
         assert free.pending_count == 2
