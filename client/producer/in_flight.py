@@ -35,9 +35,9 @@ class InFlight:
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._flushes: list[_Flush] = []
 
-    def has_room(self, size: int) -> bool:
-        """Return whether a message of `size` bytes may enter now."""
-        return self.count < self._count_max and self.size + size <= self._size_max
+    def has_room(self, size: int, count: int = 0) -> bool:
+        """Return whether a message may enter now, besides `count` others; `size` is that of all."""
+        return self.count + count < self._count_max and self.size + size <= self._size_max
 
     async def room(self, size: int) -> None:
         """Wait until a message of `size` bytes may enter; it has to enter before the next await.

@@ -423,6 +423,14 @@ class Producer(OnClient):
                 ends.push_async_callback(parts.requests.stop)
             ends.push_async_callback(pipeline.stop)
 
+    def _start_admitted(
+        self, message: Message, timeout: float | None
+    ) -> asyncio.Future[SendResult]:
+        """Do as `send_nowait` with a message that found room before."""
+        sender = self._running
+        choice = sender.choice(message, None, None, None)
+        return sender.start(message, choice, timeout, admitted=True).future
+
     @property
     def _parts_now(self) -> _Parts:
         _ = self._running

@@ -65,6 +65,8 @@ THREAD_OVER: Final = 256 * 1024
 """Bytes from which `send` compresses in a thread: below, the loop is held for a few ms at most."""
 TOPICS_MAX: Final = 4096
 Outcome = SendResult | RocketMQError
+ORDINARY_TEXT_MAX: Final = MAX_PROPERTIES_SIZE // 8
+"""Characters of a message's own texts; with the names and the id they always fit."""
 BATCH_SIZE_MAX: Final = 256 * 1024
 """Bytes of one batch; with more, a single queue would get too much in a row."""
 BATCH_COUNT_MAX: Final = 256
@@ -105,8 +107,13 @@ class Sender:
         timeout_s: float | None,
         properties: Mapping[str, str] = NO_PROPERTIES,
         kind: SendKind = "normal",
+        *,
+        admitted: bool = False,
     ) -> Send:
         """Start a send at once.
+
+        Args:
+            admitted: room was found for it before.
 
         Raises:
             TooManyInFlight: there is no room.
@@ -115,7 +122,7 @@ class Sender:
         body, sys_flag = message.body, 0
         if len(body) >= self._compress_over:
             body, sys_flag = self._compressed(body)
-        if not self._in_flight.has_room(len(body)):
+        if not admitted and not self._in_flight.has_room(len(body)):
             self._check_size(message)
             raise TooManyInFlight(
                 f"{self._in_flight.count} messages are in flight", hint="Await room() first"
@@ -124,6 +131,17 @@ class Sender:
             return self._start(message, body, sys_flag, choice, timeout_s, properties, kind)
         request = self._request(message, body, sys_flag, None, properties)
         return self._begin(request, choice, timeout_s)
+
+    def is_ordinary(self, message: Message) -> bool:
+        """Return whether only a lack of room could keep `start` from it. Any thread."""
+        return (
+            type(message) is Message
+            and message.topic in self._topics
+            and len(message.body) <= self._config.max_message_size
+            and message.properties is NO_PROPERTIES
+            and len(message.tags or "") + len(message.keys) + len(message.sharding_key or "")
+            <= ORDINARY_TEXT_MAX
+        )
 
     async def begin(
         self,

@@ -936,6 +936,10 @@ class Producer:
     ) -> concurrent.futures.Future[SendResult]:
         """Start sending a message; the future has what `send` would return or raise.
 
+        Messages that one thread starts one after the other to one queue are stored in that order,
+        as with `skylarkmq.client.Producer.send_nowait`. Call `room()` before it to stay within the
+        producer's limits.
+
         Raises:
             TooManyInFlight: beyond `max_in_flight` or `max_in_flight_bytes`.
             MessageTooLarge: over `max_message_size`.

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -17,12 +19,15 @@ from skylarkmq.client.consumer.received_message import ReceivedMessage as AsyncR
 from skylarkmq.client.errors import ConsumerClosed, IllegalState
 from skylarkmq.client.instance import Client as AsyncClient
 from skylarkmq.client.message_view import StoredView
+from skylarkmq.client.producer.lanes import QueueSelector
 from skylarkmq.client.producer.producer import Producer as AsyncProducer
+from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.client.producer.transaction import HalfMessage, TransactionState
 from skylarkmq.client.producer.transaction import Transaction as AsyncTransaction
+from skylarkmq.client.sync.outbox import Outbox
 from skylarkmq.client.sync.portal import Portal, Threads
 from skylarkmq.client.sync.twin import Bound, Started, blocking, in_thread
-from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.protocol.message import Message, MessageQueue
 
 Check = Callable[[HalfMessage], TransactionState]
 """Looks up how the transaction of a message ended; called in a thread of its own."""
@@ -97,6 +102,46 @@ class Producer(OnClient):
     """
 
     _callbacks = ("check",)
+    _outbox: Outbox | None = None
+
+    def send_nowait(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | None = None,
+    ) -> concurrent.futures.Future[SendResult]:
+        """Start sending a message; the future has what `send` would return or raise.
+
+        Messages that one thread starts one after the other to one queue are stored in that order,
+        as with `skylarkmq.client.Producer.send_nowait`. Call `room()` before it to stay within the
+        producer's limits.
+
+        Raises:
+            TooManyInFlight: beyond `max_in_flight` or `max_in_flight_bytes`.
+            MessageTooLarge: over `max_message_size`.
+        """
+        producer: AsyncProducer = self._live()
+        if queue is None and key is None and selector is None:
+            sent = self._outbox_of(producer).put(message, timeout)
+            if sent is not None:
+                return sent
+
+        def begun(it: AsyncProducer) -> asyncio.Future[SendResult]:
+            return it.send_nowait(message, queue=queue, key=key, selector=selector, timeout=timeout)
+
+        return self._future(begun)
+
+    def _outbox_of(self, producer: AsyncProducer) -> Outbox:
+        outbox = self._outbox
+        if outbox is None or outbox.producer is not producer:
+            with self._portal.lock:
+                outbox = self._outbox
+                if outbox is None or outbox.producer is not producer:  # the first call, or a fork
+                    outbox = self._outbox = Outbox(self._portal, producer)
+        return outbox
 
 
 @blocking(AsyncConsumer)

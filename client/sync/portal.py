@@ -97,32 +97,25 @@ class Portal:
 
     def future(self, work: Callable[[], asyncio.Future[T]]) -> concurrent.futures.Future[T]:
         """Return what `work` starts as a future for threads; cancelling it cancels the work."""
-        outer: concurrent.futures.Future[T] = concurrent.futures.Future()
+        handed: Handed[T] = Handed()
 
-        def ended(inner: asyncio.Future[T]) -> None:
-            if inner.cancelled():
-                outer.cancel()
-            if not outer.set_running_or_notify_cancel():
-                return
-            error = inner.exception()
-            if error is not None:
-                outer.set_exception(error)
-            else:
-                outer.set_result(inner.result())
+        def begun() -> None:
+            handed.loop = asyncio.get_running_loop()
+            handed.begun(work())
 
-        def begun() -> asyncio.Future[T]:
-            inner = work()
-            inner.add_done_callback(ended)
-            return inner
+        self.call(begun)
+        return handed.outer
 
-        inner = self.call(begun)
+    def post(self, callback: Callable[[], object]) -> asyncio.AbstractEventLoop:
+        """Let the loop thread call something soon, and do not wait for it; return the loop.
 
-        def cancelled(done: concurrent.futures.Future[T]) -> None:
-            if done.cancelled():
-                _tell(inner.get_loop(), inner.cancel)
-
-        outer.add_done_callback(cancelled)
-        return outer
+        Raises:
+            IllegalState: closed, or called in the loop thread.
+        """
+        with self.lock:
+            loop = self._running()
+            loop.call_soon_threadsafe(callback)
+            return loop
 
     def close_at_exit(self, close: Callable[[], None]) -> None:
         """Let `close` be called when the program ends with the portal still open."""
@@ -197,6 +190,48 @@ class Portal:
             close()
         else:
             closer.join(EXIT_TIMEOUT_S)
+
+
+class Handed(Generic[T]):
+    """Work in the loop thread and the future by which other threads hear of its end."""
+
+    __slots__ = ("_inner", "loop", "outer")
+
+    def __init__(self) -> None:
+        self.outer: concurrent.futures.Future[T] = concurrent.futures.Future()
+        """For the threads; cancelling it cancels the work."""
+        self.outer.add_done_callback(self._outer_ended)
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._inner: asyncio.Future[T] | None = None
+
+    def begun(self, inner: asyncio.Future[T]) -> None:
+        """The work has begun. Loop thread."""
+        self._inner = inner
+        inner.add_done_callback(self._ended)
+
+    def failed(self, error: Exception) -> None:
+        """The work could not begin. Loop thread."""
+        if self.outer.set_running_or_notify_cancel():
+            self.outer.set_exception(error)
+
+    def _ended(self, inner: asyncio.Future[T]) -> None:
+        if inner.cancelled():
+            self.outer.cancel()
+        if not self.outer.set_running_or_notify_cancel():
+            return
+        error = inner.exception()
+        if error is not None:
+            self.outer.set_exception(error)
+        else:
+            self.outer.set_result(inner.result())
+
+    def _outer_ended(self, outer: concurrent.futures.Future[T]) -> None:
+        if outer.cancelled() and self.loop is not None:
+            _tell(self.loop, self._cancel)
+
+    def _cancel(self) -> None:
+        if self._inner is not None:
+            self._inner.cancel()
 
 
 class _Call(Generic[T]):
