@@ -30,14 +30,16 @@ class InFlight:
         self.count = 0
         self.size = 0
         self.generation = 0
-        self._count_max = count_max
-        self._size_max = size_max
-        self._room_waiters: deque[asyncio.Future[None]] = deque()
-        self._flushes: list[_Flush] = []
+        self.count_max = count_max
+        self.size_max = size_max
+        self.room_waiters: deque[asyncio.Future[None]] = deque()
+        """Who waits for room; read-only outside."""
+        self.flushes: list[_Flush] = []
+        """Who waits for the end of what is under way; read-only outside."""
 
     def has_room(self, size: int, count: int = 0) -> bool:
         """Return whether a message may enter now, besides `count` others; `size` is that of all."""
-        return self.count + count < self._count_max and self.size + size <= self._size_max
+        return self.count + count < self.count_max and self.size + size <= self.size_max
 
     async def room(self, size: int) -> None:
         """Wait until a message of `size` bytes may enter; it has to enter before the next await.
@@ -45,11 +47,11 @@ class InFlight:
         Raises:
             MessageTooLarge: it never may. It would take the turns of those who may.
         """
-        if size > self._size_max:
-            raise MessageTooLarge(size, self._size_max, hint="That is all of max_in_flight_bytes")
+        if size > self.size_max:
+            raise MessageTooLarge(size, self.size_max, hint="That is all of max_in_flight_bytes")
         while not self.has_room(size):
             waiter = asyncio.get_running_loop().create_future()
-            self._room_waiters.append(waiter)
+            self.room_waiters.append(waiter)
             try:
                 await waiter
             except asyncio.CancelledError:
@@ -65,12 +67,12 @@ class InFlight:
             return
         flush = _Flush(self.generation, self.count)
         self.generation += 1
-        self._flushes.append(flush)
+        self.flushes.append(flush)
         try:
             await flush.waiter
         finally:
-            if flush in self._flushes:
-                self._flushes.remove(flush)
+            if flush in self.flushes:
+                self.flushes.remove(flush)
 
     def enter(self, size: int) -> int:
         """Count a message in; return the generation that it leaves with."""
@@ -82,22 +84,26 @@ class InFlight:
         """Count a message out and wake who waits for that."""
         self.count -= 1
         self.size -= size
-        if self._room_waiters:
+        self.tell(generation)
+
+    def tell(self, generation: int) -> None:
+        """Wake who waits for a message of that generation that was counted out."""
+        if self.room_waiters:
             self._wake_one()
-        if self._flushes:
+        if self.flushes:
             self._tell_flushes(generation)
 
     def _tell_flushes(self, generation: int) -> None:
-        for flush in self._flushes:
+        for flush in self.flushes:
             if generation <= flush.generation:
                 flush.left_count -= 1
                 if not flush.left_count and not flush.waiter.done():
                     flush.waiter.set_result(None)
-        self._flushes = [flush for flush in self._flushes if flush.left_count]
+        self.flushes = [flush for flush in self.flushes if flush.left_count]
 
     def _wake_one(self) -> None:
-        while self._room_waiters:
-            waiter = self._room_waiters.popleft()
+        while self.room_waiters:
+            waiter = self.room_waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
                 return

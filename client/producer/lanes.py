@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from itertools import cycle
 from random import Random
 from typing import Final, NamedTuple
 
@@ -121,15 +122,24 @@ class Lane(NamedTuple):
     template: SendTemplate
 
 
-class _Turns:
+class Turns:
     """Whose turn it is among the queues of a topic that has one route, and their lanes so far."""
 
-    __slots__ = ("index", "lanes", "route")
+    __slots__ = ("index", "lanes", "route", "take")
 
     def __init__(self, route: TopicRoute, index: int) -> None:
         self.route = route
         self.index = index
         self.lanes: list[Lane | None] = [None] * len(route.publish_queues)
+        self.take: Callable[[], Lane] | None = None
+        """Returns the next lane without a step in Python; None until all lanes are known."""
+
+    def note(self, index: int, lane: Lane) -> None:
+        """Take note of a lane that has its turn now."""
+        self.lanes[index] = lane
+        known = [lane for lane in self.lanes if lane is not None]
+        if len(known) == len(self.lanes):
+            self.take = cycle(known[index + 1 :] + known[: index + 1]).__next__
 
 
 class Lanes:
@@ -149,7 +159,9 @@ class Lanes:
         self._select = RoundRobin(random).select
         self._random = random
         self._lanes: dict[MessageQueue, Lane] = {}
-        self._turns: dict[str, _Turns] = {}
+        self._turns: Final[dict[str, Turns]] = {}
+        self.turns: Final[Callable[[str], Turns | None]] = self._turns.get
+        """Return whose turn it is among the queues of a topic, if that is known."""
 
     def next(self, topic: str, route: TopicRoute) -> Lane:
         """Return the lane to the queue whose turn it is, for a message that may go to any.
@@ -160,6 +172,8 @@ class Lanes:
         turns = self._turns.get(topic)
         if turns is None or turns.route is not route:
             turns = self._new_turns(topic, route)
+        if turns.take is not None:
+            return turns.take()
         index = turns.index
         lanes = turns.lanes
         turns.index = index + 1 if index + 1 < len(lanes) else 0
@@ -195,7 +209,7 @@ class Lanes:
         """Return the lane to a queue that was picked before, if it is still remembered."""
         return None if shown is None else self._lanes.get(self._namespace.wrap_queue(shown))
 
-    def _next_with_master(self, turns: _Turns, index: int, route: TopicRoute) -> Lane:
+    def _next_with_master(self, turns: Turns, index: int, route: TopicRoute) -> Lane:
         """Return the lane at `index`, or the next one; ordered topics keep queues without master.
 
         Raises:
@@ -207,15 +221,16 @@ class Lanes:
             place = (index + step) % count
             if MASTER_ID in route.brokers.get(queues[place].broker_name, {}):
                 turns.index = (place + 1) % count
-                lane = turns.lanes[place] = self._lane(queues[place], route)
+                lane = self._lane(queues[place], route)
+                turns.note(place, lane)
                 return lane
         return self._lane(queues[index], route)
 
-    def _new_turns(self, topic: str, route: TopicRoute) -> _Turns:
+    def _new_turns(self, topic: str, route: TopicRoute) -> Turns:
         if len(self._turns) >= TOPICS_MAX:
             self._turns.clear()
         start = self._random.randrange(len(route.publish_queues))
-        turns = self._turns[topic] = _Turns(route, start)
+        turns = self._turns[topic] = Turns(route, start)
         return turns
 
     def _lane(self, queue: MessageQueue, route: TopicRoute) -> Lane:

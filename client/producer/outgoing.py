@@ -38,6 +38,9 @@ KINDS: Final = {
     "zstd": CompressionKind.ZSTD,
 }
 assert (NAME_SEPARATOR, PROPERTY_SEPARATOR) == ("\x01", "\x02"), "written out below"
+_ID_FRONT: Final = f"{UNIQ_KEY}\x01"
+_TAGS_FRONT: Final = f"\x02{TAGS}\x01"
+_KEYS_FRONT: Final = f"\x02{KEYS}\x01"
 
 
 def require_compression(name: str) -> None:
@@ -77,13 +80,10 @@ def properties_text(
         properties = message.to_properties()
         if added is not None:
             properties = {**added, **properties}
-        return f"{UNIQ_KEY}\x01{unique_id}\x02{encode_properties(properties)}"
-    text = f"{UNIQ_KEY}\x01{unique_id}"
-    if message.tags:
-        text = f"{text}\x02{TAGS}\x01{message.tags}"
-    if message.keys:
-        text = f"{text}\x02{KEYS}\x01{message.keys}"
-    return text
+        return f"{_ID_FRONT}{unique_id}\x02{encode_properties(properties)}"
+    tags = message.tags
+    text = f"{_ID_FRONT}{unique_id}{_TAGS_FRONT}{tags}" if tags else _ID_FRONT + unique_id
+    return f"{text}{_KEYS_FRONT}{message.keys}" if message.keys else text
 
 
 def check_properties(text: str) -> None:

@@ -19,17 +19,7 @@ What ends a try, and what follows:
                               `unknown_tries`, because each may have stored a copy
     no connection             nothing was sent: tried again until the time is up
 
-What a send that is not on the wire waits for, without a task of its own:
-
-    no route          by topic: one task asks for it, then all of the topic go on, in order
-    no connection     by address: one task connects, then all for that broker leave, in order
-    no knowledge      by address: one task asks the broker what it is, then all go on
-    next try          by time: one timer for all; when due, one task per topic looks whether the
-                      route has changed, then they go on
-    its turn          by queue, with `strict_order`: it goes on when the one before it has ended
-
-While sends wait for a route or a connection, later ones of that topic or broker wait after them.
-A send whose time is over ends, whatever it waits for. Loop thread.
+What a send that is not on the wire waits for: see `waiting_sends.py`. Loop thread.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/producer/DefaultMQProducerImpl.java
 (sendDefaultImpl)
@@ -38,13 +28,9 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/producer/DefaultMQPro
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from math import ceil
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -67,25 +53,16 @@ from skylarkmq.client.producer.in_flight import InFlight
 from skylarkmq.client.producer.lanes import FAILED_MS, Choice, Lane, Lanes
 from skylarkmq.client.producer.lines import Lines
 from skylarkmq.client.producer.send_result import STORED_CODES, SendResult, SendStatus
+from skylarkmq.client.producer.waiting_sends import STOPPED, WaitingSends
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_send import SendRequest, SendTemplate, stored_answer
-from skylarkmq.common.clock import TimerHandle
 from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.connection import Connection, Peer
 from skylarkmq.remoting.send_answer import StoredAnswer
-from skylarkmq.remoting.waiting import backoff_s, fail_after, within
+from skylarkmq.remoting.waiting import backoff_s, fail_after
 
-log = logging.getLogger(__name__)
-ROUTE_MAX_AGE_S: Final = 1.0
-"""A try that is not the first asks the name server again unless the route is younger."""
-ROUTE_WAIT_S: Final = 0.5
-"""It waits that long for the answer at most; then it goes by the route that is known."""
-TICK_S: Final = 0.01
-"""Next tries are due at multiples of it, so that many sends share a ring of the timer."""
-STOPPED: Final = "the producer has stopped"
-DEAD_MIN: Final = 64
 RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
 """Back-off before a try at the same broker: doubling, jittered, capped."""
@@ -103,7 +80,10 @@ class SendStats:
 
 
 class Send(msgspec.Struct, eq=False):
-    """One send under way; waits on its connection for the answer."""
+    """One send under way; waits on its connection for the answer.
+
+    The collector of cycles must see it: the frames in the traceback of its error hold it.
+    """
 
     owner: SendPipeline
     request: SendRequest
@@ -155,7 +135,7 @@ class Send(msgspec.Struct, eq=False):
             return
         queue = self.queue
         assert queue is not None, "a send has a queue once it is on the wire"
-        if queue_id != queue.queue_id:
+        if queue_id != queue[2]:  # its number, in the quicker way
             queue = queue._replace(queue_id=queue_id)
         result = SendResult(
             status,
@@ -180,239 +160,6 @@ class Send(msgspec.Struct, eq=False):
         assert connection is not None, "a send has a connection while it is on the wire"
         error = broker_error(code, remark, connection.address)
         self.owner.try_ended(self, error, unknown=False)
-
-
-class WaitingSends:
-    """The waiting sends of one producer."""
-
-    def __init__(
-        self, pipeline: SendPipeline, services: Services, default_topic_queues: int
-    ) -> None:
-        self._pipeline = pipeline
-        self._services = services
-        self._clock = services.clock
-        self._default_topic_queues = default_topic_queues
-        self.routeless: dict[str, dict[Send, None]] = {}
-        """Sends that wait for their route, by topic; read-only outside."""
-        self.unconnected: dict[str, dict[Send, None]] = {}
-        """Sends that wait for their connection, by address; read-only outside."""
-        self._unknown: dict[str, dict[Send, None]] = {}
-        self._again: dict[str, dict[Send, None]] = {}
-        # (when, number, send, due): due for the next try, or at its end.
-        self._timetable: list[tuple[float, int, Send, bool]] = []
-        self._number = 0
-        self._dead_count = 0
-        self._timer: TimerHandle | None = None
-        self._timer_s = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._stopped = False
-
-    @property
-    def timetable_size(self) -> int:
-        """Entries of the timetable, those of sends that have left included."""
-        return len(self._timetable)
-
-    def await_route(self, send: Send) -> None:
-        """Let the send go on when its topic's route is known."""
-        topic = send.request.topic
-        if self._park(send, self.routeless, topic):
-            self._spawn(self._find_route(topic), f"route-{topic}")
-
-    def await_connection(self, send: Send, address: str) -> None:
-        """Let the send leave when there is a connection to `address`."""
-        if self._park(send, self.unconnected, address):
-            self._spawn(self._connect(address), f"connect-{address}")
-
-    def await_peer(self, send: Send, address: str) -> None:
-        """Let the send go on when the kind of the broker at `address` is known."""
-        if self._park(send, self._unknown, address):
-            self._spawn(self._ask(address), f"ask-{address}")
-
-    def await_next_try(self, send: Send, wait_s: float) -> None:
-        """Let the send go on after `wait_s` seconds."""
-        if self._stopped:
-            self._pipeline.end(send, IllegalState(STOPPED))
-            return
-        self._note_end(send)
-        now_s = self._clock.monotonic()
-        due_s = ceil((now_s + wait_s) / TICK_S) * TICK_S
-        if due_s <= now_s:  # rounded away; a try in no time at all would be one of many
-            due_s += TICK_S
-        self._at(due_s, send, due=True)
-
-    def await_turn(self, send: Send) -> None:
-        """Let the send wait for those before it in the line of its queue."""
-        if self._stopped:
-            self._pipeline.end(send, IllegalState(STOPPED))
-        else:
-            self._note_end(send)
-
-    def waits_for(self, send: Send) -> str:
-        """Say what the send waits for."""
-        topic = send.request.topic
-        if send.place is not None:
-            if send.place is self.routeless.get(topic):
-                return f"the route of {topic} from {self._services.name_servers.text}"
-            for address, place in (*self.unconnected.items(), *self._unknown.items()):
-                if send.place is place:
-                    return f"a connection to {address}"
-        if self._pipeline.lines.has_before(send):
-            return "the sends before it to its queue"
-        return "its next try"
-
-    def left(self, send: Send) -> None:
-        """The send has ended; forget it."""
-        if send.place is not None:
-            send.place.pop(send, None)
-            send.place = None
-        self._dead_count += send.off_wire_count
-        if self._dead_count > DEAD_MIN and self._dead_count * 2 > len(self._timetable):
-            self._timetable = [entry for entry in self._timetable if not entry[2].left]
-            self._dead_count = 0
-            heapify(self._timetable)
-
-    async def stop(self) -> None:
-        """End everything that waits, and the tasks."""
-        self._stopped = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        waiting = [entry[2] for entry in sorted(self._timetable, key=lambda entry: entry[1])]
-        self._timetable = []
-        for send in waiting:
-            if not send.left and send.connection is None:
-                self._pipeline.end(send, IllegalState(STOPPED))
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    # Inside
-
-    def _park(self, send: Send, places: dict[str, dict[Send, None]], key: str) -> bool:
-        """Put the send into the place of `key`; True when it is the first one there."""
-        if self._stopped:
-            self._pipeline.end(send, IllegalState(STOPPED))
-            return False
-        self._note_end(send)
-        place = places.get(key)
-        is_first = place is None
-        if place is None:
-            place = places[key] = {}
-        place[send] = None
-        send.place = place
-        return is_first
-
-    async def _find_route(self, topic: str) -> None:
-        error: RocketMQError | None = None
-        try:
-            await self._services.routes.for_publish(topic, self._default_topic_queues)
-        except RocketMQError as failure:
-            error = failure
-        finally:
-            parked = self.routeless.pop(topic)
-        for send in self._taken(parked):
-            if error is None:
-                self._pipeline.dispatch(send)
-            else:
-                self._pipeline.not_sent(send, error)
-
-    async def _connect(self, address: str) -> None:
-        error: RocketMQError | None = None
-        connection: Connection | None = None
-        try:
-            connection = await self._services.remoting.connection(address)
-        except RocketMQError as failure:
-            error = failure
-        finally:
-            parked = self.unconnected.pop(address)
-        for send in self._taken(parked):
-            if connection is not None:
-                self._pipeline.depart(send, connection)
-            elif error is not None:
-                self._pipeline.not_sent(send, error)
-
-    async def _ask(self, address: str) -> None:
-        error: RocketMQError | None = None
-        try:
-            await self._services.peer(address)
-        except RocketMQError as failure:
-            error = failure
-        finally:
-            parked = self._unknown.pop(address)
-        for send in self._taken(parked):
-            if error is None:
-                self._pipeline.dispatch(send)
-            else:
-                self._pipeline.not_sent(send, error)
-
-    async def _go_on(self, topic: str) -> None:
-        """Look at the route once more, then let the sends of `topic` try again."""
-        try:
-            routes = self._services.routes
-            looking = routes.refresh(topic, max_age_s=ROUTE_MAX_AGE_S)
-            await within(self._clock, ROUTE_WAIT_S, looking)
-        except (RocketMQError, TimeoutError) as error:
-            log.debug("route of %s not refreshed before a retry: %s", topic, error)
-        finally:
-            parked = self._again.pop(topic)
-        for send in self._taken(parked):
-            self._pipeline.dispatch(send)
-
-    def _taken(self, parked: dict[Send, None]) -> Iterable[Send]:
-        """Yield the sends that waited at one place, except those that end meanwhile."""
-        for send in list(parked):
-            if send.place is not parked:
-                continue
-            send.place = None
-            if send.future.done():
-                self._pipeline.abandon(send)  # its future was cancelled: nobody waits for it
-            else:
-                yield send
-
-    # Time
-
-    def _note_end(self, send: Send) -> None:
-        if not send.off_wire_count:
-            self._at(send.end_s, send, due=False)
-
-    def _at(self, when_s: float, send: Send, *, due: bool) -> None:
-        send.off_wire_count += 1
-        self._number += 1
-        heappush(self._timetable, (when_s, self._number, send, due))
-        if self._timer is None or when_s < self._timer_s:
-            self._arm(when_s)
-
-    def _arm(self, when_s: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_s = when_s
-        self._timer = self._clock.call_at(when_s, self._ring)
-
-    def _ring(self) -> None:
-        self._timer = None
-        now_s = self._clock.monotonic()
-        while self._timetable and self._timetable[0][0] <= now_s:
-            _, _, send, due = heappop(self._timetable)
-            if send.left:
-                self._dead_count = max(self._dead_count - 1, 0)
-                continue
-            send.off_wire_count -= 1
-            if send.connection is not None:
-                continue  # on the wire: its connection keeps the time
-            if due and now_s < send.end_s:
-                topic = send.request.topic
-                if self._park(send, self._again, topic):
-                    self._spawn(self._go_on(topic), f"again-{topic}")
-            else:
-                self._pipeline.out_of_time(send)
-        if self._timetable and self._timer is None:
-            self._arm(self._timetable[0][0])
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=f"skylarkmq-send-{name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 class SendPipeline:
@@ -444,8 +191,9 @@ class SendPipeline:
         # Whether a plain message may take the short way.
         self._plain = not self._times_tries
         # Whether a stored message leaves nothing to do but to count it out.
-        self._is_short = not config.strict_order
+        self._is_short = not (config.strict_order or config.strict or config.latency_fault)
         self._next_lane = self.lanes.next
+        self._turns = self.lanes.turns
         self._create_future = self._loop.create_future
         self._closed = False
         self._stopped = False
@@ -480,8 +228,12 @@ class SendPipeline:
             # What `dispatch` does for a first try that may go to any queue, in fewer steps.
             route = self._known_route(topic)
             if route is not None and route.publish_queues:
+                turns = self._turns(topic)
                 try:
-                    _, queue, address, template = self._next_lane(topic, route)
+                    if turns is None or turns.route is not route or turns.take is None:
+                        _, queue, address, template = self._next_lane(topic, route)
+                    else:
+                        _, queue, address, template = turns.take()
                 except RouteNotFound:
                     queue = None  # so that it ends in `dispatch`
                 if address not in self._unconnected:
@@ -554,6 +306,20 @@ class SendPipeline:
     def succeed(self, send: Send, result: SendResult) -> None:
         """The message is stored."""
         self.stats.sent_count += 1
+        if not self._is_short or send.context is not None or send.off_wire_count or send.left:
+            self._succeed_in_full(send, result)
+            return
+        future = send.future
+        if not future.done():
+            future.set_result(result)
+        send.left = True
+        in_flight = self.in_flight  # `leave`, written out
+        in_flight.count -= 1
+        in_flight.size -= len(send.request.body)
+        if in_flight.room_waiters or in_flight.flushes:
+            in_flight.tell(send.generation)
+
+    def _succeed_in_full(self, send: Send, result: SendResult) -> None:
         if self._faults is not None:
             self._note_try(send, failed=False)
         if self._config.strict and result.status is not SendStatus.SEND_OK:
@@ -561,11 +327,7 @@ class SendPipeline:
             return
         if not send.future.done():
             send.future.set_result(result)
-        if self._is_short and send.context is None and not send.off_wire_count and not send.left:
-            send.left = True  # the short form of what follows
-            self.in_flight.leave(len(send.request.body), send.generation)
-        else:
-            self._leave(send, result, None)
+        self._leave(send, result, None)
 
     def end(self, send: Send, error: RocketMQError) -> None:
         """The send has failed for good."""

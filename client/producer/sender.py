@@ -65,6 +65,8 @@ THREAD_OVER: Final = 256 * 1024
 """Bytes from which `send` compresses in a thread: below, the loop is held for a few ms at most."""
 TOPICS_MAX: Final = 4096
 Outcome = SendResult | RocketMQError
+SURELY_FITS: Final = MAX_PROPERTIES_SIZE // 4
+"""Characters of properties; one has up to four bytes."""
 ORDINARY_TEXT_MAX: Final = MAX_PROPERTIES_SIZE // 8
 """Characters of a message's own texts; with the names and the id they always fit."""
 BATCH_SIZE_MAX: Final = 256 * 1024
@@ -88,6 +90,7 @@ class Sender:
         self.clock = services.clock
         self._config = config
         self._compress_over = config.compress_over
+        self._size_max = config.max_message_size
         self._services = services
         self._hooks = services.hooks
         self._namespace = services.namespace
@@ -107,7 +110,6 @@ class Sender:
         timeout_s: float | None,
         properties: Mapping[str, str] = NO_PROPERTIES,
         kind: SendKind = "normal",
-        *,
         admitted: bool = False,
     ) -> Send:
         """Start a send at once.
@@ -122,7 +124,10 @@ class Sender:
         body, sys_flag = message.body, 0
         if len(body) >= self._compress_over:
             body, sys_flag = self._compressed(body)
-        if not admitted and not self._in_flight.has_room(len(body)):
+        size, in_flight = len(body), self._in_flight
+        if (  # `has_room`, written out
+            in_flight.count >= in_flight.count_max or in_flight.size + size > in_flight.size_max
+        ) and not admitted:
             self._check_size(message)
             raise TooManyInFlight(
                 f"{self._in_flight.count} messages are in flight", hint="Await room() first"
@@ -339,7 +344,7 @@ class Sender:
         now_ms = self._now_ms()
         unique_id = self._id_at(now_ms) if context is None else context.unique_ids[0]
         topic = self._topics.get(message.topic) or self.topic(message.topic)
-        if len(message.body) > self._config.max_message_size:
+        if len(message.body) > self._size_max:
             self._check_size(message)
         if self._own or context is not None or extra is not NO_PROPERTIES:
             added = {**self._own, **extra}
@@ -348,7 +353,7 @@ class Sender:
             text = properties_text(message, unique_id, added)
         else:
             text = properties_text(message, unique_id)
-        if len(text) > MAX_PROPERTIES_SIZE // 4:  # a character has up to four bytes
+        if len(text) > SURELY_FITS:
             check_properties(text)
         return SendRequest(topic, body, text, unique_id, now_ms, message.flag, sys_flag)
 

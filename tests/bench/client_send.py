@@ -35,7 +35,7 @@ from tests.bench import peers
 TOPIC = "client-send"
 WINDOW = 1000
 ROUNDS = 25
-TARGET = 3.0
+TARGET = 2.0
 PREFIX = struct.Struct(">II")
 HEADER = (
     b'{"code":310,"extFields":{"a":"g","b":"client-send","c":"TBW102","d":"4","e":"0","f":"0",'

@@ -52,7 +52,7 @@ async def test_a_cancelled_call_leaves_nothing(name: str) -> None:
         connection = services_of(client).remoting.ready(it.broker.address)
         assert connection is not None
         assert connection.pending_count == 0
-        assert not producer._running.pipeline.in_flight._room_waiters
+        assert not producer._running.pipeline.in_flight.room_waiters
         await it.wait(producer.stop())
         await whole_after(it, client)
         return ended
@@ -78,7 +78,7 @@ async def test_a_cancelled_wait_for_room_or_for_the_end_leaves_nothing() -> None
         await it.wait(producer.send(Message("orders", b"third")))
         flight = producer._running.pipeline.in_flight
         assert (flight.count, flight.size) == (0, 0)
-        assert not flight._flushes
+        assert not flight.flushes
         await it.wait(producer.stop())
         await whole_after(it, client)
         return ended

@@ -45,7 +45,7 @@ async def test_a_flush_of_nothing_and_a_cancelled_one() -> None:
     await asyncio.gather(waiting, return_exceptions=True)
     flight.leave(1, generation)
     await flight.idle()
-    assert not flight._flushes
+    assert not flight.flushes
 
 
 async def test_room_goes_to_the_next_when_who_was_woken_is_cancelled() -> None:
