@@ -25,7 +25,8 @@ MSG_ID_MARK: Final = b"msgId"
 StoredAnswer = tuple[int, int, str, int, int, str | None, str | None, str]
 
 
-class _Fields(msgspec.Struct, rename="camel", gc=False):
+# Of a field that is not known here, not even the text would be checked.
+class _Fields(msgspec.Struct, rename="camel", gc=False, forbid_unknown_fields=True):
     msg_id: str
     queue_id: str | int
     queue_offset: str | int
@@ -34,18 +35,21 @@ class _Fields(msgspec.Struct, rename="camel", gc=False):
     trace_on: str = msgspec.field(default="true", name=TRACE_ON)
 
 
-class _JsonAnswer(msgspec.Struct, gc=False):
+class _JsonAnswer(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     fields: _Fields = msgspec.field(name="extFields")
     opaque: JavaInt
     flag: JavaInt
     code: JavaInt = 0
+    language: str = ""
+    version: JavaInt = 0
+    serialize_type: str = msgspec.field(default="", name="serializeTypeCurrentRPC")
     remark: None = None
 
 
 class _MsgpackAnswer(msgspec.Struct, array_like=True, gc=False):
     code: JavaInt
     language: int
-    version: int
+    version: JavaInt
     opaque: JavaInt
     flag: JavaInt
     remark: None
@@ -76,8 +80,12 @@ def read_stored(frames: Sequence[RawFrame]) -> list[StoredAnswer | None]:
             answers.append(None)
             continue
         at = it.fields
-        queue_id, queue_offset = _number(at.queue_id, 9), _number(at.queue_offset, 18)
-        if queue_id < 0 or queue_offset < 0:
+        queue_id, queue_offset = at.queue_id, at.queue_offset
+        if isinstance(queue_id, str):
+            queue_id = _number(queue_id)
+        if isinstance(queue_offset, str):
+            queue_offset = _number(queue_offset)
+        if not (0 <= queue_id < 10**9 and 0 <= queue_offset < 10**18):
             answers.append(None)
             continue
         transaction_id = None if at.transaction_id is msgspec.UNSET else at.transaction_id
@@ -89,10 +97,9 @@ def read_stored(frames: Sequence[RawFrame]) -> list[StoredAnswer | None]:
     return answers
 
 
-def _number(value: str | int, digits_max: int) -> int:
-    """Return the number that is meant, -1 when it is not just so many digits."""
-    text = str(value)
-    return int(text) if len(text) <= digits_max and text.isascii() and text.isdigit() else -1
+def _number(text: str) -> int:
+    """Return the number that is meant, -1 when it is not just some digits."""
+    return int(text) if len(text) <= 18 and text.isascii() and text.isdigit() else -1
 
 
 def as_command(answer: StoredAnswer) -> RemotingCommand:
