@@ -109,26 +109,26 @@ cdef bint is_stored(int kind, bytes header, Stored* stored) noexcept:
     return stored.flag & RESPONSE_FLAG and stored.opaque >= 0
 
 
-cdef inline str text_of(Text* text, Text* last, str last_text):
-    """The text; `last_text`, when it is the same as `last`."""
+cdef inline str text_of(Text* text, str last):
+    """The text, None without one; `last`, what a neighbour had there, when it is the same."""
+    cdef const char* last_at
+    cdef Py_ssize_t last_size
     if text.at == NULL:
         return None
-    if text.size == last.size and not memcmp(text.at, last.at, last.size):
-        return last_text
-    last[0] = text[0]
+    if last is not None:
+        last_at = PyUnicode_AsUTF8AndSize(last, &last_size)
+        if text.size == last_size and not memcmp(text.at, last_at, last_size):
+            return last
     return PyUnicode_DecodeASCII(<const char*> text.at, text.size, NULL)
 
 
 def read_stored(list frames not None):
     """`send_answer.read_stored`; None also for what is not written as brokers write it."""
     cdef Stored stored
-    cdef Text last_region, last_trace
     cdef str region = None, trace = None, some_region, some_trace
     cdef int64_t queue_id, queue_offset
     cdef int kind
     cdef list answers = []
-    last_region.at = last_trace.at = NULL
-    last_region.size = last_trace.size = -1
     for frame in frames:
         kind = <object> PyTuple_GET_ITEM(frame, 0)
         if not is_stored(kind, <bytes> PyTuple_GET_ITEM(frame, 1), &stored):
@@ -140,10 +140,10 @@ def read_stored(list frames not None):
             answers.append(None)
             continue
         # Neighbours have these in common.
-        some_region = text_of(&stored.fields[REGION], &last_region, region)
+        some_region = text_of(&stored.fields[REGION], region)
         if some_region is not None:
             region = some_region
-        some_trace = text_of(&stored.fields[TRACE], &last_trace, trace)
+        some_trace = text_of(&stored.fields[TRACE], trace)
         if some_trace is not None:
             trace = some_trace
         answers.append((

@@ -20,6 +20,9 @@ from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
+cdef extern from "Python.h":
+    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+
 # Layouts that `store/index/file.py`, `store/queue/consume_queue.py`, `protocol/record.py`,
 # `protocol/batch.py` and `protocol/frame.py` explain; sizes in bytes.
 cdef enum:

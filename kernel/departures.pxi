@@ -8,9 +8,6 @@ cdef enum:
     FLAGS_EXTRA = 8
     ESCAPED_MAX = 6  # bytes of one in a JSON string
 
-cdef extern from "Python.h":
-    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
-
 cdef const char* SMALL_HEX = b"0123456789abcdef"
 
 

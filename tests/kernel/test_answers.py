@@ -114,6 +114,18 @@ def test_what_our_broker_writes_is_read_by_every_road(
         assert road(frames) == expected
 
 
+def test_what_neighbours_have_in_common_is_told_apart_when_it_came_as_numbers() -> None:
+    frames = [
+        frame_of(
+            MSGPACK,
+            msgspec.msgpack.encode([0, 0, 409, 1, 1, None, {**PLAIN, "MSG_REGION": region}]),
+        )
+        for region in (5, 7, 7, "7", 5)
+    ]
+    for answer, frame in zip(read(frames), frames, strict=True):
+        assert answer is None or answer == general(frame)
+
+
 @given(
     fields=st.dictionaries(
         st.sampled_from([*PLAIN, "transactionId", "other"]),
