@@ -21,9 +21,10 @@ from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
 from skylarkmq.broker.groups.subscription_group import GROUPS_FILE, SubscriptionGroupManager
 from skylarkmq.broker.housekeeping import ClientHousekeepingService
-from skylarkmq.broker.metrics.rates import BrokerRates, ConsumeRateService
+from skylarkmq.broker.metrics.rates import BrokerRates
 from skylarkmq.broker.metrics.runtime_info import RuntimeInfo
 from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.metrics.windows import StatsWindows
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.connection import Connection
@@ -36,6 +37,7 @@ from skylarkmq.broker.processor.admin.broker import AdminBrokerProcessor
 from skylarkmq.broker.processor.admin.client_call import ClientCallProcessor
 from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
 from skylarkmq.broker.processor.admin.offset import AdminOffsetProcessor
+from skylarkmq.broker.processor.admin.stats import AdminStatsProcessor
 from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
 from skylarkmq.broker.processor.client_manage import ClientManageProcessor
 from skylarkmq.broker.processor.consumer_manage import ConsumerManageProcessor, LockProcessor
@@ -112,7 +114,6 @@ class BrokerParts:
         self.producers = ProducerManager(peers)
         self.transactions = TransactionLedger(self.store, self.topics, self.offsets, clock)
         self.checks = TransactionCheckService(config, self.transactions, self.producers, clock)
-        self.rates = ConsumeRateService(self.stats, clock)
         self.slow_consumers = SlowConsumerService(config, self.store, self.groups, clock)
         self.locks = RebalanceLockManager(peers)
         self.housekeeping = ClientHousekeepingService(
@@ -124,6 +125,9 @@ class BrokerParts:
         self.live_config = LiveConfig(config, files, workers.tables, clock)
         self.live_config.listeners.append(self.topics.config_changed)
         self.traffic = BrokerRates(self.stats, self.store.stats, clock)
+        self.windows = StatsWindows(
+            self.stats, self.store.stats, self.traffic, config.broker_cluster_name, clock
+        )
         info = RuntimeInfo(config, self.store, self.schedule, self.traffic, clock)
         self.context = Context(
             config,
@@ -166,8 +170,8 @@ class BrokerParts:
         self.deletion.start()
         self.holding.start()
         self.housekeeping.start()
-        self.rates.start()
         self.traffic.start()
+        self.windows.start()
         self.slow_consumers.start()
         self.groups.start()
         self.offsets.start()
@@ -182,8 +186,8 @@ class BrokerParts:
 
         Call while the store still writes; holding and housekeeping end before, with the listeners.
         """
-        self.rates.stop()
         self.traffic.stop()
+        self.windows.stop()
         self.slow_consumers.stop()
         await self.checks.stop()
         await self.transactions.stop()
@@ -291,12 +295,13 @@ def _processors(
             LockProcessor(context, parts.locks),
             QueryProcessor(context),
             QueryConsumeQueueProcessor(context, parts.filters),
-            SendBackProcessor(context, rng),
+            SendBackProcessor(context, rng, stats),
             EndTransactionProcessor(context, transactions),
             ReplyProcessor(context, checks, parts.client_calls, stats, store_host),
             parts.admin_broker,
             AdminTopicProcessor(context, parts.deletion),
-            AdminGroupProcessor(context, parts.delay_offsets, parts.rates),
+            AdminGroupProcessor(context, parts.delay_offsets, stats),
+            AdminStatsProcessor(context, parts.windows, store_host),
             AdminOffsetProcessor(context, parts.client_calls),
             ClientCallProcessor(context, parts.client_calls),
         ),

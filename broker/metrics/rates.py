@@ -1,8 +1,7 @@
-"""Rates of what the broker takes in and hands out, from counters that are noted every 10 s.
+"""Rates of what the whole broker takes in and hands out, from counters noted every 10 s.
 
 Loop thread.
-Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../StoreStatsService.java, BrokerStats.java,
-common/.../stats/StatsItem.java (samplingInSeconds)
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../StoreStatsService.java, BrokerStats.java
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.store.stats import StoreStats
 
 SAMPLE_INTERVAL_S: Final = 10.0
-GROUP_SAMPLES: Final = 7
-"""Samples of each group that are kept: a minute."""
 SPANS: Final = (1, 6, 60)
 """Notes back from the newest one: 10 s, a minute, ten minutes."""
 
@@ -96,48 +93,3 @@ class BrokerRates:
             grown = sum(getattr(last, name) - getattr(first, name) for name in names)
             rates.append(grown / (end_s - begin_s))
         return rates
-
-
-class ConsumeRateService:
-    """How many messages a second each group takes of each topic, over the last minute.
-
-    It notes the counters of `stats.py` between `start` and `stop`.
-    """
-
-    def __init__(self, stats: BrokerStats, clock: Clock) -> None:
-        self._stats = stats
-        self._clock = clock
-        # Invariant: as many keys as the counters have, which are bounded.
-        self._notes: dict[tuple[str, str], deque[tuple[float, int]]] = {}  # by (topic, group)
-        self._timer = IntervalTimer(clock, SAMPLE_INTERVAL_S, self.sample)
-
-    def start(self) -> None:
-        """Note from now on."""
-        self._timer.start()
-
-    def stop(self) -> None:
-        """Note no more."""
-        self._timer.stop()
-
-    def sample(self) -> None:
-        """Note every counter once, and forget those that are gone."""
-        counters = self._stats.topics_out
-        self._notes = {key: notes for key, notes in self._notes.items() if key in counters}
-        now_s = self._clock.monotonic()
-        for key, traffic in counters.items():
-            notes = self._notes.get(key)
-            if notes is None:
-                notes = self._notes[key] = deque(maxlen=GROUP_SAMPLES)
-            notes.append((now_s, traffic.count))
-
-    def forget_group(self, group: str) -> None:
-        """Forget a consumer group that is deleted."""
-        self._stats.forget_group(group)
-
-    def per_second(self, topic: str, group: str) -> float:
-        """Return messages a second from the oldest note to the newest; 0.0 before there are two."""
-        notes = self._notes.get((topic, group))
-        if notes is None or len(notes) < 2:
-            return 0.0
-        (first_s, first), (last_s, last) = notes[0], notes[-1]
-        return (last - first) / (last_s - first_s)

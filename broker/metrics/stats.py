@@ -79,6 +79,7 @@ class BrokerStats:
         "pull_results",
         "rejections",
         "requests",
+        "sent_back",
         "series_dropped",
         "series_limit",
         "topics_in",
@@ -87,9 +88,11 @@ class BrokerStats:
 
     def __init__(self, series_limit: int = SERIES_LIMIT) -> None:
         self.series_limit = series_limit
-        self.series_dropped = {"messages_in": 0, "messages_out": 0}  # family -> folds
+        # Family -> folds.
+        self.series_dropped = {"messages_in": 0, "messages_out": 0, "messages_sent_back": 0}
         self.topics_in: dict[tuple[str, str], Traffic] = {}  # (topic, message type)
         self.topics_out: dict[tuple[str, str], Traffic] = {}  # (topic, group)
+        self.sent_back: dict[tuple[str, str], Traffic] = {}  # (topic, group that gave it back)
         self.forgotten_out = 0  # messages that were counted for topics and groups deleted since
         # Whole frames with their bytes, by the type byte of their header.
         self.frames_in: dict[int, Traffic] = {kind.value: Traffic() for kind in SerializeType}
@@ -125,6 +128,15 @@ class BrokerStats:
             )
         return counter
 
+    def topic_back(self, topic: str, group: str) -> Traffic:
+        """Return the counter of messages of a topic that a consumer group gave back."""
+        counter = self.sent_back.get((topic, group))
+        if counter is None:
+            counter = self._new_series(
+                "messages_sent_back", self.sent_back, (topic, group), (OTHER, OTHER)
+            )
+        return counter
+
     @property
     def messages_out(self) -> int:
         """Messages handed to all consumer groups."""
@@ -135,14 +147,20 @@ class BrokerStats:
         for message_type in MESSAGE_TYPES:
             self.topics_in.pop((topic, message_type), None)
         self._forget_out([key for key in self.topics_out if key[0] == topic])
+        self._forget_back([key for key in self.sent_back if key[0] == topic])
 
     def forget_group(self, group: str) -> None:
         """Forget a consumer group that is deleted."""
         self._forget_out([key for key in self.topics_out if key[1] == group])
+        self._forget_back([key for key in self.sent_back if key[1] == group])
 
     def _forget_out(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
             self.forgotten_out += self.topics_out.pop(key).count
+
+    def _forget_back(self, keys: list[tuple[str, str]]) -> None:
+        for key in keys:
+            del self.sent_back[key]
 
     def request(self, code: int, outcome: str = "ok") -> Histogram:
         """Return the durations of requests with a code that is served, s; outcomes as in OUTCOMES.

@@ -22,6 +22,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from skylarkmq.broker.config.settings import READ_WRITE
+from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
 from skylarkmq.broker.processor.processor import Context, Processor, check_group
 from skylarkmq.broker.processor.send_answers import remark_of
@@ -64,9 +65,10 @@ _HIDDEN_TOPICS: Final = frozenset(
 class SendBackProcessor(Processor):
     """Stores what consumers give back. Loop thread."""
 
-    def __init__(self, context: Context, rng: random.Random) -> None:
+    def __init__(self, context: Context, rng: random.Random, stats: BrokerStats) -> None:
         super().__init__(context)
         self._rng = rng
+        self._stats = stats
 
     @handles(RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackRequestHeader)
     def consumer_send_msg_back(
@@ -95,7 +97,8 @@ class SendBackProcessor(Processor):
         inner = _copy(message, topic, queue_id, level)
         if level > 0:
             inner = self._store.delay_levels.redirect(inner, level)
-        return self._store_and_answer(request, inner)
+        origin = message.properties.get(names.RETRY_TOPIC, message.topic)
+        return self._store_and_answer(request, inner, (origin, header.group))
 
     def _find_group(self, name: str, remote_address: str) -> SubscriptionGroupConfig:
         check_group(name)
@@ -122,11 +125,14 @@ class SendBackProcessor(Processor):
         return message
 
     async def _store_and_answer(
-        self, request: RemotingCommand, inner: MessageInner
+        self, request: RemotingCommand, inner: MessageInner, origin: tuple[str, str]
     ) -> RemotingCommand:
         result = await self._put(inner)
         if result.status is not PutMessageStatus.PUT_OK:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark_of(result))
+        counter = self._stats.topic_back(*origin)
+        counter.count += 1
+        counter.bytes += len(inner.body)
         await durable(self._groups, self._topics)
         return request.reply(ResponseCode.SUCCESS)
 

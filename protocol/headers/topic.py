@@ -1,5 +1,6 @@
 """Headers about topics for administrators: topics (17, 202, 215, 351), a broker's configuration
-(26), units of a queue (321). The bodies are in `bodies/topic.py`.
+(26), units of a queue (321); statistics (315, 317). The bodies are in `bodies/topic.py` and
+`bodies/stats.py`.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../protocol/header/ (the class of each name)
 """
@@ -52,3 +53,16 @@ class QueryConsumeQueueRequestHeader(Header, kw_only=True, frozen=True):
     index: JavaLong
     count: JavaInt
     consumer_group: str | None = None
+
+
+class ViewBrokerStatsDataRequestHeader(Header, kw_only=True, frozen=True):
+    """Which statistic is wanted, and of what: a topic, `topic@group`, a cluster."""
+
+    stats_name: str
+    stats_key: str
+
+
+class GetConsumeStatsInBrokerHeader(Header, kw_only=True, frozen=True):
+    """Where all groups are; with `is_order`, in ordered topics alone."""
+
+    is_order: bool

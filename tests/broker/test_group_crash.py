@@ -13,7 +13,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
-from skylarkmq.broker.metrics.rates import ConsumeRateService
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
 from skylarkmq.broker.processor.client_manage import ClientManageProcessor
@@ -43,10 +42,9 @@ class Rig(GroupRig):
         super().__init__(files)
         writer = TableWriter(self.files, self.workers.tables)
         delays = DelayOffsetTable(self.files, writer, self.clock, self.store)
-        rates = ConsumeRateService(BrokerStats(), self.clock)
-        self.admin = AdminGroupProcessor(self.context, delays, rates)
+        self.admin = AdminGroupProcessor(self.context, delays, BrokerStats())
         self.clients = ClientManageProcessor(self.context, self.locks, BrokerStats())
-        self.send_back = SendBackProcessor(self.context, self.rng)
+        self.send_back = SendBackProcessor(self.context, self.rng, BrokerStats())
 
     def offset_of_g(self) -> int:
         return self.offsets.query("g", "T", 0)

@@ -1,5 +1,5 @@
 """Administration of consumer groups: settings (200, 201, 207), members (203, 204, 328), progress
-(208, 300), and offsets (43, 45).
+(300), and offsets (43, 45).
 
 Answers to changes come when their tables are on the disk. A group that is deleted while members are
 connected is made again by their next heartbeat, where groups are made on demand; its retry and
@@ -8,7 +8,7 @@ nothing, as there.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProcessor.java
 (updateAndCreateSubscriptionGroup, getAllSubscriptionGroup, deleteSubscriptionGroup,
-getConsumerConnectionList, getProducerConnectionList, getAllProducerInfo, getConsumeStats,
+getConsumerConnectionList, getProducerConnectionList, getAllProducerInfo,
 queryTopicConsumeByWho, getAllConsumerOffset, getAllDelayOffset)
 """
 
@@ -24,7 +24,7 @@ from skylarkmq.broker.config.settings import QUEUES_MAX
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.groups.memberships import ClientChannelInfo
 from skylarkmq.broker.groups.subscription_group import BUILT_IN_GROUPS
-from skylarkmq.broker.metrics.rates import ConsumeRateService
+from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import Answer, Call, NoFields, Result, handles, refused
 from skylarkmq.broker.processor.processor import (
@@ -37,45 +37,38 @@ from skylarkmq.broker.processor.processor import (
 from skylarkmq.protocol.bodies.group import (
     ConnectionBody,
     ConsumerConnection,
-    ConsumeStats,
     DelayOffsetSerializeWrapper,
     DifferingMember,
     GroupList,
-    OffsetWrapper,
     ProducerConnection,
     ProducerInfo,
     ProducerTableInfo,
     SubscriptionGroupConfig,
 )
-from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body
+from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import shown
 from skylarkmq.protocol.headers.group import (
     DeleteSubscriptionGroupRequestHeader,
     GetConsumerConnectionListRequestHeader,
-    GetConsumeStatsRequestHeader,
     GetProducerConnectionListRequestHeader,
     GetSubscriptionGroupConfigRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
 
-QUEUES_SLICE: Final = 256
-"""Queues of an answer that are looked at before the loop may turn."""
 PRODUCERS_SLICE: Final = 2048
 """Producers of an answer that are looked at before the loop may turn."""
-
-Row = tuple[MessageQueueBody, OffsetWrapper]
 
 
 class AdminGroupProcessor(Processor):
     """Serves administrators of groups. Loop thread."""
 
     def __init__(
-        self, context: Context, delay_offsets: DelayOffsetTable, rates: ConsumeRateService
+        self, context: Context, delay_offsets: DelayOffsetTable, stats: BrokerStats
     ) -> None:
         super().__init__(context)
         self._delay_offsets = delay_offsets
-        self._rates = rates
+        self._stats = stats
 
     # Settings
 
@@ -119,7 +112,7 @@ class AdminGroupProcessor(Processor):
         if header.group_name in BUILT_IN_GROUPS:
             raise refused(f"the group {header.group_name} is the broker's own")
         self._groups.delete(header.group_name)
-        self._rates.forget_group(header.group_name)
+        self._stats.forget_group(header.group_name)
         if not header.remove_offset:
             return Answer(after=(self._groups,))
         self._offsets.remove_group(header.group_name)
@@ -221,39 +214,6 @@ class AdminGroupProcessor(Processor):
             }
         )
         return Answer(body)
-
-    @handles(RequestCode.GET_CONSUME_STATS, GetConsumeStatsRequestHeader)
-    async def get_consume_stats(self, call: Call[GetConsumeStatsRequestHeader]) -> Answer:
-        """Answer where a group stands in each queue of its topics (208)."""
-        group, topic = call.header.consumer_group, call.header.topic
-        check_group(group)
-        topics = sorted(self._offsets.topics_of(group))
-        if topic and topic.strip():
-            check_topic(topic)
-            topics = [topic]
-        rows: list[Row] = []
-        tps = 0.0
-        info = self._consumers.group(group)
-        for topic in topics:
-            config = self._topics.get(topic)
-            if config is None or (
-                info is not None and info.subscriptions and topic not in info.subscriptions
-            ):
-                continue  # gone, or not consumed any more
-            for queue_id in range(config.read_queue_nums):
-                rows.append(await self._row(group, topic, queue_id))
-                if len(rows) % QUEUES_SLICE == 0:
-                    await asyncio.sleep(0)
-            tps += self._rates.per_second(topic, group)
-        return Answer(ConsumeStats(consume_tps=tps, offset_table=rows))
-
-    async def _row(self, group: str, topic: str, queue_id: int) -> Row:
-        end = max(0, self._store.max_offset(topic, queue_id))
-        place = max(0, self._offsets.query(group, topic, queue_id))
-        last = await self._message_time(topic, queue_id, place - 1) if place <= end else 0
-        return self._queue(topic, queue_id), OffsetWrapper(
-            broker_offset=end, consumer_offset=place, last_timestamp=max(0, last)
-        )
 
 
 def _connections(clients: Mapping[Connection, ClientChannelInfo]) -> list[ConnectionBody]:

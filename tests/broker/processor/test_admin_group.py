@@ -9,7 +9,6 @@ import pytest
 
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.groups.subscription_group import GROUPS_FILE
-from skylarkmq.broker.metrics.rates import ConsumeRateService
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
 from skylarkmq.common.table_file import TableWriter
@@ -25,10 +24,9 @@ class Rig(GroupRig):
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
         self.stats = BrokerStats()
-        self.rates = ConsumeRateService(self.stats, self.clock)
         writer = TableWriter(self.files, self.workers.tables)
         self.delays = DelayOffsetTable(self.files, writer, self.clock, self.store)
-        self.processor = AdminGroupProcessor(self.context, self.delays, self.rates)
+        self.processor = AdminGroupProcessor(self.context, self.delays, self.stats)
 
     async def ask(self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"") -> Any:
         return await ask(self, self.processor, FakeConnection(), request(code, fields, body))
@@ -189,54 +187,6 @@ async def test_who_consumes_a_topic(rig: Rig) -> None:
     assert body["groupList"] == ["offline", "online"]
     body = await rig.table(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "none"})
     assert body["groupList"] == []
-
-
-async def test_how_far_a_group_is(rig: Rig) -> None:
-    rig.topic("T", queues=2)
-    rig.topic("U", queues=1)
-    rig.groups.update(SubscriptionGroupConfig(group_name="g"))
-    for _ in range(3):
-        rig.put("T", 0)
-        rig.clock.advance(1.0)
-    first_ms = rig.store.message_time("T", 0, 0)
-    rig.offsets.keep("x", "g", "T", 0, 1)
-    rig.offsets.keep("x", "g", "U", 0, 0)
-    rig.offsets.keep("x", "g", "deleted", 0, 7)
-    fields = {"consumerGroup": "g"}
-    answer = await rig.ask(RequestCode.GET_CONSUME_STATS, fields)
-    assert answer.code == ResponseCode.SUCCESS
-    text = answer.body.decode()
-    assert '"brokerOffset":3,"consumerOffset":1' in text
-    rows = await rig.table(RequestCode.GET_CONSUME_STATS, fields)
-    found = {
-        (key.as_dict()["topic"], key.as_dict()["queueId"]): row
-        for key, row in rows["offsetTable"].items()
-    }
-    assert found.keys() == {("T", 0), ("T", 1), ("U", 0)}
-    assert found["T", 0]["lastTimestamp"] == first_ms
-    assert found["T", 1] == {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0}
-    rows = await rig.table(RequestCode.GET_CONSUME_STATS, {**fields, "topic": "U"})
-    assert [key.as_dict()["topic"] for key in rows["offsetTable"]] == ["U"]
-    rig.join("g", "T")  # it subscribes to T alone now
-    rows = await rig.table(RequestCode.GET_CONSUME_STATS, fields)
-    assert {key.as_dict()["topic"] for key in rows["offsetTable"]} == {"T"}
-    rows = await rig.table(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "unknown"})
-    assert rows == {"consumeTps": 0.0, "offsetTable": {}}
-
-
-async def test_how_fast_a_group_is(rig: Rig) -> None:
-    rig.topic("T", queues=1)
-    rig.offsets.keep("x", "g", "T", 0, 0)
-    rig.rates.start()
-    for _ in range(12):  # the oldest notes give way
-        rig.stats.topic_out("T", "g").count += 50
-        rig.clock.advance(10.0)
-    rows = await rig.table(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g"})
-    assert rows["consumeTps"] == pytest.approx(5.0)
-    rig.rates.stop()
-    rig.stats.topic_out("T", "g").count += 1000
-    rig.clock.advance(100.0)
-    assert rig.rates.per_second("T", "g") == pytest.approx(5.0)
 
 
 async def test_one_group_alone_as_tools_of_rocketmq_5_ask(rig: Rig) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.processor.send_back import SendBackProcessor
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.message import MessageExt
@@ -24,7 +25,8 @@ SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 class Rig(GroupRig):
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
-        self.processor = SendBackProcessor(self.context, random.Random(1))
+        self.stats = BrokerStats()
+        self.processor = SendBackProcessor(self.context, random.Random(1), self.stats)
 
     def stored(self, **changes: Any) -> int:
         """Store a message to give back; its physical offset."""
@@ -82,6 +84,15 @@ async def test_each_return_waits_a_level_longer_and_keeps_its_origin(rig: Rig) -
     assert parked.reconsume_times == 5
     assert parked.properties["RETRY_TOPIC"] == "first"
     assert parked.properties["ORIGIN_MESSAGE_ID"] == "ABC"
+
+
+async def test_what_is_given_back_is_counted_for_its_first_topic(rig: Rig) -> None:
+    offset = rig.stored()
+    assert (await rig.back(offset)).code == 0
+    retried = rig.stored(properties=b"RETRY_TOPIC\x01origin\x02")
+    assert (await rig.back(retried)).code == 0
+    counted = {key: each.count for key, each in rig.stats.sent_back.items()}
+    assert counted == {("T", "cg"): 1, ("origin", "cg"): 1}
 
 
 async def test_a_consumer_may_name_the_level(rig: Rig) -> None:

@@ -49,6 +49,8 @@ NAMES: list[tuple[type[msgspec.Struct], str]] = [
     (group.QueryConsumeTimeSpanRequestHeader, "topic! group!"),
     (topic.QueryConsumeQueueRequestHeader, "topic! queueId! index! count! consumerGroup"),
     (topic.DeleteTopicRequestHeader, "topic!"),
+    (topic.ViewBrokerStatsDataRequestHeader, "statsName! statsKey!"),
+    (topic.GetConsumeStatsInBrokerHeader, "isOrder!"),
     (group.GetConsumerConnectionListRequestHeader, "consumerGroup!"),
     (group.GetProducerConnectionListRequestHeader, "producerGroup!"),
     (group.DeleteSubscriptionGroupRequestHeader, "groupName! removeOffset"),
