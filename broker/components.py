@@ -66,7 +66,6 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.common.worker import StoreWorkers
-from skylarkmq.protocol.flags import is_system_topic
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.progress import Progress
 
@@ -211,8 +210,7 @@ class BrokerParts:
 
     def _warn_of_unknown_topics(self) -> None:
         """Log which topics have messages and no settings: `topics.json` was lost."""
-        stored = {topic for topic, _ in self.store.queues.queues if not is_system_topic(topic)}
-        unknown = sorted(stored - self.topics.table.keys())
+        unknown = self.deletion.unknown_topics()
         if unknown:
             log.warning(
                 "%d topics have messages in the store and no entry in %s: %s; clients are told "

@@ -42,9 +42,7 @@ class NamesrvController:
         self.listen_address: tuple[str, int] = (config.bind_address, config.listen_port)
         self._config = config
         stats = BrokerStats()
-        processor = NamesrvProcessor(
-            self.routes, self.kv, order_message_enable=config.order_message_enable
-        )
+        processor = NamesrvProcessor(self.routes, self.kv, config)
         self._router = Router(processor.handlers(), stats, clock)
         self._server = RemotingServer(
             self._router,

@@ -1,9 +1,11 @@
 """The requests that a name server answers.
 
 Of brokers and clients: 103, 104, 105, 106, 206, 322. Of administrators: KV configuration (100, 101,
-102, 219), topics (216, 224, 304), write permission of brokers (205, 327). What is said of topics
-and permissions lives in memory: a broker's next registration of another version of its topics
-replaces it.
+102, 219), topics (216, 224, 304; of units 311, 312, 313), write permission of brokers (205, 327),
+the name server's own configuration (318, 319). What is said of topics and permissions lives in
+memory: a broker's next registration of another version of its topics replaces it.
+
+Unlike RocketMQ, no key changes while the name server runs (318): it has none that would count.
 
 Numeric keys of the answers' bodies are quoted: every Java client reads them so, and other clients
 need them so. Unlike RocketMQ, which quotes them only for clients that ask or are 4.9.4 or newer.
@@ -19,10 +21,14 @@ from typing import Any, Final
 
 import msgspec
 
+from skylarkmq.broker.config.config_file import known_key, shown_value, values_of
+from skylarkmq.broker.config.properties_file import PropertiesError, read_properties
+from skylarkmq.broker.config.settings import NamesrvConfig
 from skylarkmq.broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KVConfig
 from skylarkmq.broker.namesrv.route_info import BrokerConnection, BrokerLiveInfo, RouteInfoManager
 from skylarkmq.broker.net.handlers import Answer, Call, Handlers, NoFields, handles, refused
 from skylarkmq.broker.tables.persist import TableFile
+from skylarkmq.common.config_fields import ConfigError, keys_of
 from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol.bodies.route import (
     KVTable,
@@ -34,6 +40,7 @@ from skylarkmq.protocol.bodies.text import DataVersion, decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
+from skylarkmq.protocol.flags import TopicSysFlag
 from skylarkmq.protocol.headers.route import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
@@ -58,6 +65,8 @@ log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S: Final = 3.0
 """A broker that does not answer for so long is not there any more, when another is in its place."""
+CONFIG_SIZE_MAX: Final = 64 << 10
+"""Bytes of properties in one request."""
 
 
 class NamesrvProcessor(Handlers):
@@ -67,17 +76,12 @@ class NamesrvProcessor(Handlers):
         self,
         routes: RouteInfoManager,
         kv: KVConfig | None = None,
-        *,
-        order_message_enable: bool = False,
+        config: NamesrvConfig | None = None,
     ) -> None:
-        """Take the tables.
-
-        Args:
-            order_message_enable: routes of ordered topics carry the queues that `kv` has for them.
-        """
+        """Take the tables and the configuration."""
         self._routes = routes
         self._kv = kv or KVConfig()
-        self._order_message_enable = order_message_enable
+        self._config = config or NamesrvConfig()
         self._questions: dict[BrokerConnection, asyncio.Task[bool]] = {}
 
     @handles(RequestCode.REGISTER_BROKER, RegisterBrokerRequestHeader)
@@ -160,7 +164,7 @@ class NamesrvProcessor(Handlers):
                 f"No topic route info in name server for the topic: {shown(header.topic)}",
                 ResponseCode.TOPIC_NOT_EXIST,
             )
-        if self._order_message_enable:
+        if self._config.order_message_enable:  # `kv` has its queues
             order = self._kv.get(NAMESPACE_ORDER_TOPIC_CONFIG, header.topic)
             route = msgspec.structs.replace(route, order_topic_conf=order)
         return Answer(route)
@@ -247,6 +251,57 @@ class NamesrvProcessor(Handlers):
         for cluster, brokers in self._routes.cluster_info().cluster_addr_table.items():
             names += [cluster, *brokers]
         return Answer(TopicList(broker_addr=self._routes.first_address(), topic_list=names))
+
+    @handles(RequestCode.GET_UNIT_TOPIC_LIST, NoFields)
+    def _unit_topics(self, call: Call[NoFields]) -> Answer:
+        """Return the topics of a unit (311)."""
+        return self._flagged(TopicSysFlag.FLAG_UNIT, TopicSysFlag.FLAG_UNIT)
+
+    @handles(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, NoFields)
+    def _unit_sub_topics(self, call: Call[NoFields]) -> Answer:
+        """Return the topics that groups of a unit subscribe to (312)."""
+        return self._flagged(TopicSysFlag.FLAG_UNIT_SUB, TopicSysFlag.FLAG_UNIT_SUB)
+
+    @handles(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, NoFields)
+    def _unit_sub_topics_of_none(self, call: Call[NoFields]) -> Answer:
+        """Return those of them that are of no unit themselves (313)."""
+        both = TopicSysFlag.FLAG_UNIT | TopicSysFlag.FLAG_UNIT_SUB
+        return self._flagged(both, TopicSysFlag.FLAG_UNIT_SUB)
+
+    def _flagged(self, mask: int, flags: int) -> Answer:
+        return Answer(TopicList(topic_list=self._routes.topics_flagged(mask, flags)))
+
+    # The name server itself
+
+    @handles(RequestCode.GET_NAMESRV_CONFIG, NoFields)
+    def _get_config(self, call: Call[NoFields]) -> Answer:
+        """Return every key with its value (319)."""
+        rows = sorted(values_of(self._config).items())
+        text = "".join(f"{key}={shown_value(value)}\n" for key, value in rows)
+        return Answer(text.encode())
+
+    @handles(RequestCode.UPDATE_NAMESRV_CONFIG, NoFields)
+    def _update_config(self, call: Call[NoFields]) -> Answer:
+        """Refuse to change a key (318); the body holds properties."""
+        body = call.request.body
+        if len(body) > CONFIG_SIZE_MAX:
+            raise refused(f"the body has {len(body)} bytes, {CONFIG_SIZE_MAX} are allowed")
+        try:
+            keys = [
+                known_key(item.key, item.value, keys_of(NamesrvConfig))
+                for item in read_properties(body)
+            ]
+        except PropertiesError as error:
+            raise refused(f"the body is no properties text: {error}") from error
+        except ConfigError as error:
+            raise refused(f"{shown(error.key)}={shown(error.value)}: {error.cure}") from error
+        if keys:
+            raise refused(
+                f"{', '.join(keys)}: keys of a name server take a restart; set them where it is "
+                "started",
+                ResponseCode.NO_PERMISSION,
+            )
+        return Answer()
 
     # Brokers
 

@@ -273,6 +273,14 @@ class RouteInfoManager:
         brokers = set(self.brokers_of(cluster))
         return [topic for topic, queues in self._topics.items() if not brokers.isdisjoint(queues)]
 
+    def topics_flagged(self, mask: int, flags: int) -> list[str]:
+        """Return the names of the topics whose system flags under a mask are these."""
+        return [
+            topic
+            for topic, queues in self._topics.items()
+            if next(iter(queues.values())).topic_sys_flag & mask == flags
+        ]
+
     def first_address(self) -> str | None:
         """Return the address of some broker, None when there is none."""
         return next((a for broker in self._addresses.values() for a in broker.values()), None)

@@ -26,6 +26,7 @@ from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.broker.waiting import result_of
+from skylarkmq.protocol.flags import is_system_topic
 from skylarkmq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,16 @@ class TopicDeletion:
         """Finish those deletions."""
         for topic in self._store.removal.topics.unfinished:
             self._finish(topic, None)
+
+    def unknown_topics(self) -> list[str]:
+        """Return the topics that have messages in the store and no settings, sorted."""
+        known, going = self._topics.table, self._topics.deleting
+        stored = {topic for topic, _ in self._store.queues.queues}
+        return sorted(
+            topic
+            for topic in stored
+            if topic not in known and topic not in going and not is_system_topic(topic)
+        )
 
     def refusal(self, topic: str) -> str | None:
         """Return why a topic cannot be deleted now, None when it can."""

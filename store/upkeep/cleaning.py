@@ -220,6 +220,10 @@ class CleanService:
         self._first_run_s = self._clock.monotonic()
         self._tick()
 
+    def clean_queues_now(self) -> None:
+        """Let the queues follow the log's start, as after each log file that goes."""
+        self._queue_cleaner.expire(self._log.min_offset)
+
     # How full the disk is
 
     def refusal(self) -> str | None:

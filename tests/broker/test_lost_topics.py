@@ -26,8 +26,14 @@ async def test_topics_with_messages_and_without_settings_are_named(
             assert "1 topics" in said and "orders" in said and "topics.json" in said
             client = await RawClient.open(broker.listen_address)
             assert (await client.call(11, pull_fields("orders"))).code == 17
+            answer = await client.call(316)
+            assert answer.code == 1, "no command removes messages because a table was lost"
+            assert "1 topics" in (answer.remark or "") and "orders" in (answer.remark or "")
             assert (await client.call(310, send_fields("orders"), b"y")).code == 0
             assert (await client.call(11, pull_fields("orders"))).code == 0
+            assert (await client.call(316)).code == 0, "it is known again"
+            assert (await client.call(215, {"topic": "orders"})).code == 0
+            assert (await client.call(316)).code == 0
             await client.close()
 
 

@@ -1,16 +1,18 @@
 """Administration of the broker itself: its configuration (25, 26), its figures (28), and cleaning
-on request: log files that have expired go now, whatever the hour (329).
+on request: log files that have expired go now, whatever the hour (329), and so do files of queues
+that hold nothing of the log any more (306).
 
 Unlike RocketMQ, the configuration is changed by peers on this machine alone, as long as there is no
 access control: its change was the road of command execution in RocketMQ's past. A peer that
 connects through a proxy on this machine counts as local.
 
-The answer to 329 comes at once; `store/upkeep/cleaning.py` tells what is removed. The queues follow
-the log by themselves, and a deleted topic takes its queues along, so the other requests to clean
-have nothing to do here.
+The answers to 306 and 329 come at once; `store/upkeep/cleaning.py` tells what is removed. The
+queues follow the log by themselves, too. Unlike RocketMQ, whose 306 removes a queue whose messages
+have all expired, so that it begins at offset 0 again, a queue keeps its offsets.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProcessor.java
-(updateBrokerConfig, getBrokerConfig, getBrokerRuntimeInfo, deleteExpiredCommitLog)
+(updateBrokerConfig, getBrokerConfig, getBrokerRuntimeInfo, deleteExpiredCommitLog,
+cleanExpiredConsumeQueue)
 """
 
 from __future__ import annotations
@@ -126,6 +128,13 @@ class AdminBrokerProcessor(Processor):
         """Begin to remove expired log files (329)."""
         log.info("%s wants expired log files removed", call.remote_address)
         self._store.cleaning.clean_now()
+        return Answer()
+
+    @handles(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, NoFields)
+    def clean_expired_queues(self, call: Call[NoFields]) -> Answer:
+        """Begin to remove expired files of queues (306)."""
+        log.info("%s wants expired files of queues removed", call.remote_address)
+        self._store.cleaning.clean_queues_now()
         return Answer()
 
 

@@ -1,13 +1,16 @@
-"""Administration of topics: creating and changing (17), all of them (21), deleting (215), and those
-of the broker itself (305).
+"""Administration of topics: creating and changing (17), all of them (21), deleting (215), those of
+the broker itself (305), and what is left of others (316).
 
 A request to change holds the topic's whole configuration. Answers to changes come when they are on
 the disk; name servers hear of them by the topic table's listeners. What deleting does is told in
 `broker/topics/topic_deletion.py`.
 
-Unlike RocketMQ, queue numbers, permission and filter type are checked, and the answers wait.
+Unlike RocketMQ, queue numbers, permission and filter type are checked, and the answers wait. A
+topic is only deleted by its name: RocketMQ removes the messages of all topics that its table does
+not name, each ten seconds and on request (316), which after a lost table are all that there are.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProcessor.java
-(updateAndCreateTopic, getAllTopicConfig, deleteTopic, getSystemTopicListFromBroker),
+(updateAndCreateTopic, getAllTopicConfig, deleteTopic, getSystemTopicListFromBroker,
+cleanUnusedTopic),
 common/.../topic/TopicValidator.java (isSystemTopic)
 """
 
@@ -38,6 +41,7 @@ from skylarkmq.protocol.headers.topic import (
 log = logging.getLogger(__name__)
 
 FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+SHOWN_TOPICS: Final = 5
 PERM_MAX: Final = PermName.PERM_READ | PermName.PERM_WRITE | PermName.PERM_INHERIT
 
 
@@ -104,6 +108,18 @@ class AdminTopicProcessor(Processor):
         deleted = self._deletion.delete(topic)
         return self._answer_when_deleted(call.request, topic, deleted)
 
+    @handles(RequestCode.CLEAN_UNUSED_TOPIC, NoFields)
+    def clean_unused_topics(self, call: Call[NoFields]) -> Answer:
+        """Answer that nothing is left of topics that are not there any more, or what is (316)."""
+        unknown = self._deletion.unknown_topics()
+        if unknown:
+            raise refused(
+                f"{len(unknown)} topics have messages and no settings ({_some(unknown)}), as when "
+                "topics.json was lost: nothing was removed; put the file back, make the topics "
+                "again, or delete each by its name (deleteTopic)"
+            )
+        return Answer()
+
     @staticmethod
     async def _answer_when_deleted(
         request: RemotingCommand, topic: str, deleted: asyncio.Task[BaseException | None]
@@ -142,3 +158,7 @@ class AdminTopicProcessor(Processor):
                 f"topicFilterType {shown(header.topic_filter_type)} is unknown, it is one of "
                 + ", ".join(FILTER_TYPES)
             )
+
+
+def _some(topics: list[str]) -> str:
+    return ", ".join(topics[:SHOWN_TOPICS]) + (", ..." if len(topics) > SHOWN_TOPICS else "")

@@ -12,6 +12,7 @@ import pytest
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config.settings import NamesrvConfig
 from skylarkmq.broker.namesrv.controller import NamesrvController
+from skylarkmq.common.config_fields import keys_of
 from skylarkmq.protocol.bodies.route import KVTable, RegisterBrokerBody, TopicList, TopicRouteData
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
@@ -124,3 +125,47 @@ async def test_ordered_topics_in_routes_and_for_brokers(peer: RawClient) -> None
     assert [route and route.order_topic_conf for route in routes] == ["a:4;b:4", None]
     answer = await peer.call(103, _who("a", "C1"), encode_body(RegisterBrokerBody()))
     assert decode_body(KVTable, answer.body).table == {"T": "a:4;b:4"}
+
+
+async def test_topics_of_units(peer: RawClient) -> None:
+    flags = {"plain": 0, "unit": 1, "sub": 2, "both": 3}
+    table = {name: TopicConfig(topic_name=name, topic_sys_flag=flags[name]) for name in flags}
+    wrapper = TopicConfigSerializeWrapper(topic_config_table=table)
+    body = encode_body(RegisterBrokerBody(topic_config_serialize_wrapper=wrapper))
+    await peer.call(103, _who("c", "C3"), body)
+    for code, topics in ((311, ["both", "unit"]), (312, ["both", "sub"]), (313, ["sub"])):
+        answer = await peer.call(code)
+        assert sorted(decode_body(TopicList, answer.body).topic_list) == topics, code
+
+
+async def test_its_configuration_is_told(peer: RawClient, tmp_path: Path) -> None:
+    text = (await peer.call(319)).body.decode()
+    rows = dict(line.split("=", 1) for line in text.splitlines())
+    assert rows["orderMessageEnable"] == "true"
+    assert rows["kvConfigPath"] == str(tmp_path / "a" / "kv.json")
+    assert rows.keys() == {*keys_of(NamesrvConfig)}
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "why"),
+    [
+        ("", 0, None),
+        (
+            "orderMessageEnable=false",
+            16,
+            "orderMessageEnable: keys of",
+        ),
+        ("kvConfigPath=/etc/passwd", 16, "take a restart"),
+        ("orderMesageEnable=false", 1, "did you mean orderMessageEnable"),
+        ("a=\\u00g0", 1, "no properties"),
+        ("x" * 70000, 1, "65536 are allowed"),
+    ],
+)
+async def test_its_configuration_takes_a_restart(
+    peer: RawClient, text: str, code: int, why: str | None
+) -> None:
+    before = (await peer.call(319)).body
+    answer = await peer.call(318, {}, text.encode())
+    assert answer.code == code
+    assert (why or "") in (answer.remark or "")
+    assert (await peer.call(319)).body == before

@@ -134,7 +134,7 @@ async def test_unknown_topics_and_codes(channel: Channel) -> None:
     answer = await _call(channel, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="nobody\u00e4")
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
     assert (answer.remark or "").startswith("No topic route info in name server for the topic")
-    for code in (RequestCode.GET_UNIT_TOPIC_LIST, RequestCode.SEND_MESSAGE, 99999):
+    for code in (RequestCode.GET_BROKER_CONFIG, RequestCode.SEND_MESSAGE, 99999):
         answer = await _call(channel, code)
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 

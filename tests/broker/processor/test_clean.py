@@ -23,3 +23,16 @@ def test_expired_log_files_go_at_any_hour() -> None:
     answer = handler(peer, request(RequestCode.DELETE_EXPIRED_COMMITLOG))
     assert answer.code == ResponseCode.SUCCESS
     assert rig.spend(3).names() == [2]
+
+
+def test_files_of_queues_follow_the_log_again() -> None:
+    rig = CleanRig().start().fill(3).settle()
+    told: list[int] = []
+    rig.store.cleaning._queue_cleaner.expire = told.append  # type: ignore[method-assign]
+    others = dict.fromkeys(Context.__slots__)
+    context: Any = SimpleNamespace(**{**others, "store": rig.store})
+    processor = AdminBrokerProcessor(context, *cast(Any, [None] * 4))
+    handler: Any = processor.handlers()[RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE]
+    answer = handler(FakeConnection(), request(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE))
+    assert answer.code == ResponseCode.SUCCESS
+    assert told == [rig.store.commit_log.min_offset]
