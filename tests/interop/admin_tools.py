@@ -57,6 +57,11 @@ class JavaAdmin:
         text: str = answer["text"]
         return text
 
+    def help(self) -> str:
+        """What mqadmin prints without a command: all of them."""
+        text: str = self._ask({"words": []})["text"]
+        return text
+
     def call(self, method: str, *args: Any) -> Any:
         """What a method of DefaultMQAdminExt returns."""
         answer = self._ask({"method": method, "args": list(args)})

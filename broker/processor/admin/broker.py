@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import os
 from collections.abc import Coroutine
 from typing import Any, Final
 
@@ -45,6 +46,12 @@ log = logging.getLogger(__name__)
 NO_TIME: Final = -1
 UPDATE_SIZE_MAX: Final = 64 << 10
 """Bytes of properties in one request."""
+FOR_TOOLS: Final = {
+    "clientCallbackExecutorThreads": str(os.cpu_count() or 1),  # taken for the number of CPUs
+    "filterServerNums": "0",
+    "useTLS": "false",  # of the broker as a client
+}
+"""Keys that are none here; without them `exportConfigs` ends in an error."""
 
 
 class AdminBrokerProcessor(Processor):
@@ -97,7 +104,8 @@ class AdminBrokerProcessor(Processor):
     def get_config(self, call: Call[NoFields]) -> Answer:
         """Answer every key with its value, but for secrets (26)."""
         version = encode_body(self._live.version).decode()
-        text = "".join(f"{key}={value}\n" for key, value in self._live.rows())
+        rows = {**FOR_TOOLS, **dict(self._live.rows())}
+        text = "".join(f"{key}={value}\n" for key, value in sorted(rows.items()))
         return Answer(text.encode(), GetBrokerConfigResponseHeader(version=version))
 
     @handles(RequestCode.GET_BROKER_RUNTIME_INFO, NoFields)

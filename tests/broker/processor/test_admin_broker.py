@@ -187,6 +187,8 @@ async def test_the_answer_is_the_configuration_without_secrets(
     rows = await rig.rows()
     assert rows["brokerName"] == "broker-a"
     assert rows["brokerIP1"] == ""
+    assert (rows["filterServerNums"], rows["useTLS"]) == ("0", "false"), "exportConfigs needs them"
+    assert int(rows["clientCallbackExecutorThreads"]) > 0
     assert rows["flushDiskType"] == "ASYNC_FLUSH"
     assert "store" not in rows
     assert live_config.is_secret("aclSecretKey")
