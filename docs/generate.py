@@ -18,6 +18,7 @@ import io
 import re
 import textwrap
 import tokenize
+import tomllib
 import types
 import typing
 from collections.abc import Iterable, Iterator
@@ -292,11 +293,18 @@ def command_page() -> str:
 def code_table(handlers: dict[int, Any], more: dict[int, str]) -> str:
     """Return the codes with their names and the class that answers."""
     classes = {code: type(handler.__self__).__name__ for code, handler in handlers.items()} | more
+    senders = senders_by_code()
     rows = [
-        [str(int(code)), f"`{RequestCode(code).name}`", f"`{classes[code]}`"]
+        [str(int(code)), f"`{RequestCode(code).name}`", f"`{classes[code]}`", senders.get(code, "")]
         for code in sorted(classes)
     ]
-    return table(["code", "name", "answered by"], rows)
+    return table(["code", "name", "answered by", "sent by"], rows)
+
+
+def senders_by_code() -> dict[int, str]:
+    """Return who sends each code that is answered."""
+    lines = tomllib.loads((FOLDER.parent / "senders.toml").read_text(encoding="utf-8"))
+    return {int(code): senders for code, senders in lines.items()}
 
 
 def request_codes(broker: RunningBroker) -> str:
@@ -306,7 +314,10 @@ def request_codes(broker: RunningBroker) -> str:
     sends = dict.fromkeys(SendProcessor.codes, SendProcessor.__name__)
     return page(
         "Request codes",
-        "A code that is not in these lists is answered with 3 (not supported).",
+        "A code that is not in these lists is answered with 3 (not supported). *Sent by* names\n"
+        "RocketMQ's clients and tools: words with a small letter are sub-commands of `mqadmin`, as\n"
+        "of 4.9.8; *dashboard* is `rocketmq-dashboard`, *exporter* `rocketmq-exporter`. The Java\n"
+        "admin client is named where only it, and no sub-command, makes the call.",
         "## Broker",
         code_table(controller._router.handlers, sends),
         "## Name server",

@@ -53,3 +53,10 @@ def test_the_page_of_metrics_names_every_metric_of_the_broker() -> None:
     named = {name for text in texts for name in METRIC.findall(text)}
     assert len(named) > 50
     assert not [name for name in named if f"`{name}" not in made()["metrics.md"]]
+
+
+def test_who_sends_a_code_is_said_of_all_that_are_answered() -> None:
+    """A new code needs a line in `docs/senders.toml`."""
+    page = made()["request-codes.md"]
+    answered = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    assert set(generator().senders_by_code()) == answered

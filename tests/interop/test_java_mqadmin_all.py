@@ -30,7 +30,7 @@ COMMANDS: dict[str, list[tuple[str, str]]] = {
     "allocateMQ": [(f"-t {TOPIC} -i 10.0.0.1,10.0.0.2", r'"10.0.0.1":\[\{"brokerName":"broker-a"')],
     "brokerConsumeStats": [("-b @address", rf"{TOPIC} +{GROUP} +broker-a +0 +3 +3 +0 +20")],
     "brokerStatus": [
-        ("-b @address", r"putMessageDistributeTime +: \[<=0ms\]:\d+ "),
+        ("-b @address", r"putMessageDistributeTime +: (null|\[<=0ms\]:\d+ )"),
         (f"-c {CLUSTER}", r"broker-a|127\.0\.0\.1:\d+ +bootTimestamp"),
     ],
     "cleanExpiredCQ": [("-b @address", "^success"), (f"-c {CLUSTER}", "^success")],
@@ -125,7 +125,7 @@ def test_a_command(
     command: str, busy: Child, broker: Broker, admin: JavaAdmin, tmp_path: Path
 ) -> None:
     if broker.kind != "skylarkmq" and command == "clusterList":
-        pytest.skip("says its own version")
+        pytest.skip("it ends in an error in a broker's first minute, and says its own version")
     runs = COMMANDS[command][:1] if command == "brokerConsumeStats" else COMMANDS[command]
     for words, expected in runs:  # that one keeps its connections closed in a JVM's second run
         said = (words.replace("@address", admin.address).replace("@folder", str(tmp_path))).split()
@@ -201,7 +201,8 @@ def test_the_runtime_table_as_the_exporter_reads_it(busy: Child, admin: JavaAdmi
     assert re.fullmatch(r"[\d.]+ ([KMGTPE]i)?B", table["remainHowManyDataToFlush"])
     size = r"[\d.]+ ([KMGTPE]i)?B"
     assert re.fullmatch(rf"Total : {size}, Free : {size}\.", table["commitLogDirCapacity"])
-    for word in table["putMessageDistributeTime"].split(" "):
+    # RocketMQ's has none for its first minute, in which the exporter ends in an error.
+    for word in (table["putMessageDistributeTime"] or "").split(" "):
         if word:
             assert re.fullmatch(r"\[[^:\]]+\]:\d+", word), word
     delays = {key: value for key, value in table.items() if key.startswith("scheduleMessage")}
