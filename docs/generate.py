@@ -315,9 +315,9 @@ def request_codes(broker: RunningBroker) -> str:
     return page(
         "Request codes",
         "A code that is not in these lists is answered with 3 (not supported). *Sent by* names\n"
-        "RocketMQ's clients and tools: words with a small letter are sub-commands of `mqadmin`, as\n"
-        "of 4.9.8; *dashboard* is `rocketmq-dashboard`, *exporter* `rocketmq-exporter`. The Java\n"
-        "admin client is named where only it, and no sub-command, makes the call.",
+        "RocketMQ's clients and tools: words with a small letter are sub-commands of `mqadmin`,\n"
+        "as of 4.9.8; *dashboard* is `rocketmq-dashboard`, *exporter* `rocketmq-exporter`. The\n"
+        "Java admin client is named where only it, and no sub-command, makes the call.",
         "## Broker",
         code_table(controller._router.handlers, sends),
         "## Name server",

@@ -1,6 +1,7 @@
 """What was counted over a minute, an hour and a day, by topic and group (315).
 
-A timer notes the counters of `stats.py` every 10 s; nothing else happens until somebody asks:
+A timer notes the counters of `stats.py` every 10 s, some in each turn of the loop; nothing else
+happens until somebody asks:
 
     window   notes kept   one every   reaches back
     minute   7            10 s        60 to 70 s
@@ -31,7 +32,7 @@ computeStatsData)
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from skylarkmq.broker.metrics.rates import SAMPLE_INTERVAL_S, BrokerRates
@@ -58,6 +59,8 @@ HOUR: Final = Span(7, 60, 7)
 DAY: Final = Span(25, 360, 14)
 SPANS: Final = (MINUTE, HOUR, DAY)
 NOTES: Final = 39
+SLICE: Final = 1024
+"""Counters noted in one turn of the loop: about a millisecond."""
 assert DAY.start + DAY.kept == NOTES
 
 
@@ -106,7 +109,8 @@ class StatsWindows:
         self._back: _Table = {}  # by (topic, group)
         self._broker: _Table = {}  # by name
         self._broker_put, self._broker_get = Traffic(), Traffic()
-        self._timer = IntervalTimer(clock, SAMPLE_INTERVAL_S, self.sample)
+        self._steps: Iterator[int] = iter(())
+        self._timer = IntervalTimer(clock, SAMPLE_INTERVAL_S, self._begin)
 
     @property
     def noted_count(self) -> int:
@@ -121,9 +125,24 @@ class StatsWindows:
     def stop(self) -> None:
         """Note no more."""
         self._timer.stop()
+        self._steps = iter(())
 
     def sample(self) -> None:
         """Note every counter once, and forget those that are gone."""
+        for _ in self._noting():
+            pass
+
+    def _begin(self) -> None:
+        self._steps = self._noting()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Note some counters, and the next ones when the loop has turned."""
+        if next(self._steps, None) is not None:
+            self._clock.call_at(self._clock.monotonic(), self._go_on)
+
+    def _noting(self) -> Iterator[int]:
+        """Note all counters; yield after each slice of them."""
         slots = [
             span.start + self._rounds // span.every % span.kept
             for span in SPANS
@@ -132,12 +151,18 @@ class StatsWindows:
         now_s = self._clock.monotonic()
         for slot in slots:
             self._times[slot] = now_s
+        self._rounds += 1  # at once: what is the oldest note now is not written any more
         stats = self._stats
-        _note(self._in, stats.topics_in, slots)
-        _note(self._out, stats.topics_out, slots)
-        _note(self._back, stats.sent_back, slots)
-        _note(self._broker, self._of_the_broker(), slots)
-        self._rounds += 1
+        for table, counters in (
+            (self._broker, self._of_the_broker()),
+            (self._in, stats.topics_in),
+            (self._out, stats.topics_out),
+            (self._back, stats.sent_back),
+        ):
+            keys = [*counters, *(key for key in table if key not in counters)]
+            for first in range(0, len(keys), SLICE):
+                _note(table, counters, keys[first : first + SLICE], slots)
+                yield first
 
     def per_second(self, topic: str, group: str) -> float:
         """Return messages a second that a group took of a topic over the last minute."""
@@ -193,10 +218,14 @@ class StatsWindows:
         return {"BROKER_PUT_NUMS": self._broker_put, "BROKER_GET_NUMS": self._broker_get}
 
 
-def _note(table: _Table, counters: Mapping[Any, Traffic], slots: list[int]) -> None:
-    for key in [key for key in table if key not in counters]:
-        del table[key]
-    for key, traffic in counters.items():
+def _note(
+    table: _Table, counters: Mapping[Any, Traffic], keys: list[Any], slots: list[int]
+) -> None:
+    for key in keys:
+        traffic = counters.get(key)
+        if traffic is None:
+            table.pop(key, None)
+            continue
         noted = table.get(key)
         if noted is None or noted.traffic is not traffic:
             noted = table[key] = _Noted(traffic)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.metrics import windows
 from skylarkmq.broker.metrics.rates import BrokerRates
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.metrics.windows import StatsWindows
@@ -124,6 +125,21 @@ async def test_a_topic_made_again_begins_at_zero_and_a_deleted_one_is_forgotten(
     answer = await rig.ask(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"})
     assert answer.code == 1
     assert rig.windows.noted_count == 2, "the two of the broker"
+    rig.windows.stop()
+
+
+async def test_many_counters_are_noted_some_in_each_turn(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "SLICE", 2)
+    rig.windows.start()
+    topics = [f"T{number}" for number in range(9)]
+    for _ in range(8):  # the first notes give way
+        for topic in topics:
+            rig.stats.topic_in(topic).count += 10
+        rig.clock.advance(10.0)
+    for topic in topics:
+        assert (await rig.view("TOPIC_PUT_NUMS", topic))["statsMinute"]["sum"] == 60
     rig.windows.stop()
 
 
