@@ -333,6 +333,7 @@ def make_server(
         waiting_max=config.query_thread_pool_queue_capacity,
         body_max=BODY_MAX,
     )
+    router.ignores_signatures = not config.acl_enable
     server = RemotingServer(
         router,
         parts.peer_clock,

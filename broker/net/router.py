@@ -30,7 +30,7 @@ from skylarkmq.broker.net.handlers import Handler, Response
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command
-from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.protocol.frame import (
     MAX_FRAME_SIZE,
     PREFIX_SIZE,
@@ -51,6 +51,8 @@ WAITING_MAX = 20_000
 STOP_LIMIT_S = 2.0
 REMARK_MAX = 1024
 UNKNOWN_TOLD_MAX = 1024
+SIGNED_TOLD_MAX = 1024
+ACCESS_KEY = "AccessKey"  # as in protocol/signature.py, which a plain start does not load
 
 Take = Callable[[Connection, list[RawFrame], int], int]
 """Handles plain requests of one kind from a place on; returns how many, 0 for something else."""
@@ -87,6 +89,8 @@ class Router:
         self._send_codes = send.codes if send is not None else frozenset[int]()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unknown_told: set[tuple[str, int]] = set()  # (address, code)
+        self.ignores_signatures = False  # requests of accounts are answered whoever signed them
+        self._signed_told: set[tuple[str, str]] = set()  # (account, address)
 
     @property
     def codes(self) -> frozenset[int]:
@@ -139,8 +143,10 @@ class Router:
         if command.is_response:
             connection.answered(command)
             return
-        if not command.is_oneway:  # the codec is agreed upon in the first one, or not at all
-            connection.codec_settled = True
+        if not command.is_oneway and not connection.codec_settled:
+            connection.codec_settled = True  # in the first one, or not at all
+            if ACCESS_KEY in command.ext_fields and self.ignores_signatures:
+                self._note_signed(connection, command)
         send = self._send
         if send is not None and command.code in self._send_codes:
             send.request(connection, command)
@@ -173,6 +179,19 @@ class Router:
             connection.remote_address,
             command.code,
             command.version,
+        )
+
+    def _note_signed(self, connection: Connection, command: RemotingCommand) -> None:
+        """Log once for an account and an address that a signature is not looked at."""
+        account = shown(str(command.ext_fields[ACCESS_KEY]))
+        asked = account, connection.remote_address.rpartition(":")[0]
+        if asked in self._signed_told or len(self._signed_told) >= SIGNED_TOLD_MAX:
+            return
+        self._signed_told.add(asked)
+        log.warning(
+            "%s signs its requests as %s, and nobody checks that: there is no access control here",
+            connection.remote_address,
+            account,
         )
 
     def _run(self, handler: Handler, connection: Connection, request: RemotingCommand) -> None:

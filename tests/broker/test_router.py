@@ -17,6 +17,7 @@ from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.frame import BadFrameError, FrameDecoder, RawFrame, SerializeType
+from skylarkmq.protocol.signature import ACCESS_KEY
 from skylarkmq.remoting.connection import CODEC_FIELD
 from tests.support.fake_transport import Owner, Transport, connect
 from tests.support.manual_clock import settle
@@ -350,3 +351,35 @@ def test_a_bad_frame_error_reaches_the_connection() -> None:
     frame = RawFrame(SerializeType.JSON, b"[]", b"")
     with pytest.raises(BadFrameError):
         rig.router.handle(rig.connection, [frame])
+
+
+def test_an_account_that_nobody_checks_is_named_once_for_an_address(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert router_module.ACCESS_KEY == ACCESS_KEY
+    owner = Owner()
+    router = Router({CODE: lambda _, request: request.reply(0)}, owner.stats, owner.clock)
+    owner.on_frames = router.handle
+
+    def ask(account: str, address: str, count: int = 2) -> None:
+        connection, transport = connect(owner, Transport((address, 4711)))
+        for _ in range(count):
+            fields = {"AccessKey": account, "Signature": "s"}
+            connection.data_received(encode_command(RemotingCommand.request(CODE, fields)))
+        assert len(transport.writes) == count  # answered as ever
+
+    ask("alice", "192.0.2.1")
+    assert not caplog.records  # where accounts are checked, or are nothing known
+    router.ignores_signatures = True
+    for _ in range(3):
+        ask("alice", "192.0.2.1")
+    ask("alice", "192.0.2.2")
+    ask("bob\n", "192.0.2.2")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"192.0.2.{host}:4711 signs its requests as {account}, and nobody checks that: "
+        "there is no access control here"
+        for host, account in ((1, "'alice'"), (2, "'alice'"), (2, r"'bob\n'"))
+    ]
+    for number in range(router_module.SIGNED_TOLD_MAX + 10):
+        ask(f"stranger{number}", "192.0.2.3", 1)
+    assert len(caplog.records) == router_module.SIGNED_TOLD_MAX
