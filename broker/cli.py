@@ -29,6 +29,7 @@ from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config.config_file import (
     DEFAULT_ORIGIN,
     DEV_ORIGIN,
+    TLS_FILE,
     Loaded,
     Sources,
     effective_values,
@@ -38,9 +39,9 @@ from skylarkmq.broker.config.config_file import (
 from skylarkmq.broker.config.live_config import ConfigOrigin
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController
+from skylarkmq.broker.exposure import why_open
 from skylarkmq.broker.logs import FIELDS, LogFormat, set_up_logs
 from skylarkmq.broker.namesrv.controller import NamesrvController
-from skylarkmq.broker.net.addresses import is_loopback
 from skylarkmq.broker.process import (
     collect_rarely,
     connections_possible,
@@ -126,7 +127,7 @@ def namesrv(
         _print_config(loaded)
         return
     set_up_logs(log_format, log_level)
-    _tell_oddities(loaded, loaded.config.bind_address)
+    _tell_oddities(loaded)
     raise_file_limit()
     _run(_serve_names(loaded, log_format))
 
@@ -161,7 +162,7 @@ def _run_broker(
         _print_config(loaded)
         return
     set_up_logs(log_format, log_level, loaded.config.broker_name)
-    _tell_oddities(loaded, loaded.config.bind_address)
+    _tell_oddities(loaded)
     if not using_extension():
         log.warning(
             "crcmod was installed without its compiled part: our own small files are slower"
@@ -220,15 +221,12 @@ def _origin_of(loaded: Loaded[BrokerConfig], path: Path | None) -> ConfigOrigin:
     return ConfigOrigin(None if path is None else path.resolve(), stronger)
 
 
-def _tell_oddities(loaded: Loaded[Any], bind_address: str) -> None:
+def _tell_oddities(loaded: Loaded[Any]) -> None:
     """Log what the start goes on with, though the user may not mean it so."""
     if loaded.unknown_variables:
         log.warning("variables that mean nothing here: %s", ", ".join(loaded.unknown_variables))
-    if not is_loopback(bind_address):
-        log.warning(
-            "listening on %s: other machines can connect, and there is no access control yet",
-            bind_address,
-        )
+    if open_to_network := why_open(loaded.config):
+        log.warning("%s", open_to_network)
 
 
 def _leave_room_for_files(loaded: Loaded[BrokerConfig], servers: int) -> Loaded[BrokerConfig]:
@@ -258,13 +256,13 @@ def _load(
     dev: bool = False,
 ) -> Loaded[Any]:
     home = Path(os.path.expanduser("~"))  # `~` itself where the system knows no home
-    sources = Sources(path, os.environ, settings, home, socket.gethostname(), dev)
+    sources = Sources(path, os.environ, settings, home, socket.gethostname(), dev, TLS_FILE)
     try:
         return load(sources)
     except ConfigError as error:
         _end(EXIT_USAGE, str(error))
     except OSError as error:
-        _end(EXIT_USAGE, f"cannot read {path}: {error.strerror}")
+        _end(EXIT_USAGE, f"cannot read {error.filename}: {error.strerror}")
 
 
 def _print_config(loaded: Loaded[Any]) -> None:

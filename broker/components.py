@@ -32,6 +32,7 @@ from skylarkmq.broker.net.fast_failure import FastFailure
 from skylarkmq.broker.net.handlers import Handler
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import ConnectionMaker, PeerLimits, RemotingServer
+from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.broker.process import give_memory_back
 from skylarkmq.broker.processor.admin.broker import AdminBrokerProcessor
 from skylarkmq.broker.processor.admin.client_call import ClientCallProcessor
@@ -123,6 +124,7 @@ class BrokerParts:
         )
         self.live_config = LiveConfig(config, files, workers.tables, clock)
         self.live_config.listeners.append(self.topics.config_changed)
+        self.tls_gates: dict[str, TlsGate] = {}  # of the listeners, by their names
         self.traffic = BrokerRates(self.stats, self.store.stats, clock)
         self.windows = StatsWindows(
             self.stats, self.store.stats, self.traffic, config.broker_cluster_name, clock

@@ -41,6 +41,8 @@ from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.http import MetricsServer
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import ConnectionMaker, RemotingServer
+from skylarkmq.broker.net.tls import TlsGate
+from skylarkmq.broker.net.tls_context import OutgoingTls, server_contexts
 from skylarkmq.broker.process import memory_size
 from skylarkmq.broker.registration import RegistrationService
 from skylarkmq.common.clock import Clock
@@ -123,6 +125,7 @@ class BrokerController:
 
         Raises:
             StartEnded: `progress` ended the start.
+            ConfigError: a file of TLS cannot be used.
             StoreError: the folder cannot be used as it is.
             OSError: an address is taken, or the disk failed.
         """
@@ -138,9 +141,18 @@ class BrokerController:
         self._lag = LoopLagService(
             self.peer_clock, self.parts.stats.loop_lag, self.parts.fast_failure.ticked
         )
+        config = self.config
+        self._contexts = server_contexts(config.tls, self.peer_clock)
+        self.tls = TlsGate(config.tls.tls_server_mode, self._contexts, self.peer_clock)
+        self.parts.tls_gates["broker"] = self.tls
         try:
             # First what can be refused without touching the store.
-            config = self.config
+            if self.tls.mode != "disabled":
+                self._contexts.load()
+                self._contexts.start()
+            self._outgoing_tls: OutgoingTls | None = None
+            if config.tls.uses_client_tls and config.namesrv_addr:
+                self._outgoing_tls = OutgoingTls(config.tls, self.peer_clock)
             self._sockets = bind_pair(config.bind_address, config.listen_port)
             bound = config.bind_address
             if is_loopback(bound):
@@ -164,9 +176,12 @@ class BrokerController:
     async def _serve(self, clock: Clock, host: str) -> None:
         config, parts = self.config, self.parts
         if self._with_namesrv:
-            self.namesrv = NamesrvController.beside(config, self.peer_clock, self._connect)
+            self.namesrv = NamesrvController.beside(
+                config, self.peer_clock, self._connect, self._contexts
+            )
             writer = TableWriter(self._files, self._workers.tables, parts.store.fail)
             path = parts.store.paths.own / "kvConfig.json"
+            parts.tls_gates["namesrv"] = self.namesrv.tls
             self.namesrv.kv.open(self._files, path, writer)
             await self.namesrv.start()
         port = port_of(self._sockets[0])
@@ -177,11 +192,16 @@ class BrokerController:
         self._server, self._router = make_server(
             parts, clock, store_host, random.Random(), self._connect
         )
-        await self._server.serve(*self._sockets)
+        await self._server.serve(*self._sockets, tls=self.tls)
         parts.start_services()
         self._lag.start()
         self._registration = RegistrationService(
-            config, parts.topics, self.peer_clock, str(self.advertised), self.namesrv
+            config,
+            parts.topics,
+            self.peer_clock,
+            str(self.advertised),
+            self.namesrv,
+            self._outgoing_tls,
         )
         await self._registration.start()
         self._started_at_ms = clock.now_ms()
@@ -214,8 +234,11 @@ class BrokerController:
             make_registry,
             checks,
             self._lag.silence_s,
+            tls=config.tls,
         )
         self.metrics_address = await self._metrics.start()
+        if self._metrics.tls is not None:
+            self.parts.tls_gates["metrics"] = self._metrics.tls
 
     def _started_at(self) -> int:
         return self._started_at_ms
@@ -243,6 +266,7 @@ class BrokerController:
     async def stop(self) -> None:
         """Stop serving and make everything durable; may be called once, after `start`."""
         parts = self.parts
+        self._contexts.stop()
         if self._registration is not None:
             await self._registration.stop()
         self._lag.stop()
@@ -276,6 +300,7 @@ class BrokerController:
         left: the caller owns the clocks, and forgets what is planned on them.
         """
         parts = self.parts
+        self._contexts.stop()
         if self._registration is not None:
             await self._registration.stop()
         self._lag.stop()

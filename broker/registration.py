@@ -25,6 +25,7 @@ import msgspec
 from skylarkmq.broker.config.settings import READ_WRITE, BrokerConfig, parse_namesrv_addresses
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.route_info import MASTER_ID
+from skylarkmq.broker.net.tls_context import OutgoingTls
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.crc import body_crc
@@ -260,17 +261,23 @@ class RegistrationService:
         clock: Clock,
         address: str,
         namesrv: NamesrvController | None = None,
+        tls: OutgoingTls | None = None,
     ) -> None:
         """Prepare; nothing is sent yet.
 
         Args:
+            tls: for the connections to name servers; None: plain text.
             address: `host:port` that clients are told.
             namesrv: the name server in this process.
         """
         self._registration = Registration(config, topics, address)
         self._routes = None if namesrv is None else namesrv.routes
         self._remoting = RemotingClient(
-            AsyncioNetwork(), clock, Random(), "json", answer_name_server
+            AsyncioNetwork(None if tls is None else tls.client),
+            clock,
+            Random(),
+            "json",
+            answer_name_server,
         )
         self._links = [
             NamesrvLink(name_server, self._remoting, self._registration, clock)
@@ -278,6 +285,7 @@ class RegistrationService:
         ]
         period_ms = min(max(config.register_name_server_period, PERIOD_MS_MIN), PERIOD_MS_MAX)
         self._timer = IntervalTimer(clock, period_ms / 1000, self._register_all)
+        self._tls = tls
         self._is_running = False
         topics.add_change_listener(self._topic_changed)
         topics.add_deletion_listener(self._topic_deleted)
@@ -290,11 +298,15 @@ class RegistrationService:
         for link in self._links:
             link.start()
         self._timer.start()
+        if self._tls is not None:
+            self._tls.contexts.start()
 
     async def stop(self) -> None:
         """Unregister everywhere; waits at most UNREGISTER_TIMEOUT_S for a silent name server."""
         self._is_running = False
         self._timer.stop()
+        if self._tls is not None:
+            self._tls.contexts.stop()
         if self._routes is not None:
             header = self._registration.header()
             self._routes.unregister(header.broker_name, header.broker_addr, None)

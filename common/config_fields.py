@@ -58,34 +58,59 @@ Port = Annotated[int, Limits(0, 65535)]
 Long = Annotated[int, Limits(0, LONG_MAX)]
 
 
+HIDDEN: Final = "******"
+_SECRET: Final = re.compile(r"password|secret|accesskey|token|credential", re.IGNORECASE)
+
+
+def is_secret(key: str) -> bool:
+    """Return whether the value of a key must not be shown."""
+    return _SECRET.search(key.replace("_", "")) is not None
+
+
 class ConfigError(ValueError):
     """A value that a key cannot take.
 
     Attributes:
         key: RocketMQ's name of the key.
-        value: the refused value as text.
+        value: the refused value as text; stars for one that is secret.
         cure: what to write instead, for a human.
         origin: where the value stands; empty for a default.
     """
 
     def __init__(self, key: str, value: object, cure: str, origin: str = "") -> None:
-        super().__init__(f"{key}={value}: {cure}" + (f" ({origin})" if origin else ""))
         self.key = key
-        self.value = str(value)
+        self.value = HIDDEN if is_secret(key) else str(value)
+        super().__init__(f"{key}={self.value}: {cure}" + (f" ({origin})" if origin else ""))
         self.cure = cure
         self.origin = origin
 
 
-# Keys that hold words of capitals, which the general rule would spell otherwise.
+# Keys that hold words of capitals, or are RocketMQ's system properties: the general rule would
+# spell them otherwise.
 _KEYS: Final = {
     "broker_ip1": "brokerIP1",
     "broker_ip2": "brokerIP2",
     "check_crc_on_recover": "checkCRCOnRecover",
+    "tls_server_mode": "tls.server.mode",
+    "tls_test_mode_enable": "tls.test.mode.enable",
+    "tls_server_cert_path": "tls.server.certPath",
+    "tls_server_key_path": "tls.server.keyPath",
+    "tls_server_key_password": "tls.server.keyPassword",
+    "tls_server_need_client_auth": "tls.server.need.client.auth",
+    "tls_server_trust_cert_path": "tls.server.trustCertPath",
+    "tls_server_auth_client": "tls.server.authClient",
+    "tls_enable": "tls.enable",
+    "tls_client_auth_server": "tls.client.authServer",
+    "tls_client_trust_cert_path": "tls.client.trustCertPath",
+    "tls_client_cert_path": "tls.client.certPath",
+    "tls_client_key_path": "tls.client.keyPath",
+    "tls_client_key_password": "tls.client.keyPassword",
+    "tls_config_file": "tls.config.file",
 }
 
 
 def key_of(attribute: str) -> str:
-    """Return the key of an attribute: `flush_disk_type` is `flushDiskType`."""
+    """Return the key of an attribute: `flush_disk_type` is `flushDiskType`, and a few others."""
     known = _KEYS.get(attribute)
     return known or re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), attribute)
 

@@ -29,6 +29,7 @@ from typing import Annotated, Any, Final, Literal
 import click
 
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
+from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.broker.health import HealthChecks
 from skylarkmq.broker.metrics.broker_metrics import BrokerCollector, registry_of
 from skylarkmq.broker.processor.send import SendProcessor
@@ -221,6 +222,7 @@ def configuration() -> str:
         *key_tables(BrokerConfig, "Broker"),
         *key_tables(StoreConfig, "Store"),
         *key_tables(NamesrvConfig, "Name server"),
+        *key_tables(TlsConfig, "TLS of broker and name server"),
     )
 
 

@@ -1,10 +1,11 @@
 """Where the values of the configuration come from, and the strict reading of their text.
 
-    defaults  <  --dev  <  the file of -c  <  environment  <  --set key=value     the last one wins
+    defaults  <  --dev  <  the file of tls.config.file  <  the file of -c  <  environment
+              <  --set key=value                                               the last one wins
 
 The environment's names are SKYLARKMQ_ and the key in upper snake case: flushDiskType is
-SKYLARKMQ_FLUSH_DISK_TYPE. NAMESRV_ADDR stands for namesrvAddr, as for Java brokers, and is weaker
-than SKYLARKMQ_NAMESRV_ADDR.
+SKYLARKMQ_FLUSH_DISK_TYPE, tls.server.certPath is SKYLARKMQ_TLS_SERVER_CERT_PATH. NAMESRV_ADDR
+stands for namesrvAddr, as for Java brokers, and is weaker than SKYLARKMQ_NAMESRV_ADDR.
 
 Unlike RocketMQ, which passes over unknown keys and values that it cannot read: both end the start
 here with one line that names the key, the value, where it stands and what to write instead. An
@@ -24,7 +25,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, NamedTuple, Ty
 
 from skylarkmq.broker.config.properties_file import PropertiesError, read_properties
 from skylarkmq.broker.config.settings import ALIASES, JAVA_ONLY, BrokerConfig, NamesrvConfig
-from skylarkmq.common.config_fields import ABOVE_ZERO, ConfigError, Key, keys_of
+from skylarkmq.broker.config.tls_settings import TlsConfig
+from skylarkmq.common.config_fields import (
+    ABOVE_ZERO,
+    HIDDEN,
+    ConfigError,
+    Key,
+    is_secret,
+    keys_of,
+)
 from skylarkmq.common.first_use import on_first_use
 from skylarkmq.kernel import PURE_VARIABLE
 from skylarkmq.store.config import StoreConfig
@@ -48,8 +57,11 @@ DEV_PROFILE: Final = {
 """What a working copy needs: data in the folder that one stands in, and small files, for a log file
 of RocketMQ's size takes its 1 GiB of the disk at the first start."""
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
-KEYS: Final = {**keys_of(BrokerConfig), **keys_of(StoreConfig)}
+KEYS: Final = {**keys_of(BrokerConfig), **keys_of(StoreConfig), **keys_of(TlsConfig)}
 """All keys of a broker and its store."""
+NAMESRV_KEYS: Final = {**keys_of(NamesrvConfig), **keys_of(TlsConfig)}
+TLS_FILE: Final = Path("/etc/rocketmq/tls.properties")
+_TLS_FILE_KEY: Final = "tls.config.file"
 _SIMILARITY: Final = 0.5
 _VARIABLE_SIMILARITY: Final = 0.8
 """Higher than that of keys: what is a variable's may be somebody else's."""
@@ -68,6 +80,7 @@ class Sources:
     home: Path = Path("/")
     host_name: str = ""
     dev: bool = False  # with the development profile
+    tls_file: Path | None = None  # read where it exists and the user names no other
 
 
 class Setting(NamedTuple):
@@ -102,7 +115,8 @@ def load_broker_config(sources: Sources) -> Loaded[BrokerConfig]:
 
     def make(values: Mapping[str, Any]) -> BrokerConfig:
         store = StoreConfig(**_attributes(StoreConfig, values))
-        return BrokerConfig(store=store, **_attributes(BrokerConfig, values))
+        tls = TlsConfig(**_attributes(TlsConfig, values))
+        return BrokerConfig(store=store, tls=tls, **_attributes(BrokerConfig, values))
 
     return _load(sources, KEYS, defaults, make)
 
@@ -115,12 +129,13 @@ def load_namesrv_config(sources: Sources) -> Loaded[NamesrvConfig]:
         OSError: the file cannot be read.
     """
     path = sources.home / "namesrv" / "kvConfig.json"
-    return _load(
-        sources,
-        keys_of(NamesrvConfig),
-        {"kvConfigPath": Setting(str(path), DEFAULT_ORIGIN)},
-        lambda values: NamesrvConfig(**_attributes(NamesrvConfig, values)),
-    )
+
+    def make(values: Mapping[str, Any]) -> NamesrvConfig:
+        tls = TlsConfig(**_attributes(TlsConfig, values))
+        return NamesrvConfig(tls=tls, **_attributes(NamesrvConfig, values))
+
+    defaults = {"kvConfigPath": Setting(str(path), DEFAULT_ORIGIN)}
+    return _load(sources, NAMESRV_KEYS, defaults, make)
 
 
 def _load(
@@ -130,6 +145,9 @@ def _load(
     make: Callable[[Mapping[str, Any]], C],
 ) -> Loaded[C]:
     given, unknown_variables = _collect(sources, keys)
+    if sources.tls_file is not None:
+        defaults = {**defaults, _TLS_FILE_KEY: Setting(str(sources.tls_file), DEFAULT_ORIGIN)}
+    given = {**_tls_file_settings({**defaults, **given}.get(_TLS_FILE_KEY), keys), **given}
     settings = {**defaults, **given}
     try:
         texts = {key: setting.text for key, setting in settings.items() if key in keys}
@@ -144,7 +162,9 @@ def _load(
 
 def values_of(config: BrokerConfig | NamesrvConfig) -> dict[str, Any]:
     """Return the value of every key; a broker's with those of its store."""
-    parts = [config.store, config] if isinstance(config, BrokerConfig) else [config]
+    parts: list[Any] = [config.tls, config]
+    if isinstance(config, BrokerConfig):
+        parts.append(config.store)
     return {
         name: getattr(part, key.attribute)
         for part in parts
@@ -153,10 +173,11 @@ def values_of(config: BrokerConfig | NamesrvConfig) -> dict[str, Any]:
 
 
 def effective_values(loaded: Loaded[Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield key, value and origin of every key, sorted, for `--print-config`."""
+    """Yield key, value and origin of every key, sorted, for `--print-config`; secrets as stars."""
     default = Setting("", DEFAULT_ORIGIN)
     for key, value in sorted(values_of(loaded.config).items()):
-        yield key, shown_value(value), loaded.settings.get(key, default).origin
+        text = HIDDEN if value and is_secret(key) else shown_value(value)
+        yield key, text, loaded.settings.get(key, default).origin
 
 
 def shown_value(value: object) -> str:
@@ -201,11 +222,28 @@ def _collect(sources: Sources, keys: Mapping[str, Key]) -> tuple[dict[str, Setti
     return settings, unknown
 
 
-def _file_settings(path: Path) -> list[tuple[str, Setting]]:
+def _tls_file_settings(named: Setting | None, keys: Mapping[str, Key]) -> dict[str, Setting]:
+    """Return what stands in the file of TLS; one that nobody named need not exist."""
+    if named is None or not named.text:
+        return {}
+    path = Path(named.text)
+    if named.origin == DEFAULT_ORIGIN and not path.exists():
+        return {}
+    settings: dict[str, Setting] = {}
+    for key, setting in _file_settings(path, _TLS_FILE_KEY):
+        known = _known(key, setting, keys)
+        if known not in keys_of(TlsConfig) or known == _TLS_FILE_KEY:
+            cure = "this file holds keys of TLS alone; write it into the file of -c"
+            raise ConfigError(key, setting.text, cure, setting.origin)
+        settings[known] = setting
+    return settings
+
+
+def _file_settings(path: Path, named_by: str = "-c") -> list[tuple[str, Setting]]:
     try:
         properties = read_properties(path.read_bytes())
     except PropertiesError as error:
-        raise ConfigError("-c", path, str(error)) from error
+        raise ConfigError(named_by, path, str(error)) from error
     return [(item.key, Setting(item.value, f"{path} line {item.line}")) for item in properties]
 
 
@@ -227,7 +265,8 @@ def _environment_settings(
             near = _near_variable(variable, environment[variable], by_variable)
             if near is not None:
                 cure = f"no such key; did you mean {near}?"
-                raise ConfigError(variable, environment[variable], cure, "environment")
+                text = HIDDEN if is_secret(near) else environment[variable]
+                raise ConfigError(variable, text, cure, "environment")
             unknown.append(variable)
     return settings, unknown
 
@@ -236,7 +275,7 @@ def _near_variable(variable: str, text: str, known: Iterable[str]) -> str | None
     """Return the variable of a key that this one looks like; None: somebody else's."""
     if _OF_A_SERVICE.search(variable) or _SERVICE_ADDRESS.match(text):
         return None
-    if variable in map(_variable, (*KEYS, *keys_of(NamesrvConfig))):
+    if variable in map(_variable, (*KEYS, *NAMESRV_KEYS)):
         return None  # of the other server, whose environment this one shares
     by_letters = {_letters(name): name for name in known}
     near = difflib.get_close_matches(
@@ -251,7 +290,7 @@ def _letters(variable: str) -> str:
 
 def _variable(key: str) -> str:
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", key)
-    return ENVIRONMENT_PREFIX + snake.upper()
+    return ENVIRONMENT_PREFIX + snake.replace(".", "_").upper()
 
 
 def _known(key: str, setting: Setting, keys: Mapping[str, Key]) -> str:
@@ -272,8 +311,11 @@ def known_key(key: str, text: str, keys: Mapping[str, Key]) -> str:
         return key
     by_lower = {name.lower(): name for name in keys}
     near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=_SIMILARITY)
-    cure = f"no such key; did you mean {by_lower[near[0]]}?" if near else "no such key"
-    raise ConfigError(key, text, cure)
+    if not near:
+        raise ConfigError(key, text, "no such key")
+    meant = by_lower[near[0]]
+    cure = f"no such key; did you mean {meant}?"
+    raise ConfigError(key, HIDDEN if is_secret(meant) else text, cure)
 
 
 def read_values(keys: Mapping[str, Key], texts: Mapping[str, str]) -> dict[str, Any]:

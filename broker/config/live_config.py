@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from skylarkmq.broker.config.config_file import (
     KEYS,
@@ -38,14 +37,12 @@ from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.tables.json_table import first_version, next_version
 from skylarkmq.broker.waiting import result_of
 from skylarkmq.common.clock import Clock
-from skylarkmq.common.config_fields import ConfigError, keys_of
+from skylarkmq.common.config_fields import ConfigError, is_secret, keys_of
 from skylarkmq.common.files import Files
 from skylarkmq.common.worker import Worker
 from skylarkmq.protocol.bodies.text import DataVersion
 
 log = logging.getLogger(__name__)
-
-_SECRET: Final = re.compile(r"password|secret|accesskey|token|credential", re.IGNORECASE)
 
 Changed = Callable[[frozenset[str]], None]  # keys
 
@@ -150,8 +147,3 @@ class LiveConfig:
             for key in texts
             if key in self.origin.stronger
         )
-
-
-def is_secret(key: str) -> bool:
-    """Return whether the value of a key must not be shown."""
-    return _SECRET.search(key) is not None

@@ -12,10 +12,11 @@ common/.../namesrv/NamesrvConfig.java, remoting/.../netty/NettyServerConfig.java
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
 
+from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.common.config_fields import (
     INT_MAX,
     Bytes,
@@ -88,7 +89,9 @@ JAVA_ONLY: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """Values of the keys that brokers and name servers share, checked."""
+    """Values of the keys that brokers and name servers share, checked; those of TLS in `tls`."""
+
+    tls: TlsConfig = field(default_factory=TlsConfig)
 
     # Connections
     bind_address: str = "127.0.0.1"

@@ -29,6 +29,7 @@ from skylarkmq.broker.components import BrokerParts
 from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.health import HealthChecks, run_checks
+from skylarkmq.broker.metrics.access_families import access_families
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.metrics.stats import BrokerStats, Traffic
 from skylarkmq.broker.net.client_calls import ClientCalls
@@ -118,6 +119,7 @@ def registry_of(
             partial(lock_families, parts.locks),
             partial(transaction_families, parts.transactions),
             partial(removal_families, parts.store.removal),
+            partial(access_families, config, parts.tls_gates),
         ),
     )
     return build_registry(sources)

@@ -18,6 +18,8 @@ from skylarkmq.broker.net.addresses import bind, port_of
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import ConnectionMaker, PeerLimits, RemotingServer
+from skylarkmq.broker.net.tls import TlsGate
+from skylarkmq.broker.net.tls_context import ServerContexts, server_contexts
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import DiskFiles
 from skylarkmq.common.table_file import TableWriter
@@ -34,8 +36,21 @@ class NamesrvController:
     """
 
     def __init__(
-        self, config: NamesrvConfig, clock: Clock, connect: ConnectionMaker = Connection
+        self,
+        config: NamesrvConfig,
+        clock: Clock,
+        connect: ConnectionMaker = Connection,
+        contexts: ServerContexts | None = None,
     ) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            contexts: those of a broker in this process, which keeps them; None: its own.
+        """
+        self._own_contexts = None if contexts else server_contexts(config.tls, clock)
+        contexts = contexts or self._own_contexts
+        assert contexts is not None
+        self.tls = TlsGate(config.tls.tls_server_mode, contexts, clock)
         self.routes = RouteInfoManager(clock)
         self.kv = KVConfig()
         self._worker: ThreadWorker | None = None
@@ -58,11 +73,16 @@ class NamesrvController:
 
     @classmethod
     def beside(
-        cls, config: BrokerConfig, clock: Clock, connect: ConnectionMaker = Connection
+        cls,
+        config: BrokerConfig,
+        clock: Clock,
+        connect: ConnectionMaker,
+        contexts: ServerContexts,
     ) -> NamesrvController:
         """Return the name server that a broker of this configuration brings along."""
         return cls(
             NamesrvConfig(
+                tls=config.tls,
                 bind_address=config.bind_address,
                 listen_port=config.namesrv_listen_port,
                 max_connections=config.max_connections,
@@ -72,15 +92,20 @@ class NamesrvController:
             ),
             clock,
             connect,
+            contexts,
         )
 
     async def start(self) -> None:
         """Serve.
 
         Raises:
+            ConfigError: a file of TLS cannot be used.
             CorruptFileError: the file of the KV configuration cannot be read.
             OSError: the address is taken or not of this machine.
         """
+        if self._own_contexts is not None and self.tls.mode != "disabled":
+            self._own_contexts.load()
+            self._own_contexts.start()
         if self._config.kv_config_path is not None:
             files, call_soon = _FolderMaker(), asyncio.get_running_loop().call_soon_threadsafe
             self._worker = ThreadWorker("skylarkmq-namesrv", call_soon)
@@ -88,7 +113,7 @@ class NamesrvController:
         host = self._config.bind_address
         bound = bind(host, self._config.listen_port)
         self.listen_address = (host, port_of(bound))
-        await self._server.serve(bound)
+        await self._server.serve(bound, tls=self.tls)
         self.routes.start()
 
     def abort(self, reason: str) -> None:
@@ -97,6 +122,8 @@ class NamesrvController:
 
     async def stop(self) -> None:
         """Serve no more."""
+        if self._own_contexts is not None:
+            self._own_contexts.stop()
         self.routes.stop()
         await self._server.stop()
         await self._router.stop()

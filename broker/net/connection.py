@@ -145,6 +145,10 @@ class Connection(PendingCalls, asyncio.Protocol):
         if not self._server.opened(self):
             self.close("limit")
 
+    def use_transport(self, transport: asyncio.Transport) -> None:
+        """Read and write by this transport from now on; nothing was written yet."""
+        self._transport = transport
+
     def data_received(self, data: bytes) -> None:
         now_s = self.last_active_s = self._clock.monotonic()
         why = ""

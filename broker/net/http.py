@@ -5,6 +5,8 @@
     GET /readyz    200 when clients may be sent here, else 503; `?verbose` tells each check as JSON
     GET /version   JSON
 
+The port speaks TLS as the broker's does, by the same keys (`tls.py`).
+
 `/livez` and `/version` are answered by the thread alone, also while the broker's loop waits for a
 disk that stalls. `/metrics` and `/readyz` are worked out on the broker's loop; when it does not
 answer in time, they are 503 and say since when it is silent. READY_LIMIT_S is below the second that
@@ -43,7 +45,10 @@ import msgspec
 
 from skylarkmq import __version__
 from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.config.tls_settings import ClientAuth, TlsConfig
 from skylarkmq.broker.health import HealthChecks, run_checks
+from skylarkmq.broker.net.tls import TlsGate
+from skylarkmq.broker.net.tls_context import server_contexts
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.first_use import on_first_use
 from skylarkmq.remoting.waiting import within
@@ -69,6 +74,7 @@ REQUEST_LIMIT_S: Final = 10.0
 WRITE_LIMIT_S: Final = 10.0
 READY_LIMIT_S: Final = 0.8
 METRICS_LIMIT_S: Final = 5.0
+PROBES: Final = ("/livez", "/readyz")
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
 OPENMETRICS_END: Final = b"# EOF\n"
@@ -86,6 +92,8 @@ class HttpRequest(NamedTuple):
     path: str
     query: str  # what follows `?`, as sent
     headers: dict[str, str]  # lower-case names; the first of equal ones
+    over_tls: bool = False
+    is_known: bool = False  # by a certificate of a trusted issuer
 
 
 class HttpResponse(NamedTuple):
@@ -120,6 +128,10 @@ async def exchange(reader: StreamReader, writer: StreamWriter, respond: Page, cl
             with_body = True
         else:
             limit.cancel()
+            request = request._replace(
+                over_tls=writer.get_extra_info("ssl_object") is not None,
+                is_known=writer.get_extra_info("peercert") is not None,
+            )
             response = await _answer(respond, request)
             with_body = request.method != "HEAD"
         limit.cancel()
@@ -234,6 +246,7 @@ class MetricsServer:
         make_registry: makes what a scrape collects; called on the thread, by the first scrape.
         silence_s: how long the broker's loop has run no timer, s; called on the thread.
         make_clock: makes the clock of the thread's loop; a test hands in one of its own.
+        tls: its keys of TLS; None: plain text alone.
     """
 
     def __init__(
@@ -244,6 +257,7 @@ class MetricsServer:
         checks: HealthChecks,
         silence_s: Callable[[], float],
         make_clock: Callable[[asyncio.AbstractEventLoop], Clock] = SystemClock,
+        tls: TlsConfig | None = None,
     ) -> None:
         self._host = host
         self._port = port
@@ -251,7 +265,9 @@ class MetricsServer:
         self._registry: CollectorRegistry | None = None
         self._checks = checks
         self._silence_s = silence_s
+        self._tls_config = tls
         self._make_clock = make_clock
+        self.tls: TlsGate | None = None
         self._thread: LoopThread | None = None
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}  # the oldest first
@@ -267,6 +283,7 @@ class MetricsServer:
 
         Raises:
             OSError: the address is not available.
+            ConfigError: a file of TLS cannot be used.
         """
         self._broker_loop = asyncio.get_running_loop()
         self._thread = LoopThread("skylarkmq-http")
@@ -285,13 +302,29 @@ class MetricsServer:
             await thread.stop()
 
     async def _listen(self) -> tuple[str, int]:
-        self._server = await asyncio.start_server(self._connected, self._host, self._port)
+        config, loop = self._tls_config, asyncio.get_running_loop()
+        if config is not None and config.tls_server_mode != "disabled":
+            # Probes have no certificates of their own; `respond` asks for one where it matters.
+            wanted = config.tls_server_need_client_auth
+            auth: ClientAuth = "optional" if wanted == "require" else wanted
+            contexts = server_contexts(config, self._clock, client_auth=auth)
+            contexts.load()
+            contexts.start()
+            self.tls = TlsGate(config.tls_server_mode, contexts, self._clock)
+        self._server = await loop.create_server(self._make_protocol, self._host, self._port)
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
 
     async def _close(self) -> None:
         if self._server is not None:
             self._server.close()
+        if self.tls is not None:
+            self.tls.contexts.stop()
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        reader = StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader, self._connected)
+        return protocol if self.tls is None else self.tls.before(protocol)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Begin the exchange of a new connection; the oldest one makes room for it."""
@@ -302,7 +335,20 @@ class MetricsServer:
         task.add_done_callback(lambda _: self._open.pop(writer))
 
     async def respond(self, request: HttpRequest) -> HttpResponse:
-        """Answer one request."""
+        """Answer one request.
+
+        Where clients must have certificates, only probes are answered over TLS without.
+        """
+        config = self._tls_config
+        if (
+            config is not None
+            and config.tls_server_need_client_auth == "require"
+            and request.over_tls
+            and not request.is_known
+            and request.path not in PROBES
+        ):
+            why = b"tls.server.need.client.auth is require: come with a client certificate\n"
+            return HttpResponse(HTTPStatus.FORBIDDEN, why)
         page = self._pages.get(request.path)
         if page is None:
             known = " ".join(self._pages)

@@ -18,6 +18,7 @@ from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.addresses import listen
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.net.connection import Connection, FrameHandler, Gate
+from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
 
@@ -86,19 +87,25 @@ class RemotingServer:
         self._refused_count = 0  # connections since the last scan
         self._refused_share: Counter[str] = Counter()  # those of addresses with their share
 
-    async def serve(self, *sockets: socket.socket) -> None:
+    async def serve(self, *sockets: socket.socket, tls: TlsGate | None = None) -> None:
         """Accept connections on bound sockets, which are then this server's.
+
+        Args:
+            tls: decides about TLS; None: plain text alone.
 
         Raises:
             OSError: another program listens there. The address could be bound all the same while
                 neither listened.
         """
+
+        def make_protocol() -> asyncio.Protocol:
+            connection = self._connect(self._handler, self)
+            return connection if tls is None else tls.before(connection, connection)
+
         loop = asyncio.get_running_loop()
         for bound in sockets:
             listen(bound, BACKLOG)  # here, because uvloop would not tell that it failed
-            server = await loop.create_server(
-                lambda: self._connect(self._handler, self), sock=bound, backlog=ACCEPTS_PER_TURN
-            )
+            server = await loop.create_server(make_protocol, sock=bound, backlog=ACCEPTS_PER_TURN)
             bound.listen(BACKLOG)  # again: the loop's own backlog is ACCEPTS_PER_TURN
             self._servers.append(server)
         self._scan.start()

@@ -75,6 +75,7 @@ ALLOWED = {
     ("protocol/frame.py", "mmap"): "memory for large frames; no file",
     ("protocol/compression.py", "lz4"): "optional; the extra `compression`",
     ("protocol/compression.py", "zstandard"): "optional; the extra `compression`",
+    ("broker/net/tls_context.py", "cryptography"): "optional; the extra `tls`",
     ("client/observe/otel.py", "opentelemetry"): "optional; the extra `otel`",
     ("client/instance.py", "opentelemetry"): "its types alone; the extra `otel`",
     ("skylarkmq/testing/profiles.py", "opentelemetry"): "the type of an argument alone",

@@ -2,7 +2,7 @@
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../BrokerConfig.java, namesrv/NamesrvConfig.java,
 store/.../config/MessageStoreConfig.java, remoting/.../netty/NettyServerConfig.java,
-broker/.../BrokerStartup.java; keys of RocketMQ 5 from their 5.3.1 classes
+TlsSystemConfig.java, broker/.../BrokerStartup.java; keys of RocketMQ 5 from their 5.3.1 classes
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
+from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.common.config_fields import key_of
 from skylarkmq.store.config import StoreConfig
 
@@ -206,11 +207,30 @@ NAMESRV: dict[str, Any] = {
 }
 
 
+TLS: dict[str, Any] = {
+    "tls.server.mode": "permissive",
+    "tls.server.certPath": None,
+    "tls.server.keyPath": None,
+    "tls.server.keyPassword": None,
+    "tls.test.mode.enable": True,
+    "tls.server.need.client.auth": "none",
+    "tls.server.trustCertPath": None,
+    "tls.server.authClient": False,
+    "tls.enable": None,  # theirs is false, and true in enforcing mode; so is ours
+    "tls.client.authServer": Other(False, True, "a server that nobody checks can be anybody"),
+    "tls.client.trustCertPath": None,
+    "tls.client.certPath": None,
+    "tls.client.keyPath": None,
+    "tls.client.keyPassword": None,
+    "tls.config.file": None,  # the loader's is RocketMQ's /etc/rocketmq/tls.properties
+}
+
+
 def defaults(config: Any) -> dict[str, Any]:
     return {
         key_of(field.name): getattr(config, field.name)
         for field in fields(config)
-        if field.name != "store"
+        if field.name not in ("store", "tls")
     }
 
 
@@ -223,6 +243,7 @@ STORE_CONFIG = StoreConfig(store_path_root_dir=ROOT)
         (STORE_CONFIG, STORE),
         (BrokerConfig(store=STORE_CONFIG), BROKER),
         (NamesrvConfig(), NAMESRV),
+        (TlsConfig(), TLS),
     ],
     ids=lambda given: type(given).__name__,
 )
