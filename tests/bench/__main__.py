@@ -144,7 +144,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Report:
                 row.broker.append(
                     run_one(scenario, servers[scenario.server], source, options.seconds)
                 )
-                if scenario.flush == ASYNC and not scenario.per_pull:
+                if scenario.flush == ASYNC and not (scenario.per_pull or scenario.job.tls):
                     row.echo.append(run_echo(scenario, mirror, source, options.seconds))
         print("\r\x1b[K", end="", file=sys.stderr)
     return Report(rows, crc_us(), disk_ms, start)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import sys
 import time
 from collections import deque
@@ -63,6 +64,7 @@ class Job:
     begin_ms: int = 0  # of kind timer: when the first is due
     span_ms: int = 0  # of kind timer: until the last is due
     protocol: str = "rocketmq"
+    tls: bool = False
 
 
 @dataclass
@@ -183,9 +185,12 @@ class Run:
     async def run(self) -> Figures:
         loop = asyncio.get_running_loop()
         peers: list[Peer] = []
+        context = _context() if self.job.tls else None
         for index in range(self.job.connections):
             peer = Peer(self, index)
-            await loop.create_connection(partial(_same, peer), "127.0.0.1", self.job.port)
+            await loop.create_connection(
+                partial(_same, peer), "127.0.0.1", self.job.port, ssl=context
+            )
             peers.append(peer)
         self.busy.update(peers)
         for peer in peers:
@@ -232,6 +237,13 @@ class Run:
 
 def _same(peer: Peer) -> Peer:
     return peer
+
+
+def _context() -> ssl.SSLContext:
+    """A client that takes any certificate: the broker makes one for its run."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def percentile(latencies: list[tuple[float, int]], share: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.bench.load import Job
 
@@ -81,6 +81,18 @@ def roads(codec: str) -> list[Scenario]:
     return rows
 
 
+def over_tls(codec: str) -> list[Scenario]:
+    """Rows of all_scenarios again, with TLS."""
+    plain = sends(ASYNC, SIZES[-1], codec)
+    plain.append(
+        Scenario("pull of 32, 4 in flight", ASYNC, job("pull", SIZES[-1], 1, 4, codec), unit="pull")
+    )
+    return [
+        replace(row, name=f"TLS: {row.name}", job=replace(row.job, tls=True), target_us=None)
+        for row in plain
+    ]
+
+
 def all_scenarios(codec: str, *, quick: bool) -> list[Scenario]:
     """The rows of a report, those of a quick one of 128 B only."""
     sizes = SIZES[:1] if quick else SIZES
@@ -104,4 +116,4 @@ def all_scenarios(codec: str, *, quick: bool) -> list[Scenario]:
                 40.0 if size == SIZES[-1] else None, "pull",
             )
         )  # fmt: skip
-    return rows
+    return rows + over_tls(codec)
