@@ -28,7 +28,7 @@ from skylarkmq.broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KVC
 from skylarkmq.broker.namesrv.route_info import BrokerConnection, BrokerLiveInfo, RouteInfoManager
 from skylarkmq.broker.net.handlers import Answer, Call, Handlers, NoFields, handles, refused
 from skylarkmq.broker.tables.persist import TableFile
-from skylarkmq.common.config_fields import ConfigError, keys_of
+from skylarkmq.common.config_fields import ConfigError, is_secret, keys_of
 from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol.bodies.route import (
     KVTable,
@@ -275,9 +275,9 @@ class NamesrvProcessor(Handlers):
 
     @handles(RequestCode.GET_NAMESRV_CONFIG, NoFields)
     def _get_config(self, call: Call[NoFields]) -> Answer:
-        """Return every key with its value (319)."""
+        """Return every key with its value, but for secrets (319)."""
         rows = sorted(values_of(self._config).items())
-        text = "".join(f"{key}={shown_value(value)}\n" for key, value in rows)
+        text = "".join(f"{key}={shown_value(value)}\n" for key, value in rows if not is_secret(key))
         return Answer(text.encode())
 
     @handles(RequestCode.UPDATE_NAMESRV_CONFIG, NoFields)

@@ -11,6 +11,7 @@ import pytest
 
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config.settings import NamesrvConfig
+from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.common.config_fields import keys_of
 from skylarkmq.protocol.bodies.route import KVTable, RegisterBrokerBody, TopicList, TopicRouteData
@@ -143,7 +144,9 @@ async def test_its_configuration_is_told(peer: RawClient, tmp_path: Path) -> Non
     rows = dict(line.split("=", 1) for line in text.splitlines())
     assert rows["orderMessageEnable"] == "true"
     assert rows["kvConfigPath"] == str(tmp_path / "a" / "kv.json")
-    assert rows.keys() == {*keys_of(NamesrvConfig)}
+    keys = {*keys_of(NamesrvConfig), *keys_of(TlsConfig)}
+    assert keys - rows.keys() == {"tls.server.keyPassword", "tls.client.keyPassword"}
+    assert not rows.keys() - keys
 
 
 @pytest.mark.parametrize(
