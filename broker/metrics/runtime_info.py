@@ -87,6 +87,7 @@ class RuntimeInfo:
 
     def _counts(self) -> dict[str, str]:
         rates, now = self._rates, self._rates.now()
+        transferred = _rates_text(rates.per_second("transferred"))
         return {
             "msgPutTotalYesterdayMorning": str(rates.yesterday.put),
             "msgPutTotalTodayMorning": str(rates.today.put),
@@ -98,7 +99,8 @@ class RuntimeInfo:
             "getFoundTps": _rates_text(rates.per_second("found")),
             "getMissTps": _rates_text(rates.per_second("missed")),
             "getTotalTps": _rates_text(rates.per_second("found", "missed")),
-            "getTransferedTps": _rates_text(rates.per_second("transferred")),
+            "getTransferedTps": transferred,
+            "getTransferredTps": transferred,  # spelled so from 5.x on
         }
 
     def _put_times(self) -> dict[str, str]:

@@ -174,12 +174,13 @@ class ProducerTableInfo(Body, kw_only=True, frozen=True):
 
 
 class OffsetWrapper(Body, kw_only=True, frozen=True):
-    """A group in one queue: where the queue ends, where the group goes on, and when the message
-    that it consumed last was stored, ms, 0 for unknown."""
+    """A group in one queue: where the queue ends, where the group goes on, when the message that it
+    consumed last was stored, ms, 0 for unknown, and up to where it was handed messages (5.x)."""
 
     broker_offset: JavaLong
     consumer_offset: JavaLong
     last_timestamp: JavaLong
+    pull_offset: JavaLong = 0
 
 
 class ConsumeStats(Body, kw_only=True, frozen=True):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.interop.children import Child, Children, Event
-from tests.interop.java import CLIENT, java
+from tests.interop.java import CLIENT, java, java_with_tools_5
 from tests.interop.servers import Broker
 from tests.support.patience import LIMIT_S
 
@@ -29,9 +29,10 @@ class AdminRefusedError(AssertionError):
 class JavaAdmin:
     """The administration tool against one broker."""
 
-    def __init__(self, children: Children, broker: Broker) -> None:
+    def __init__(self, children: Children, broker: Broker, *, of_5: bool = False) -> None:
+        """Start it; `of_5`: as of 5.3."""
         self._broker = broker
-        home = children.folder / "admin"
+        home = children.folder / ("admin5" if of_5 else "admin")
         (home / "conf").mkdir(parents=True, exist_ok=True)
         (home / "conf" / "logback_tools.xml").write_text(LOGGING)
         options = (
@@ -41,7 +42,12 @@ class JavaAdmin:
             f"-Drocketmq.client.logRoot={home}",
         )
         words = (f"namesrv={broker.namesrv}",)
-        command = java(CLIENT, "skylarkmq.interop.Admin", *words, options=options)
+        main = "skylarkmq.interop.Admin"
+        command = (
+            java_with_tools_5(main, *words, options=options)
+            if of_5
+            else java(CLIENT, main, *words, options=options)
+        )
         self._child: Child = children.start("Admin", command)
         self._child.event("started")
         self._asked = 0

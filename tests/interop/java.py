@@ -11,6 +11,7 @@ HERE = Path(__file__).resolve().parent
 CLIENT = HERE / "java"
 APACHE = HERE / "apache"
 APACHE_5 = HERE / "apache5"
+TOOLS_5 = HERE / "tools5"
 BUILD_S = 600
 
 # Small and quick to start: many of them share a machine with the broker.
@@ -79,6 +80,13 @@ def java(
     """The command that runs a class of a project."""
     shared = archive(project) if project == CLIENT else ()
     return ["java", *jvm, *shared, *options, "-cp", class_path(project), main, *args]
+
+
+def java_with_tools_5(main: str, *args: str, options: tuple[str, ...] = ()) -> list[str]:
+    """The command that runs a class of the client's project on the libraries of 5.3."""
+    class_path(CLIENT)
+    classes = f"{CLIENT / 'target' / 'classes.jar'}:{class_path(TOOLS_5)}"
+    return ["java", *JVM, *options, "-cp", classes, main, *args]
 
 
 def _run(*command: str) -> None:

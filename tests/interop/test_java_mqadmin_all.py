@@ -225,3 +225,68 @@ def test_calls_of_dashboard_and_exporter(busy: Child, admin: JavaAdmin) -> None:
     stats = admin.call("fetchConsumeStatsInBroker", admin.address, False, 5000)
     assert stats["brokerAddr"] == admin.address
     assert GROUP in {name for each in stats["consumeStatsList"] for name in each}
+
+
+# The sub-commands of 5.3.3 that send codes of 4.9
+
+COMMANDS_OF_5: list[tuple[str, str, str]] = [
+    ("topicList", "", TOPIC),
+    ("topicRoute", f"-t {TOPIC}", r'"brokerName":"broker-a"'),
+    ("topicStatus", f"-t {TOPIC}", r"broker-a +0 +0 +3 +20\d\d-"),
+    ("updateTopic", f"-t {TOPIC}_5 -b @address -r 2 -w 2", "create topic to @address success"),
+    ("updateTopicPerm", f"-t {TOPIC}_5 -b @address -p 4", "update topic perm from 6 to 4"),
+    ("deleteTopic", f"-t {TOPIC}_5 -c {CLUSTER}", "from NameServer success"),
+    (
+        "updateSubGroup",
+        f"-b @address -g {GROUP}_5",
+        "subscription group to @address success",
+    ),
+    ("getConsumerConfig", f"-g {GROUP}_5", rf"groupName += +{GROUP}_5"),
+    ("cloneGroupOffset", f"-s {GROUP} -d {GROUP}_5 -t {TOPIC}", "clone group offset success"),
+    ("deleteSubGroup", f"-b @address -g {GROUP}_5", "success"),
+    ("statsAll", f"-t {TOPIC}", rf"{TOPIC} +{GROUP} +0 +[\d.]+ +[\d.]+ +{COUNT} +{COUNT}"),
+    ("brokerConsumeStats", "-b @address", rf"{TOPIC} +{GROUP} +broker-a +0 +3 +3 +0 +20"),
+    ("brokerStatus", "-b @address", r"getTransferredTps +: "),
+    ("clusterList", "", rf"{CLUSTER} +broker-a +0 +127.0.0.1:\d+ +V4_9_8"),
+    ("getBrokerConfig", "-b @address", r"brokerName += +broker-a"),
+    ("getNamesrvConfig", "", r"orderMessageEnable += +false"),
+    ("consumerProgress", f"-g {GROUP}", r"Consume Inflight Total: 0"),
+    ("consumerConnection", f"-g {GROUP}", rf"JAVA +V4_9_8[\s\S]+{TOPIC} +\*"),
+    ("consumerStatus", f"-g {GROUP}", "Rebalance OK"),
+    ("producer", "-b @address", r"producer group \(.+\) instance : clientId="),
+    ("queryMsgByKey", f"-t {TOPIC} -k m-key-0", r"0 +0|1 +0"),
+    ("printMsg", f"-t {TOPIC} -d true", r"BODY: m-0"),
+    ("queryCq", f"-t {TOPIC} -q 0 -i 0 -c 1 -b @address", "max: 3, min: 0"),
+    ("exportConfigs", f"-c {CLUSTER} -f @folder", "export @folder/configs.json success"),
+    ("exportMetadata", f"-c {CLUSTER} -f @folder", "export @folder/metadata.json success"),
+    ("exportMetrics", f"-c {CLUSTER} -f @folder", "export @folder/metrics.json success"),
+    ("cleanExpiredCQ", "-b @address", "success"),
+    ("cleanUnusedTopic", "-b @address", "success"),
+    ("deleteExpiredCommitLog", "-b @address", "success"),
+    (
+        "updateKvConfig",
+        "-s five -k key -v value",
+        "update kv config to namespace success",
+    ),
+    ("deleteKvConfig", "-s five -k key", "delete kv config from namespace success"),
+    ("updateOrderConf", f"-m put -t {TOPIC} -v broker-a:2", "success"),
+    ("updateOrderConf", f"-m delete -t {TOPIC}", "success"),
+]
+
+
+@pytest.fixture(scope="module")
+def admin_of_5(maven: None, broker: Broker) -> Iterator[JavaAdmin]:
+    """RocketMQ's administration tool of 5.3, one JVM for all tests."""
+    if broker.kind != "skylarkmq":
+        pytest.skip("the tools of 5.3 are tried on our broker")
+    admin = JavaAdmin(broker.children, broker, of_5=True)
+    yield admin
+    admin.finish()
+
+
+def test_commands_of_5(busy: Child, admin_of_5: JavaAdmin, tmp_path: Path) -> None:
+    for command, words, expected in COMMANDS_OF_5:
+        said = words.replace("@address", admin_of_5.address).replace("@folder", str(tmp_path))
+        pattern = expected.replace("@address", admin_of_5.address)
+        text = admin_of_5.run(command, *said.split())
+        assert re.search(pattern.replace("@folder", str(tmp_path)), text), f"{command}: {text}"

@@ -5,7 +5,8 @@ nothing was counted or because no such thing is counted here, is answered with 1
 RocketMQ's tools expect; they ask for many that do not.
 
 Unlike RocketMQ: what one window grew by lasts up to this moment; `avgpt` is by message in all of
-them; the answer of 317 has a limit.
+them; the answer of 317 has a limit. Messages in flight are not known: `pullOffset`, which tools of
+5.x subtract the group's offset from, is that offset.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProcessor.java
 (getConsumeStats, ViewBrokerStatsData, fetchAllConsumeStatsInBroker)
@@ -137,7 +138,10 @@ class AdminStatsProcessor(Processor):
             yield (
                 self._queue(topic, queue_id),
                 OffsetWrapper(
-                    broker_offset=end, consumer_offset=place, last_timestamp=max(0, last)
+                    broker_offset=end,
+                    consumer_offset=place,
+                    last_timestamp=max(0, last),
+                    pull_offset=place,
                 ),
             )
 

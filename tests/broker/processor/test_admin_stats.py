@@ -191,7 +191,9 @@ async def test_how_far_a_group_is(rig: Rig) -> None:
     }
     assert found.keys() == {("T", 0), ("T", 1), ("U", 0)}
     assert found["T", 0]["lastTimestamp"] == first_ms
-    assert found["T", 1] == {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0}
+    assert found["T", 1] == {
+        "brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0, "pullOffset": 0,
+    }  # fmt: skip
     rows = await rig.table(RequestCode.GET_CONSUME_STATS, {**fields, "topic": "U"})
     assert [key.as_dict()["topic"] for key in rows["offsetTable"]] == ["U"]
     rig.join("g", "T")  # it subscribes to T alone now
