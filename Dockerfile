@@ -9,7 +9,7 @@ FROM python:3.11 AS build
 WORKDIR /src
 COPY . .
 RUN python -m venv /opt/skylarkmq \
-    && /opt/skylarkmq/bin/pip install --no-cache-dir --disable-pip-version-check '.[cli,compression]'
+    && /opt/skylarkmq/bin/pip install --no-cache-dir --disable-pip-version-check '.[cli,compression,tls]'
 
 FROM python:3.11-slim
 LABEL org.opencontainers.image.title="SkylarkMQ" \
@@ -38,6 +38,6 @@ VOLUME /data
 EXPOSE 9876 10909 10911 5557
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:5557/readyz', timeout=3)"]
+    CMD ["skylarkmq", "health"]
 ENTRYPOINT ["skylarkmq"]
 CMD ["serve"]

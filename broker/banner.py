@@ -12,6 +12,7 @@ from typing import Any, Final, TextIO
 
 from skylarkmq import __version__, kernel
 from skylarkmq.broker.config.settings import FAST_PORT_DISTANCE, BrokerConfig
+from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.store.config import StoreConfig
@@ -68,10 +69,25 @@ def kernel_text() -> str:
     return kernel.road if kernel.compiled is not None else f"{kernel.road}: {kernel.why_pure}"
 
 
+def tls_text(config: TlsConfig) -> str:
+    """Return who may speak TLS here, and by which certificate, in one line."""
+    if config.tls_server_mode == "disabled":
+        return "disabled"
+    certificate = "no certificate: refused"
+    if config.tls_server_cert_path is not None:
+        certificate = str(config.tls_server_cert_path)
+    elif config.tls_test_mode_enable:
+        certificate = "a certificate for this run, made when a client asks"
+    clients = config.tls_server_need_client_auth
+    asked = "" if clients == "none" else f"; certificates of clients: {clients}"
+    return f"{config.tls_server_mode}, {certificate}{asked}"
+
+
 def namesrv_banner(controller: NamesrvController, without_effect: list[str]) -> str:
     """Return what a name server alone prints."""
     lines = [f"SkylarkMQ {__version__}: the name server is ready"]
     lines.append(f"  name server  {text_of(controller.listen_address)}")
+    lines.append(f"  TLS          {tls_text(controller.config.tls)}")
     if without_effect:
         lines.append(f"  no effect    {', '.join(without_effect)}")
     return "\n".join(lines)
@@ -85,6 +101,7 @@ def namesrv_ready_fields(
         "event": "ready",
         "version": __version__,
         "namesrvAddr": text_of(controller.listen_address),
+        "tlsMode": controller.config.tls.tls_server_mode,
     }
     if without_effect:
         fields["withoutEffect"] = without_effect
@@ -110,6 +127,7 @@ def ready_fields(
     fields["storePathRootDir"] = str(config.store.store_path_root_dir.absolute())
     fields["flushDiskType"] = config.store.flush_disk_type
     fields["lossWindowMs"] = loss_window_ms(config.store)
+    fields["tlsMode"] = config.tls.tls_server_mode
     fields["kernel"] = kernel.road
     fields["readyS"] = round(ready_s, 3)
     if without_effect:
@@ -139,11 +157,12 @@ def _lines(
         yield f"  metrics      http://{text_of(controller.metrics_address)}/metrics"
     yield f"  data         {config.store.store_path_root_dir.absolute()}"
     yield f"  flush        {loss_window(config.store)}"
+    yield f"  TLS          {tls_text(config.tls)}"
     yield f"  kernel       {kernel_text()}"
     if without_effect:
         yield f"  no effect    {', '.join(without_effect)}"
     namesrv = _first_namesrv(controller, config)
-    if namesrv is not None:
+    if namesrv is not None and config.tls.tls_server_mode != "enforcing":
         yield from _first_message(namesrv)
 
 

@@ -12,10 +12,13 @@ import contextlib
 import json
 import os
 import signal
+import ssl
 import sys
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import wraps
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import click
@@ -59,6 +62,37 @@ namesrv_option = click.option(
 )
 
 
+def tls_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of TLS; the command gets `tls`, a context or None."""
+
+    @wraps(command)
+    def with_context(tls: bool, tls_ca: Path | None, tls_cert: Path | None, **options: Any) -> None:
+        context = _context(tls_ca, tls_cert) if tls or tls_ca or tls_cert else None
+        command(tls=context, **options)
+
+    file = click.Path(path_type=Path, dir_okay=False)
+    for option in (
+        click.option("--tls-cert", type=file, help="This client's certificate and key, PEM."),
+        click.option("--tls-ca", type=file, help="Issuers to trust instead of the system's, PEM."),
+        click.option("--tls", is_flag=True, help="Use TLS; --tls-ca and --tls-cert imply it."),
+    ):
+        with_context = option(with_context)
+    return with_context
+
+
+def _context(ca: Path | None, certificate: Path | None) -> ssl.SSLContext:
+    parameter, path = "--tls-ca", ca
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if certificate is not None:
+            parameter, path = "--tls-cert", certificate
+            context.load_cert_chain(certificate, password=lambda: "")
+    except (OSError, ssl.SSLError) as error:
+        why = "no PEM that can be used" if isinstance(error, ssl.SSLError) else error.strerror
+        raise click.BadParameter(f"{path}: {why}", param_hint=parameter) from error
+    return context
+
+
 @click.command()
 @click.argument("topic")
 @click.argument("body", default="-")
@@ -73,6 +107,7 @@ namesrv_option = click.option(
     help="Seconds for one message.",
 )  # fmt: skip
 @namesrv_option
+@tls_options
 def send(
     topic: str,
     body: str,
@@ -82,6 +117,7 @@ def send(
     delay_level: int,
     timeout: float,
     namesrv: str,
+    tls: ssl.SSLContext | None,
 ) -> None:
     """Send BODY to TOPIC; without BODY, or with -, one message for each line of standard input.
 
@@ -96,7 +132,7 @@ def send(
 
     async def work() -> int:
         async with (
-            Client(namesrv) as client,
+            Client(namesrv, ssl=tls) as client,
             Producer(client=client, send_timeout=timeout) as producer,
         ):
             if body != "-":
@@ -124,6 +160,7 @@ def send(
 )  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["json"]), default="json", show_default=True)
 @namesrv_option
+@tls_options
 def consume(
     topic: str,
     group: str,
@@ -133,6 +170,7 @@ def consume(
     timeout: float | None,
     output: str,
     namesrv: str,
+    tls: ssl.SSLContext | None,
 ) -> None:
     """Print the messages of TOPIC as a member of a group, one JSON object a line.
 
@@ -143,7 +181,7 @@ def consume(
     async def work() -> int:
         selector = Tag(tags) if tags else None
         start_from = StartFrom(start)
-        async with Client(namesrv) as client:
+        async with Client(namesrv, ssl=tls) as client:
             consumer = Consumer(
                 topic,
                 client=client,

@@ -32,6 +32,7 @@ class NamesrvController:
     Attributes:
         kv: texts that are kept for others; in memory alone until a file is opened for it.
         routes: the tables; a broker in this process registers there without a connection.
+        config: what it was made with.
         listen_address: host and port, the port as it really is once `start` has returned.
     """
 
@@ -55,7 +56,7 @@ class NamesrvController:
         self.kv = KVConfig()
         self._worker: ThreadWorker | None = None
         self.listen_address: tuple[str, int] = (config.bind_address, config.listen_port)
-        self._config = config
+        self.config = config
         stats = BrokerStats()
         processor = NamesrvProcessor(self.routes, self.kv, config)
         self._router = Router(processor.handlers(), stats, clock)
@@ -106,12 +107,12 @@ class NamesrvController:
         if self._own_contexts is not None and self.tls.mode != "disabled":
             self._own_contexts.load()
             self._own_contexts.start()
-        if self._config.kv_config_path is not None:
+        if self.config.kv_config_path is not None:
             files, call_soon = _FolderMaker(), asyncio.get_running_loop().call_soon_threadsafe
             self._worker = ThreadWorker("skylarkmq-namesrv", call_soon)
-            self.kv.open(files, self._config.kv_config_path, TableWriter(files, self._worker))
-        host = self._config.bind_address
-        bound = bind(host, self._config.listen_port)
+            self.kv.open(files, self.config.kv_config_path, TableWriter(files, self._worker))
+        host = self.config.bind_address
+        bound = bind(host, self.config.listen_port)
         self.listen_address = (host, port_of(bound))
         await self._server.serve(bound, tls=self.tls)
         self.routes.start()

@@ -30,6 +30,7 @@ CLOCKS = {
 COMMANDS = {
     "broker/cli.py",
     "broker/namesrv/cli.py",
+    "tools/health.py",
     "tools/messages.py",
     "skylarkmq/cli.py",
     "examples/flights.py",

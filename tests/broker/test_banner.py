@@ -62,6 +62,7 @@ async def test_the_machine_form_holds_the_same(tmp_path: Path) -> None:
             "storePathRootDir": str(tmp_path),
             "flushDiskType": "ASYNC_FLUSH",
             "lossWindowMs": 500,
+            "tlsMode": "permissive",
             "kernel": kernel.road,
             "readyS": 0.25,
             "withoutEffect": ["deleteWhen"],

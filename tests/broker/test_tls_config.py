@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.cli import _tell_oddities
 from skylarkmq.broker.config.config_file import (
     Sources,
     effective_values,
@@ -119,3 +120,12 @@ def test_who_is_open_to_the_network() -> None:
     assert "in plain text" in open_text and "tls.server.need.client.auth=require" in open_text
     assert "in plain text" not in why_open(broker_of(bind_address="0.0.0.0", tls=optional))
     assert why_open(NamesrvConfig(bind_address="::"))
+
+
+@pytest.mark.parametrize("load", [load_broker_config, load_namesrv_config])
+def test_the_start_says_that_it_is_open(load: Any, caplog: pytest.LogCaptureFixture) -> None:
+    _tell_oddities(load(Sources()))
+    assert not caplog.records
+    _tell_oddities(load(Sources(settings=["bindAddress=0.0.0.0"])))
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and "OPEN TO THE NETWORK" in record.getMessage()

@@ -259,14 +259,20 @@ def test_registration_with_a_name_server_that_enforces_tls(
 
 async def get(port: int, path: str, context: ssl.SSLContext | None) -> int:
     """The status of a page; 0: the connection ended without an answer."""
+    answer = await page(port, path, context)
+    return int(answer.split()[1]) if answer else 0
+
+
+async def page(port: int, path: str, context: ssl.SSLContext | None) -> bytes:
+    """The whole answer."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
         writer.write(f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
         answer = await reader.read()
         writer.close()
     except ConnectionError:
-        return 0
-    return int(answer.split()[1]) if answer else 0
+        return b""
+    return answer
 
 
 def test_the_metrics_page(
@@ -279,6 +285,16 @@ def test_the_metrics_page(
             assert broker.metrics_address is not None
             port = broker.metrics_address[1]
             assert [await get(port, "/metrics", c) for c in (plain, stranger)] == [200, 200]
+            text = (await page(port, "/metrics", plain)).decode()
+            labels = 'broker="broker-a",cluster="DefaultCluster",listener="metrics"'
+            for line in (
+                'skylarkmq_open_to_network{broker="broker-a",cluster="DefaultCluster"} 0.0',
+                f'skylarkmq_tls_results_total{{{labels},result="tls"}} 1.0',
+                f'skylarkmq_tls_results_total{{{labels},result="plain_text"}} 2.0',
+                f"skylarkmq_tls_connections{{{labels}}} 0.0",
+                f"skylarkmq_tls_certificate_expiry_time_seconds{{{labels}}} ",
+            ):
+                assert line in text
         tls = tls_of(
             certificate,
             tls_server_mode="enforcing",
