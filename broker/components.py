@@ -8,6 +8,9 @@ from __future__ import annotations
 import logging
 import random
 
+from skylarkmq.broker.access import rights
+from skylarkmq.broker.access.control import AccessControl
+from skylarkmq.broker.access.files import AccessFiles
 from skylarkmq.broker.config.live_config import LiveConfig
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
@@ -34,6 +37,7 @@ from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import ConnectionMaker, PeerLimits, RemotingServer
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.broker.process import give_memory_back
+from skylarkmq.broker.processor.admin.access import AdminAccessProcessor
 from skylarkmq.broker.processor.admin.broker import AdminBrokerProcessor
 from skylarkmq.broker.processor.admin.client_call import ClientCallProcessor
 from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
@@ -67,6 +71,8 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.common.worker import StoreWorkers
+from skylarkmq.protocol.flags import reply_topic
+from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.progress import Progress
 
@@ -97,6 +103,9 @@ class BrokerParts:
         self.peer_clock = peers = peer_clock or clock
         self.stats = BrokerStats()
         self.fast_failure = FastFailure(config, self.stats)
+        self.access_files: AccessFiles | None = None
+        if config.acl_enable and config.rocketmq_home is not None:
+            self.access_files = AccessFiles(config.rocketmq_home, files, workers.reads, clock)
         self.store = MessageStore(config.store, files, clock, workers, memory_size=memory_size)
         writer = TableWriter(files, workers.tables, self.store.fail)
         self.topics = TopicConfigManager(config, files, writer, clock)
@@ -168,6 +177,8 @@ class BrokerParts:
 
     def start_services(self) -> None:
         """Start what works by the clock. The store has started, the listeners are open."""
+        if self.access_files is not None:
+            self.access_files.start()
         self.deletion.start()
         self.holding.start()
         self.housekeeping.start()
@@ -187,6 +198,8 @@ class BrokerParts:
 
         Call while the store still writes; holding and housekeeping end before, with the listeners.
         """
+        if self.access_files is not None:
+            self.access_files.stop()
         self.traffic.stop()
         self.windows.stop()
         self.slow_consumers.stop()
@@ -249,6 +262,10 @@ class BrokerParts:
             offsets["indexed"] = log.max_offset - store.index.behind_bytes
         return offsets
 
+    def acl_failures(self) -> int:
+        """Return how often changed files of access control could not be used."""
+        return 0 if self.access_files is None else self.access_files.failure_count
+
     def pool_buffers(self) -> dict[str, int]:
         """Return the buffers of the transient pool by state; none without a pool."""
         pool = self.store.commit_log.pool
@@ -299,6 +316,7 @@ def _processors(
             EndTransactionProcessor(context, transactions),
             ReplyProcessor(context, checks, parts.client_calls, stats, store_host),
             parts.admin_broker,
+            AdminAccessProcessor(context, parts.access_files, str(HostAddress.unpack(store_host))),
             AdminTopicProcessor(context, parts.deletion),
             AdminGroupProcessor(context, parts.delay_offsets, stats),
             AdminStatsProcessor(context, parts.windows, store_host),
@@ -306,6 +324,15 @@ def _processors(
             ClientCallProcessor(context, parts.client_calls),
         ),
     )
+
+
+def _access_control(parts: BrokerParts) -> AccessControl | None:
+    if parts.access_files is None:
+        return None
+    topic = reply_topic(parts.config.broker_cluster_name)
+    control = AccessControl(rights.BROKER, parts.stats, reply_topic=topic)
+    parts.access_files.serve(control)
+    return control
 
 
 def make_server(
@@ -334,6 +361,7 @@ def make_server(
         pulls=pulls,
         waiting_max=config.query_thread_pool_queue_capacity,
         body_max=BODY_MAX,
+        access=_access_control(parts),
     )
     router.ignores_signatures = not config.acl_enable
     server = RemotingServer(

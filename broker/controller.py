@@ -125,7 +125,7 @@ class BrokerController:
 
         Raises:
             StartEnded: `progress` ended the start.
-            ConfigError: a file of TLS cannot be used.
+            ConfigError: a file of TLS or of access control cannot be used.
             StoreError: the folder cannot be used as it is.
             OSError: an address is taken, or the disk failed.
         """
@@ -147,6 +147,8 @@ class BrokerController:
         self.parts.tls_gates["broker"] = self.tls
         try:
             # First what can be refused without touching the store.
+            if self.parts.access_files is not None:
+                self.parts.access_files.load()
             if self.tls.mode != "disabled":
                 self._contexts.load()
                 self._contexts.start()
@@ -177,7 +179,7 @@ class BrokerController:
         config, parts = self.config, self.parts
         if self._with_namesrv:
             self.namesrv = NamesrvController.beside(
-                config, self.peer_clock, self._connect, self._contexts
+                config, self.peer_clock, self._connect, self._contexts, parts.access_files
             )
             writer = TableWriter(self._files, self._workers.tables, parts.store.fail)
             path = parts.store.paths.own / "kvConfig.json"
@@ -202,6 +204,7 @@ class BrokerController:
             str(self.advertised),
             self.namesrv,
             self._outgoing_tls,
+            parts.access_files,
         )
         await self._registration.start()
         self._started_at_ms = clock.now_ms()

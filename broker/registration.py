@@ -22,6 +22,7 @@ from typing import Final
 
 import msgspec
 
+from skylarkmq.broker.access.files import AccessFiles
 from skylarkmq.broker.config.settings import READ_WRITE, BrokerConfig, parse_namesrv_addresses
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.route_info import MASTER_ID
@@ -43,6 +44,7 @@ from skylarkmq.protocol.headers.route import (
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
+from skylarkmq.protocol.signature import sign_request
 from skylarkmq.remoting.client import RemotingClient
 from skylarkmq.remoting.connection import Connection
 from skylarkmq.remoting.errors import RocketMQError
@@ -262,6 +264,7 @@ class RegistrationService:
         address: str,
         namesrv: NamesrvController | None = None,
         tls: OutgoingTls | None = None,
+        access: AccessFiles | None = None,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -269,7 +272,9 @@ class RegistrationService:
             tls: for the connections to name servers; None: plain text.
             address: `host:port` that clients are told.
             namesrv: the name server in this process.
+            access: has the account of an admin, which signs what goes to name servers elsewhere.
         """
+        self._access = access
         self._registration = Registration(config, topics, address)
         self._routes = None if namesrv is None else namesrv.routes
         self._remoting = RemotingClient(
@@ -278,6 +283,7 @@ class RegistrationService:
             Random(),
             "json",
             answer_name_server,
+            sign=None if access is None else self._sign,
         )
         self._links = [
             NamesrvLink(name_server, self._remoting, self._registration, clock)
@@ -290,6 +296,11 @@ class RegistrationService:
         topics.add_change_listener(self._topic_changed)
         topics.add_deletion_listener(self._topic_deleted)
         topics.add_reset_listener(self._reset)
+
+    def _sign(self, command: RemotingCommand) -> None:
+        account = None if self._access is None else self._access.rules.admin()
+        if account is not None:
+            sign_request(command, account.access_key, account.secret_key)
 
     async def start(self) -> None:
         """Register with the built-in name server now and with the others soon."""

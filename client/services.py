@@ -138,7 +138,6 @@ class Services:
             config.codec,
             self.pushes.take,
             sign=None if config.credentials is None else Signer(config.credentials).sign,
-            name_servers=config.name_servers,
             on_reconnect=self._reconnected,
         )
         self.name_servers = NameServers(

@@ -113,6 +113,10 @@ class Files(Protocol):
         """Replace a small file atomically and durably; the old one stays as `<name>.bak`."""
         ...
 
+    def replace_secret(self, path: Path, data: bytes) -> None:
+        """Do as `replace`, with a file that its owner alone can read, and no old one kept."""
+        ...
+
     def unlink(self, path: Path) -> None: ...
     def remove_folder(self, path: Path) -> None:
         """Remove a folder; one that is not empty stays."""
@@ -282,8 +286,23 @@ class DiskFiles:
         return path.read_bytes()
 
     def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
+        temporary = self._write_beside(path, data, os.O_TRUNC, 0o640)
+        if backup and path.exists():
+            self._link_backup(path)
+        os.replace(temporary, path)
+        self.sync_folder(path.parent)
+
+    def replace_secret(self, path: Path, data: bytes) -> None:
+        with contextlib.suppress(FileNotFoundError):  # it may be of others, and readable by them
+            os.unlink(path.with_name(path.name + ".tmp"))
+        temporary = self._write_beside(path, data, os.O_EXCL, 0o600)
+        os.replace(temporary, path)
+        self.sync_folder(path.parent)
+
+    @staticmethod
+    def _write_beside(path: Path, data: bytes, flag: int, mode: int) -> Path:
         temporary = path.with_name(path.name + ".tmp")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | flag | os.O_CLOEXEC, mode)
         try:
             view = memoryview(data)
             while view:
@@ -293,10 +312,7 @@ class DiskFiles:
             raise _named(error, "write", temporary) from error
         finally:
             os.close(fd)
-        if backup and path.exists():
-            self._link_backup(path)
-        os.replace(temporary, path)
-        self.sync_folder(path.parent)
+        return temporary
 
     @staticmethod
     def _link_backup(path: Path) -> None:

@@ -21,13 +21,15 @@ import tokenize
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import click
 
+from skylarkmq.broker.access import rights
+from skylarkmq.broker.access.rights import Row
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.broker.health import HealthChecks
@@ -292,15 +294,21 @@ def command_page() -> str:
 # Request codes
 
 
-def code_table(handlers: dict[int, Any], more: dict[int, str]) -> str:
-    """Return the codes with their names and the class that answers."""
+def code_table(handlers: dict[int, Any], more: dict[int, str], rights: Mapping[int, Row]) -> str:
+    """Return the codes with their names, the class that answers, and what they need."""
     classes = {code: type(handler.__self__).__name__ for code, handler in handlers.items()} | more
     senders = senders_by_code()
     rows = [
-        [str(int(code)), f"`{RequestCode(code).name}`", f"`{classes[code]}`", senders.get(code, "")]
+        [
+            str(int(code)),
+            f"`{RequestCode(code).name}`",
+            f"`{classes[code]}`",
+            rights[code].told,
+            senders.get(code, ""),
+        ]
         for code in sorted(classes)
     ]
-    return table(["code", "name", "answered by", "sent by"], rows)
+    return table(["code", "name", "answered by", "needs with access control", "sent by"], rows)
 
 
 def senders_by_code() -> dict[int, str]:
@@ -316,14 +324,17 @@ def request_codes(broker: RunningBroker) -> str:
     sends = dict.fromkeys(SendProcessor.codes, SendProcessor.__name__)
     return page(
         "Request codes",
-        "A code that is not in these lists is answered with 3 (not supported). *Sent by* names\n"
-        "RocketMQ's clients and tools: words with a small letter are sub-commands of `mqadmin`,\n"
-        "as of 4.9.8; *dashboard* is `rocketmq-dashboard`, *exporter* `rocketmq-exporter`. The\n"
-        "Java admin client is named where only it, and no sub-command, makes the call.",
+        "A code that is not in these lists is answered with 3 (not supported). What a code needs "
+        "counts with [access control](../operations/access-control.md): rights of the account in "
+        "the topics and groups that the request names, SUB as its default for all of them (reads "
+        "everything), or `admin: true`. *Sent by* names RocketMQ's clients and tools: words with a "
+        "small letter are sub-commands of `mqadmin`, as of 4.9.8; *dashboard* is "
+        "`rocketmq-dashboard`, *exporter* `rocketmq-exporter`. The Java admin client is named "
+        "where only it, and no sub-command, makes the call.",
         "## Broker",
-        code_table(controller._router.handlers, sends),
+        code_table(controller._router.handlers, sends, rights.BROKER),
         "## Name server",
-        code_table(controller.namesrv._router.handlers, {}),
+        code_table(controller.namesrv._router.handlers, {}, rights.NAME_SERVER),
     )
 
 

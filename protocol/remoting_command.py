@@ -28,7 +28,8 @@ class RemotingCommand:
 
     `ext_fields` holds the typed header flattened to text plus free extras; an absent map, an empty
     one and a map of nulls only are the same thing here. `language` is OTHER when the peer named
-    one that we do not know, JAVA when it named none.
+    one that we do not know, JAVA when it named none. `sender` is whose request it is, as the server
+    found out; it is not on the wire.
     """
 
     __slots__ = (
@@ -39,6 +40,7 @@ class RemotingCommand:
         "language",
         "opaque",
         "remark",
+        "sender",
         "serialize_type",
         "version",
     )
@@ -64,6 +66,7 @@ class RemotingCommand:
         self.ext_fields: dict[str, str] = {} if ext_fields is None else ext_fields
         self.body = body
         self.serialize_type = serialize_type
+        self.sender: object = None
 
     @classmethod
     def request(

@@ -19,8 +19,17 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping
-from hmac import digest
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from skylarkmq.common.first_use import on_first_use
+from skylarkmq.protocol.codes import MQVersion
+from skylarkmq.protocol.frame import SerializeType
+from skylarkmq.protocol.remoting_command import RemotingCommand
+
+if TYPE_CHECKING:
+    import hmac
+else:  # for the first signature
+    hmac = on_first_use("hmac")
 
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
@@ -29,14 +38,17 @@ UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 UNSIGNED: Final = frozenset({SIGNATURE, UNIQUE_KEY_QUERY})
 """Fields that no signature covers."""
+_WITH_UNIQUE_KEY_QUERY: Final = frozenset({SIGNATURE})
 
 
-def signed_content(ext_fields: Mapping[str, str], body: bytes) -> bytes:
-    """Return the bytes that the signature of a request covers."""
+def signed_content(
+    ext_fields: Mapping[str, str], body: bytes, unsigned: frozenset[str] = UNSIGNED
+) -> bytes:
+    """Return the bytes that the signature of a request covers: all fields but `unsigned`."""
     names = sorted(ext_fields)
     if not "".join(names).isascii():
         names.sort(key=_utf16)
-    values = [ext_fields[name] for name in names if name not in UNSIGNED]
+    values = [ext_fields[name] for name in names if name not in unsigned]
     return "".join(values).encode() + body
 
 
@@ -46,7 +58,43 @@ def sign(secret_key: bytes, ext_fields: Mapping[str, str], body: bytes) -> str:
     Args:
         secret_key: UTF-8 of the key's text.
     """
-    return b64encode(digest(secret_key, signed_content(ext_fields, body), "sha1")).decode()
+    return b64encode(hmac.digest(secret_key, signed_content(ext_fields, body), "sha1")).decode()
+
+
+def sign_request(
+    command: RemotingCommand, access_key: str, secret_key: bytes, security_token: str = ""
+) -> None:
+    """Add key and signature to a request whose codec and fields stand by now."""
+    fields = command.ext_fields
+    if command.serialize_type == SerializeType.ROCKETMQ:
+        # An empty value is read as none by Java, which would then sign the text "null".
+        fields = command.ext_fields = {name: text for name, text in fields.items() if text}
+    fields.pop(SIGNATURE, None)
+    fields[ACCESS_KEY] = access_key
+    if security_token:
+        fields[SECURITY_TOKEN] = security_token
+    if UNIQUE_KEY_QUERY in fields:
+        command.version = int(MQVersion.V4_9_3)  # see above
+    fields[SIGNATURE] = sign(secret_key, fields, command.body)
+
+
+def is_signed(
+    secret_key: bytes, ext_fields: Mapping[str, str], body: bytes, signature: str
+) -> bool:
+    """Return whether a signature is that of a request, in the same time wherever it is wrong.
+
+    A request with `_UNIQUE_KEY_QUERY` may have it signed or not: clients differ.
+    """
+    claimed = signature.encode("utf-8", "surrogatepass")
+    is_right = _is_digest(secret_key, signed_content(ext_fields, body), claimed)
+    if not is_right and UNIQUE_KEY_QUERY in ext_fields:
+        content = signed_content(ext_fields, body, _WITH_UNIQUE_KEY_QUERY)
+        is_right = _is_digest(secret_key, content, claimed)
+    return is_right
+
+
+def _is_digest(secret_key: bytes, content: bytes, claimed: bytes) -> bool:
+    return hmac.compare_digest(b64encode(hmac.digest(secret_key, content, "sha1")), claimed)
 
 
 def _utf16(name: str) -> bytes:

@@ -6,7 +6,7 @@ answered anything, and after several that were lost within LIVED_S. That back-of
 limit, with jitter. A call meanwhile fails at once with the reason: a caller that has another broker
 goes there.
 
-Requests to brokers are signed when there are credentials; those to name servers never.
+Requests are signed when there are credentials, those to name servers too.
 
 All calls on the loop thread.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, Final, Generic, TypeVar
 
@@ -122,14 +122,12 @@ class RemotingClient:
         on_push: Callable[[Connection, RemotingCommand], None],
         *,
         sign: Callable[[RemotingCommand], None] | None = None,
-        name_servers: Collection[str] = (),
         on_reconnect: Callable[[str], None] | None = None,
     ) -> None:
         """Prepare; nothing is connected before the first call.
 
         Args:
             sign: adds the signature of an account to a request.
-            name_servers: addresses that get no signature.
             on_reconnect: told the address when a connection that was lost stands again.
         """
         self._network = network
@@ -138,7 +136,6 @@ class RemotingClient:
         self._codec: Codec = codec
         self._on_push = on_push
         self._sign = sign
-        self._name_servers = frozenset(name_servers)
         self._on_reconnect = on_reconnect
         self._lost: dict[str, None] = {}
         self._connections: Final[dict[str, Connection]] = {}
@@ -214,7 +211,7 @@ class RemotingClient:
             self._codec,
             self._on_push,
             self._connection_closed,
-            None if address in self._name_servers else self._sign,
+            self._sign,
         )
         try:
             opening = self._network.connect(address, connection)

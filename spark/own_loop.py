@@ -95,7 +95,6 @@ class OwnLoop:
             "json",
             _pass_over,
             sign=Signer(settings.credentials).sign if settings.credentials else None,
-            name_servers=settings.name_servers,
         )
         self.source: NameServers | NamedBrokers
         if settings.name_servers:

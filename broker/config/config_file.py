@@ -5,7 +5,8 @@
 
 The environment's names are SKYLARKMQ_ and the key in upper snake case: flushDiskType is
 SKYLARKMQ_FLUSH_DISK_TYPE, tls.server.certPath is SKYLARKMQ_TLS_SERVER_CERT_PATH. NAMESRV_ADDR
-stands for namesrvAddr, as for Java brokers, and is weaker than SKYLARKMQ_NAMESRV_ADDR.
+stands for namesrvAddr and ROCKETMQ_HOME for rocketmqHome, as for Java brokers; they are weaker than
+SKYLARKMQ_NAMESRV_ADDR and SKYLARKMQ_ROCKETMQ_HOME.
 
 Unlike RocketMQ, which passes over unknown keys and values that it cannot read: both end the start
 here with one line that names the key, the value, where it stands and what to write instead. An
@@ -47,6 +48,13 @@ C = TypeVar("C", BrokerConfig, NamesrvConfig)
 
 ENVIRONMENT_PREFIX: Final = "SKYLARKMQ_"
 NAMESRV_ADDR_VARIABLE: Final = "NAMESRV_ADDR"
+ROCKETMQ_HOME_VARIABLE: Final = "ROCKETMQ_HOME"
+_JAVA_VARIABLES: Final = {
+    NAMESRV_ADDR_VARIABLE: "namesrvAddr",
+    ROCKETMQ_HOME_VARIABLE: "rocketmqHome",
+}
+_HOME_ORIGIN: Final = f"environment {ROCKETMQ_HOME_VARIABLE}"
+"""Images set it for everybody, so it is no key that somebody meant to count."""
 DEFAULT_ORIGIN: Final = "default"
 DEV_ORIGIN: Final = "--dev"
 DEV_PROFILE: Final = {
@@ -156,7 +164,8 @@ def _load(
         origin = settings[error.key].origin if error.key in settings else ""
         raise ConfigError(error.key, error.value, error.cure, origin) from error
     values = values_of(config)
-    idle = [_without_effect(key, keys.get(key), values) for key in given]
+    said = [key for key, each in given.items() if each.origin != _HOME_ORIGIN]
+    idle = [_without_effect(key, keys.get(key), values) for key in said]
     return Loaded(config, settings, sorted(filter(None, idle)), unknown_variables)
 
 
@@ -254,9 +263,10 @@ def _environment_settings(
     by_variable |= {_variable(key): name for key, name in ALIASES.items() if name in keys}
     settings: dict[str, Setting] = {}
     unknown: list[str] = []
-    address = environment.get(NAMESRV_ADDR_VARIABLE)
-    if address and "namesrvAddr" in keys:
-        settings["namesrvAddr"] = Setting(address, f"environment {NAMESRV_ADDR_VARIABLE}")
+    for variable, key in _JAVA_VARIABLES.items():
+        text = environment.get(variable)
+        if text and key in keys:
+            settings[key] = Setting(text, f"environment {variable}")
     for variable in sorted(environment):
         if variable in by_variable:
             origin = f"environment {variable}"

@@ -62,9 +62,7 @@ NoSlaves = Annotated[T, Effect(not_built="slaves are not supported yet; use 0, t
 NoAddressServer = Annotated[
     T, Effect(not_built="it is not supported yet; name them in namesrvAddr")
 ]
-NoAccessControl = Annotated[
-    T, Effect(not_built="access control is not supported yet; remove the key")
-]
+OfAccessControl = Annotated[T, Effect(needs={"aclEnable": True})]
 
 # Older spellings that RocketMQ's documentation still shows.
 ALIASES: Final = {
@@ -80,7 +78,7 @@ JAVA_ONLY: Final = frozenset(
         "filterServerNums", "heartbeatThreadPoolNums", "heartbeatThreadPoolQueueCapacity",
         "highSpeedMode", "processReplyMessageThreadPoolNums", "putMessageFutureThreadPoolNums",
         "putMsgIndexHightWater", "putThreadPoolQueueCapacity", "replyThreadPoolQueueCapacity",
-        "rocketmqHome", "serverPooledByteBufAllocatorEnable", "serverSocketBacklog",
+        "serverPooledByteBufAllocatorEnable", "serverSocketBacklog",
         "storeCheckpoint", "storePathConsumeQueue", "storePathIndex",
         "writeBufferHighWaterMark", "writeBufferLowWaterMark",
     }
@@ -102,6 +100,10 @@ class ServerConfig:
     # Routes
     order_message_enable: bool = False  # routes carry the queues of ordered topics
 
+    # Access control
+    acl_enable: bool = False
+    rocketmq_home: OfAccessControl[Path | None] = None  # has conf/plain_acl.yml
+
     # Threads and buffers of the Java server
     server_worker_threads: Unused[Count] = 8
     server_selector_threads: Unused[Count] = 3
@@ -116,10 +118,13 @@ class ServerConfig:
         """Check all values.
 
         Raises:
-            ConfigError: a value is outside of its limits.
+            ConfigError: a value is outside of its limits, or lacks another one.
         """
         check_values(self)
         _check_word("bindAddress", self.bind_address)
+        if self.acl_enable and self.rocketmq_home is None:
+            cure = "say where conf/plain_acl.yml is: set rocketmqHome, or ROCKETMQ_HOME"
+            raise ConfigError("aclEnable", "true", cure)
 
     @property
     def connections_per_address(self) -> int:
@@ -205,8 +210,7 @@ class BrokerConfig(ServerConfig):
     filter_support_retry: bool = False
     filter_data_clean_time_span: Long = 86_400_000  # ms, of a group that is gone
 
-    # Access and statistics
-    acl_enable: NoAccessControl[bool] = False
+    # Statistics
     enable_detail_stat: Unused[bool] = True
     auto_delete_unused_stats: Unused[bool] = False
 

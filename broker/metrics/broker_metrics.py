@@ -69,6 +69,7 @@ class MetricsSources:
     store_offsets: Callable[[], Mapping[str, int]] = _nothing
     # By state: available, in_use; buffers of the transient pool, empty without one.
     pool_buffers: Callable[[], Mapping[str, int]] = _nothing
+    acl_failures: Callable[[], int] = int
     started_at_ms: Callable[[], int] = _zero  # when serving began; 0 before
     connections: Callable[[], Mapping[str, int]] = _nothing  # by role
     longpoll_waiting: Callable[[], int] = _zero
@@ -105,6 +106,7 @@ def registry_of(
         health=checks,
         store_offsets=parts.store_offsets,
         pool_buffers=parts.pool_buffers,
+        acl_failures=parts.acl_failures,
         started_at_ms=started_at_ms,
         connections=connections,
         longpoll_waiting=lambda: parts.holding.count,
@@ -157,6 +159,7 @@ class BrokerCollector:
         yield from self._broker()
         yield from self._connections()
         yield from self._wire()
+        yield from self._access()
         yield from self._requests()
         yield from self._messages()
         for part in self._sources.more:
@@ -278,11 +281,24 @@ class BrokerCollector:
             [((kind,), count) for kind, count in self._stats.protocol_errors.items()],
         )
 
+    def _access(self) -> Iterator[Metric]:
+        yield self._ours.counters(
+            "skylarkmq_auth_failures",
+            "Requests that access control refused, by what was lacking.",
+            ("reason",),
+            [((reason,), count) for reason, count in self._stats.auth_failures.items()],
+        )
+        yield self._ours.counter(
+            "skylarkmq_acl_reload_failures",
+            "Times that changed files of access control could not be used; the old rules stayed.",
+            self._sources.acl_failures(),
+        )
+
     def _requests(self) -> Iterator[Metric]:
         busy = self._sources.store_stats.busy_refusals
         yield self._ours.counters(
             "skylarkmq_requests_rejected",
-            "Requests refused for overload, by kind of request and by cause.",
+            "Requests refused for overload or by access control, by kind of request and by cause.",
             ("kind", "cause"),
             [
                 *self._stats.rejections.items(),

@@ -51,7 +51,17 @@ CLOSE_REASONS: Final = (
 )
 OUTCOMES: Final = ("ok", "error")
 # Why a request was refused for overload: it waited too long for its turn, too many wait already.
-REJECTION_CAUSES: Final = ("queue_wait", "queue_full")
+REJECTION_CAUSES: Final = ("queue_wait", "queue_full", "acl")
+# Why access control refused a request: without an access key, of no account, wrongly signed; its
+# account lacks a right, is no admin, or may not read everything.
+AUTH_FAILURES: Final = (
+    "no_access_key",
+    "unknown_account",
+    "bad_signature",
+    "no_permission",
+    "not_admin",
+    "not_reader",
+)
 
 
 class Traffic:
@@ -68,6 +78,7 @@ class BrokerStats:
     """Counters of one broker since its start. Loop thread."""
 
     __slots__ = (
+        "auth_failures",
         "connections_closed",
         "connections_opened",
         "forgotten_out",
@@ -99,6 +110,7 @@ class BrokerStats:
         self.frames_out: dict[int, Traffic] = {kind.value: Traffic() for kind in SerializeType}
         self.protocol_errors: dict[str, int] = dict.fromkeys(PROTOCOL_ERROR_KINDS, 0)
         self.pull_results: dict[str, int] = dict.fromkeys(PULL_RESULTS, 0)
+        self.auth_failures: dict[str, int] = dict.fromkeys(AUTH_FAILURES, 0)
         self.heartbeats_refused = 0
         self.connections_opened = 0
         self.connections_closed: dict[str, int] = dict.fromkeys(CLOSE_REASONS, 0)

@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from skylarkmq.broker.access import rights
+from skylarkmq.broker.access.control import AccessControl
+from skylarkmq.broker.access.files import AccessFiles
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.namesrv.kv_config import KVConfig
@@ -42,11 +45,14 @@ class NamesrvController:
         clock: Clock,
         connect: ConnectionMaker = Connection,
         contexts: ServerContexts | None = None,
+        access_files: AccessFiles | None = None,
     ) -> None:
         """Prepare; nothing is opened yet.
 
         Args:
+            connect: makes what stands for a peer that has connected.
             contexts: those of a broker in this process, which keeps them; None: its own.
+            access_files: of the broker beside; None: this name server's own, if it has any.
         """
         self._own_contexts = None if contexts else server_contexts(config.tls, clock)
         contexts = contexts or self._own_contexts
@@ -59,7 +65,13 @@ class NamesrvController:
         self.config = config
         stats = BrokerStats()
         processor = NamesrvProcessor(self.routes, self.kv, config)
-        self._router = Router(processor.handlers(), stats, clock)
+        self._clock = clock
+        self._access: AccessControl | None = None
+        self._access_files = access_files
+        self._own_access_files: AccessFiles | None = None
+        if config.acl_enable:
+            self._access = AccessControl(rights.NAME_SERVER, stats)
+        self._router = Router(processor.handlers(), stats, clock, access=self._access)
         self._server = RemotingServer(
             self._router,
             clock,
@@ -79,6 +91,7 @@ class NamesrvController:
         clock: Clock,
         connect: ConnectionMaker,
         contexts: ServerContexts,
+        access_files: AccessFiles | None = None,
     ) -> NamesrvController:
         """Return the name server that a broker of this configuration brings along."""
         return cls(
@@ -90,17 +103,20 @@ class NamesrvController:
                 max_connections_per_address=config.max_connections_per_address,
                 server_channel_max_idle_time_seconds=config.server_channel_max_idle_time_seconds,
                 order_message_enable=config.order_message_enable,
+                acl_enable=config.acl_enable,
+                rocketmq_home=config.rocketmq_home,
             ),
             clock,
             connect,
             contexts,
+            access_files,
         )
 
     async def start(self) -> None:
         """Serve.
 
         Raises:
-            ConfigError: a file of TLS cannot be used.
+            ConfigError: a file of TLS or of access control cannot be used.
             CorruptFileError: the file of the KV configuration cannot be read.
             OSError: the address is taken or not of this machine.
         """
@@ -108,14 +124,32 @@ class NamesrvController:
             self._own_contexts.load()
             self._own_contexts.start()
         if self.config.kv_config_path is not None:
-            files, call_soon = _FolderMaker(), asyncio.get_running_loop().call_soon_threadsafe
-            self._worker = ThreadWorker("skylarkmq-namesrv", call_soon)
-            self.kv.open(files, self.config.kv_config_path, TableWriter(files, self._worker))
+            files = _FolderMaker()
+            self.kv.open(files, self.config.kv_config_path, TableWriter(files, self._thread()))
+        if self._access is not None:
+            self._load_access(self._access)
         host = self.config.bind_address
         bound = bind(host, self.config.listen_port)
         self.listen_address = (host, port_of(bound))
         await self._server.serve(bound, tls=self.tls)
         self.routes.start()
+
+    def _thread(self) -> ThreadWorker:
+        """Return the thread for the disk, which starts with its first use."""
+        if self._worker is None:
+            call_soon = asyncio.get_running_loop().call_soon_threadsafe
+            self._worker = ThreadWorker("skylarkmq-namesrv", call_soon)
+        return self._worker
+
+    def _load_access(self, access: AccessControl) -> None:
+        files, home = self._access_files, self.config.rocketmq_home
+        if files is None:
+            assert home is not None  # as the configuration has checked
+            files = AccessFiles(home, DiskFiles(), self._thread(), self._clock)
+            files.load()
+            files.start()
+            self._own_access_files = files
+        files.serve(access)
 
     def abort(self, reason: str) -> None:
         """Cut every connection now; `stop` follows."""
@@ -125,6 +159,8 @@ class NamesrvController:
         """Serve no more."""
         if self._own_contexts is not None:
             self._own_contexts.stop()
+        if self._own_access_files is not None:
+            self._own_access_files.stop()
         self.routes.stop()
         await self._server.stop()
         await self._router.stop()

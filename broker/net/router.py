@@ -8,6 +8,9 @@ its handler:
                                  -> coroutine        becomes a task; its result is the answer
                                  -> None             answered later, or never (one-way)
 
+Where there is access control it is asked before anything is handled, and a peer that it does not
+know by its address goes the full road.
+
 The sends of one turn of the loop, from all connections, gather in one store batch. Before any other
 request is handled that batch is committed, so a pull after a send finds it.
 
@@ -41,6 +44,7 @@ from skylarkmq.protocol.frame import (
 from skylarkmq.remoting.connection import CODEC_FIELD, CODEC_OFFER
 
 if TYPE_CHECKING:
+    from skylarkmq.broker.access.control import AccessControl
     from skylarkmq.broker.processor.plain_pulls import PlainPulls
     from skylarkmq.broker.processor.send import SendProcessor
 
@@ -71,13 +75,16 @@ class Router:
         pulls: PlainPulls | None = None,
         waiting_max: int = WAITING_MAX,
         body_max: int = MAX_FRAME_SIZE,
+        access: AccessControl | None = None,
     ) -> None:
         """Route to handlers.
 
         Args:
+            access: asked before anything is handled; None: everybody may do everything.
             waiting_max: requests that may wait for a coroutine at a time.
             body_max: bytes of a body that is no message; reading a large one takes the loop's time.
         """
+        self._access = access
         self._body_max = body_max
         self._waiting_max = waiting_max
         self.handlers = handlers
@@ -107,14 +114,16 @@ class Router:
         Raises:
             BadFrameError: a header cannot be read; the frames before it were handled.
         """
-        send = self._send
+        send, takes = self._send, self._takes
+        if self._access is not None and not self._access.is_open(connection):
+            takes = []  # the plain roads know no accounts
         position, count = 0, len(frames)
         try:
             while position < count and not (position and connection.congested):
                 taken = 0
                 try:
                     if connection.codec_settled:
-                        for take in self._takes:
+                        for take in takes:
                             taken = take(connection, frames, position)
                             if taken:
                                 break
@@ -148,7 +157,13 @@ class Router:
             if ACCESS_KEY in command.ext_fields and self.ignores_signatures:
                 self._note_signed(connection, command)
         send = self._send
-        if send is not None and command.code in self._send_codes:
+        is_send = send is not None and command.code in self._send_codes
+        is_large = len(command.body) > self._body_max and not is_send
+        if is_large and self._refuses_body(connection, command):
+            return
+        if self._access is not None and not self._admits(self._access, connection, command):
+            return
+        if send is not None and is_send:
             send.request(connection, command)
             return
         if send is not None and send.gathering:
@@ -161,11 +176,30 @@ class Router:
             self._echo_codec(command, response)
             connection.reply(command, response)
             return
-        if len(command.body) > self._body_max and command.code not in MESSAGE_BODIES:
-            why = f"the body has {len(command.body)} bytes, at most {self._body_max} are read"
-            connection.reply(command, command.reply(ResponseCode.SYSTEM_ERROR, why))
-            return
         self._run(handler, connection, command)
+
+    def _refuses_body(self, connection: Connection, command: RemotingCommand) -> bool:
+        """Answer a request whose body is too large to be read, before anything reads it."""
+        if command.code in MESSAGE_BODIES or command.code not in self.handlers:
+            return False
+        why = f"the body has {len(command.body)} bytes, at most {self._body_max} are read"
+        connection.reply(command, command.reply(ResponseCode.SYSTEM_ERROR, why))
+        return True
+
+    def _admits(
+        self, access: AccessControl, connection: Connection, command: RemotingCommand
+    ) -> bool:
+        """Return whether a request may be handled, after the answer to one that may not."""
+        try:
+            access.check(connection, command)
+        except Exception as error:
+            if command.code not in self.codes:
+                self._note_unknown(connection, command)
+            response = self._error_reply(command, error)
+            self._echo_codec(command, response)
+            connection.reply(command, response)
+            return False
+        return True
 
     def _note_unknown(self, connection: Connection, command: RemotingCommand) -> None:
         """Count a code that has no handler, and log it once for an address."""

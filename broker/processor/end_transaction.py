@@ -19,6 +19,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from skylarkmq.broker.access.accounts import PUB, Kind
+from skylarkmq.broker.access.control import ensure
 from skylarkmq.broker.delay.delayed_message import Parked, ParkedReader, Place
 from skylarkmq.broker.net.handlers import UNANSWERED, Answer, Call, handles, refused
 from skylarkmq.broker.processor.processor import Context, Processor, check_producer_group
@@ -34,6 +36,7 @@ from skylarkmq.broker.transaction.messages import (
     named_first_offset_of,
     renewed,
     resumed,
+    topic_of,
 )
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
@@ -78,7 +81,7 @@ class EndTransactionProcessor(Processor):
     ) -> RemotingCommand:
         stats = self._ledger.stats
         try:
-            result = await self._decide(header)
+            result = await self._decide(request, header)
         except RemoteProtocolError:
             stats.refused += 1
             raise
@@ -87,11 +90,14 @@ class EndTransactionProcessor(Processor):
             stats.rolled_back += header.commit_or_rollback == _ROLLBACK
         return (Answer() if result is None else _answer(result)).reply(request)
 
-    async def _decide(self, header: EndTransactionRequestHeader) -> PutMessageResult | None:
+    async def _decide(
+        self, request: RemotingCommand, header: EndTransactionRequestHeader
+    ) -> PutMessageResult | None:
         """End the transaction; None when there was nothing to store."""
         ledger, commits = self._ledger, header.commit_or_rollback == _COMMIT
         await ledger.ready()
         place, half = await self._find(header)
+        ensure(request, Kind.TOPIC, topic_of(half), PUB)
         first = first_offset_of(half, place.queue_offset)
         offset = await ledger.place_of(place.queue_offset, first)
         late = first in ledger.given_up

@@ -25,6 +25,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from skylarkmq.broker.access.accounts import SUB, Kind
+from skylarkmq.broker.access.control import ensure
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.filter.tag_filter import is_tag_type, tag_filter
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
@@ -136,6 +138,8 @@ class QueryProcessor(Processor):
         (record,) = await self._read_records([call.header.offset])
         if record is None:
             raise refused(f"can not find message by the offset, {call.header.offset}")
+        topic = read_record(record, 0, check_crc=False).topic.decode("utf-8", "replace")
+        ensure(call.request, Kind.TOPIC, topic, SUB)
         return Answer(record)
 
     @handles(RequestCode.QUERY_MESSAGE, QueryMessageRequestHeader)

@@ -21,6 +21,8 @@ import random
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from skylarkmq.broker.access.accounts import SUB, Kind
+from skylarkmq.broker.access.control import ensure
 from skylarkmq.broker.config.settings import READ_WRITE
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
@@ -86,6 +88,7 @@ class SendBackProcessor(Processor):
         if group.retry_queue_nums <= 0:
             return Answer()  # the group wants no message twice
         message = self._message_at(header.offset)
+        ensure(request, Kind.TOPIC, message.topic, SUB)
         flag = TopicSysFlag.FLAG_UNIT_SUB if header.unit_mode else 0
         topic = self._open_topic(retry_topic(header.group), group.retry_queue_nums, flag)
         queue_id = self._rng.randrange(group.retry_queue_nums)

@@ -61,6 +61,7 @@ _BITS: Final = MessageSysFlag.TRANSACTION_MASK
 _TRAN_MSG: Final = names.TRAN_MSG.encode() + b"\x01"
 _PGROUP: Final = names.PGROUP.encode() + b"\x01"
 _UNIQ_KEY: Final = names.UNIQ_KEY.encode() + b"\x01"
+_REAL_TOPIC: Final = names.REAL_TOPIC.encode() + b"\x01"
 _TIMES: Final = names.TRANSACTION_CHECK_TIMES.encode()
 _FIRST: Final = names.TRAN_PREPARED_QUEUE_OFFSET.encode()
 _IMMUNITY: Final = names.CHECK_IMMUNITY_TIME_IN_SECONDS.encode() + b"\x01"
@@ -159,6 +160,11 @@ def immunity_ms_of(half: Parked, default_ms: int) -> int | None:
 
 
 # What follows from them
+
+
+def topic_of(half: Parked) -> str:
+    """Return the topic that a half message is for; empty where it names none."""
+    return (find_property(half.properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
 
 
 def final_of(half: Parked, physical_offset: int) -> MessageInner:

@@ -48,7 +48,7 @@ LIBRARIES = {
     "protocol": {"msgspec", "msgpack", "crcmod"},
     "store": {"msgspec", "msgpack"},
     "remoting": {"msgspec"},
-    "broker": {"msgspec", "msgpack", "prometheus_client", "h11", "click", "uvloop"},
+    "broker": {"msgspec", "msgpack", "prometheus_client", "h11", "click", "uvloop", "yaml"},
     "client": {"msgspec", "rich", "uvloop", "prometheus_client"},
     "spark": {"msgspec", "click", "rich", "prometheus_client", "pyspark", "pyarrow"},
     "tools": {"msgspec", "click", "rich", "uvloop"},

@@ -147,7 +147,7 @@ def _invoke(command: click.Command, *arguments: str, **environment: str) -> tupl
     [
         ("flushDiskTyp=SYNC_FLUSH", ["flushDiskTyp", "flushDiskType", "--set"]),
         ("listenPort=ten", ["listenPort=ten", "whole number"]),
-        ("aclEnable=true", ["aclEnable=true", "not supported yet"]),
+        ("aclEnable=true", ["aclEnable=true", "rocketmqHome"]),
         ("listenPort", ["listenPort", "--set key=value"]),
     ],
 )

@@ -110,7 +110,8 @@ def test_variables_that_others_set_are_only_told() -> None:
 def test_a_variable_of_every_key_that_a_file_may_have() -> None:
     loaded = _load(SKYLARKMQ_ROCKETMQ_HOME="/x", SKYLARKMQ_MAPED_FILE_SIZE_COMMIT_LOG="5000000")
     assert loaded.config.store.mapped_file_size_commit_log == 5_000_000
-    assert (loaded.without_effect, loaded.unknown_variables) == (["rocketmqHome"], [])
+    assert loaded.without_effect == ["rocketmqHome (needs aclEnable=true)"]
+    assert loaded.unknown_variables == []
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,6 @@ def test_a_setting_without_a_value_says_how_to_write_it() -> None:
 @pytest.mark.parametrize(
     "setting",
     [
-        "aclEnable=true",
         "brokerRole=SYNC_MASTER",
         "brokerRole=SLAVE",
         "brokerId=1",
@@ -206,7 +206,7 @@ def test_what_is_not_built_is_refused_in_one_line(setting: str) -> None:
 
 
 def test_the_same_keys_with_their_harmless_values_are_taken() -> None:
-    _load("aclEnable=false", "brokerRole=ASYNC_MASTER", "brokerId=0", "storePathCommitLog=/a")
+    _load("brokerRole=ASYNC_MASTER", "brokerId=0", "storePathCommitLog=/a")
 
 
 def test_the_file_that_apache_ships_starts(tmp_path: Path) -> None:

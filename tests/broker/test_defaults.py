@@ -110,6 +110,8 @@ STORE: dict[str, Any] = {
 }
 
 SERVER: dict[str, Any] = {
+    "aclEnable": False,  # of brokers; a name server has no access control there
+    "rocketmqHome": None,  # there an environment variable or a property of the JVM
     "bindAddress": Other("0.0.0.0", "127.0.0.1", "open to others only when told so"),
     "maxConnections": Other(None, 10_000, "every table has a limit"),
     "maxConnectionsPerAddress": Other(None, 0, "half of maxConnections for one address"),
@@ -183,7 +185,6 @@ BROKER: dict[str, Any] = {
     "maxErrorRateOfBloomFilter": 20,
     "filterSupportRetry": False,
     "filterDataCleanTimeSpan": 86_400_000,
-    "aclEnable": False,
     "enableDetailStat": True,
     "autoDeleteUnusedStats": False,
     "sendMessageThreadPoolNums": min(CPUS, 4),

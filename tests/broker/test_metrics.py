@@ -267,6 +267,8 @@ def test_every_family_of_the_first_set_is_there() -> None:
         "skylarkmq_network_bytes_total",
         "skylarkmq_frames_total",
         "skylarkmq_protocol_errors_total",
+        "skylarkmq_auth_failures_total",
+        "skylarkmq_acl_reload_failures_total",
         "skylarkmq_requests_rejected_total",
         "skylarkmq_request_duration_seconds",
         "skylarkmq_longpoll_waiting",

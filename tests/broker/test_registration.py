@@ -90,7 +90,7 @@ class _Setup:
         addresses = parse_namesrv_addresses(config.namesrv_addr)
         self.channels = {address: _Channel(address) for address in addresses}
         self.remoting = _Remoting(self.channels)
-        monkeypatch.setattr(registration, "RemotingClient", lambda *_: self.remoting)
+        monkeypatch.setattr(registration, "RemotingClient", lambda *_, **__: self.remoting)
         tables = Tables()
         self.topics = TopicConfigManager(config, tables.files, tables.writer, self.clock)
         self.topics.load()

@@ -75,7 +75,7 @@ class AdminBrokerProcessor(Processor):
     @handles(RequestCode.UPDATE_BROKER_CONFIG, NoFields)
     def update_config(self, call: Call[NoFields]) -> Coroutine[Any, Any, RemotingCommand]:
         """Change keys that may change while the broker runs (25); the body holds properties."""
-        if not is_local(call.remote_address):
+        if not self._config.acl_enable and not is_local(call.remote_address):
             raise refused(
                 "the configuration is changed from the broker's own machine alone, as there is no "
                 "access control; use 127.0.0.1, or set the key where the broker is started",

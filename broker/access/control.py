@@ -1,0 +1,216 @@
+"""Whether a request may be handled, as RocketMQ 4.9 decides it; beside it, what is answered if not.
+
+    the peer's address is in a global white list      yes, whatever it asks for
+    the request names an access key                   No accessKey is configured
+    an account has it                                 No acl config for <key>
+    the address is in the account's white list, or
+      the signature is right                          Check signature failed for accessKey=<key>
+    the account may send such a code                  Need admin permission for request code=<code>
+    the account has the rights of the code's row      No default permission for topic:<name>
+
+What is refused is answered with SYSTEM_ERROR and RocketMQ's text, a one-way request with nothing;
+both are counted. After the comma, where RocketMQ has a place in its source, stands what to do.
+
+Sends to the topic of message traces, and replies, are allowed to every account, as in RocketMQ.
+
+Unlike RocketMQ, where an account's white list waives its rights, too: here the signature alone. A
+signature counts with or without the field `_UNIQUE_KEY_QUERY`, as clients differ in it.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 acl/.../plain/PlainPermissionManager.java (validate,
+checkPerm), remoting/.../netty/NettyRemotingAbstract.java (processRequestCommand)
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from skylarkmq.broker.access.accounts import (
+    NOBODY,
+    PUB,
+    AccessRules,
+    Account,
+    Kind,
+    need_of,
+    right_names,
+)
+from skylarkmq.broker.access.rights import Level, Row
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.connection import Connection
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.errors import RemoteProtocolError, shown
+from skylarkmq.protocol.flags import RMQ_SYS_TRACE_TOPIC
+from skylarkmq.protocol.signature import ACCESS_KEY, SIGNATURE, is_signed
+
+log = logging.getLogger(__name__)
+
+ACL_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
+NAME_MAX: Final = 256
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_.@-]+", re.ASCII)
+_REPLIES: Final = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
+_ASK: Final = "ask who administers the broker"
+
+
+class AccessDenied(RemoteProtocolError):
+    """A request that its sender may not make.
+
+    Attributes:
+        reason: one of `stats.AUTH_FAILURES`.
+    """
+
+    def __init__(self, reason: str, text: str, cure: str) -> None:
+        super().__init__(ResponseCode.SYSTEM_ERROR, f"{ACL_EXCEPTION}: {text}, {cure}")
+        self.reason = reason
+
+
+class AccessControl:
+    """Checks the requests of one server. Loop thread.
+
+    Attributes:
+        rules: what counts now; whoever reads the files puts others in their place.
+    """
+
+    def __init__(
+        self, rows: Mapping[int, Row], stats: BrokerStats, *, reply_topic: str = ""
+    ) -> None:
+        """Begin with rules that let nobody in.
+
+        Args:
+            rows: what each code needs.
+            reply_topic: to which every account may reply.
+        """
+        self.rules: AccessRules = NOBODY
+        self._rows = rows
+        self._stats = stats
+        self._reply_topic = reply_topic
+
+    def is_open(self, connection: Connection) -> bool:
+        """Return whether a peer may do everything, by its address."""
+        rules, is_open = connection.admitted
+        if rules is not self.rules:
+            rules = self.rules
+            is_open = rules.white.matches(_host(connection))
+            connection.admitted = rules, is_open
+        return is_open
+
+    def check(self, connection: Connection, request: RemotingCommand) -> None:
+        """Let a request pass, and note in it whose it is.
+
+        Raises:
+            AccessDenied: it may not be handled.
+            RemoteProtocolError: the code has no row, or the body cannot be read.
+        """
+        if self.is_open(connection):
+            return
+        try:
+            account = self._account(connection, request)
+            request.sender = account
+            self._check_rights(account, request)
+        except AccessDenied as error:
+            self._note(connection, request, error)
+            raise
+
+    def _account(self, connection: Connection, request: RemotingCommand) -> Account:
+        """Return whose request it is, proved by address or signature."""
+        fields = request.ext_fields
+        access_key = fields.get(ACCESS_KEY)
+        if access_key is None:
+            raise AccessDenied(
+                "no_access_key",
+                "No accessKey is configured",
+                "give the client an access key and its secret",
+            )
+        account = self.rules.accounts.get(access_key)
+        if account is None:
+            raise AccessDenied(
+                "unknown_account",
+                f"No acl config for {_named(access_key)}",
+                "no account of this server has the access key",
+            )
+        if account.white and account.white.matches(_host(connection)):
+            return account
+        if not is_signed(account.secret_key, fields, request.body, fields.get(SIGNATURE, "")):
+            raise AccessDenied(
+                "bad_signature",
+                f"Check signature failed for accessKey={_named(access_key)}",
+                "the client has another secret than the server",
+            )
+        return account
+
+    def _check_rights(self, account: Account, request: RemotingCommand) -> None:
+        row = self._rows.get(request.code)
+        if row is None:
+            raise RemoteProtocolError(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {request.code} not supported",
+            )
+        if row.level is Level.ADMIN and not account.is_admin:
+            raise AccessDenied(
+                "not_admin",
+                f"Need admin permission for request code={request.code}, but "
+                f"accessKey={_named(account.access_key)} is not",
+                f"use an account with `admin: true`, or {_ASK}",
+            )
+        if row.level is Level.READER and not account.reads_all:
+            raise AccessDenied(
+                "not_reader",
+                f"Need permission to read everything for request code={request.code}, but "
+                f"accessKey={_named(account.access_key)} has not",
+                "use an account with SUB in defaultTopicPerm and defaultGroupPerm, or an admin",
+            )
+        for resource in row.resources:
+            for kind, name, right in resource.read(request):
+                if not self._is_free(request, kind, name, right):
+                    ensure_account(account, kind, name, right)
+
+    def _is_free(self, request: RemotingCommand, kind: Kind, name: str, right: int) -> bool:
+        """Return whether every account has a right: to send traces, and to reply."""
+        if kind is not Kind.TOPIC or right != PUB:
+            return False
+        return name == RMQ_SYS_TRACE_TOPIC or (
+            name == self._reply_topic and request.code in _REPLIES
+        )
+
+    def _note(self, connection: Connection, request: RemotingCommand, error: AccessDenied) -> None:
+        failures = self._stats.auth_failures
+        failures[error.reason] += 1
+        self._stats.rejected("other", "acl")
+        log.info(
+            "%s, code %d, is refused: %s", connection.remote_address, request.code, error.remark
+        )
+
+
+def ensure(request: RemotingCommand, kind: Kind, name: str, right: int) -> None:
+    """Refuse a request that names by a number what its sender has no right to.
+
+    Raises:
+        AccessDenied: the sender has an account that lacks the right.
+    """
+    if isinstance(request.sender, Account):
+        ensure_account(request.sender, *need_of(kind, name, right))
+
+
+def ensure_account(account: Account, kind: Kind, name: str, right: int) -> None:
+    """Refuse what an account has no right to.
+
+    Raises:
+        AccessDenied: it lacks the right.
+    """
+    if not account.allows(kind, name, right):
+        raise AccessDenied(
+            "no_permission",
+            f"No default permission for {kind}:{_named(name)}",
+            f"account {_named(account.access_key)} lacks {right_names(right)}; {_ASK}",
+        )
+
+
+def _named(text: str) -> str:
+    """Return a name as RocketMQ's texts have it, one that is no name as `shown` tells it."""
+    return text if len(text) < NAME_MAX and _NAME.fullmatch(text) else shown(text)
+
+
+def _host(connection: Connection) -> str:
+    return connection.remote_address.rpartition(":")[0]
