@@ -154,7 +154,8 @@ def _lines(
     if config.namesrv_addr:
         yield f"  registers    with {config.namesrv_addr}"
     if controller.metrics_address is not None:
-        yield f"  metrics      http://{text_of(controller.metrics_address)}/metrics"
+        scheme = "https" if config.tls.tls_server_mode == "enforcing" else "http"
+        yield f"  metrics      {scheme}://{text_of(controller.metrics_address)}/metrics"
     yield f"  data         {config.store.store_path_root_dir.absolute()}"
     yield f"  flush        {loss_window(config.store)}"
     yield f"  TLS          {tls_text(config.tls)}"

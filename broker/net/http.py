@@ -307,7 +307,7 @@ class MetricsServer:
             # Probes have no certificates of their own; `respond` asks for one where it matters.
             wanted = config.tls_server_need_client_auth
             auth: ClientAuth = "optional" if wanted == "require" else wanted
-            contexts = server_contexts(config, self._clock, client_auth=auth)
+            contexts = server_contexts(config, self._clock, client_auth=auth, quiet=True)
             contexts.load()
             contexts.start()
             self.tls = TlsGate(config.tls_server_mode, contexts, self._clock)

@@ -84,6 +84,9 @@ class Files:
         self._make = make
         self._seen: dict[str, bytes] | None = None
         self.expires_s = 0.0  # Unix time at which the certificate is out of date; 0: there is none
+        self.certificate = next(
+            (path for key, path in self._paths.items() if key.endswith(".certPath")), None
+        )
 
     def load(self) -> ssl.SSLContext | None:
         """Return a context when the files are not as they were; None: nothing has changed.
@@ -118,7 +121,15 @@ class WatchedContext:
         clock: Clock,
         submit: Submit = submit_to_pool,
         on_change: Callable[[ssl.SSLContext], object] | None = None,
+        *,
+        quiet: bool = False,
     ) -> None:
+        """Take the files; nothing is read yet.
+
+        Args:
+            quiet: tell nothing, because others read the same files and tell it.
+        """
+        self._quiet = quiet
         self.current: ssl.SSLContext | None = None
         self.failure = ""
         self.expires_s = 0.0
@@ -155,24 +166,26 @@ class WatchedContext:
     def _looked(self, context: ssl.SSLContext | None, error: BaseException | None) -> None:
         self._looking = False
         if error is not None:
-            if str(error) != self._last_error:
+            if str(error) != self._last_error and not self._quiet:
                 self._last_error = str(error)
                 log.error("TLS goes on with the certificates it has: %s", error)
         elif context is not None:
             self.current = context
             self._last_error = ""
             self._note_expiry()
-            log.info("TLS uses the changed files for new connections")
+            if not self._quiet:
+                log.info("TLS uses the changed files for new connections")
             if self._on_change is not None:
                 self._on_change(context)
 
     def _note_expiry(self) -> None:
         self.expires_s = self._files.expires_s
         days = (self.expires_s - self._clock.now_ms() / 1000) / DAY_S
-        if self.expires_s and days < EXPIRY_TOLD_DAYS:
+        if self.expires_s and days < EXPIRY_TOLD_DAYS and not self._quiet:
             log.warning(
-                "the certificate %s",
-                f"expires in {days:.1f} days" if days > 0 else "has expired: clients refuse it",
+                "the certificate in %s %s",
+                self._files.certificate,
+                f"expires in {days:.1f} days" if days > 0 else "has expired: peers refuse it",
             )
 
     def want(self, ready: Callable[[], object]) -> None:
@@ -246,11 +259,14 @@ def server_contexts(
     clock: Clock,
     submit: Submit = submit_to_pool,
     client_auth: ClientAuth | None = None,
+    *,
+    quiet: bool = False,
 ) -> ServerContexts:
     """Return the contexts of a server; nothing is read yet.
 
     Args:
         client_auth: what is asked of clients; None: what the configuration says.
+        quiet: another listener tells what becomes of the files.
     """
     if config.tls_server_cert_path is not None:
         auth = client_auth or config.tls_server_need_client_auth
@@ -259,7 +275,8 @@ def server_contexts(
             "tls.server.keyPath": config.tls_server_key_path,
             "tls.server.trustCertPath": config.tls_server_trust_cert_path,
         }
-        return WatchedContext(Files(paths, partial(server_context, config, auth)), clock, submit)
+        files = Files(paths, partial(server_context, config, auth))
+        return WatchedContext(files, clock, submit, quiet=quiet)
     return ThrowAwayContext(clock, submit) if config.tls_test_mode_enable else NoContext(clock)
 
 

@@ -14,8 +14,10 @@ from skylarkmq.broker.banner import (
     namesrv_ready_fields,
     ready_fields,
     text_of,
+    tls_text,
 )
 from skylarkmq.broker.config.settings import NamesrvConfig
+from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.store.config import StoreConfig
 from tests.support.live_broker import live_broker, namesrv_of
@@ -43,6 +45,19 @@ async def test_the_banner_says_where_everything_is(tmp_path: Path) -> None:
         ):
             assert part in text
         assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_who_may_speak_tls() -> None:
+    assert tls_text(TlsConfig(tls_server_mode="disabled")) == "disabled"
+    assert tls_text(TlsConfig()).startswith("permissive, a certificate for this run")
+    assert tls_text(TlsConfig(tls_test_mode_enable=False)) == "permissive, no certificate: refused"
+    known = TlsConfig(
+        tls_server_mode="enforcing",
+        tls_server_cert_path=Path("/tls/a.pem"),
+        tls_server_need_client_auth="require",
+        tls_server_trust_cert_path=Path("/tls/ca.pem"),
+    )
+    assert tls_text(known) == "enforcing, /tls/a.pem; certificates of clients: require"
 
 
 async def test_the_machine_form_holds_the_same(tmp_path: Path) -> None:

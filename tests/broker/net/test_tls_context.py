@@ -218,7 +218,7 @@ def test_neither_a_certificate_nor_test_mode() -> None:
 @pytest.mark.parametrize(
     ("lasts", "told"),
     [
-        (timedelta(days=-1), "has expired: clients refuse it"),
+        (timedelta(days=-1), "-1.pem has expired: peers refuse it"),
         (timedelta(days=10), "expires in 10.0 days"),
         (timedelta(days=100), ""),
     ],
