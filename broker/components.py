@@ -24,6 +24,7 @@ from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
 from skylarkmq.broker.groups.subscription_group import GROUPS_FILE, SubscriptionGroupManager
 from skylarkmq.broker.housekeeping import ClientHousekeepingService
+from skylarkmq.broker.metrics.lag import ConsumerLag
 from skylarkmq.broker.metrics.rates import BrokerRates
 from skylarkmq.broker.metrics.runtime_info import RuntimeInfo
 from skylarkmq.broker.metrics.stats import BrokerStats
@@ -123,6 +124,9 @@ class BrokerParts:
         self.producers = ProducerManager(peers)
         self.transactions = TransactionLedger(self.store, self.topics, self.offsets, clock)
         self.checks = TransactionCheckService(config, self.transactions, self.producers, clock)
+        self.lag = ConsumerLag(
+            self.store, self.topics, self.offsets, self.consumers, self.stats, clock
+        )
         self.slow_consumers = SlowConsumerService(config, self.store, self.groups, clock)
         self.locks = RebalanceLockManager(peers)
         self.housekeeping = ClientHousekeepingService(

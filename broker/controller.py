@@ -238,6 +238,7 @@ class BrokerController:
             checks,
             self._lag.silence_s,
             tls=config.tls,
+            prepare=self.parts.lag.measure,
         )
         self.metrics_address = await self._metrics.start()
         if self._metrics.tls is not None:

@@ -15,11 +15,11 @@ store/.../metrics/DefaultStoreMetricsConstant.java
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from platform import machine, python_implementation, python_version, system
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
@@ -31,17 +31,22 @@ from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.health import HealthChecks, run_checks
 from skylarkmq.broker.metrics.access_families import access_families
 from skylarkmq.broker.metrics.families import FamilyMaker
+from skylarkmq.broker.metrics.lag import Lag
 from skylarkmq.broker.metrics.stats import BrokerStats, Traffic
 from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.transaction.ledger import TransactionLedger
 from skylarkmq.protocol.codes import RequestCode
-from skylarkmq.protocol.flags import is_system_topic
+from skylarkmq.protocol.flags import is_retry_topic, is_system_topic
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.store.queue.topic_removal import TopicRemoval
 from skylarkmq.store.stats import StoreStats
 
 STORE_FORMAT: Final = "rocketmq-4.9"
+PART_SIZE: Final = 500
+"""Series that are made and written in one turn of the loop."""
+
+T = TypeVar("T")
 
 MetricsPart = Callable[[FamilyMaker], Iterator[Metric]]
 TrafficRows = list[tuple[tuple[str, str, str], Traffic]]
@@ -79,6 +84,7 @@ class MetricsSources:
     differing: Callable[[], Mapping[str, int]] = _nothing  # subscriptions of a group, if several
     permission: Callable[[], int] = _zero  # 2 write, 4 read, 6 both
     more: tuple[MetricsPart, ...] = ()  # families of the broker's services
+    lag: Callable[[], Sequence[Lag]] = tuple  # of groups, as the last sweep found it
     system_topics: bool = False  # show the series of system topics too
 
 
@@ -115,6 +121,7 @@ def registry_of(
         differing=lambda: parts.consumers.watch.differing,
         filters=parts.filters.counts,
         permission=lambda: config.broker_permission,
+        lag=lambda: parts.lag.rows,
         more=(
             partial(delay_families, parts.schedule, parts.timer),
             partial(client_call_families, parts.client_calls),
@@ -151,7 +158,10 @@ class BrokerCollector:
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families that have a series, one by one: the caller may let the loop run."""
+        """Yield the families that have a series, one by one: the caller may let the loop run.
+
+        Those that grow with topics and groups come in parts, under one name.
+        """
         return (family for family in self.families() if family.samples)
 
     def families(self) -> Iterator[Metric]:
@@ -162,6 +172,7 @@ class BrokerCollector:
         yield from self._access()
         yield from self._requests()
         yield from self._messages()
+        yield from self._lag()
         for part in self._sources.more:
             yield from part(self._ours)
         yield from self._store_times()
@@ -328,34 +339,46 @@ class BrokerCollector:
         )
 
     def _messages(self) -> Iterator[Metric]:
-        labels = ("topic", "message_type", "is_system")
         rows = self._traffic(self._stats.topics_in)
-        yield self._rocketmq.counters(
-            "rocketmq_messages_in",
-            "Messages stored.",
-            labels,
-            [(values, traffic.count) for values, traffic in rows],
-        )
-        yield self._rocketmq.counters(
-            "rocketmq_throughput_in",
-            "Bytes stored.",
-            labels,
-            [(values, traffic.bytes) for values, traffic in rows],
-        )
-        labels = ("topic", "consumer_group", "is_system")
+        labels = ("topic", "message_type", "is_system")
+        for name, text, attribute in (
+            ("rocketmq_messages_in", "Messages stored.", "count"),
+            ("rocketmq_throughput_in", "Bytes stored.", "bytes"),
+        ):
+            for part in _parts(rows):
+                values = [(each, getattr(traffic, attribute)) for each, traffic in part]
+                yield self._rocketmq.counters(name, text, labels, values)
         rows = self._traffic(self._stats.topics_out)
-        yield self._rocketmq.counters(
-            "rocketmq_messages_out",
-            "Messages handed to consumers.",
-            labels,
-            [(values, traffic.count) for values, traffic in rows],
-        )
-        yield self._rocketmq.counters(
-            "rocketmq_throughput_out",
-            "Bytes handed to consumers.",
-            labels,
-            [(values, traffic.bytes) for values, traffic in rows],
-        )
+        labels = ("topic", "consumer_group", "is_system")
+        for name, text, attribute in (
+            ("rocketmq_messages_out", "Messages handed to consumers.", "count"),
+            ("rocketmq_throughput_out", "Bytes handed to consumers.", "bytes"),
+        ):
+            for part in _parts(rows):
+                values = [(each, getattr(traffic, attribute)) for each, traffic in part]
+                yield self._rocketmq.counters(name, text, labels, values)
+
+    def _lag(self) -> Iterator[Metric]:
+        rows = self._sources.lag()
+        known = [row for row in rows if row.latency_ms is not None]
+        waiting = "How long the oldest message that a group has not confirmed has been stored."
+        for name, text, attribute, lags in (
+            (
+                "rocketmq_consumer_lag_messages",
+                "Messages that a group has not confirmed, in the queues that it has offsets of.",
+                "messages",
+                rows,
+            ),
+            ("rocketmq_consumer_lag_latency_milliseconds", waiting, "latency_ms", known),
+            ("rocketmq_consumer_lag_latency", waiting, "latency_ms", known),
+        ):
+            for part in _parts(lags):
+                yield self._rocketmq.gauges(
+                    name,
+                    text,
+                    ("consumer_group", "topic", "is_retry", "is_system"),
+                    [(_lag_labels(row), getattr(row, attribute)) for row in part],
+                )
 
     def _traffic(self, table: Mapping[tuple[str, str], Traffic]) -> TrafficRows:
         rows: TrafficRows = []
@@ -521,6 +544,16 @@ class BrokerCollector:
             ("kind",),
             [((kind,), size) for kind, size in sorted(stats.recovery_truncated_bytes.items())],
         )
+
+
+def _parts(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield rows in parts, each of which the loop may take in one turn; no rows are one part."""
+    for first in range(0, max(1, len(rows)), PART_SIZE):
+        yield rows[first : first + PART_SIZE]
+
+
+def _lag_labels(row: Lag) -> tuple[str, str, str, str]:
+    return row.group, row.topic, "true" if is_retry_topic(row.topic) else "false", "false"
 
 
 def delay_families(

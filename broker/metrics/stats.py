@@ -49,6 +49,7 @@ CLOSE_REASONS: Final = (
     "limit",
     "other",
 )
+SERIES_FAMILIES: Final = ("messages_in", "messages_out", "messages_sent_back", "consumer_lag")
 OUTCOMES: Final = ("ok", "error")
 # Why a request was refused for overload: it waited too long for its turn, too many wait already.
 REJECTION_CAUSES: Final = ("queue_wait", "queue_full", "acl")
@@ -100,7 +101,7 @@ class BrokerStats:
     def __init__(self, series_limit: int = SERIES_LIMIT) -> None:
         self.series_limit = series_limit
         # Family -> folds.
-        self.series_dropped = {"messages_in": 0, "messages_out": 0, "messages_sent_back": 0}
+        self.series_dropped: dict[str, int] = dict.fromkeys(SERIES_FAMILIES, 0)
         self.topics_in: dict[tuple[str, str], Traffic] = {}  # (topic, message type)
         self.topics_out: dict[tuple[str, str], Traffic] = {}  # (topic, group)
         self.sent_back: dict[tuple[str, str], Traffic] = {}  # (topic, group that gave it back)

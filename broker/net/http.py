@@ -32,6 +32,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import threading
 import zlib
 from asyncio import StreamReader, StreamWriter
@@ -80,6 +81,7 @@ JSON: Final = "application/json"
 OPENMETRICS_END: Final = b"# EOF\n"
 GZIP_WBITS: Final = 31  # zlib's way to say: with a gzip header
 GZIP_LEVEL: Final = 1
+_HEAD: Final = re.compile(rb"\A(?:# [^\n]*\n)+")
 
 Encoder = Callable[[Any], bytes]  # of prometheus-client: takes what has a `collect()`
 T = TypeVar("T")
@@ -247,6 +249,7 @@ class MetricsServer:
         silence_s: how long the broker's loop has run no timer, s; called on the thread.
         make_clock: makes the clock of the thread's loop; a test hands in one of its own.
         tls: its keys of TLS; None: plain text alone.
+        prepare: what has to be measured for a scrape; called on the broker's loop before it.
     """
 
     def __init__(
@@ -258,6 +261,7 @@ class MetricsServer:
         silence_s: Callable[[], float],
         make_clock: Callable[[asyncio.AbstractEventLoop], Clock] = SystemClock,
         tls: TlsConfig | None = None,
+        prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._host = host
         self._port = port
@@ -268,6 +272,7 @@ class MetricsServer:
         self._tls_config = tls
         self._make_clock = make_clock
         self.tls: TlsGate | None = None
+        self._prepare = prepare
         self._thread: LoopThread | None = None
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}  # the oldest first
@@ -378,7 +383,7 @@ class MetricsServer:
             self._registry = self._make_registry()
         encode, content_type = choose_format(request.headers.get("accept", ""))
         zipped = text_formats.gzip_accepted(request.headers.get("accept-encoding", ""))
-        work = exposition(self._registry, encode, zipped=zipped)
+        work = self._scrape(self._registry, encode, zipped=zipped)
         try:
             body = await self._ask_loop(work, METRICS_LIMIT_S)
         except TimeoutError:
@@ -388,6 +393,11 @@ class MetricsServer:
         if zipped:
             headers.append(("Content-Encoding", "gzip"))
         return HttpResponse(HTTPStatus.OK, body, content_type, headers)
+
+    async def _scrape(self, registry: CollectorRegistry, encode: Encoder, *, zipped: bool) -> bytes:
+        if self._prepare is not None:
+            await self._prepare()
+        return await exposition(registry, encode, zipped=zipped)
 
     async def _livez(self, request: HttpRequest) -> HttpResponse:
         return _verdict(request, run_checks(self._checks.live), "live")
@@ -419,14 +429,21 @@ def choose_format(accept: str) -> tuple[Encoder, str]:
 
 
 async def exposition(registry: CollectorRegistry, encode: Encoder, *, zipped: bool) -> bytes:
-    """Return the text of all families, compressed if asked; the loop runs in between."""
+    """Return the text of all families, compressed if asked; the loop runs in between.
+
+    A family may come in parts, one after the other.
+    """
     packer = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP_WBITS) if zipped else None
     parts: list[bytes] = []
     ends_with_mark = False
+    name = ""
     for family in registry.collect():
         text = encode(SimpleNamespace(collect=partial(iter, (family,))))
         ends_with_mark = ends_with_mark or text.endswith(OPENMETRICS_END)
         text = text.removesuffix(OPENMETRICS_END)
+        if family.name == name:  # another part of the same family
+            text = _HEAD.sub(b"", text)
+        name = family.name
         parts.append(packer.compress(text) if packer else text)
         await asyncio.sleep(0)
     end = OPENMETRICS_END if ends_with_mark else b""

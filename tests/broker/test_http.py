@@ -8,11 +8,12 @@ from collections.abc import Callable
 from http.client import HTTPConnection
 
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from skylarkmq import __version__
 from skylarkmq.broker.health import HealthChecks
+from skylarkmq.broker.metrics import broker_metrics
 from skylarkmq.broker.metrics.broker_metrics import build_registry
 from skylarkmq.broker.net.http import (
     MAX_CONNECTIONS,
@@ -79,6 +80,31 @@ async def test_metrics_are_the_registry_s_text() -> None:
         assert "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n" in head
         assert without_process(body) == without_process(generate_latest(site.registry))
         assert b"process_resident_memory_bytes" in body
+
+
+@pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text"])
+async def test_a_family_of_many_series_is_written_in_parts(
+    accept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Site() as site:
+        _, _, whole = await site.get("/metrics", f"Accept: {accept}")
+        monkeypatch.setattr(broker_metrics, "PART_SIZE", 1)
+        _, _, parts = await site.get("/metrics", f"Accept: {accept}")
+    assert without_process(parts) == without_process(whole)
+
+
+async def test_what_a_scrape_needs_is_measured_before_it() -> None:
+    async with Site() as site:
+        site.registry = CollectorRegistry()
+        measured = Gauge("measured", "Scrapes.", registry=site.registry)
+
+        async def prepare() -> None:
+            measured.inc()
+
+        site.server._prepare = prepare
+        for scrapes in (b"1.0", b"2.0"):
+            _, _, body = await site.get("/metrics")
+            assert b"measured " + scrapes in body
 
 
 async def test_metrics_as_openmetrics_end_with_one_mark() -> None:

@@ -10,6 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from skylarkmq import __version__, kernel
 from skylarkmq.broker.health import HealthChecks
 from skylarkmq.broker.metrics.broker_metrics import BrokerCollector, MetricsSources, build_registry
+from skylarkmq.broker.metrics.lag import Lag
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.frame import SerializeType
@@ -73,7 +74,10 @@ def a_scenario(**changes: object) -> MetricsSources:
         "topic_count": lambda: 7,
         "group_count": lambda: 2,
         "permission": lambda: 6,
-    }
+        "lag": lambda: [
+            Lag("orders", "billing", 7, 1500), Lag("%RETRY%billing", "billing", 1, None),
+        ],
+    }  # fmt: skip
     return MetricsSources(**{**sources, **changes})  # type: ignore[arg-type]
 
 
@@ -97,6 +101,21 @@ NODE = 'cluster="DefaultCluster",node_id="broker-a",node_type="broker"'
 DISK = 'storage_medium="disk",storage_type="local"'
 
 EXACT = {
+    "rocketmq_consumer_lag_messages": [
+        "# TYPE rocketmq_consumer_lag_messages gauge",
+        'rocketmq_consumer_lag_messages{cluster="DefaultCluster",consumer_group="billing",'
+        'is_retry="false",is_system="false",node_id="broker-a",node_type="broker",'
+        'topic="orders"} 7.0',
+        'rocketmq_consumer_lag_messages{cluster="DefaultCluster",consumer_group="billing",'
+        'is_retry="true",is_system="false",node_id="broker-a",node_type="broker",'
+        'topic="%RETRY%billing"} 1.0',
+    ],
+    "rocketmq_consumer_lag_latency_milliseconds": [
+        "# TYPE rocketmq_consumer_lag_latency_milliseconds gauge",
+        'rocketmq_consumer_lag_latency_milliseconds{cluster="DefaultCluster",'
+        'consumer_group="billing",is_retry="false",is_system="false",node_id="broker-a",'
+        'node_type="broker",topic="orders"} 1500.0',
+    ],
     "skylarkmq_build_info": [
         "# TYPE skylarkmq_build_info gauge",
         f"skylarkmq_build_info{{{OURS},{BUILD}}} 1.0",
@@ -277,6 +296,9 @@ def test_every_family_of_the_first_set_is_there() -> None:
         "rocketmq_throughput_in_total",
         "rocketmq_messages_out_total",
         "rocketmq_throughput_out_total",
+        "rocketmq_consumer_lag_messages",
+        "rocketmq_consumer_lag_latency_milliseconds",
+        "rocketmq_consumer_lag_latency",
         "skylarkmq_store_append_duration_seconds",
         "skylarkmq_store_fsync_duration_seconds",
         "skylarkmq_store_commit_duration_seconds",
