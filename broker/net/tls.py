@@ -240,6 +240,9 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def _begin(self, data: bytes) -> None:
         peer = self._raw.get_extra_info("peername")
+        if not peer:  # it left before it was accepted
+            self._raw.abort()
+            return
         # Of IPv6 the half that is given; as connections are counted.
         network = HostAddress(peer[0].partition("%")[0], peer[1]).pack()[:-4][:8]
         if not self._gate.admit(network):

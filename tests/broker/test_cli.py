@@ -292,3 +292,16 @@ serve(sys.argv[1:])
     assert "stopped before the start was over" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not (root / "abort").exists()
+
+
+@pytest.mark.parametrize("command", [serve, namesrv])
+def test_a_certificate_that_is_not_there_is_refused_before_the_store(
+    tmp_path: Path, command: click.Command
+) -> None:
+    settings = ["tls.server.certPath=/nowhere.pem", "listenPort=0"]
+    if command is serve:
+        settings += [f"storePathRootDir={tmp_path / 'store'}", *PORTS[1:]]
+    code, _, err = _invoke(command, *_arguments(tuple(settings)))
+    why = "skylarkmq: tls.server.certPath=/nowhere.pem: it cannot be read: No such file"
+    assert code == 2 and err.splitlines()[-1].startswith(why)
+    assert not (tmp_path / "store").exists()

@@ -213,6 +213,16 @@ async def test_a_message_in_the_last_flight_is_not_lost_by_the_end(
     assert rig.owner.handled[-1][0].body == b"body"
 
 
+async def test_a_peer_that_left_before_it_was_accepted(
+    server: ssl.SSLContext, client: Client
+) -> None:
+    rig = Rig(server)
+    socket, _ = rig.connect()
+    socket.peer = None
+    socket.protocol.data_received(client.flight())
+    assert socket.ended == "abort" and rig.gate._under_way_count == 0
+
+
 async def test_each_side_says_good_bye(server: ssl.SSLContext, client: Client) -> None:
     rig = Rig(server)
     socket, connection = rig.connect()
