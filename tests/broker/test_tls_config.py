@@ -114,7 +114,9 @@ def test_who_is_open_to_the_network() -> None:
     assert not why_open(broker_of(bind_address="::1"))
     assert not why_open(broker_of(bind_address="0.0.0.0", tls=known))
     assert not why_open(NamesrvConfig(bind_address="0.0.0.0", tls=known))
-    assert not why_open(broker_of(bind_address="0.0.0.0", acl_enable=True))
+    accounts = {"acl_enable": True, "rocketmq_home": Path("/home")}
+    assert not why_open(broker_of(bind_address="0.0.0.0", **accounts))
+    assert not why_open(NamesrvConfig(bind_address="0.0.0.0", **accounts))
     open_text = why_open(broker_of(bind_address="10.0.0.1"))
     assert open_text.startswith("OPEN TO THE NETWORK: any machine that reaches 10.0.0.1")
     assert "in plain text" in open_text and "tls.server.need.client.auth=require" in open_text
