@@ -390,7 +390,7 @@ class TopicAdmin(AdminBase):
         """Return the settings of each name server by its address.
 
         Raises:
-            BrokerError: it does not tell them; ours do not.
+            BrokerError: it does not tell them.
         """
         code = RequestCode.GET_NAMESRV_CONFIG
         answers = await each(lambda server: self._api.call(server, code), self._name_servers)

@@ -251,7 +251,7 @@ class Admin:
         """Return the settings of each name server by its address.
 
         Raises:
-            BrokerError: it does not tell them; ours do not.
+            BrokerError: it does not tell them.
         """
 
     def producer_groups(self) -> dict[str, list[Connection]]:

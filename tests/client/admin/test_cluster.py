@@ -8,6 +8,7 @@ import pytest
 
 from skylarkmq.client import BrokerError
 from skylarkmq.client.admin.topics import parse_properties, properties_text
+from skylarkmq.protocol.codes import RequestCode
 from tests.client.admin.support import site
 
 
@@ -51,5 +52,12 @@ async def test_writes_are_stopped_and_allowed(tmp_path: Path) -> None:
 
 async def test_a_code_that_is_not_served_is_an_error_with_its_name(tmp_path: Path) -> None:
     async with site(tmp_path) as it:
+        (server,) = it.admin._name_servers
         with pytest.raises(BrokerError, match="REQUEST_CODE_NOT_SUPPORTED"):
-            await it.admin.name_server_config()
+            await it.admin._api.call(server, RequestCode.GET_CLIENT_CONFIG)
+
+
+async def test_a_name_server_tells_its_settings(tmp_path: Path) -> None:
+    async with site(tmp_path) as it:
+        (settings,) = (await it.admin.name_server_config()).values()
+        assert settings["orderMessageEnable"] == "false"
