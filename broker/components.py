@@ -9,6 +9,7 @@ import logging
 import random
 
 from skylarkmq.broker.access import rights
+from skylarkmq.broker.access.audit import Audit
 from skylarkmq.broker.access.control import AccessControl
 from skylarkmq.broker.access.files import AccessFiles
 from skylarkmq.broker.config.live_config import LiveConfig
@@ -104,6 +105,9 @@ class BrokerParts:
         self.peer_clock = peers = peer_clock or clock
         self.stats = BrokerStats()
         self.fast_failure = FastFailure(config, self.stats)
+        self.audit = Audit(
+            config.broker_name, rights.BROKER, clock, config.audit_log_path, files, workers.tables
+        )
         self.access_files: AccessFiles | None = None
         if config.acl_enable and config.rocketmq_home is not None:
             self.access_files = AccessFiles(config.rocketmq_home, files, workers.reads, clock)
@@ -368,6 +372,7 @@ def make_server(
         access=_access_control(parts),
     )
     router.ignores_signatures = not config.acl_enable
+    router.audit = parts.audit
     server = RemotingServer(
         router,
         parts.peer_clock,

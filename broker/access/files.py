@@ -216,6 +216,8 @@ class AccessFiles:
         change(content)
         content[VERSION_KEY] = [{"counter": version.counter + 1, "timestamp": now_ms}]
         new = write_yaml(content)
+        if read_content(path, new).get(ACCOUNTS_KEY) != content.get(ACCOUNTS_KEY):
+            raise AccessFileError("a text of it cannot be written: use letters and signs alone")
         texts = [(each, new if each == path else text) for each, text in texts]
         if path not in dict(texts):
             texts.insert(0, (path, new))

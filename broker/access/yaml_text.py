@@ -77,7 +77,7 @@ class _Builder:
         """
         if isinstance(event, yaml.ScalarEvent):
             self._refuse_marks(event)
-            is_null = event.style is None and event.value in _NULLS
+            is_null = not event.style and event.value in _NULLS  # the parser in C says "" for none
             self._add(None if is_null else event.value, event)
         elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
             self._refuse_marks(event)

@@ -103,6 +103,7 @@ class ServerConfig:
     # Access control
     acl_enable: bool = False
     rocketmq_home: OfAccessControl[Path | None] = None  # has conf/plain_acl.yml
+    audit_log_path: Path | None = None  # ours; administrators' changes; None: in the log
 
     # Threads and buffers of the Java server
     server_worker_threads: Unused[Count] = 8

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Final
 
 from skylarkmq.broker.access import rights
+from skylarkmq.broker.access.audit import Audit
 from skylarkmq.broker.access.control import AccessControl
 from skylarkmq.broker.access.files import AccessFiles
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
@@ -27,6 +29,9 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import DiskFiles
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.common.worker import ThreadWorker
+
+_NAME: Final = "namesrv"
+"""In lines of the audit log."""
 
 
 class NamesrvController:
@@ -104,6 +109,7 @@ class NamesrvController:
                 server_channel_max_idle_time_seconds=config.server_channel_max_idle_time_seconds,
                 order_message_enable=config.order_message_enable,
                 acl_enable=config.acl_enable,
+                audit_log_path=config.audit_log_path,
                 rocketmq_home=config.rocketmq_home,
             ),
             clock,
@@ -126,6 +132,7 @@ class NamesrvController:
         if self.config.kv_config_path is not None:
             files = _FolderMaker()
             self.kv.open(files, self.config.kv_config_path, TableWriter(files, self._thread()))
+        self._router.audit = self._audit()
         if self._access is not None:
             self._load_access(self._access)
         host = self.config.bind_address
@@ -140,6 +147,13 @@ class NamesrvController:
             call_soon = asyncio.get_running_loop().call_soon_threadsafe
             self._worker = ThreadWorker("skylarkmq-namesrv", call_soon)
         return self._worker
+
+    def _audit(self) -> Audit:
+        path = self.config.audit_log_path
+        if path is None:
+            return Audit(_NAME, rights.NAME_SERVER, self._clock)
+        files, worker = _FolderMaker(), self._thread()
+        return Audit(_NAME, rights.NAME_SERVER, self._clock, path, files, worker)
 
     def _load_access(self, access: AccessControl) -> None:
         files, home = self._access_files, self.config.rocketmq_home

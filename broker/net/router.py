@@ -44,6 +44,7 @@ from skylarkmq.protocol.frame import (
 from skylarkmq.remoting.connection import CODEC_FIELD, CODEC_OFFER
 
 if TYPE_CHECKING:
+    from skylarkmq.broker.access.audit import Audit
     from skylarkmq.broker.access.control import AccessControl
     from skylarkmq.broker.processor.plain_pulls import PlainPulls
     from skylarkmq.broker.processor.send import SendProcessor
@@ -63,7 +64,11 @@ Take = Callable[[Connection, list[RawFrame], int], int]
 
 
 class Router:
-    """Routes the requests of all connections of a server. Loop thread."""
+    """Routes the requests of all connections of a server. Loop thread.
+
+    Attributes:
+        audit: told what became of administrators' changes.
+    """
 
     def __init__(
         self,
@@ -84,6 +89,7 @@ class Router:
             waiting_max: requests that may wait for a coroutine at a time.
             body_max: bytes of a body that is no message; reading a large one takes the loop's time.
         """
+        self.audit: Audit | None = None
         self._access = access
         self._body_max = body_max
         self._waiting_max = waiting_max
@@ -196,6 +202,7 @@ class Router:
             if command.code not in self.codes:
                 self._note_unknown(connection, command)
             response = self._error_reply(command, error)
+            self._audit(connection, command, response)
             self._echo_codec(command, response)
             connection.reply(command, response)
             return False
@@ -267,9 +274,14 @@ class Router:
     ) -> None:
         outcome = "ok" if response is None or response.code == ResponseCode.SUCCESS else "error"
         self._stats.request(request.code, outcome).observe(self._clock.monotonic() - started)
+        self._audit(connection, request, response)
         if response is not None:
             self._echo_codec(request, response)
             connection.reply(request, response)
+
+    def _audit(self, connection: Connection, request: RemotingCommand, response: Response) -> None:
+        if self.audit is not None and request.code in self.audit.codes:
+            self.audit.note(connection, request, response)
 
     @staticmethod
     def _error_reply(request: RemotingCommand, error: Exception) -> RemotingCommand:

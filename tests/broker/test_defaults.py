@@ -111,6 +111,7 @@ STORE: dict[str, Any] = {
 
 SERVER: dict[str, Any] = {
     "aclEnable": False,  # of brokers; a name server has no access control there
+    "auditLogPath": None,  # ours
     "rocketmqHome": None,  # there an environment variable or a property of the JVM
     "bindAddress": Other("0.0.0.0", "127.0.0.1", "open to others only when told so"),
     "maxConnections": Other(None, 10_000, "every table has a limit"),

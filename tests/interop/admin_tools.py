@@ -29,10 +29,17 @@ class AdminRefusedError(AssertionError):
 class JavaAdmin:
     """The administration tool against one broker."""
 
-    def __init__(self, children: Children, broker: Broker, *, of_5: bool = False) -> None:
-        """Start it; `of_5`: as of 5.3."""
+    def __init__(
+        self,
+        children: Children,
+        broker: Broker,
+        keys: tuple[str, str] | None = None,
+        *,
+        of_5: bool = False,
+    ) -> None:
+        """Start it; `keys` are access key and secret of its account; `of_5`: as of 5.3."""
         self._broker = broker
-        home = children.folder / ("admin5" if of_5 else "admin")
+        home = children.folder / f"admin{'5' if of_5 else ''}-{len(children.all)}"
         (home / "conf").mkdir(parents=True, exist_ok=True)
         (home / "conf" / "logback_tools.xml").write_text(LOGGING)
         options = (
@@ -41,7 +48,11 @@ class JavaAdmin:
             f"-Drocketmq.home.dir={home}",
             f"-Drocketmq.client.logRoot={home}",
         )
-        words = (f"namesrv={broker.namesrv}",)
+        words = [f"namesrv={broker.namesrv}"]
+        if keys is not None:
+            words += [f"accessKey={keys[0]}", f"secretKey={keys[1]}"]
+            text = f"accessKey: {keys[0]}\nsecretKey: {keys[1]}\n"
+            (home / "conf" / "tools.yml").write_text(text)
         main = "skylarkmq.interop.Admin"
         command = (
             java_with_tools_5(main, *words, options=options)

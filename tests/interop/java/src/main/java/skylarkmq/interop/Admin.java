@@ -37,7 +37,7 @@ public final class Admin {
 
     public static void main(String[] arguments) throws Exception {
         Args args = new Args(arguments);
-        DefaultMQAdminExt admin = new DefaultMQAdminExt(args.number("timeout", 15_000));
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(args.hook(), args.number("timeout", 15_000));
         admin.setNamesrvAddr(args.text("namesrv"));
         admin.setInstanceName("admin-" + ProcessHandle.current().pid());
         admin.start();

@@ -2,6 +2,9 @@ package skylarkmq.interop;
 
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** The program's arguments, each {@code name=value}; namesrv, group and topic are always there. */
 final class Args {
@@ -32,6 +35,15 @@ final class Args {
     int number(String name, int otherwise) {
         String value = values.get(name);
         return value == null ? otherwise : Integer.parseInt(value);
+    }
+
+    /** What signs with accessKey and secretKey, null without them. */
+    RPCHook hook() {
+        String key = values.get("accessKey");
+        if (key == null) {
+            return null;
+        }
+        return new AclClientRPCHook(new SessionCredentials(key, text("secretKey")));
     }
 
     boolean flag(String name) {

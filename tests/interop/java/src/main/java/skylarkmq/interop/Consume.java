@@ -55,7 +55,9 @@ public final class Consume {
         this.args = args;
         this.fail = args.number("fail", 0);
         this.orderly = args.text("listener", "concurrently").equals("orderly");
-        this.consumer = new DefaultMQPushConsumer(args.text("group"), args.flag("trace"));
+        this.consumer = new DefaultMQPushConsumer(
+            args.text("group"), args.hook(), new AllocateMessageQueueAveragely(),
+            args.flag("trace"), null);
         consumer.setNamesrvAddr(args.text("namesrv"));
         consumer.setPollNameServerInterval(1000);
         consumer.setHeartbeatBrokerInterval(1000);

@@ -28,7 +28,7 @@ public final class Find {
 
     public static void main(String[] arguments) throws Exception {
         Args args = new Args(arguments);
-        DefaultMQProducer producer = new DefaultMQProducer(args.text("group"));
+        DefaultMQProducer producer = new DefaultMQProducer(args.text("group"), args.hook());
         producer.setNamesrvAddr(args.text("namesrv"));
         producer.start();
         String topic = args.text("topic");

@@ -99,6 +99,7 @@ final class Out {
         fields.put("message", fault.getMessage());
         Throwable cause = fault.getCause() instanceof MQBrokerException ? fault.getCause() : fault;
         if (cause instanceof MQBrokerException) {
+            fields.put("answer", ((MQBrokerException) cause).getErrorMessage());
             fields.put("code", ((MQBrokerException) cause).getResponseCode());
         } else if (cause instanceof MQClientException) {
             fields.put("code", ((MQClientException) cause).getResponseCode());

@@ -20,6 +20,7 @@ import org.apache.rocketmq.common.message.Message;
  *   orders  how many sequences mode ordered keeps
  *   max     body size that the client itself lets pass
  *   trace   true: it keeps a trace of what it sends
+ *   accessKey, secretKey   of the account that signs
  * </pre>
  */
 public final class Produce {
@@ -36,7 +37,7 @@ public final class Produce {
         this.args = args;
         this.count = args.number("count", 1);
         this.messages = new Messages(args);
-        this.producer = new DefaultMQProducer(args.text("group"), args.flag("trace"));
+        this.producer = new DefaultMQProducer(args.text("group"), args.hook(), args.flag("trace"), null);
         producer.setNamesrvAddr(args.text("namesrv"));
         producer.setSendMsgTimeout(PATIENCE_MS);
         producer.setMqClientApiTimeout(PATIENCE_MS);

@@ -29,7 +29,7 @@ public final class Transact implements TransactionListener {
     public static void main(String[] arguments) throws Exception {
         Args args = new Args(arguments);
         TransactionMQProducer producer =
-            new TransactionMQProducer(null, args.text("group"), null, args.flag("trace"), null);
+            new TransactionMQProducer(null, args.text("group"), args.hook(), args.flag("trace"), null);
         producer.setNamesrvAddr(args.text("namesrv"));
         producer.setPollNameServerInterval(1000);
         producer.setHeartbeatBrokerInterval(1000);
