@@ -109,6 +109,8 @@ class AccessControl:
             account = self._account(connection, request)
             request.sender = account
             self._check_rights(account, request)
+            if request.code == RequestCode.HEART_BEAT:
+                connection.account = account
         except AccessDenied as error:
             self._note(connection, request, error)
             raise
@@ -181,6 +183,12 @@ class AccessControl:
         log.info(
             "%s, code %d, is refused: %s", connection.remote_address, request.code, error.remark
         )
+
+
+def may_publish(connection: Connection, topic: str) -> bool:
+    """Return whether a client, which a heartbeat named, may be asked about messages of a topic."""
+    account = connection.account
+    return not isinstance(account, Account) or account.allows(*need_of(Kind.TOPIC, topic, PUB))
 
 
 def ensure(request: RemotingCommand, kind: Kind, name: str, right: int) -> None:

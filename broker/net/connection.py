@@ -90,7 +90,7 @@ class Connection(PendingCalls, asyncio.Protocol):
         "_behind", "_close_listeners", "_decoder", "_gate", "_go_on_planned", "_handler",
         "_held_size", "_in_read", "_out", "_out_size", "_reading_ended", "_reading_paused",
         "_scheduled", "_server", "_transport", "_unread_size", "_waiting", "_waiting_size",
-        "_writing_paused", "admitted", "close_reason", "closed", "codec_settled",
+        "_writing_paused", "account", "admitted", "close_reason", "closed", "codec_settled",
         "host_bytes", "last_active_s", "parked", "paused_since_s", "remote_address",
         "unfinished_since_s",
     )  # fmt: skip
@@ -119,6 +119,7 @@ class Connection(PendingCalls, asyncio.Protocol):
         self.codec_settled = False  # the first two-way request has passed; see the router
         # Of access control: rules, and whether they let this peer do everything.
         self.admitted: tuple[object, bool] = (None, False)
+        self.account: object = None  # whose heartbeat came last; None: it may be told everything
         self.parked = 0  # requests that were read and not answered yet
         self.last_active_s = 0.0
         self.paused_since_s = 0.0  # since when the peer has not read enough, 0 when it has

@@ -33,6 +33,7 @@ from collections import Counter
 from enum import Enum
 from typing import Final, NamedTuple
 
+from skylarkmq.broker.access.control import may_publish
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.delay.delayed_message import Parked, Place
 from skylarkmq.broker.groups.producer_manager import ProducerManager
@@ -48,6 +49,7 @@ from skylarkmq.broker.transaction.messages import (
     group_of,
     immunity_ms_of,
     renewed,
+    topic_of,
     unique_key_of,
 )
 from skylarkmq.common.clock import Clock, TimerHandle
@@ -401,10 +403,10 @@ class TransactionCheckService:
     def _ask(self, entry: _Planned, place: Place, half: Parked) -> None:
         if entry.step is not Step.ASK:
             return
-        writable = entry.audience.writable
+        writable, topic = entry.audience.writable, topic_of(half)
         for _ in writable:
             client = writable[next(self._turns) % len(writable)]
-            if not client.closed:
+            if not client.closed and may_publish(client, topic):
                 client.push(question(half, place))
                 self._ledger.stats.asked += 1
                 return

@@ -34,6 +34,7 @@ class FakeConnection:
         self.remote_address = name
         self.closed = False
         self.close_reason = ""
+        self.account: object = None
         self.pushes: list[RemotingCommand] = []
         self.listeners: list[Callable[[Any], None]] = []
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.access.accounts import read_rules
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.transaction.check_service import CheckRules
 from skylarkmq.broker.transaction.half_reader import PAGE_COUNT
@@ -255,6 +256,26 @@ async def test_a_group_is_asked_in_turn() -> None:
     await rig.advance(10.5)
     assert [len(producer.questions()) for producer in producers] == [2, 2, 2]
     assert (gone.pushes, slow.pushes) == ([], [])
+
+
+async def test_a_member_without_the_right_to_publish_does_not_see_the_message() -> None:
+    """Whoever has an account may call itself a producer of any group."""
+    rig = await rig_of()
+    mine, foreign = rig.producer("192.0.2.1:1"), rig.producer("192.0.2.2:1")
+    rules = read_rules(
+        [
+            (
+                Path("plain_acl.yml"),
+                b"accounts:\n- {accessKey: publisher, secretKey: 12345678, topicPerms: [orders=PUB]}"
+                b"\n- {accessKey: somebody, secretKey: 12345678}\n",
+            )
+        ]
+    )
+    mine.account, foreign.account = rules.accounts["publisher"], rules.accounts["somebody"]
+    for number in range(4):
+        rig.half(b"%d" % number)
+    await rig.advance(10.5)
+    assert (len(mine.questions()), foreign.questions()) == (4, [])
 
 
 async def test_a_question_without_anybody_to_ask_does_not_count(
