@@ -266,8 +266,9 @@ async def test_a_member_without_the_right_to_publish_does_not_see_the_message() 
         [
             (
                 Path("plain_acl.yml"),
-                b"accounts:\n- {accessKey: publisher, secretKey: 12345678, topicPerms: [orders=PUB]}"
-                b"\n- {accessKey: somebody, secretKey: 12345678}\n",
+                b"accounts:\n"
+                b"- {accessKey: publisher, secretKey: 12345678, topicPerms: [orders=PUB]}\n"
+                b"- {accessKey: somebody, secretKey: 12345678}\n",
             )
         ]
     )
